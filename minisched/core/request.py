@@ -1,0 +1,146 @@
+"""A request, the lease it holds on memory, and a prompt that is only partly computed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .sampling_params import SamplingParams
+
+
+class FinishReason(Enum):
+    """Why a request ended. Every request ends exactly once."""
+
+    STOP = "stop"  # it sampled a stop token
+    LENGTH = "length"  # it reached max_new_tokens
+    ABORT = "abort"  # its client gave it up
+    ERROR = "error"  # it was refused, or its step failed; Request.error says which
+
+
+@dataclass(eq=False)
+class Lease:
+    """A row of the request table and its pages, from admission until nobody can touch them.
+
+    A lease goes back when it is closed (finish, abort, retraction) *and* no launched batch still
+    names it. A request that is retracted gets a new lease later, so a token that returns under
+    the old one can be told apart.
+    """
+
+    row: int  # index into the request-to-token table; row 0 is padding
+    pages: list[int] = field(default_factory=list)
+    in_flight: int = 0  # launched batches that name this lease
+    is_open: bool = True
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nobody may read or write this lease's row and pages any more."""
+        return not self.is_open and self.in_flight == 0
+
+
+@dataclass(eq=False)
+class Request:
+    """One prompt on its way to being answered (mini-sglang ``core.py:Req``).
+
+    Two lengths run ahead of what the host knows. ``device_len`` counts the tokens that exist or
+    will exist once everything launched has been sampled; ``computed_len`` (``cached_len`` in
+    mini-sglang) counts the positions whose KV is written or being written. In between lies what
+    the next step computes. The host's own knowledge is ``prompt`` plus ``output_ids``.
+    """
+
+    rid: str
+    prompt: Sequence[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    arrival_time: int = 0  # nanoseconds on the device's clock
+    output_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    error: str = ""
+    lease: Lease | None = None
+    order: int = 0  # place in the order of arrival; breaks every tie
+    computed_len: int = 0
+    device_len: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.device_len = len(self.prompt)
+
+    @property
+    def max_device_len(self) -> int:
+        """Prompt plus the most tokens it may produce; also the most KV slots it can need."""
+        return len(self.prompt) + self.params.max_new_tokens
+
+    @property
+    def extend_len(self) -> int:
+        """Positions that the next step would have to compute."""
+        return self.device_len - self.computed_len
+
+    @property
+    def remain_len(self) -> int:
+        """Tokens that have not even been launched yet."""
+        return self.max_device_len - self.device_len
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether another token may be launched, as far as lengths can tell."""
+        return self.remain_len > 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the request has ended, for whatever reason."""
+        return self.finish_reason is not None
+
+    @property
+    def known_len(self) -> int:
+        """Tokens whose value the host knows."""
+        return len(self.prompt) + len(self.output_ids)
+
+    @property
+    def sampling_key(self) -> int:
+        """A number for (seed, request); with the position it decides every random draw."""
+        return (zlib.crc32(self.rid.encode()) * 0x9E3779B1 + self.params.seed) % (2**31 - 1)
+
+    def token_at(self, position: int) -> int | None:
+        """The token at ``position``, or None while only the device knows it."""
+        if position < len(self.prompt):
+            return self.prompt[position]
+        at = position - len(self.prompt)
+        return self.output_ids[at] if at < len(self.output_ids) else None
+
+    def complete_one(self) -> None:
+        """Commit one step: all there is gets computed, and one more token will exist."""
+        self.computed_len = self.device_len
+        self.device_len += 1
+
+    def append_host(self, token: int) -> None:
+        """Learn the value of the next token."""
+        self.output_ids.append(token)
+
+    def restart(self) -> None:
+        """Forget everything computed, keep everything known (what a retraction does)."""
+        self.lease = None
+        self.computed_len = 0
+        self.device_len = self.known_len
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkedReq:
+    """A request whose prompt is only partly committed (mini-sglang ``scheduler/prefill.py``).
+
+    It keeps its place at the head of the queue. It never decodes, and the token that its step
+    samples is skipped: the row of a chunk is launched with ``deliver=False``.
+    """
+
+    req: Request
+
+    @property
+    def can_decode(self) -> bool:
+        """Never: the prompt has to be finished first."""
+        return False
+
+    def append_host(self, token: int) -> None:
+        """Refused: a chunk's sample means nothing.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(f"token {token} is not {self.req.rid}'s: its prompt is not done yet")

@@ -1,0 +1,40 @@
+"""How one request wants its tokens chosen, and when it wants to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """The sampling options of one request (SGLang ``sampling/sampling_params.py``).
+
+    ``temperature`` 0 is greedy. ``top_k`` -1 keeps the whole vocabulary; ``top_p`` keeps the
+    smallest set of tokens whose probability reaches it. ``seed`` makes a sampled request
+    repeatable: its tokens depend on the seed, the request and the position, never on the batch.
+    """
+
+    temperature: float = 0.0
+    top_k: int = -1
+    top_p: float = 1.0
+    seed: int = 0
+    max_new_tokens: int = 32
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature <= 0.0 or self.top_k == 1
+
+    def problem(self) -> str | None:
+        """One sentence on what is wrong with these options, or None."""
+        if self.max_new_tokens <= 0:
+            return f"max_new_tokens is {self.max_new_tokens}, but it must be at least 1."
+        if self.temperature < 0.0:
+            return f"temperature is {self.temperature}, but it must be 0 (greedy) or more."
+        if self.top_k != -1 and self.top_k < 1:
+            return f"top_k is {self.top_k}, but it must be at least 1, or -1 for no limit."
+        if not 0.0 < self.top_p <= 1.0:
+            return f"top_p is {self.top_p}, but it must be above 0 and at most 1."
+        return None

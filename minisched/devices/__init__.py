@@ -1,0 +1,1 @@
+"""What launching means, and whose clock it is: sim, thread, cuda, mlx."""

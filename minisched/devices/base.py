@@ -1,0 +1,128 @@
+"""What every device offers: streams to launch on, memory, and a clock for the host.
+
+The loops, the worker and the relays are written against these protocols and run unchanged on a
+simulated device, on threads, on CUDA streams and on MLX's lazy graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..trace import Recorder
+
+Array = Any  # Vector on sim, torch.Tensor on thread and cuda, mlx.core.array on mlx
+Buffer = Any  # fixed size, indexed by int, slice or Array; read and written in place
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a slice belongs to: the step, its mode and its requests."""
+
+    step: int = 0
+    mode: str = ""
+    rids: tuple[str, ...] = ()
+
+
+NO_LABEL = Label()
+
+
+class Op(Protocol):
+    """A launched piece of work: an event to wait for and a handle on its value."""
+
+    slice_id: int
+
+    def query(self) -> bool:
+        """Whether it is done."""
+        ...
+
+    def synchronize(self) -> Any:
+        """Block the host until it is done and return its value, or raise what it raised."""
+        ...
+
+
+class Stream(Protocol):
+    """Runs what is launched on it in order (``torch.cuda.Stream``)."""
+
+    def launch(
+        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
+    ) -> Op:
+        """Queue ``fn``; an Op among ``args`` is replaced by its value on the device."""
+        ...
+
+    def wait(self, op: Op) -> None:
+        """Let whatever is launched from now on start only after ``op`` has ended."""
+        ...
+
+
+class Arrays(Protocol):
+    """The few array functions that relays need, under the names torch gives them."""
+
+    def asarray(self, values: Sequence[int]) -> Array:
+        """Integers on the device."""
+        ...
+
+    def where(self, condition: Array, a: Array, b: Array) -> Array:
+        """``a`` where the condition holds, else ``b``."""
+        ...
+
+    def clamp(self, values: Array, min: int) -> Array:
+        """Values below ``min`` raised to it."""
+        ...
+
+
+class Device(Protocol):
+    """A host clock and the streams it feeds."""
+
+    name: str
+    clock: str  # "virtual" or "wall"
+    recorder: Recorder
+    xp: Arrays
+
+    def now(self) -> int:
+        """Nanoseconds since the device was opened."""
+        ...
+
+    def host(
+        self, phase: str, cost: int = 0, label: Label = NO_LABEL
+    ) -> AbstractContextManager[int]:
+        """Do a phase of host work as one slice; gives the slice's id.
+
+        ``cost`` is how long it takes on a virtual clock (what the body does becomes true at its
+        end), or pure-Python work to add on a wall clock.
+        """
+        ...
+
+    def stream(self, name: str) -> Stream:
+        """The stream of that name, created on first use; its lane has the same name."""
+        ...
+
+    def memory(self, name: str, size: int) -> Buffer:
+        """``size`` integers on the device, holding a valid but wrong token at first."""
+        ...
+
+    def host_memory(self, name: str, size: int) -> Buffer:
+        """``size`` integers that a copy can land in on the host (pinned, where that exists)."""
+        ...
+
+    def copy_to_host(self, dst: Buffer, src: Buffer, size: int) -> Array:
+        """On a stream: copy the first ``size`` integers; the value has ``tolist``."""
+        ...
+
+    def flush(self, *ops: Op) -> None:
+        """Hand over what was launched. Only lazy devices need it: one ``async_eval`` a step."""
+        ...
+
+    def clear_cache(self) -> None:
+        """Give cached buffers back to the system, where the library keeps any."""
+        ...
+
+    def idle_until(self, time: int) -> None:
+        """Let the host sleep until ``time``."""
+        ...
+
+    def close(self) -> None:
+        """Finish or drop what is queued and leave no thread behind."""
+        ...

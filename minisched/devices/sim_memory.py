@@ -1,0 +1,49 @@
+"""Memory of the simulated device: read as it is when an op starts, changed when the op ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .vector import Vector
+
+if TYPE_CHECKING:
+    from .sim import SimDevice
+
+WRONG_TOKEN = 1  # valid in any vocabulary, so that nothing but a wrong answer gives it away
+
+
+class SimMemory:
+    """``size`` integers. An op sees its own writes at once; everybody else sees them at its end."""
+
+    def __init__(self, device: SimDevice, name: str, size: int) -> None:
+        self.device = device
+        self.name = name
+        self.values = [WRONG_TOKEN] * size
+
+    def __getitem__(self, index: Any) -> Any:
+        """One integer by int, or a vector by slice or by a sequence of indices."""
+        op = self.device.running
+        own = op.writes.get(self, {}) if op else {}
+        if isinstance(index, int):
+            return own.get(index, self.values[index])
+        return Vector(own.get(at, self.values[at]) for at in self._indices(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write one integer, or one for each index."""
+        op = self.device.running
+        if isinstance(index, int):
+            index, value = (index,), (value,)
+        writes = dict(zip(self._indices(index), value, strict=True))
+        if op is None:
+            self.apply(writes)
+        else:
+            op.writes.setdefault(self, {}).update(writes)
+
+    def apply(self, writes: dict[int, int]) -> None:
+        """Let writes take effect."""
+        for at, value in writes.items():
+            self.values[at] = value
+
+    def _indices(self, index: Any) -> Iterable[int]:
+        return range(len(self.values))[index] if isinstance(index, slice) else index

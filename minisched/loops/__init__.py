@@ -1,0 +1,1 @@
+"""The published loops: the order of receive, schedule, launch and process."""

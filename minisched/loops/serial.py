@@ -1,0 +1,21 @@
+"""One step after the other: the host and the device take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..core import Batch, NoBatch
+from .engine import Engine
+
+
+def serial(engine: Engine) -> Iterator[Batch | NoBatch]:
+    """SGLang ``managers/scheduler.py:event_loop_normal``. Each ``yield`` ends one turn."""
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            pending = engine.run_batch(batch)
+            engine.process_batch_result(pending)  # blocks: the device idles while the host works
+        else:
+            engine.on_idle()
+        yield batch

@@ -1,0 +1,1 @@
+"""What a token costs and which one comes next."""

@@ -1,0 +1,36 @@
+"""What the worker asks of a model."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..devices.base import Array, Buffer, Device
+from .forward_batch import ForwardBatch
+
+Tokenizer = Any  # encode(text) -> list[int], decode(ids) -> str
+
+
+class Model(Protocol):
+    """A language model over paged KV memory that it owns.
+
+    ``page_table[row * max_len + position]`` is the KV slot of a position. Slot 0 is padding.
+    """
+
+    name: str
+    vocab_size: int
+    context_len: int
+    eos_ids: frozenset[int]
+    pad_to: int
+    tokenizer: Tokenizer | None
+
+    def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
+        """Take KV memory for ``num_slots`` slots and rows of at most ``max_len`` positions."""
+        ...
+
+    def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
+        """On the device: write the KV of ``ids`` [num_tokens], give logits [num_reqs, vocab]."""
+        ...
+
+    def sample(self, logits: Array, batch: ForwardBatch) -> Array:
+        """On the device: one token for each row, [num_reqs]."""
+        ...

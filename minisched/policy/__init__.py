@@ -1,0 +1,7 @@
+"""Who runs next: admission of prompts, the set of running requests, and who has to give way."""
+
+from .decode import DecodeManager
+from .prefill import PrefillAdder, PrefillManager
+from .retraction import choose_victim
+
+__all__ = ["DecodeManager", "PrefillAdder", "PrefillManager", "choose_victim"]

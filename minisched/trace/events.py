@@ -1,0 +1,91 @@
+"""What a run leaves behind: slices on lanes, edges between them, counters and marks.
+
+All times are integer nanoseconds on the run's clock. ``clock`` says whether that clock is
+``virtual`` (a simulation: the same run gives the same trace, byte for byte) or ``wall``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Something that ran on a lane from ``start`` to ``end``.
+
+    Lanes are ``host`` and one for each stream (``forward``, ``copy``). On the host, ``name`` is
+    the phase: receive, schedule, prepare, launch, process, output; or ``wait`` while it is blocked.
+    On a stream it is the op: forward, sample, copy. ``step`` is 0 where no batch is concerned.
+    """
+
+    id: int
+    lane: str
+    name: str
+    start: int
+    end: int
+    step: int = 0
+    mode: str = ""  # the batch's forward mode: extend, decode, ...
+    rids: tuple[str, ...] = ()
+    attrs: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def duration(self) -> int:
+        """Nanoseconds from start to end."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, order=True)
+class Edge:
+    """``dst`` could not start before ``src`` ended, by ids of slices.
+
+    ``kind`` is one of: ``launch`` (host launch to the op's run), ``copy`` (run to copy),
+    ``result`` (copy to process), ``token`` (sample to the next step that consumes the token:
+    its forward where the token stays on the device, its prepare where it went over the host).
+    """
+
+    src: int
+    dst: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number that changed: ``waiting``, ``running``, ``kv used`` or ``future slots``."""
+
+    name: str
+    time: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment worth a flag: a wasted row, a retraction, a synchronization, a cleared cache."""
+
+    name: str
+    time: int
+    attrs: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recorded run. Slices are ordered by (start, end, id), edges and the rest likewise."""
+
+    loop: str
+    device: str
+    model: str
+    clock: str  # "virtual" or "wall"
+    slices: tuple[Slice, ...]
+    edges: tuple[Edge, ...]
+    counters: tuple[Counter, ...]
+    marks: tuple[Mark, ...]
+
+    @property
+    def end(self) -> int:
+        """When the last slice ended, in nanoseconds after the run began."""
+        return max((item.end for item in self.slices), default=0)
+
+    def on(self, lane: str) -> tuple[Slice, ...]:
+        """The slices of one lane."""
+        return tuple(item for item in self.slices if item.lane == lane)

@@ -1,0 +1,76 @@
+"""Collects events while a run goes on; threads may record at the same time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from .events import Counter, Edge, Mark, Slice, Trace, Value
+
+
+class Recorder:
+    """Gathers one run's events. The device sets ``now``; times are nanoseconds since the start.
+
+    An id can be taken before its slice is known (``new_id``), so that an edge may point at an op
+    that has been launched but has not run. Appending to a list is atomic in Python, so streams on
+    threads need no lock.
+    """
+
+    def __init__(self) -> None:
+        self.now: Callable[[], int] = lambda: 0
+        self._ids = itertools.count(1)
+        self._slices: list[Slice] = []
+        self._edges: set[Edge] = set()
+        self._counters: list[Counter] = []
+        self._marks: list[Mark] = []
+
+    def new_id(self) -> int:
+        """An id for a slice to come."""
+        return next(self._ids)
+
+    def slice(self, item: Slice) -> None:
+        """Record a slice that has ended."""
+        self._slices.append(item)
+
+    def edge(self, kind: str, src: int, dst: int) -> None:
+        """Record that slice ``dst`` had to wait for slice ``src``."""
+        self._edges.add(Edge(src, dst, kind))
+
+    def counter(self, name: str, value: int) -> None:
+        """Record a number as it is now."""
+        self._counters.append(Counter(name, self.now(), value))
+
+    def mark(self, name: str, **attrs: Value) -> None:
+        """Record a moment."""
+        self._marks.append(Mark(name, self.now(), attrs))
+
+    def trace(self, loop: str, device: str, model: str, clock: str) -> Trace:
+        """Everything recorded so far, ordered. Edges to slices that never ran are left out."""
+        slices = sorted(self._slices, key=lambda item: (item.start, item.end, item.id))
+        ids = {item.id for item in slices}
+        return Trace(
+            loop,
+            device,
+            model,
+            clock,
+            slices=tuple(slices),
+            edges=tuple(sorted(e for e in self._edges if e.src in ids and e.dst in ids)),
+            counters=tuple(sorted(self._counters, key=lambda item: (item.time, item.name))),
+            marks=tuple(sorted(self._marks, key=lambda item: item.time)),
+        )
+
+
+class NullRecorder(Recorder):
+    """Records nothing."""
+
+    def slice(self, item: Slice) -> None:
+        """Nothing."""
+
+    def edge(self, kind: str, src: int, dst: int) -> None:
+        """Nothing."""
+
+    def counter(self, name: str, value: int) -> None:
+        """Nothing."""
+
+    def mark(self, name: str, **attrs: Value) -> None:
+        """Nothing."""

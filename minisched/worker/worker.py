@@ -1,0 +1,124 @@
+"""The worker: launches one step's ops on the forward and the copy stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core import Batch, Result
+from ..devices.base import Array, Device, Op
+from ..devices.cost import NO_COST, CostModel
+from ..models.base import Model
+from ..models.forward_batch import ForwardBatch, make_forward_batch
+from ..relay import Relay
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A step on its way: its tokens on the device, and their copy to the host."""
+
+    batch: Batch
+    tokens: Op
+    copy: Op
+
+    def result(self) -> Result:
+        """Block the host until the copy is there. An error comes back as a result; never raises."""
+        try:
+            values = self.copy.synchronize()
+            self.tokens.synchronize()  # done before its copy; raises what the step raised
+            return Result(values.tolist())
+        except Exception as error:
+            return Result((), f"step {self.batch.step} failed: {error}")
+
+
+class Worker:
+    """Runs batches on one device with one model and one relay (SGLang ``managers/tp_worker.py``).
+
+    A step is three ops. ``forward`` resolves the input tokens, fills the page table and computes
+    logits; ``sample`` chooses tokens, stores them in the relay and leaves them in an output
+    buffer; ``copy``, on the copy stream, brings that buffer to the host. Output buffers come from
+    a ring of ``depth``: step N's must not be overwritten before the host has read it.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        model: Model,
+        relay: Relay,
+        *,
+        num_slots: int,
+        max_running_requests: int,
+        max_len: int,
+        depth: int = 2,
+        cost: CostModel = NO_COST,
+    ) -> None:
+        self.device = device
+        self.model = model
+        self.relay = relay
+        self.max_len = max_len
+        self.cost = cost
+        model.allocate(device, num_slots, max_len)
+        self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
+        self.outputs = [
+            (device.memory(f"output {i}", max_running_requests),
+             device.host_memory(f"host output {i}", max_running_requests))
+            for i in range(depth)
+        ]  # fmt: skip
+        self.forward_stream = device.stream("forward")
+        self.copy_stream = device.stream("copy")
+        self.sampled_by: dict[str, int] = {}  # request id -> slice id of its newest sample op
+
+    def prepare(self, batch: Batch, previous: Pending | None = None) -> ForwardBatch:
+        """Host: number the unknown tokens and ship the inputs."""
+        ids, dests = self.relay.bind(batch, previous.batch if previous else None)
+        return make_forward_batch(
+            batch, ids, dests, self.device.xp, self.max_len, self.model.pad_to
+        )
+
+    def launch(
+        self,
+        batch: Batch,
+        inputs: ForwardBatch,
+        previous: Pending | None = None,
+        launched_by: int = 0,
+    ) -> Pending:
+        """Host: queue the step's three ops and return at once; ``launched_by`` is a slice's id."""
+        label, cost = inputs.label, self.cost
+        logits = self.forward_stream.launch(
+            self._forward, inputs, previous and previous.tokens,
+            name="forward", cost=cost.forward(inputs.num_tokens), label=label,
+        )  # fmt: skip
+        self.device.recorder.edge("launch", launched_by, logits.slice_id)
+        self._draw_token_edges(batch, logits)
+        source, target = self.outputs[batch.step % len(self.outputs)]
+        tokens = self.forward_stream.launch(
+            self._sample, logits, inputs, source, name="sample", cost=cost.sample, label=label
+        )
+        self.copy_stream.wait(tokens)
+        copy = self.copy_stream.launch(
+            self.device.copy_to_host, target, source, len(batch.rows),
+            name="copy", cost=cost.copy, label=label,
+        )  # fmt: skip
+        self.device.recorder.edge("copy", tokens.slice_id, copy.slice_id)
+        self.device.flush(tokens, copy)
+        self.sampled_by.update((rid, tokens.slice_id) for rid in batch.rids)
+        return Pending(batch, tokens, copy)
+
+    def _forward(self, inputs: ForwardBatch, previous: Array | None) -> Array:
+        """Device: logits [num_reqs, vocab]."""
+        ids = self.relay.resolve(inputs.ids, previous)
+        if len(inputs.table_index):
+            self.page_table[inputs.table_index] = inputs.table_slots
+        return self.model.forward(inputs, ids, self.page_table)
+
+    def _sample(self, logits: Array, inputs: ForwardBatch, output: Array) -> Array:
+        """Device: tokens [num_reqs], also left in the relay and in the output buffer."""
+        tokens = self.model.sample(logits, inputs)
+        self.relay.store(inputs.dests, tokens)
+        output[: len(inputs.rows)] = tokens
+        return tokens
+
+    def _draw_token_edges(self, batch: Batch, forward: Op) -> None:
+        """Record which sample ops this step takes its tokens from without the host."""
+        for row in batch.rows:
+            if None in row.ids:
+                self.device.recorder.edge("token", self.sampled_by[row.req.rid], forward.slice_id)
