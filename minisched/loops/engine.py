@@ -57,9 +57,9 @@ class Engine:
         label = Label(batch.step, batch.mode.value, batch.rids)
         with self.device.host("prepare", self.cost.host.get("prepare", 0), label) as prepare:
             inputs = self.worker.prepare(batch, previous)
-        for rid in batch.rids:
-            if rid in self.delivered_by and previous is None:
-                self.device.recorder.edge("token", self.delivered_by.pop(rid), prepare)
+        for row in batch.rows:
+            if row.req.rid in self.delivered_by and None not in row.ids:
+                self.device.recorder.edge("token", self.delivered_by.pop(row.req.rid), prepare)
         with self.device.host("launch", self.cost.host.get("launch", 0), label) as launch:
             return self.worker.launch(batch, inputs, previous, launched_by=launch)
 

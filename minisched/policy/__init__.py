@@ -2,6 +2,6 @@
 
 from .decode import DecodeManager
 from .prefill import PrefillAdder, PrefillManager
-from .retraction import choose_victim
+from .retraction import Retraction, choose_victim
 
-__all__ = ["DecodeManager", "PrefillAdder", "PrefillManager", "choose_victim"]
+__all__ = ["DecodeManager", "PrefillAdder", "PrefillManager", "Retraction", "choose_victim"]

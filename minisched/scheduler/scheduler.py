@@ -9,15 +9,14 @@ from ..core import (
     ChunkedReq,
     FinishReason,
     ForwardMode,
-    Lease,
     NoBatch,
     Output,
     Request,
     Result,
     Row,
 )
-from ..memory import PageAllocator, ReqToTokenPool
-from ..policy import DecodeManager, PrefillManager, choose_victim
+from ..memory import LeasePool, PageAllocator, ReqToTokenPool
+from ..policy import DecodeManager, PrefillManager, Retraction
 from ..trace import NullRecorder, Recorder
 from .config import SchedulerConfig
 
@@ -39,15 +38,15 @@ class Scheduler:
         self.recorder = recorder or NullRecorder()
         self.allocator = PageAllocator(config.num_pages, config.page_size)
         self.table = ReqToTokenPool(config.max_running_requests)
+        self.leases = LeasePool(self.allocator, self.table)
         self.decode = DecodeManager(
             self.allocator, config.run_ahead, config.foresee_length, config.new_token_ratio
         )
         self.prefill = PrefillManager(config.chunk_size, self.decode, self.allocator, self.table)
+        self.retraction = Retraction(self.decode, self.prefill, self.leases, self.recorder)
         self.live: dict[str, Request] = {}  # received and not ended
         self.seen: set[str] = set()
         self.batches_in_flight = 0
-        self.returning: list[Lease] = []  # closed, but a launched batch still names them
-        self.starved = False  # a retraction made room; admission waits until it was used
         self.step = 0
 
     # -- requests come and go ------------------------------------------------------------------
@@ -82,10 +81,10 @@ class Scheduler:
             SchedulerStuck: there are requests, but no result in flight could ever help.
         """
         if self.batches_in_flight == 0 or not self.decode.running_reqs:
-            self.starved = False
-        if not self.starved and (admitted := self.prefill.schedule_next_batch()):
+            self.retraction.starved = False
+        if not self.retraction.starved and (admitted := self.prefill.schedule_next_batch()):
             return self._commit(ForwardMode.EXTEND, admitted)
-        if running := self._make_room(self.decode.schedule_next_batch()):
+        if running := self.retraction.make_room(self.decode.schedule_next_batch()):
             return self._commit(ForwardMode.DECODE, [(req, 1) for req in running])
         if not self.live:
             return NoBatch.IDLE
@@ -104,40 +103,9 @@ class Scheduler:
             return None
         if self.prefill.chunked_req or set(reqs) != self.decode.running_reqs:
             return None
-        if not all(map(self.decode.may_run, reqs)):
-            return None
-        if self._pages_short(reqs) > 0:
+        if not all(map(self.decode.may_run, reqs)) or self.retraction.pages_short(reqs) > 0:
             return None
         return self._commit(ForwardMode.DECODE, [(req, 1) for req in reqs])
-
-    def _make_room(self, reqs: list[Request]) -> list[Request]:
-        """Retract until the next step of ``reqs`` has pages; empty if it has to wait for them."""
-        while self._pages_short(reqs) > 0:
-            chunked = self.prefill.chunked_req
-            nobody_else = len(self.decode.running_reqs) + bool(chunked) <= 1
-            coming_back = sum(len(lease.pages) for lease in self.returning)
-            if nobody_else or self._pages_short(reqs) <= coming_back:
-                self.starved = True
-                return []
-            victim = chunked.req if chunked else choose_victim(self.decode.running_reqs)
-            self._retract(victim)
-            reqs = [req for req in reqs if req is not victim]
-        self.starved = self.starved and not reqs
-        return reqs
-
-    def _pages_short(self, reqs: Sequence[Request]) -> int:
-        """Pages that one more position for each of ``reqs`` needs beyond those that are free."""
-        pages_for = self.allocator.pages_for
-        need = sum(pages_for(req.device_len) - len(req.lease.pages) for req in reqs if req.lease)
-        return need - self.allocator.available_pages
-
-    def _retract(self, req: Request) -> None:
-        self.recorder.mark("retraction", rid=req.rid)
-        self._close(req)
-        self.prefill.remove_req(req)
-        self.decode.remove_req(req)
-        req.restart()
-        self.prefill.pending_list.insert(0, req)
 
     def _commit(self, mode: ForwardMode, work: Sequence[tuple[Request, int]]) -> Batch:
         self.step += 1
@@ -152,9 +120,7 @@ class Scheduler:
         """Advance one request by ``extend_len`` positions and freeze what is true now."""
         assert req.lease is not None
         start, end = req.computed_len, req.computed_len + extend_len
-        slots_at = len(self.table.req_to_token[req.lease.row])
-        new_slots = self.allocator.extend(req.lease, end)
-        self.table.write(req.lease.row, new_slots)
+        slots_at, new_slots = self.leases.extend(req.lease, end)
         req.lease.in_flight += 1
         is_last = end == req.device_len
         ids = tuple(req.token_at(position) for position in range(start, end))
@@ -171,8 +137,7 @@ class Scheduler:
         self.batches_in_flight -= 1
         outputs = []
         for index, row in enumerate(batch.rows):
-            row.lease.in_flight -= 1
-            self._release(row.lease)
+            self.leases.came_back(row.lease)
             if row.req.lease is not row.lease:  # ended or retracted while the step was running
                 self.recorder.mark("wasted row", rid=row.req.rid, step=batch.step)
             elif result.error:
@@ -202,15 +167,6 @@ class Scheduler:
         return Output(req.rid, token, reason, error)
 
     def _close(self, req: Request) -> None:
-        """The request lets go of its lease; memory goes back once no launched batch names it."""
         lease, req.lease = req.lease, None
         if lease is not None:
-            lease.is_open = False
-            self.returning.append(lease)
-            self._release(lease)
-
-    def _release(self, lease: Lease) -> None:
-        if lease.is_released:
-            self.returning.remove(lease)
-            self.allocator.free(lease)
-            self.table.free(lease)
+            self.leases.close(lease)

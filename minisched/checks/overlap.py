@@ -1,0 +1,124 @@
+"""How much of a run overlapped: read off the trace's intervals, never off wall time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..trace import Slice, Trace
+
+Interval = tuple[int, int]  # start and end, in nanoseconds
+
+
+@dataclass(frozen=True)
+class OverlapReport:
+    """What one run did with its time; all times in nanoseconds.
+
+    ``device_busy_ns`` is the time in which the forward stream ran something. ``host_busy_ns``
+    leaves out the slices in which the host only waited, and ``host_hidden_ns`` is the part of it
+    during which the device was busy: work that cost no time. A bubble lies between the first and
+    the last thing the forward stream ran: time it spent waiting for the host, or for a request
+    to arrive.
+    """
+
+    loop: str
+    steps: int
+    tokens: int
+    makespan_ns: int
+    device_busy_ns: int
+    copy_busy_ns: int
+    host_busy_ns: int
+    host_hidden_ns: int
+    bubble_ns: int
+    wasted_rows: int
+    bubbles: tuple[Interval, ...]
+
+    @property
+    def device_busy_percent(self) -> float:
+        """The share of the makespan in which the forward stream was busy."""
+        return 100 * self.device_busy_ns / self.makespan_ns if self.makespan_ns else 0.0
+
+    @property
+    def host_hidden_percent(self) -> float:
+        """The share of the host's work that ran while the device was busy."""
+        return 100 * self.host_hidden_ns / self.host_busy_ns if self.host_busy_ns else 0.0
+
+
+def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
+    """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
+    device, host = device_busy(trace), host_busy(trace)
+    bubbles = gaps(device)
+    return OverlapReport(
+        loop=trace.loop,
+        steps=len({item.step for item in trace.on("forward")}),
+        tokens=tokens,
+        makespan_ns=trace.end,
+        device_busy_ns=length(device),
+        copy_busy_ns=length(union(trace.on("copy"))),
+        host_busy_ns=length(host),
+        host_hidden_ns=length(intersection(host, device)),
+        bubble_ns=length(bubbles),
+        wasted_rows=sum(mark.name == "wasted row" for mark in trace.marks),
+        bubbles=bubbles,
+    )
+
+
+def ideal_speedup(serial: OverlapReport) -> float:
+    """The most that hiding the shorter of host and device behind the longer could give.
+
+    (H + D) / max(H, D) from the serial run's total host and device time, one device.
+    """
+    longer = max(serial.host_busy_ns, serial.device_busy_ns)
+    return (serial.host_busy_ns + serial.device_busy_ns) / longer if longer else 1.0
+
+
+def step_intervals(trace: Trace) -> list[int]:
+    """Nanoseconds from the start of each step's forward to the start of the next one's."""
+    starts = [item.start for item in trace.on("forward") if item.name == "forward"]
+    return [after - before for before, after in pairwise(starts)]
+
+
+def device_busy(trace: Trace) -> tuple[Interval, ...]:
+    """When the forward stream ran something."""
+    return union(trace.on("forward"))
+
+
+def host_busy(trace: Trace) -> tuple[Interval, ...]:
+    """When the host worked, and did not merely wait."""
+    return union(item for item in trace.on("host") if item.name != "wait")
+
+
+def union(slices: Iterable[Slice]) -> tuple[Interval, ...]:
+    """The time covered by any of the slices, as intervals that neither touch nor overlap."""
+    merged: list[Interval] = []
+    for start, end in sorted((item.start, item.end) for item in slices if item.duration > 0):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def gaps(busy: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    """The time between intervals."""
+    return tuple((before[1], after[0]) for before, after in pairwise(busy))
+
+
+def intersection(a: tuple[Interval, ...], b: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    """The time that lies in both; each comes from ``union``, so one pass over both is enough."""
+    common, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if start < end:
+            common.append((start, end))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(common)
+
+
+def length(intervals: tuple[Interval, ...]) -> int:
+    """Nanoseconds covered."""
+    return sum(end - start for start, end in intervals)

@@ -1,0 +1,164 @@
+"""One layout for every picture: which lanes there are, what lies on them, what points where.
+
+The exporters differ only in how they draw a ``View``, so all of them tell the same story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..checks.overlap import Interval, device_busy, gaps
+from ..trace import Slice, Trace
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One line of a picture. ``key`` is one word that every format accepts as an identifier."""
+
+    key: str
+    name: str
+    side: str  # "host" or "device"
+
+    @property
+    def title(self) -> str:
+        """What the reader sees."""
+        return f"{self.name} ({self.side})"
+
+
+SCHEDULER = Lane("scheduler", "Scheduler", "host")
+PROCESS = Lane("process", "Process", "host")
+FORWARD = Lane("forward", "Forward stream", "device")
+COPY = Lane("copy", "Copy stream", "device")
+PROCESS_PHASES = frozenset({"wait", "process", "output"})  # every other phase is the scheduler's
+
+
+@dataclass(frozen=True)
+class Box:
+    """A slice where it is shown. ``step`` is the slice's, or for a schedule the one it led to."""
+
+    slice: Slice
+    lane: Lane
+    step: int
+
+    @property
+    def label(self) -> str:
+        """Phase and step: ``forward 5``."""
+        return f"{self.slice.name} {self.step}" if self.step else self.slice.name
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An edge between two boxes, with the moments it leaves and arrives.
+
+    On a wall clock an op may start before the launch that holds its call has returned; the arrow
+    then leaves at the op's start, so that none points back in time.
+    """
+
+    src: Box
+    dst: Box
+    kind: str
+
+    @property
+    def end(self) -> int:
+        """When the later slice started."""
+        return self.dst.slice.start
+
+    @property
+    def start(self) -> int:
+        """When the earlier slice ended, or ``end`` if that was before."""
+        return min(self.src.slice.end, self.end)
+
+
+@dataclass(frozen=True)
+class View:
+    """What a picture shows of a run: everything that touches the time from ``start`` to ``end``.
+
+    Times are the run's own, in nanoseconds. A box may stick out on either side; ``clip`` says
+    what of it is inside. A slice of length zero is a box too, though not one that can be seen.
+    """
+
+    trace: Trace
+    start: int
+    end: int
+    first_step: int
+    last_step: int
+    lanes: tuple[Lane, ...]
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    bubbles: tuple[Interval, ...]
+
+    @property
+    def duration(self) -> int:
+        """Nanoseconds shown."""
+        return self.end - self.start
+
+    def clip(self, start: int, end: int) -> Interval:
+        """The part of an interval that is shown, counted from the view's own start."""
+        return max(start, self.start) - self.start, min(end, self.end) - self.start
+
+    def on(self, lane: Lane) -> tuple[Box, ...]:
+        """The boxes of one lane, in order of time."""
+        return tuple(box for box in self.boxes if box.lane == lane)
+
+
+def lane_of(item: Slice) -> Lane:
+    """The lane that shows a slice."""
+    if item.lane == "host":
+        return PROCESS if item.name in PROCESS_PHASES else SCHEDULER
+    if item.lane in (FORWARD.key, COPY.key):
+        return FORWARD if item.lane == FORWARD.key else COPY
+    key = "".join(char if char.isalnum() else "_" for char in item.lane)
+    return Lane(f"stream_{key}", f"{item.lane} stream", "device")
+
+
+def lanes_of(trace: Trace) -> tuple[Lane, ...]:
+    """The four lanes every picture has, and one for each further stream."""
+    usual = (SCHEDULER, PROCESS, FORWARD, COPY)
+    found = {lane_of(item) for item in trace.slices}
+    return usual + tuple(sorted(found.difference(usual), key=lambda lane: lane.key))
+
+
+def boxes_of(trace: Trace) -> tuple[Box, ...]:
+    """Every slice on its lane. A schedule belongs to the step whose prepare follows it."""
+    led_to: dict[int, int] = {}
+    schedule = 0
+    for item in trace.on("host"):
+        if item.name == "schedule":
+            schedule = item.id
+        elif item.name == "prepare":
+            led_to[schedule] = item.step
+            schedule = 0
+    return tuple(
+        Box(item, lane_of(item), item.step or led_to.get(item.id, 0)) for item in trace.slices
+    )
+
+
+def make_view(
+    trace: Trace, start: int = 0, end: int | None = None, first_step: int = 0, last_step: int = 0
+) -> View:
+    """What is to be seen of a run between two moments; the whole run by default."""
+    end = trace.end if end is None else end
+    boxes = {box.slice.id: box for box in boxes_of(trace) if _touches(box.slice, start, end)}
+    arrows = (
+        Arrow(boxes[edge.src], boxes[edge.dst], edge.kind)
+        for edge in trace.edges
+        if edge.src in boxes and edge.dst in boxes
+    )
+    return View(
+        trace,
+        start,
+        end,
+        first_step,
+        last_step,
+        lanes_of(trace),
+        tuple(boxes.values()),
+        tuple(arrows),
+        tuple(gap for gap in gaps(device_busy(trace)) if gap[1] > start and gap[0] < end),
+    )
+
+
+def _touches(item: Slice, start: int, end: int) -> bool:
+    """Whether some of a slice lies between two moments; one of length zero may lie on the edge."""
+    if item.duration == 0:
+        return start <= item.start <= end
+    return item.end > start and item.start < end

@@ -1,0 +1,56 @@
+"""Colours that colour-blind readers can tell apart, on light and on dark paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Okabe and Ito, "Color Universal Design" (2008).
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+
+
+@dataclass(frozen=True)
+class Paint:
+    """A fill and the text on it, the same on light and dark paper."""
+
+    fill: str
+    text: str = "#1A1A1A"
+
+
+# The host is warm, the device is cold. What belongs together has one hue: receiving is a pale
+# schedule, output a pale process.
+PAINTS = {
+    "receive": Paint("#F6D799"),
+    "schedule": Paint(ORANGE),
+    "prepare": Paint(YELLOW),
+    "launch": Paint("#8C5A2B", "#FFFFFF"),
+    "process": Paint(PURPLE),
+    "output": Paint("#EBC9DC"),
+    "wait": Paint("#D8DCE1", "#3A3F45"),
+    "forward": Paint(SKY),
+    "sample": Paint(BLUE, "#FFFFFF"),
+    "copy": Paint(GREEN),
+}
+OTHER = Paint("#B4B9BF")  # a phase or an op that later designs add
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What is drawn on, and what is drawn in plain ink."""
+
+    background: str
+    ink: str
+    faint_ink: str  # second-rank text
+    grid: str
+    lane: str  # behind the boxes of a lane
+    gap: str  # the hairline between two boxes
+    bubble: str  # hatching of device idle time
+
+
+LIGHT = Paper("#FFFFFF", "#1F2328", "#59636E", "#D9DEE4", "#F3F5F7", "#FFFFFF", VERMILLION)
+DARK = Paper("#0D1117", "#E6EDF3", "#9DA7B1", "#30363D", "#161C24", "#0D1117", "#F08A4B")
+
+
+def paint(name: str) -> Paint:
+    """The colours of a phase or an op."""
+    return PAINTS.get(name, OTHER)

@@ -1,0 +1,185 @@
+"""Turns a GGUF file of a Llama into a Hugging Face directory that transformers and mlx-lm load.
+
+Only numpy is used (through the ``gguf`` package), so it works beside torch or MLX alone. GGUF is
+llama.cpp's format; its names and its order of the q and k rows differ from Hugging Face's.
+Source: llama.cpp ``convert_hf_to_gguf.py``, whose ``LlamaModel.permute`` is undone here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from gguf import GGUFReader, ReaderTensor
+
+OUTSIDE_LAYERS = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+INSIDE_A_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+CONTROL_TOKEN = 3  # in ``tokenizer.ggml.token_type``: a token that is never text
+
+
+class GGUFError(ValueError):
+    """A GGUF file that is damaged, or that holds something else than a Llama."""
+
+
+def convert(gguf_file: Path, directory: Path) -> None:
+    """Write config.json, model.safetensors (float32), tokenizer.json and its config.
+
+    ``directory`` must exist. Raises GGUFError with one sentence for a file that cannot be
+    converted.
+    """
+    from safetensors.numpy import save_file
+
+    reader = _open(gguf_file)
+    config = _config(reader)
+    tensors = {}
+    for tensor in reader.tensors:
+        name = hf_name(tensor.name)
+        tensors[name] = _values(tensor, config)
+    config["tie_word_embeddings"] = "lm_head.weight" not in tensors
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    _write_json(directory / "config.json", config)
+    _write_tokenizer(reader, directory, config)
+
+
+def hf_name(name: str) -> str:
+    """``blk.3.attn_q.weight`` becomes ``model.layers.3.self_attn.q_proj.weight``."""
+    match name.split("."):
+        case ["blk", layer, part, "weight"] if part in INSIDE_A_LAYER:
+            return f"model.layers.{layer}.{INSIDE_A_LAYER[part]}.weight"
+        case [part, "weight"] if part in OUTSIDE_LAYERS:
+            return f"{OUTSIDE_LAYERS[part]}.weight"
+    raise GGUFError(f"The GGUF tensor {name!r} is not one of a Llama's.")
+
+
+def undo_rope_permutation(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of q or k [heads * head_dim, hidden] back in Hugging Face's order.
+
+    llama.cpp rotates neighbouring pairs of a head's rows, Hugging Face its first half against its
+    second; so pair after pair becomes all firsts, then all seconds.
+    """
+    rows, hidden = weight.shape
+    pairs = weight.reshape(heads, rows // heads // 2, 2, hidden)
+    return pairs.swapaxes(1, 2).reshape(rows, hidden)
+
+
+def _open(gguf_file: Path) -> GGUFReader:
+    """The file's reader, or GGUFError where it is no GGUF file of a Llama."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(gguf_file)
+    except (ValueError, IndexError, KeyError) as error:
+        raise GGUFError(f"{gguf_file} is not a whole GGUF file ({error}).") from error
+    architecture = _field(reader, "general.architecture")
+    if architecture != "llama":
+        raise GGUFError(f"{gguf_file} holds a {architecture!r} model; only 'llama' is supported.")
+    return reader
+
+
+def _field(reader: GGUFReader, key: str) -> Any:
+    """One entry of the file's metadata, or GGUFError naming the one that is missing."""
+    field = reader.get_field(key)
+    if field is None:
+        raise GGUFError(f"The GGUF file has no entry {key!r}.")
+    return field.contents()
+
+
+def _values(tensor: ReaderTensor, config: dict[str, Any]) -> np.ndarray:
+    """A tensor as float32, its rows in Hugging Face's order."""
+    import numpy as np
+    from gguf import dequantize
+
+    values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+    if "attn_q." in tensor.name:
+        values = undo_rope_permutation(values, config["num_attention_heads"])
+    elif "attn_k." in tensor.name:
+        values = undo_rope_permutation(values, config["num_key_value_heads"])
+    return np.ascontiguousarray(values)
+
+
+def _config(reader: GGUFReader) -> dict[str, Any]:
+    """config.json, all but ``tie_word_embeddings``.
+
+    ``rope_theta`` stands at the top level: inside ``rope_parameters`` alone, where transformers 5
+    would put it, mlx-lm overlooks it and silently uses 10,000.
+    """
+    heads, hidden = (_field(reader, f"llama.{k}") for k in ("attention.head_count", "embedding_length"))
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "vocab_size": _field(reader, "llama.vocab_size"),
+        "hidden_size": hidden,
+        "num_hidden_layers": _field(reader, "llama.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": _field(reader, "llama.attention.head_count_kv"),
+        "head_dim": hidden // heads,
+        "intermediate_size": _field(reader, "llama.feed_forward_length"),
+        "max_position_embeddings": _field(reader, "llama.context_length"),
+        "rms_norm_eps": _shortest(_field(reader, "llama.attention.layer_norm_rms_epsilon")),
+        "rope_theta": _field(reader, "llama.rope.freq_base"),
+        "bos_token_id": _field(reader, "tokenizer.ggml.bos_token_id"),
+        "eos_token_id": _field(reader, "tokenizer.ggml.eos_token_id"),
+        "pad_token_id": _field(reader, "tokenizer.ggml.padding_token_id"),
+        "dtype": "float32",
+    }
+
+
+def _shortest(value: float) -> float:
+    """The decimal that was meant by a float32: 9.999999747378752e-06 was 1e-05."""
+    import numpy as np
+
+    return float(str(np.float32(value)))
+
+
+def _write_tokenizer(reader: GGUFReader, directory: Path, config: dict[str, Any]) -> None:
+    """tokenizer.json (byte-level BPE, digits one by one, as SmolLM's) and tokenizer_config.json."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    if (kind := _field(reader, "tokenizer.ggml.pre")) != "smollm":
+        raise GGUFError(f"The GGUF file splits text as {kind!r}; only 'smollm' is supported.")
+    tokens = _field(reader, "tokenizer.ggml.tokens")
+    merges = [tuple(merge.split(" ")) for merge in _field(reader, "tokenizer.ggml.merges")]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = _field(reader, "tokenizer.ggml.token_type")
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL_TOKEN]
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in control])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    roles = {f"{role}_token": tokens[config[f"{role}_token_id"]] for role in ("bos", "eos", "pad")}
+    extra = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": config["max_position_embeddings"],
+        "chat_template": _field(reader, "tokenizer.chat_template"),
+    }
+    _write_json(directory / "tokenizer_config.json", roles | extra)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

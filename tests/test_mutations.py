@@ -1,0 +1,131 @@
+"""The laws can fail: each bug put back turns a law red on a workload that is green without it.
+
+``hypothesis.find`` looks for such a workload and shrinks it. That the same workload passes before
+the patch and fails after it also shows that the patch changes behaviour. (A lease freed in flight
+does no harm in ``mlx_async``: nothing is scheduled there before every step has come back.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import find, settings
+
+from minisched.core import Batch, Lease, Output, Result
+from minisched.devices.cost import CostModel
+from minisched.devices.sim import SimDevice
+from minisched.loops.engine import Engine
+from minisched.memory import OwnershipError
+from minisched.models.hash import HashModel
+from minisched.relay import FutureMapRing
+
+from .laws import Broken, Livelock, check_all, play
+from .workloads import VOCAB, Workload, fresh, workloads
+
+COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1)
+
+
+def unresolved_placeholder(engine: Engine) -> None:
+    """A placeholder reaches the model as if it were a token (vLLM #46899)."""
+    relay = engine.worker.relay
+    assert isinstance(relay, FutureMapRing)
+    relay.resolve_future = lambda ids: relay.xp.clamp(ids, min=0)  # type: ignore[method-assign]
+
+
+def lease_freed_in_flight(engine: Engine) -> None:
+    """Memory goes back at the finish, although a launched step still names it."""
+    leases = engine.scheduler.leases
+
+    def release(lease: Lease) -> None:
+        if not lease.is_open and lease in leases.returning:
+            leases.returning.remove(lease)
+            leases.allocator.free(lease)
+            leases.table.free(lease)
+
+    leases.release = release  # type: ignore[method-assign]
+
+
+def live_last_chunk_flag(engine: Engine) -> None:
+    """The result is delivered by what is true now, not by what was true at commit (MindIE #233)."""
+    scheduler, process = engine.scheduler, engine.scheduler.process
+
+    def live(batch: Batch, result: Result) -> list[Output]:
+        chunked = scheduler.prefill.chunked_req
+        for row in batch.rows:
+            object.__setattr__(row, "deliver", chunked is None or chunked.req is not row.req)
+        return process(batch, result)
+
+    scheduler.process = live  # type: ignore[method-assign]
+
+
+def late_token_of_a_retracted_request(engine: Engine) -> None:
+    """A token that returns after the retraction is delivered all the same (vLLM #38624)."""
+    scheduler, process = engine.scheduler, engine.scheduler.process
+
+    def trusting(batch: Batch, result: Result) -> list[Output]:
+        late = [
+            (row.req, result.tokens[index])
+            for index, row in enumerate(batch.rows)
+            if row.deliver and row.req.lease is not row.lease and not row.req.finished
+        ]
+        outputs = process(batch, result)
+        return outputs + [scheduler._deliver(req, token) for req, token in late]
+
+    scheduler.process = trusting  # type: ignore[method-assign]
+
+
+def copy_without_wait(engine: Engine) -> None:
+    """The copy stream does not wait for the sample it copies."""
+    engine.worker.copy_stream.wait = lambda op: None  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A patch, the loop it is put into, and the law that must catch it."""
+
+    patch: Callable[[Engine], None]
+    loop: str
+    relay: str
+    law: type[Exception]
+    says: str
+
+
+BUGS = [
+    Bug(unresolved_placeholder, "overlap", "ring", Broken, "identity"),
+    Bug(lease_freed_in_flight, "overlap", "ring", OwnershipError, "handed out while"),
+    Bug(live_last_chunk_flag, "overlap", "ring", Broken, "identity"),
+    Bug(late_token_of_a_retracted_request, "overlap", "pool", Broken, "identity"),
+    Bug(copy_without_wait, "serial", "host", Broken, "identity"),
+    Bug(copy_without_wait, "overlap", "ring", Broken, "identity"),
+]
+
+
+def verdict(workload: Workload, bug: Bug, patch: Callable[[Engine], None]) -> Exception | None:
+    """What a run of a fresh copy of the workload ends in: None if every law holds."""
+    workload = fresh(workload)
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    options: dict[str, Any] = {}
+    try:
+        device = SimDevice()
+        engine, outputs = play(workload, bug.loop, bug.relay, options, device, model, COST, patch)
+        check_all(workload, engine, outputs)
+    except (Broken, Livelock, OwnershipError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.patch.__name__}-{bug.loop}")
+def test_a_law_catches_the_bug(bug: Bug) -> None:
+    def caught(workload: Workload) -> bool:
+        error = verdict(workload, bug, bug.patch)
+        return isinstance(error, bug.law) and bug.says in str(error)
+
+    smallest = find(
+        workloads(),
+        caught,
+        settings=settings(max_examples=2000, deadline=None, derandomize=True, database=None),
+    )
+    assert verdict(smallest, bug, lambda engine: None) is None, "the healthy loop must pass"
