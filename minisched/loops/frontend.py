@@ -25,6 +25,8 @@ class Frontend:
     ) -> None:
         self.inbox = sorted(requests, key=lambda req: req.arrival_time)  # a stable order
         self.aborts: list[str] = []
+        self.sent: list[str] = []  # ids of everything handed over so far
+        self.interrupted = False
         self.on_output = on_output
 
     def push(self, request: Request) -> None:
@@ -35,11 +37,18 @@ class Frontend:
         """Give a request up."""
         self.aborts.append(rid)
 
+    def interrupt(self) -> None:
+        """Give everything up, also what has not arrived yet."""
+        self.interrupted = True
+
     def take(self, now: int) -> Arrived:
         """Everything that has arrived by ``now``."""
-        arrived = [req for req in self.inbox if req.arrival_time <= now]
-        self.inbox = [req for req in self.inbox if req.arrival_time > now]
+        arrived = [req for req in self.inbox if self.interrupted or req.arrival_time <= now]
+        self.inbox = self.inbox[len(arrived) :]
+        self.sent += [req.rid for req in arrived]
         aborts, self.aborts = self.aborts, []
+        if self.interrupted:
+            aborts, self.sent = self.sent, []
         return Arrived(arrived, aborts)
 
     @property

@@ -15,16 +15,21 @@ from ..trace import Trace
 from ..worker import Worker
 from .engine import Engine
 from .frontend import Frontend
+from .interrupt import abort_on_interrupt
 from .registry import RELAYS, LoopSpec, find_loop
 
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: its requests, with what they produced, and its trace."""
+    """One finished run: its requests, with what they produced, and its trace.
+
+    ``interrupted``: somebody pressed Ctrl-C, and the requests that were left were aborted.
+    """
 
     loop: str
     requests: tuple[Request, ...]
     trace: Trace
+    interrupted: bool = False
 
     @property
     def outputs(self) -> dict[str, list[int]]:
@@ -113,8 +118,9 @@ def run_loop(
         engine = make_engine(
             loop, device, model, config or SchedulerConfig(), frontend, cost, relay
         )
-        drive(find_loop(loop).run(engine, **options), engine)
+        with abort_on_interrupt(frontend):
+            drive(find_loop(loop).run(engine, **options), engine)
     finally:
         device.close()
     trace = device.recorder.trace(loop, device.name, model.name, device.clock)
-    return Run(loop, requests, trace)
+    return Run(loop, requests, trace, frontend.interrupted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 from .events import Counter, Edge, Mark, Slice, Trace, Value
 
@@ -45,8 +46,13 @@ class Recorder:
         self._marks.append(Mark(name, self.now(), attrs))
 
     def trace(self, loop: str, device: str, model: str, clock: str) -> Trace:
-        """Everything recorded so far, ordered. Edges to slices that never ran are left out."""
+        """Everything recorded so far, ordered. Edges to slices that never ran are left out.
+
+        On a wall clock, time 0 is moved to where the first slice starts.
+        """
         slices = sorted(self._slices, key=lambda item: (item.start, item.end, item.id))
+        zero = slices[0].start if slices and clock == "wall" else 0
+        slices = [replace(s, start=s.start - zero, end=s.end - zero) for s in slices]
         ids = {item.id for item in slices}
         return Trace(
             loop,
@@ -55,8 +61,14 @@ class Recorder:
             clock,
             slices=tuple(slices),
             edges=tuple(sorted(e for e in self._edges if e.src in ids and e.dst in ids)),
-            counters=tuple(sorted(self._counters, key=lambda item: (item.time, item.name))),
-            marks=tuple(sorted(self._marks, key=lambda item: item.time)),
+            counters=tuple(
+                replace(item, time=item.time - zero)
+                for item in sorted(self._counters, key=lambda item: (item.time, item.name))
+            ),
+            marks=tuple(
+                replace(item, time=item.time - zero)
+                for item in sorted(self._marks, key=lambda item: item.time)
+            ),
         )
 
 

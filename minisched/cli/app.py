@@ -1,0 +1,121 @@
+"""The commands and their options; each hands over to a module of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from ..core import SamplingParams
+from . import options as opt
+
+app = typer.Typer(
+    help="Overlap scheduling for LLM inference, small enough to read, with pictures.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@app.command()
+def compare(
+    loops: Annotated[str | None, typer.Option(help="Loops, separated by commas.")] = None,
+    device: opt.DeviceName = "sim",
+    model: opt.ModelName = "hash",
+    requests: opt.Requests = None,
+    prompt: opt.Prompts = None,
+    prompts: opt.PromptFile = None,
+    max_new_tokens: opt.MaxNewTokens = 64,
+    chunk: opt.Chunk = 128,
+    pool: opt.Pool = None,
+    page_size: opt.PageSize = 1,
+    max_running: opt.MaxRunning = 16,
+    temperature: opt.Temperature = 0.0,
+    top_p: opt.TopP = 1.0,
+    top_k: opt.TopK = -1,
+    seed: opt.Seed = 0,
+    host_work: opt.HostWork = 0.0,
+    out: Annotated[Path, typer.Option(help="Folder for pictures and traces.")] = Path("out"),
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Add all tokens to --json.")] = False,
+) -> None:
+    """Run a workload serially and overlapped: verdict, reason and pictures."""
+    from .compare import run_compare
+
+    sampling = SamplingParams(temperature, top_k, top_p, seed, max_new_tokens)
+    options = opt.Options(
+        device, model, requests, prompt or [], prompts, chunk, pool, page_size, max_running,
+        host_work, sampling,
+    )  # fmt: skip
+    raise typer.Exit(run_compare(options, loops, out, json, tokens))
+
+
+@app.command()
+def run(
+    loop: Annotated[str, typer.Option(help="The loop.")] = "overlap",
+    device: opt.DeviceName = "sim",
+    model: opt.ModelName = "hash",
+    requests: opt.Requests = None,
+    prompt: opt.Prompts = None,
+    prompts: opt.PromptFile = None,
+    max_new_tokens: opt.MaxNewTokens = 64,
+    chunk: opt.Chunk = 128,
+    pool: opt.Pool = None,
+    page_size: opt.PageSize = 1,
+    max_running: opt.MaxRunning = 16,
+    temperature: opt.Temperature = 0.0,
+    top_p: opt.TopP = 1.0,
+    top_k: opt.TopK = -1,
+    seed: opt.Seed = 0,
+    host_work: opt.HostWork = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Run one loop and stream what the requests say."""
+    from .run import run_run
+
+    sampling = SamplingParams(temperature, top_k, top_p, seed, max_new_tokens)
+    options = opt.Options(
+        device, model, requests, prompt or [], prompts, chunk, pool, page_size, max_running,
+        host_work, sampling,
+    )  # fmt: skip
+    raise typer.Exit(run_run(options, loop, json))
+
+
+@app.command()
+def fetch(name: Annotated[str, typer.Argument(help="The model; smollm2 is the one.")]) -> None:
+    """Bring a small language model's weights here, once."""
+    from .fetch import run_fetch
+
+    run_fetch(name)
+
+
+@app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Say which devices, models and renderers work here, and what the others need."""
+    from .doctor import run_doctor
+
+    run_doctor(json)
+
+
+def main() -> None:
+    """The console script: a bad option is one sentence and exit code 2, never a traceback."""
+    try:
+        code = typer.main.get_command(app).main(standalone_mode=False)
+    except click.ClickException as error:
+        code = complain(error.format_message(), error.exit_code)
+    except ValueError as error:
+        code = complain(str(error), 2)
+    except (click.Abort, KeyboardInterrupt):
+        code = complain("interrupted; every request was ended and its memory given back.", 130)
+    sys.exit(code)
+
+
+def complain(sentence: str, code: int) -> int:
+    """Say what is wrong on stderr."""
+    print(f"minisched: {sentence}", file=sys.stderr)
+    return code

@@ -1,0 +1,23 @@
+"""``minisched fetch``: bring weights here, and say how large they are and where they went."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from ..devices.registry import load
+
+
+def run_fetch(name: str) -> None:
+    """Fetch a model, with a spinner that says what is going on.
+
+    Raises:
+        ValueError: the name is unknown, or the model can't be brought here.
+    """
+    fetch = load("minisched.models.fetch", "fetch", "torch", "fetch")
+    console = Console(stderr=True, highlight=False)
+    with console.status(f"fetching {name}") as status:
+        folder = fetch(name, report=status.update)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    Console(highlight=False, soft_wrap=True).print(
+        f"{name} is in {folder} and takes {size / 1e6:.0f} MB; use it with --model {name}."
+    )

@@ -1,0 +1,40 @@
+"""The prompts of a run: built in, from the command line, or from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BUILT_IN = (
+    "The capital of France is",
+    "A scheduler decides which request runs next. Its first rule is",
+    "To overlap two pieces of work means that",
+    "Once upon a time, in a data centre far away, a GPU was idle because",
+    "The three primary colours are",
+    "def fibonacci(n):",
+    "Water boils at one hundred degrees, but on a high mountain",
+    "List three reasons to write tests before code:",
+)
+
+
+def read_prompts(texts: list[str], file: Path | None, count: int | None) -> list[str]:
+    """``count`` prompts, going round again if there are fewer; without ``count``, each once.
+
+    A file holds one prompt a line; empty lines are skipped.
+
+    Raises:
+        ValueError: the file can't be read or holds no prompt, or ``count`` is below 1.
+    """
+    if count is not None and count < 1:
+        raise ValueError(f"--requests is {count}, but it must be at least 1.")
+    prompts = list(texts)
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ValueError(f"--prompts {file} can't be read: {reason}.") from error
+        prompts += [line for line in lines if line.strip()]
+        if not prompts:
+            raise ValueError(f"--prompts {file} holds no prompt; it needs one a line.")
+    prompts = prompts or list(BUILT_IN)
+    return [prompts[index % len(prompts)] for index in range(count or len(prompts))]

@@ -1,0 +1,99 @@
+"""What ``compare`` says: a table, the verdict, and why it is faster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..checks.overlap import OverlapReport
+from ..compare import Comparison
+from ..devices.cost import MILLISECOND
+
+COLUMNS = (
+    "loop", "steps", "tokens", "makespan", "device busy", "host hidden", "wasted rows",
+    "speed-up", "of ideal",
+)  # fmt: skip
+JSON_FIELDS = (
+    "loop", "steps", "tokens", "makespan_ns", "device_busy_ns", "host_busy_ns", "host_hidden_ns",
+    "bubble_ns", "wasted_rows",
+)  # fmt: skip
+
+
+def print_report(console: Console, comparison: Comparison) -> None:
+    """The table, the verdict and the reason."""
+    table = Table()
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == "loop" else "right")
+    for report in comparison.reports:
+        table.add_row(*cells(comparison, report))
+    console.print(table)
+    serial, rest = comparison.reports[0], comparison.reports[1:]
+    console.print(f"[bold]{verdict(comparison)}[/bold]", highlight=False)
+    for report in rest:
+        console.print(reason(comparison, serial, report), highlight=False)
+
+
+def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
+    """One row of the table."""
+    speedup = comparison.speedup[report.loop]
+    return [
+        report.loop,
+        str(report.steps),
+        str(report.tokens),
+        milliseconds(report.makespan_ns),
+        f"{report.device_busy_percent:.0f} %",
+        f"{report.host_hidden_percent:.0f} %",
+        str(report.wasted_rows),
+        f"{speedup:.2f} x",
+        f"{100 * speedup / comparison.ideal:.0f} %" if report.loop != "serial" else "",
+    ]
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence: identical, or where not."""
+    if comparison.identical:
+        others = ", ".join(run.loop for run in comparison.runs[1:]) or "no other loop"
+        return f"Identical: {others} gave every request the same tokens as serial."
+    return "Not identical. " + ". ".join(map(str, comparison.differences)) + "."
+
+
+def reason(comparison: Comparison, serial: OverlapReport, report: OverlapReport) -> str:
+    """One sentence on where the time went."""
+    return (
+        f"{report.loop} takes {milliseconds(report.makespan_ns)} instead of "
+        f"{milliseconds(serial.makespan_ns)} ({comparison.speedup[report.loop]:.2f} x; "
+        f"hiding everything would give {comparison.ideal:.2f} x): "
+        f"{milliseconds(report.host_hidden_ns)} of the host's "
+        f"{milliseconds(report.host_busy_ns)} of work now run while the device is busy, so the "
+        f"device works {report.device_busy_percent:.0f} % of the time instead of "
+        f"{serial.device_busy_percent:.0f} %."
+    )
+
+
+def milliseconds(nanoseconds: int) -> str:
+    """A time to read, such as ``632.8 ms``."""
+    return f"{nanoseconds / MILLISECOND:,.1f} ms"
+
+
+def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dict[str, Any]:
+    """What ``--json`` prints; times are integer nanoseconds."""
+    trace = comparison.runs[0].trace
+    result: dict[str, Any] = {
+        "identical": comparison.identical,
+        "device": trace.device,
+        "model": trace.model,
+        "clock": trace.clock,
+        "runs": [
+            {name: getattr(report, name) for name in JSON_FIELDS} for report in comparison.reports
+        ],
+        "speedup": comparison.speedup,
+        "ideal": comparison.ideal,
+        "files": files,
+        "differences": [vars(item) for item in comparison.differences],
+        "errors": comparison.errors,
+    }
+    if with_outputs:
+        result["outputs"] = comparison.runs[0].outputs
+    return result

@@ -1,0 +1,131 @@
+"""The main job: one workload through several loops, with the verdict and the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from .checks.identity import Difference, first_difference
+from .checks.overlap import OverlapReport, ideal_speedup, measure
+from .core import Output, Request, SamplingParams
+from .devices.base import Array
+from .devices.cost import NO_COST, CostModel
+from .devices.registry import open_device
+from .loops.registry import find_loop
+from .loops.run import Run, run_loop
+from .models.base import Model
+from .models.forward_batch import ForwardBatch
+from .scheduler import SchedulerConfig
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of one workload, the serial one first, and what they show."""
+
+    runs: tuple[Run, ...]
+    reports: tuple[OverlapReport, ...]
+    differences: tuple[Difference, ...]  # one at most for each run
+
+    @property
+    def identical(self) -> bool:
+        """Whether every run gave the serial run's tokens."""
+        return not self.differences
+
+    @property
+    def ideal(self) -> float:
+        """The speed-up that hiding all of the shorter of host and device would give."""
+        return ideal_speedup(self.reports[0])
+
+    @property
+    def speedup(self) -> dict[str, float]:
+        """Each loop's speed-up over the serial run."""
+        serial = self.reports[0].makespan_ns
+        return {report.loop: serial / max(1, report.makespan_ns) for report in self.reports}
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Requests that were refused or failed, with their reasons, whatever the loop."""
+        return {rid: error for run in self.runs for rid, error in run.errors.items()}
+
+
+def compare(
+    loops: Sequence[str],
+    device: str,
+    model: Model,
+    requests: Sequence[Request],
+    config: SchedulerConfig,
+    cost: CostModel = NO_COST,
+    on_output: Callable[[str, Output], None] = lambda loop, output: None,
+) -> Comparison:
+    """Run ``requests`` through ``serial`` and then the other loops, each on a fresh device.
+
+    ``on_output`` hears every output with the loop it came from.
+
+    Raises:
+        ValueError: a loop or the device is unknown, or the device is not to be had here.
+        KeyboardInterrupt: somebody pressed Ctrl-C; the run that was on has ended cleanly.
+    """
+    ordered = list(dict.fromkeys(["serial", *loops]))
+    for loop in ordered:
+        find_loop(loop)
+    warm_up(device, model, config)
+    runs: list[Run] = []
+    for loop in ordered:
+        again = [fresh(request) for request in requests]
+        hear = partial(on_output, loop)
+        opened = open_device(device)
+        runs.append(run_loop(loop, opened, model, again, config, cost, on_output=hear))
+        if runs[-1].interrupted:
+            raise KeyboardInterrupt
+    tokens = [sum(map(len, run.outputs.values())) for run in runs]
+    reports = tuple(measure(run.trace, count) for run, count in zip(runs, tokens, strict=True))
+    found = (first_difference(run.loop, runs[0].outputs, run.outputs) for run in runs[1:])
+    differences = tuple(
+        with_margin(item, device, model, config, requests, runs[0]) for item in found if item
+    )
+    return Comparison(tuple(runs), reports, differences)
+
+
+def fresh(request: Request) -> Request:
+    """The same request, not yet run."""
+    return Request(request.rid, request.prompt, request.params, request.arrival_time)
+
+
+def warm_up(device: str, model: Model, config: SchedulerConfig) -> None:
+    """A short run that nobody times: libraries compile and allocate on their first steps."""
+    opened = open_device(device)
+    if opened.clock == "virtual":
+        return
+    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    requests = [Request(f"warm up {i}", [0] * 8, params) for i in range(2)]
+    run_loop("serial", opened, model, requests, config)
+
+
+def with_margin(
+    found: Difference,
+    device: str,
+    model: Model,
+    config: SchedulerConfig,
+    requests: Sequence[Request],
+    serial: Run,
+) -> Difference:
+    """The difference with the top-2 logit margin at its place, from one request run alone."""
+    request = next(item for item in requests if item.rid == found.rid)
+    agreed = serial.outputs[found.rid][: found.position]
+    params = replace(request.params, max_new_tokens=1)
+    margins: list[float] = []
+    sample = model.sample
+
+    def spy(logits: Array, batch: ForwardBatch) -> Array:
+        top = sorted(map(float, logits[0]))[-2:]
+        margins.append(top[1] - top[0])
+        return sample(logits, batch)
+
+    model.sample = spy  # type: ignore[method-assign]
+    try:
+        alone = Request(request.rid, [*request.prompt, *agreed], params)
+        run_loop("serial", open_device(device), model, [alone], config)
+    finally:
+        model.sample = sample  # type: ignore[method-assign]
+    return replace(found, margin=margins[-1]) if margins else found

@@ -1,0 +1,47 @@
+"""Opens a device by name, and says in one sentence what is missing if it can't."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from .base import Device
+
+# name -> (module, class, the extra that brings what it needs)
+DEVICES = {
+    "sim": ("minisched.devices.sim", "SimDevice", ""),
+    "thread": ("minisched.devices.thread", "ThreadDevice", "torch"),
+    "cuda": ("minisched.devices.cuda", "CudaDevice", "torch"),
+    "mlx": ("minisched.devices.mlx", "MlxDevice", "mlx"),
+}
+
+
+class MissingExtra(ValueError):
+    """A package that an extra would bring is not installed."""
+
+
+def load(module: str, name: str, extra: str, wanted_by: str) -> type:
+    """The class ``name`` of ``module``.
+
+    Raises:
+        MissingExtra: a package it imports is not installed.
+    """
+    try:
+        return cast(type, getattr(importlib.import_module(module), name))
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"{wanted_by} needs the package {error.name!r}; "
+            f"install it with: pip install 'minisched[{extra}]'."
+        ) from error
+
+
+def open_device(name: str) -> Device:
+    """A fresh device.
+
+    Raises:
+        ValueError: there is none of that name, its extra is missing, or the machine lacks it.
+    """
+    if name not in DEVICES:
+        raise ValueError(f"unknown device {name!r}; the devices are {', '.join(DEVICES)}.")
+    module, cls, extra = DEVICES[name]
+    return cast(Device, load(module, cls, extra, f"device {name!r}")())
