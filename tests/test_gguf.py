@@ -22,7 +22,7 @@ from .tiny_gguf import write_tiny_gguf
 
 # Of SmolLM2's 272 float32 tensors, in the order of their names. They were compared, bit for bit,
 # with MLX's own reading of the GGUF file and with transformers' (``gguf_file=``).
-SMOLLM2_WEIGHTS = "to be filled"
+SMOLLM2_WEIGHTS = "785e20b3e653276b0579b744214a1186d730ba80af04f397f642d6432e5e0154"
 
 
 def converted(tmp_path: Path, model: Path, **how: object) -> Path:
@@ -42,24 +42,33 @@ def test_unquantized_weights_come_back_bit_for_bit(tmp_path: Path, tiny_llama: P
         assert weight.tobytes() == after[name].tobytes(), name
 
 
-@pytest.mark.parametrize("quantization", ["Q4_1", "Q8_0"])
+def mlx_reads(file: Path, bits: int) -> dict[str, mx.array]:
+    """Every weight of a GGUF file as MLX understands it, float32, in llama.cpp's order."""
+    with mx.stream(mx.cpu):
+        found = mx.load(str(file))
+        weights = {}
+        for name in (name for name in found if name.endswith(".weight")):
+            scales, biases = (found.get(name.replace("weight", k)) for k in ("scales", "biases"))
+            if scales is None:
+                weights[name] = found[name]
+                continue
+            exact = [array.astype(mx.float32) for array in (scales, biases)]
+            weights[name] = mx.dequantize(found[name], *exact, group_size=32, bits=bits)
+        return weights
+
+
+@pytest.mark.parametrize(("quantization", "bits"), [("Q4_1", 4), ("Q8_0", 8)])
 def test_quantized_weights_are_those_that_mlx_reads(
-    tmp_path: Path, tiny_llama: Path, quantization: str
+    tmp_path: Path, tiny_llama: Path, quantization: str, bits: int
 ) -> None:
     directory = converted(tmp_path, tiny_llama, quantization=quantization)
     ours = load_file(directory / "model.safetensors")
     config = read_config(tiny_llama)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    theirs = mx.load(str(tmp_path / "tiny.gguf"))
-    names = [name for name in theirs if name.endswith(".weight")]
-    assert {hf_name(name) for name in names} == ours.keys()
-    for name in names:
-        weight, part = theirs[name], hf_name(name).split(".")[-2]
-        if name.replace(".weight", ".scales") in theirs:
-            scales, biases = (theirs[name.replace(".weight", k)] for k in (".scales", ".biases"))
-            bits = {"Q4_1": 4, "Q8_0": 8}[quantization]
-            exact = [array.astype(mx.float32) for array in (scales, biases)]
-            weight = mx.dequantize(weight, *exact, group_size=32, bits=bits)
+    theirs = mlx_reads(tmp_path / "tiny.gguf", bits)
+    assert {hf_name(name) for name in theirs} == ours.keys()
+    for name, weight in theirs.items():
+        part = hf_name(name).split(".")[-2]
         if part in heads:
             weight = weight.reshape(heads[part], config.head_dim // 2, 2, -1).swapaxes(1, 2)
         values = np.array(weight).reshape(ours[hf_name(name)].shape)
@@ -151,7 +160,7 @@ def test_transformers_and_mlx_lm_say_the_same(smollm2: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2)
     question = [{"role": "user", "content": "Why is the sky blue?"}]
     chat = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
-    for prompt, start in (("The capital of France is", " Paris"), (chat, "The sky")):
+    for prompt, sense in (("The capital of France is", " Paris"), (chat, "The sky appears blue")):
         ids = tokenizer(prompt)["input_ids"]
         batch = torch.tensor([ids])
         said = torch_model.generate(
@@ -163,4 +172,4 @@ def test_transformers_and_mlx_lm_say_the_same(smollm2: Path) -> None:
         )[0, len(ids) :].tolist()
         lazily = generate_step(mx.array(ids), mlx_model, max_tokens=32)
         assert said == [int(token) for token, _ in lazily]
-        assert tokenizer.decode(said).startswith(start)
+        assert sense in tokenizer.decode(said)

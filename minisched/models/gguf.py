@@ -8,12 +8,18 @@ Source: llama.cpp ``convert_hf_to_gguf.py``, whose ``LlamaModel.permute`` is und
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .gguf_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     from gguf import GGUFReader, ReaderTensor
+
+Field = Callable[[str], Any]  # one entry of the file's metadata, by its key
 
 OUTSIDE_LAYERS = {
     "token_embd": "model.embed_tokens",
@@ -31,7 +37,7 @@ INSIDE_A_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-CONTROL_TOKEN = 3  # in ``tokenizer.ggml.token_type``: a token that is never text
+SUPPORTED = {"general.architecture": "llama", "tokenizer.ggml.pre": "smollm"}
 
 
 class GGUFError(ValueError):
@@ -47,15 +53,14 @@ def convert(gguf_file: Path, directory: Path) -> None:
     from safetensors.numpy import save_file
 
     reader = _open(gguf_file)
-    config = _config(reader)
-    tensors = {}
-    for tensor in reader.tensors:
-        name = hf_name(tensor.name)
-        tensors[name] = _values(tensor, config)
+    field = partial(_field, reader)
+    _refuse_unsupported(gguf_file, field)
+    config = _config(field)
+    tensors = {hf_name(tensor.name): _values(tensor, config) for tensor in reader.tensors}
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    _write_json(directory / "config.json", config)
-    _write_tokenizer(reader, directory, config)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_tokenizer(directory, field, config["max_position_embeddings"])
 
 
 def hf_name(name: str) -> str:
@@ -80,17 +85,20 @@ def undo_rope_permutation(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _open(gguf_file: Path) -> GGUFReader:
-    """The file's reader, or GGUFError where it is no GGUF file of a Llama."""
+    """The file's reader, or GGUFError where it is no whole GGUF file."""
     from gguf import GGUFReader
 
     try:
-        reader = GGUFReader(gguf_file)
+        return GGUFReader(gguf_file)
     except (ValueError, IndexError, KeyError) as error:
         raise GGUFError(f"{gguf_file} is not a whole GGUF file ({error}).") from error
-    architecture = _field(reader, "general.architecture")
-    if architecture != "llama":
-        raise GGUFError(f"{gguf_file} holds a {architecture!r} model; only 'llama' is supported.")
-    return reader
+
+
+def _refuse_unsupported(gguf_file: Path, field: Field) -> None:
+    """Raise GGUFError for another architecture, or another way to split text into words."""
+    for key, wanted in SUPPORTED.items():
+        if (found := field(key)) != wanted:
+            raise GGUFError(f"{gguf_file}: {key} is {found!r}; only {wanted!r} is supported.")
 
 
 def _field(reader: GGUFReader, key: str) -> Any:
@@ -114,32 +122,32 @@ def _values(tensor: ReaderTensor, config: dict[str, Any]) -> np.ndarray:
     return np.ascontiguousarray(values)
 
 
-def _config(reader: GGUFReader) -> dict[str, Any]:
+def _config(field: Field) -> dict[str, Any]:
     """config.json, all but ``tie_word_embeddings``.
 
     ``rope_theta`` stands at the top level: inside ``rope_parameters`` alone, where transformers 5
     would put it, mlx-lm overlooks it and silently uses 10,000.
     """
-    heads, hidden = (_field(reader, f"llama.{k}") for k in ("attention.head_count", "embedding_length"))
+    heads, hidden = field("llama.attention.head_count"), field("llama.embedding_length")
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
-        "vocab_size": _field(reader, "llama.vocab_size"),
+        "vocab_size": field("llama.vocab_size"),
         "hidden_size": hidden,
-        "num_hidden_layers": _field(reader, "llama.block_count"),
+        "num_hidden_layers": field("llama.block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": _field(reader, "llama.attention.head_count_kv"),
+        "num_key_value_heads": field("llama.attention.head_count_kv"),
         "head_dim": hidden // heads,
-        "intermediate_size": _field(reader, "llama.feed_forward_length"),
-        "max_position_embeddings": _field(reader, "llama.context_length"),
-        "rms_norm_eps": _shortest(_field(reader, "llama.attention.layer_norm_rms_epsilon")),
-        "rope_theta": _field(reader, "llama.rope.freq_base"),
-        "bos_token_id": _field(reader, "tokenizer.ggml.bos_token_id"),
-        "eos_token_id": _field(reader, "tokenizer.ggml.eos_token_id"),
-        "pad_token_id": _field(reader, "tokenizer.ggml.padding_token_id"),
+        "intermediate_size": field("llama.feed_forward_length"),
+        "max_position_embeddings": field("llama.context_length"),
+        "rms_norm_eps": _shortest(field("llama.attention.layer_norm_rms_epsilon")),
+        "rope_theta": field("llama.rope.freq_base"),
+        "bos_token_id": field("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": field("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": field("tokenizer.ggml.padding_token_id"),
         "dtype": "float32",
     }
 
@@ -149,37 +157,3 @@ def _shortest(value: float) -> float:
     import numpy as np
 
     return float(str(np.float32(value)))
-
-
-def _write_tokenizer(reader: GGUFReader, directory: Path, config: dict[str, Any]) -> None:
-    """tokenizer.json (byte-level BPE, digits one by one, as SmolLM's) and tokenizer_config.json."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    if (kind := _field(reader, "tokenizer.ggml.pre")) != "smollm":
-        raise GGUFError(f"The GGUF file splits text as {kind!r}; only 'smollm' is supported.")
-    tokens = _field(reader, "tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ")) for merge in _field(reader, "tokenizer.ggml.merges")]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    kinds = _field(reader, "tokenizer.ggml.token_type")
-    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL_TOKEN]
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in control])
-    tokenizer.save(str(directory / "tokenizer.json"))
-    roles = {f"{role}_token": tokens[config[f"{role}_token_id"]] for role in ("bos", "eos", "pad")}
-    extra = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": config["max_position_embeddings"],
-        "chat_template": _field(reader, "tokenizer.chat_template"),
-    }
-    _write_json(directory / "tokenizer_config.json", roles | extra)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

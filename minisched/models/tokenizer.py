@@ -1,0 +1,108 @@
+"""Text to token ids and back, and text that appears while tokens arrive one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from .llama_config import WeightsError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+REPLACEMENT = "\ufffd"  # what half a UTF-8 character decodes to
+
+
+class TextCodec(Protocol):
+    """What both tokenizers here can do."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; bytes that are no UTF-8 become U+FFFD."""
+        ...
+
+
+class Tokenizer:
+    """A model's own tokenizer, by the ``tokenizers`` library."""
+
+    def __init__(self, codec: tokenizers.Tokenizer) -> None:
+        self._codec = codec
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> Tokenizer | None:
+        """From a model's tokenizer.json; None if it has none; WeightsError if it is damaged."""
+        import tokenizers
+
+        file = directory / "tokenizer.json"
+        if not file.is_file():
+            return None
+        try:
+            return cls(tokenizers.Tokenizer.from_file(str(file)))
+        except Exception as error:  # the library raises no narrower kind
+            raise WeightsError(f"{file} is not a tokenizer ({error}).") from error
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids, with the start token where the model's tokenizer adds one.
+
+        Raises UnicodeEncodeError (a ValueError) for text that is no UTF-8: a lone surrogate.
+        """
+        text.encode()
+        ids: list[int] = self._codec.encode(text).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text; special tokens such as ``<|im_end|>`` are left out."""
+        text: str = self._codec.decode(list(ids), skip_special_tokens=True)
+        return text
+
+
+class ByteTokenizer:
+    """A token is a byte of UTF-8: the tokenizer of the hash model. Standard library only."""
+
+    def encode(self, text: str) -> list[int]:
+        """The text's bytes, each an id below 256."""
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The bytes' text; ids from 256 on (end of text) are left out."""
+        return bytes(token for token in ids if token < 256).decode(errors="replace")
+
+
+class StreamDecoder:
+    """Gives the text that each new token adds, never half a character.
+
+    What is pushed, then ``finish``, adds up to ``decode`` of all ids. Text that ends in U+FFFD is
+    held back, since the next token may complete it. Only the tokens since the last emitted text,
+    and those before it that may change how they read, are decoded again. Source: SGLang
+    ``managers/detokenizer_manager.py`` (``surr_offset`` and ``read_offset``).
+    """
+
+    def __init__(self, tokenizer: TextCodec) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._context = 0  # decoding starts here, so that the first new token has a neighbour
+        self._emitted = 0  # the text of the tokens before this one has been given
+
+    def push(self, token: int) -> str:
+        """The text that is certain now; empty while a character is incomplete."""
+        self._ids.append(token)
+        text = self._fresh_text()
+        if not text or text.endswith(REPLACEMENT):
+            return ""
+        self._context, self._emitted = self._emitted, len(self._ids)
+        return text
+
+    def finish(self) -> str:
+        """What was held back; an incomplete character reads as U+FFFD."""
+        text = self._fresh_text()
+        self._context = self._emitted = len(self._ids)
+        return text
+
+    def _fresh_text(self) -> str:
+        """Text of the tokens that have not been emitted, read in their context."""
+        before = self._tokenizer.decode(self._ids[self._context : self._emitted])
+        return self._tokenizer.decode(self._ids[self._context :])[len(before) :]

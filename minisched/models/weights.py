@@ -1,0 +1,146 @@
+"""Finds a model's directory and checks it before anything is loaded.
+
+The layout is Hugging Face's: config.json, one or more safetensors files, often tokenizer.json.
+Only the headers of the safetensors files are read here. Every complaint is one sentence that
+names the directory and the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from .fetch import SOURCES, fetched
+from .llama_config import LlamaConfig, WeightsError
+
+__all__ = [
+    "LlamaConfig",
+    "WeightsError",
+    "check_tensors",
+    "find_model",
+    "read_config",
+    "weight_files",
+]
+
+INDEX = "model.safetensors.index.json"
+FLOATS = ("F64", "F32", "F16", "BF16")
+HUB_FILES = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "model*.safetensors",
+    INDEX,
+]
+
+
+def find_model(name_or_dir: str | Path) -> Path:
+    """The checked directory of a fetched model, of a path, or of a Hugging Face id ``org/name``.
+
+    A Hugging Face id is downloaded (or taken from the hub's cache). Raises WeightsError where
+    there is no such model, or where its directory is not a whole Llama; FetchError where a
+    fetched one has lost a file.
+    """
+    name = str(name_or_dir)
+    if name in SOURCES:
+        found = fetched(name)
+        if found is None:
+            raise WeightsError(f"{name} is not on this machine yet; run: minisched fetch {name}")
+        directory = found
+    elif name and Path(name).is_dir():
+        directory = Path(name)
+    elif re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        directory = _from_hub(name)
+    else:
+        known = ", ".join(sorted(SOURCES))
+        raise WeightsError(
+            f"No model {name!r}: it is no known name ({known}), no directory, "
+            "and no Hugging Face id (org/name)."
+        )
+    check_tensors(directory, read_config(directory))
+    return directory
+
+
+def read_config(directory: Path) -> LlamaConfig:
+    """config.json, with the end-of-text ids of generation_config.json where there is one."""
+    config = _json(directory, "config.json")
+    generation: dict[str, Any] = {}
+    if (directory / "generation_config.json").is_file():
+        generation = _json(directory, "generation_config.json")
+    return LlamaConfig.from_json(config, generation, where=str(directory))
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files in order: model.safetensors, or the shards that its index names."""
+    if (directory / "model.safetensors").is_file():
+        return [directory / "model.safetensors"]
+    if (directory / INDEX).is_file():
+        shards = _json(directory, INDEX).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
+            raise WeightsError(f"{directory / INDEX} has no weight_map of names to files.")
+        return [directory / shard for shard in sorted(set(shards.values()))]
+    raise WeightsError(f"{directory} lacks model.safetensors (or {INDEX} and its shards).")
+
+
+def check_tensors(directory: Path, config: LlamaConfig) -> None:
+    """Raise WeightsError at the first tensor that is missing, misshapen or not of floats."""
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    for file in weight_files(directory):
+        found |= _header(file)
+    for name, shape in config.tensor_shapes():
+        if name not in found:
+            raise WeightsError(f"{directory} lacks the tensor {name}.")
+        got, dtype = found[name]
+        if got != shape:
+            raise WeightsError(
+                f"{directory}: the tensor {name} has shape {list(got)}, "
+                f"but config.json asks for {list(shape)}."
+            )
+        if dtype not in FLOATS:
+            raise WeightsError(
+                f"{directory}: the tensor {name} is {dtype}; expected one of {', '.join(FLOATS)}."
+            )
+
+
+def _header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of each tensor in one file; the library checks that the file is whole."""
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise WeightsError(f"{file.parent} lacks {file.name}.")
+    try:
+        with safe_open(file, framework="np") as tensors:
+            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            return {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{file} is not a whole safetensors file ({error}).") from error
+
+
+def _json(directory: Path, file: str) -> dict[str, Any]:
+    """A JSON object read from a file, or WeightsError where it is missing or is none."""
+    try:
+        content = json.loads((directory / file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise WeightsError(f"{directory} lacks {file}.") from None
+    except (ValueError, OSError) as error:
+        raise WeightsError(f"{directory / file} is not valid JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise WeightsError(f"{directory / file} is not a JSON object.")
+    return content
+
+
+def _from_hub(name: str) -> Path:
+    """A snapshot of a Hugging Face repository, downloaded unless it is in the hub's cache."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise WeightsError(
+            f"{name} needs the package huggingface_hub; run: pip install huggingface_hub"
+        ) from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub's client raises many kinds, all meaning: not here
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise WeightsError(f"{name} could not be taken from Hugging Face: {reason}") from error

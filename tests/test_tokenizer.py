@@ -1,0 +1,163 @@
+"""Laws of the tokenizers: nothing is lost, and a stream never shows half a character."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers
+
+from minisched.models.tokenizer import ByteTokenizer, StreamDecoder, TextCodec, Tokenizer
+from minisched.models.weights import WeightsError
+
+# Bytes that no token of SmolLM2 stands for: its tokenizer leaves them out. They are control
+# characters, and the first bytes of planes of Unicode that hold no character.
+NOT_IN_SMOLLM2 = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xF1, 0xF2}
+
+characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
+texts = st.text(characters)
+smollm2_texts = st.text(characters.filter(lambda c: NOT_IN_SMOLLM2.isdisjoint(c.encode())))
+
+
+def llama2_like() -> Tokenizer:
+    """Words begin with a mark that is dropped from the first; unknown characters become bytes."""
+    vocab = {token: i for i, token in enumerate(["<unk>", "\u2581", "h", "e"])}
+    vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
+    codec = tokenizers.Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
+    codec.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    codec.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return Tokenizer(codec)
+
+
+@pytest.fixture(scope="session")
+def real(smollm2: Path) -> Tokenizer:
+    """SmolLM2's tokenizer."""
+    tokenizer = Tokenizer.from_directory(smollm2)
+    assert tokenizer is not None
+    return tokenizer
+
+
+def streams_whole_characters(tokenizer: TextCodec, text: str) -> None:
+    """Each increment is text without U+FFFD, and comes as soon as its characters are complete."""
+    stream, shown, ids = StreamDecoder(tokenizer), "", tokenizer.encode(text)
+    for count, token in enumerate(ids, start=1):
+        increment = stream.push(token)
+        assert "\ufffd" not in increment
+        shown += increment
+        so_far = tokenizer.decode(ids[:count])
+        assert shown == so_far or so_far.endswith("\ufffd")
+    assert shown == text
+    assert stream.finish() == ""
+
+
+def streams_what_decode_gives(tokenizer: TextCodec, ids: list[int]) -> None:
+    """For any ids, also such as are no text, the increments add up to ``decode``."""
+    stream = StreamDecoder(tokenizer)
+    assert "".join(stream.push(token) for token in ids) + stream.finish() == tokenizer.decode(ids)
+    assert stream.finish() == ""
+
+
+@given(texts)
+def test_bytes_come_back(text: str) -> None:
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(0 <= token < 256 for token in ids)
+    assert len(ids) == len(text.encode())
+
+
+@given(st.lists(st.integers(0, 300)))
+def test_ids_that_are_no_bytes_are_left_out(ids: list[int]) -> None:
+    tokenizer = ByteTokenizer()
+    kept = [token for token in ids if token < 256]
+    assert tokenizer.decode(ids) == bytes(kept).decode(errors="replace")
+
+
+@given(texts)
+def test_a_byte_stream_shows_whole_characters(text: str) -> None:
+    streams_whole_characters(ByteTokenizer(), text)
+
+
+@given(st.lists(st.integers(0, 300)))
+def test_a_byte_stream_adds_up(ids: list[int]) -> None:
+    streams_what_decode_gives(ByteTokenizer(), ids)
+
+
+@given(st.text(characters.filter(lambda c: c != "\u2581") | st.sampled_from(" he\n€")))
+def test_a_stream_keeps_the_spaces_between_words(text: str) -> None:
+    streams_whole_characters(llama2_like(), text)
+
+
+def test_half_a_character_is_held_back_and_read_at_the_end() -> None:
+    stream = StreamDecoder(ByteTokenizer())
+    euro = "€".encode()
+    assert [stream.push(token) for token in euro] == ["", "", "€"]
+    assert [stream.push(euro[0]), stream.push(256), stream.finish()] == ["", "", "\ufffd"]
+
+
+def test_bytes_need_only_the_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "from minisched.models.tokenizer import ByteTokenizer, StreamDecoder\n"
+        "assert StreamDecoder(ByteTokenizer()).push(104) == 'h'\n"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - sys.stdlib_module_names - {'minisched'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_model_may_have_no_tokenizer(tiny_llama: Path) -> None:
+    assert Tokenizer.from_directory(tiny_llama) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"version": "1.0", "model"', b"\xff\xfe"])
+def test_a_damaged_tokenizer_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"tokenizer\.json is not a tokenizer \(") as caught:
+        Tokenizer.from_directory(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.weights
+@given(text=texts)
+def test_text_comes_back_from_smollm2(real: Tokenizer, text: str) -> None:
+    known = bytes(byte for byte in text.encode() if byte not in NOT_IN_SMOLLM2)
+    assert real.decode(real.encode(text)) == known.decode(errors="replace")
+
+
+@pytest.mark.weights
+@given(text=smollm2_texts)
+def test_smollm2_streams_whole_characters(real: Tokenizer, text: str) -> None:
+    streams_whole_characters(real, text)
+
+
+@pytest.mark.weights
+@given(ids=st.lists(st.integers(0, 49_151) | st.integers(0, 400)))
+def test_smollm2_streams_add_up(real: Tokenizer, ids: list[int]) -> None:
+    streams_what_decode_gives(real, ids)
+
+
+@pytest.mark.weights
+def test_special_tokens_are_no_text(real: Tokenizer) -> None:
+    assert real.encode("<|im_end|>") == [2]
+    assert real.decode([2, 0, 1]) == ""
+
+
+@pytest.mark.weights
+def test_a_lone_surrogate_is_bad_input(real: Tokenizer) -> None:
+    for tokenizer in (real, ByteTokenizer()):
+        with pytest.raises(ValueError, match="surrogates not allowed"):
+            tokenizer.encode("\ud800")
