@@ -1,1 +1,1 @@
-"""bench"""
+"""Timing, always side by side in one run, interleaved, as medians with their spread."""

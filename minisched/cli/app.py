@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from ..core import SamplingParams
 from . import options as opt
+
+USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
 
 app = typer.Typer(
     help="Overlap scheduling for LLM inference, small enough to read, with pictures.",
@@ -85,6 +86,23 @@ def run(
 
 
 @app.command()
+def bench(
+    part: Annotated[str, typer.Argument(help="hidden or generation.")],
+    device: opt.DeviceName = "thread",
+    model: opt.ModelName = "smollm2",
+    requests: opt.Requests = 4,
+    max_new_tokens: opt.MaxNewTokens = 32,
+    repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Measure side by side: host work hidden, or tokens a second against other libraries."""
+    from .bench import run_bench
+
+    sampling = SamplingParams(max_new_tokens=max_new_tokens)
+    run_bench(part, opt.Options(device, model, requests, sampling=sampling), repeat, json)
+
+
+@app.command()
 def fetch(name: Annotated[str, typer.Argument(help="The model; smollm2 is the one.")]) -> None:
     """Bring a small language model's weights here, once."""
     from .fetch import run_fetch
@@ -106,11 +124,11 @@ def main() -> None:
     """The console script: a bad option is one sentence and exit code 2, never a traceback."""
     try:
         code = typer.main.get_command(app).main(standalone_mode=False)
-    except click.ClickException as error:
-        code = complain(error.format_message(), error.exit_code)
+    except USAGE_ERROR as error:
+        code = complain(error.format_message(), 2)
     except ValueError as error:
         code = complain(str(error), 2)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         code = complain("interrupted; every request was ended and its memory given back.", 130)
     sys.exit(code)
 

@@ -28,8 +28,8 @@ def run_compare(
         ValueError: an option is bad; nothing has run then.
     """
     names = check_loops(loops, options.device)
-    out = check_folder(out)
     model = options.open_model()
+    out = check_folder(out)
     requests = options.make_requests(model)
     total = sum(request.params.max_new_tokens for request in requests)
     with token_progress(names, total) as on_output:

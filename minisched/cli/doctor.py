@@ -4,28 +4,60 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..devices.registry import DEVICES, open_device
-from ..models.registry import HASH, LLAMA, open_model
+from ..devices.registry import DEVICES, load, open_device
+from ..export.render_puml import find_renderer
+from ..models.registry import open_model
+
+Findings = dict[str, dict[str, str]]  # kind -> name -> what it needs ("" if it works)
 
 
 def run_doctor(as_json_only: bool) -> None:
     """Try every device, model and renderer, and report."""
-    findings = {
-        "devices": {name: trouble(lambda name=name: open_device(name).close()) for name in DEVICES},
-        "models": models(),
-        "renderers": {"plantuml": trouble(find_renderer), "png": trouble(import_matplotlib)},
-    }
+    findings = examine()
     if as_json_only:
         print(json.dumps(findings))
         return
-    table = Table()
-    for column in ("kind", "name", "works", "what it needs"):
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("", "name", "works", "what it needs"):
         table.add_column(column)
     for kind, names in findings.items():
-        for name, problem in names.items():
-            table.add_row(kind, name, "no" if problem else "yes", problem)
+        for name, needs in names.items():
+            table.add_row(kind, name, "no" if needs else "yes", needs)
     Console().print(table)
+
+
+def examine() -> Findings:
+    """What each device, model and renderer needs; an empty text where it works."""
+    works_here = {name: needs(partial(try_device, name)) for name in DEVICES}
+    devices = [name for name, trouble in works_here.items() if not trouble]
+    hashes = {f"hash on {name}": needs(partial(open_model, "hash", name)) for name in devices}
+    return {
+        "device": works_here,
+        "model": {**hashes, "smollm2": needs(find_smollm2)},
+        "renderer": {"plantuml": needs(find_renderer)},
+    }
+
+
+def needs(attempt: Callable[[], object]) -> str:
+    """What an attempt says is missing; empty if it succeeds."""
+    try:
+        attempt()
+    except (ValueError, RuntimeError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def try_device(name: str) -> None:
+    """Open a device and close it."""
+    open_device(name).close()
+
+
+def find_smollm2() -> object:
+    """Where the weights are."""
+    return load("minisched.models.weights", "find_model", "torch", "model 'smollm2'")("smollm2")

@@ -17,7 +17,7 @@ def run_fetch(name: str) -> None:
     console = Console(stderr=True, highlight=False)
     with console.status(f"fetching {name}") as status:
         folder = fetch(name, report=status.update)
-    size = sum(file.stat().st_size for file in folder.iterdir())
+    size = load("minisched.models.fetch", "size_bytes", "torch", "fetch")(folder)
     Console(highlight=False, soft_wrap=True).print(
         f"{name} is in {folder} and takes {size / 1e6:.0f} MB; use it with --model {name}."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -12,8 +13,8 @@ from ..compare import Comparison
 from ..devices.cost import MILLISECOND
 
 COLUMNS = (
-    "loop", "steps", "tokens", "makespan", "device busy", "host hidden", "wasted rows",
-    "speed-up", "of ideal",
+    "loop", "steps", "tokens", "makespan\n(ms)", "device\nbusy", "host\nhidden", "wasted\nrows",
+    "speed-up", "of\nideal",
 )  # fmt: skip
 JSON_FIELDS = (
     "loop", "steps", "tokens", "makespan_ns", "device_busy_ns", "host_busy_ns", "host_hidden_ns",
@@ -23,15 +24,15 @@ JSON_FIELDS = (
 
 def print_report(console: Console, comparison: Comparison) -> None:
     """The table, the verdict and the reason."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "loop" else "right")
+        table.add_column(column, justify="left" if column == "loop" else "right", no_wrap=True)
     for report in comparison.reports:
         table.add_row(*cells(comparison, report))
     console.print(table)
     serial, rest = comparison.reports[0], comparison.reports[1:]
     console.print(f"[bold]{verdict(comparison)}[/bold]", highlight=False)
-    for report in rest:
+    for report in rest if serial.steps else ():
         console.print(reason(comparison, serial, report), highlight=False)
 
 
@@ -42,7 +43,7 @@ def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
         report.loop,
         str(report.steps),
         str(report.tokens),
-        milliseconds(report.makespan_ns),
+        f"{report.makespan_ns / MILLISECOND:.1f}",
         f"{report.device_busy_percent:.0f} %",
         f"{report.host_hidden_percent:.0f} %",
         str(report.wasted_rows),
@@ -74,7 +75,7 @@ def reason(comparison: Comparison, serial: OverlapReport, report: OverlapReport)
 
 def milliseconds(nanoseconds: int) -> str:
     """A time to read, such as ``632.8 ms``."""
-    return f"{nanoseconds / MILLISECOND:,.1f} ms"
+    return f"{nanoseconds / MILLISECOND:.1f} ms"
 
 
 def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dict[str, Any]:

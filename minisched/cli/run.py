@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 
 from rich.console import Console
 
 from ..checks.overlap import measure
-from ..core import Output
 from ..devices.registry import open_device
 from ..loops.registry import find_loop
 from ..loops.run import Run, run_loop
-from ..models.base import Model
-from ..models.tokenizer import StreamDecoder
-from .options import Options, tokenizer_of
+from .options import Options
 from .report import milliseconds
+from .stream import Transcript, streaming
 
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
 
@@ -31,16 +28,11 @@ def run_run(options: Options, loop: str, as_json_only: bool) -> int:
     device = open_device(options.device)
     model = options.open_model()
     requests = options.make_requests(model)
-    say = Console(stderr=as_json_only, highlight=False, soft_wrap=True)
-    run = run_loop(
-        loop,
-        device,
-        model,
-        requests,
-        options.make_config(model, requests),
-        options.cost(),
-        on_output=printer(say, model),
-    )
+    say = Console(stderr=as_json_only, highlight=False)
+    config, cost = options.make_config(model, requests), options.cost()
+    transcript = Transcript(model, requests)
+    with streaming(say, transcript):
+        run = run_loop(loop, device, model, requests, config, cost, on_output=transcript.hear)
     report = measure(run.trace, sum(map(len, run.outputs.values())))
     if as_json_only:
         print(json.dumps({"loop": loop, "outputs": run.outputs, "errors": run.errors}))
@@ -49,27 +41,6 @@ def run_run(options: Options, loop: str, as_json_only: bool) -> int:
         f"the device was busy {report.device_busy_percent:.0f} % of the time."
     )
     return exit_code(run)
-
-
-def printer(say: Console, model: Model) -> Callable[[Output], None]:
-    """Prints each piece of text as it comes, marked with its request when the speaker changes."""
-    decoders: dict[str, StreamDecoder] = {}
-    speaker = ""
-
-    def on_output(output: Output) -> None:
-        nonlocal speaker
-        decoder = decoders.setdefault(output.rid, StreamDecoder(tokenizer_of(model)))
-        text = decoder.push(output.token) if output.token is not None else ""
-        text += decoder.finish() if output.finish_reason else ""
-        if text:
-            if speaker != output.rid:
-                say.print(f"\n[dim]{output.rid}:[/dim] ", end="")
-                speaker = output.rid
-            say.out(text, end="", highlight=False)
-        if output.finish_reason:
-            say.print(f" [dim]({output.rid} ends: {output.finish_reason.value})[/dim]", end="")
-
-    return on_output
 
 
 def exit_code(run: Run) -> int:

@@ -1,0 +1,26 @@
+"""Writes a comparison's pictures and traces into a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..compare import Comparison
+from ..export.chrome import to_chrome
+from ..export.html import to_html
+from ..export.puml_sequence import to_sequence
+from ..export.puml_timing import to_timing
+from ..export.svg import to_svg
+
+
+def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
+    """The page, the picture, and for each loop its diagrams and its Chrome trace."""
+    traces = [run.trace for run in comparison.runs]
+    files = {"compare.html": to_html(traces, comparison.reports), "compare.svg": to_svg(traces)}
+    for report, trace in zip(comparison.reports, traces, strict=True):
+        if report.steps:  # nothing to draw where every request was refused
+            files[f"{trace.loop}_timing.puml"] = to_timing(trace)
+            files[f"{trace.loop}_sequence.puml"] = to_sequence(trace)
+        files[f"{trace.loop}.trace.json"] = to_chrome(trace)
+    for name, text in files.items():
+        (out / name).write_text(text, encoding="utf-8")
+    return [out / name for name in files]
