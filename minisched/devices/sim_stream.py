@@ -1,0 +1,111 @@
+"""Streams of the simulated device: ops that take virtual time, one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .base import NO_LABEL, Label
+from .sim_memory import SimMemory
+
+if TYPE_CHECKING:
+    from .sim import SimDevice
+
+FINISH, START = 0, 1  # at one instant, ops finish before others start
+
+
+class SimOp:
+    """A launched op. ``writes`` holds what it wrote until it ends."""
+
+    def __init__(self, stream: SimStream, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.stream = stream
+        self.fn = fn
+        self.args = args
+        self.name = ""
+        self.cost = 0
+        self.label = NO_LABEL
+        self.slice_id = 0
+        self.start = 0
+        self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.writes: dict[SimMemory, dict[int, int]] = {}
+        self.when_done: list[Callable[[], None]] = []
+
+    def query(self) -> bool:
+        """Whether it has ended by now."""
+        return self.done
+
+    def synchronize(self) -> Any:
+        """Let virtual time pass until it has ended; return its value or raise its error."""
+        self.stream.device.run_until_done(self)
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def run(self) -> None:
+        """Compute the value from memory as it is now; an argument's error is passed on."""
+        try:
+            for arg in self.args:
+                if isinstance(arg, SimOp) and arg.error is not None:
+                    raise arg.error
+            values = [arg.value if isinstance(arg, SimOp) else arg for arg in self.args]
+            self.value = self.fn(*values)
+        except Exception as error:
+            self.error = error
+
+
+class SimStream:
+    """A queue of ops and waits, worked off one at a time."""
+
+    def __init__(self, device: SimDevice, name: str) -> None:
+        self.device = device
+        self.name = name
+        self.queue: deque[tuple[str, SimOp]] = deque()
+        self.is_busy = False
+
+    def launch(
+        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
+    ) -> SimOp:
+        """Queue an op that takes ``cost`` nanoseconds."""
+        op = SimOp(self, fn, args)
+        op.name, op.cost, op.label = name, cost, label
+        op.slice_id = self.device.recorder.new_id()
+        self.queue.append(("run", op))
+        self.advance()
+        return op
+
+    def wait(self, op: SimOp) -> None:
+        """Hold back what follows until ``op`` has ended."""
+        self.queue.append(("wait", op))
+        self.advance()
+
+    def advance(self) -> None:
+        """Start the next op, unless one is running or a wait holds it back."""
+        while self.queue and not self.is_busy:
+            action, op = self.queue[0]
+            if action == "wait" and not op.done:
+                op.when_done.append(self.advance)
+                return
+            self.queue.popleft()
+            if action == "run":
+                self.is_busy = True
+                self.device.at(self.device.time, START, partial(self._start, op))
+
+    def _start(self, op: SimOp) -> None:
+        op.start = self.device.time
+        self.device.running, outer = op, self.device.running
+        op.run()
+        self.device.running = outer
+        self.device.at(op.start + op.cost, FINISH, partial(self._finish, op))
+
+    def _finish(self, op: SimOp) -> None:
+        for memory, writes in op.writes.items():
+            memory.apply(writes)
+        op.done, self.is_busy = True, False
+        self.device.record(self.name, op.name, op.start, op.label, op.slice_id)
+        for callback in op.when_done:
+            callback()
+        self.advance()

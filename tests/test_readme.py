@@ -1,0 +1,50 @@
+"""Every command in the README is run: pip and pytest by ``.ci/run``, all others here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line
+]
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("minisched")])
+def test_a_command_of_the_readme(line: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if "smollm2" in line:
+        request.getfixturevalue("smollm2")  # the fetch, if it has not happened yet
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(line)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    if " compare" in line:
+        assert "Identical:" in done.stdout
+        assert (tmp_path / "out" / "compare.html").is_file()
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    others = [line for line in COMMANDS if not line.startswith("minisched")]
+    assert others == ["pip install -e .", "pip install -e '.[dev]'", "pytest"]
+    assert "pip install --quiet -e '.[dev]'" in ci
+    assert re.search(r"^pytest$", ci, re.MULTILINE)
+
+
+def test_every_file_the_readme_names_exists() -> None:
+    named = re.findall(r"\]\(([\w./]+)\)", README) + re.findall(r"`(minisched/[\w/]+\.py)`", README)
+    assert named and all((ROOT / path).is_file() for path in named)
