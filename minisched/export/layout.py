@@ -59,6 +59,11 @@ class Arrow:
     kind: str
 
     @property
+    def is_level(self) -> bool:
+        """Whether it stays on one lane."""
+        return self.src.lane == self.dst.lane
+
+    @property
     def end(self) -> int:
         """When the later slice started."""
         return self.dst.slice.start

@@ -50,6 +50,19 @@ class Paper:
 LIGHT = Paper("#FFFFFF", "#1F2328", "#59636E", "#D9DEE4", "#F3F5F7", "#FFFFFF", VERMILLION)
 DARK = Paper("#0D1117", "#E6EDF3", "#9DA7B1", "#30363D", "#161C24", "#0D1117", "#F08A4B")
 
+ARROWS = {  # what an edge's kind means
+    "launch": "launch to run",
+    "copy": "run to copy",
+    "result": "copy to process",
+    "token": "token to next step",
+}
+ARROW_COLOURS = {  # on light and on dark paper
+    "launch": (LIGHT.ink, DARK.ink),
+    "copy": ("#00704F", "#2BC79A"),
+    "result": ("#A8447B", "#E58DBE"),
+    "token": ("#00558A", "#6CC0F0"),
+}
+
 
 def paint(name: str) -> Paint:
     """The colours of a phase or an op."""

@@ -11,26 +11,36 @@ def forwards(trace: Trace) -> tuple[Slice, ...]:
     return tuple(item for item in trace.on("forward") if item.name == "forward")
 
 
-def steady_steps(trace: Trace, count: int, rids: tuple[str, ...] = ()) -> tuple[int, int] | None:
-    """The first and the last of ``count`` steps from the middle of the longest settled stretch.
+def settled(trace: Trace, rids: tuple[str, ...] | None = None) -> list[Slice]:
+    """The longest stretch of decode steps that follow one another with the same requests.
 
-    Settled means: decode steps that follow one another with the same requests (``rids``, where
-    given). The step before them is settled as well, and so is the one after, whose start ends the
-    view. None if the run has no such stretch.
+    ``rids`` says which requests, where it matters. Gives the forward slices.
     """
     best: list[Slice] = []
     stretch: list[Slice] = []
     for item in forwards(trace):
         if stretch and item.rids != stretch[-1].rids:
             stretch = []
-        if item.mode == "decode" and (not rids or item.rids == rids):
+        if item.mode == "decode" and rids in (None, item.rids):
             stretch.append(item)
         best = max(best, list(stretch), key=len)
-    spare = len(best) - (count + 2)
-    if spare < 0:
-        return None
-    first = best[1 + spare // 2]
-    return first.step, best[spare // 2 + count].step
+    return best
+
+
+def steady_steps(trace: Trace, count: int) -> tuple[int, int] | None:
+    """The first and last of ``count`` steps in the middle of the longest settled stretch, or None.
+
+    The steps before and after them are settled too: the start of the one after ends the view.
+    """
+    steps = [item.step for item in settled(trace)]
+    firsts = steps[1 : len(steps) - count]
+    first = middle(firsts)
+    return (first, steps[steps.index(first) + count - 1]) if firsts else None
+
+
+def middle(steps: list[int]) -> int:
+    """The middle one, or 0 if there are none."""
+    return steps[(len(steps) - 1) // 2] if steps else 0
 
 
 def view_of_steps(trace: Trace, first_step: int, last_step: int) -> View:
@@ -66,14 +76,14 @@ def whole_run(trace: Trace) -> View:
 def steady_views(traces: list[Trace], count: int) -> list[View]:
     """The same number of settled steps of each run; whole runs if one of them has too few.
 
-    Where they can, all runs show steps with the first run's requests: equal work.
+    Where they can, all runs show the same steps with the same requests: equal work.
     """
-    views: list[View] = []
-    rids: tuple[str, ...] = ()
-    for trace in traces:
-        steps = steady_steps(trace, count, rids) or steady_steps(trace, count)
-        if steps is None:
-            return [whole_run(trace) for trace in traces]
-        views.append(view_of_steps(trace, *steps))
-        rids = rids or next(item.rids for item in forwards(trace) if item.step == steps[0])
-    return views
+    rids = settled(traces[0])[0].rids if settled(traces[0]) else None
+    steps = [[item.step for item in settled(trace, rids)] for trace in traces]
+    common = set.intersection(*(set(some[1 : len(some) - count]) for some in steps))
+    if first := middle(sorted(common)):
+        return [view_of_steps(trace, first, first + count - 1) for trace in traces]
+    found = [steady_steps(trace, count) for trace in traces]
+    if None in found:
+        return [whole_run(trace) for trace in traces]
+    return [view_of_steps(trace, *some) for trace, some in zip(traces, found, strict=True) if some]

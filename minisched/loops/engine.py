@@ -50,7 +50,9 @@ class Engine:
     def chain(self, batch: Batch) -> Batch | None:
         """Let the scheduler commit the same rows once more, if that can be."""
         with self.device.host("schedule", self.cost.host.get("schedule", 0)):
-            return self.scheduler.chain(batch)
+            chained = self.scheduler.chain(batch)
+        self._count()
+        return chained
 
     def run_batch(self, batch: Batch, previous: Pending | None = None) -> Pending:
         """Prepare the inputs and launch the step; returns before the device has run it."""

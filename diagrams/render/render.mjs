@@ -1,0 +1,63 @@
+// node render.mjs [--out DIR] FILE.puml ...
+// Writes FILE.svg beside each file, or into DIR. Stops at the first diagram that PlantUML refuses:
+// it would otherwise draw the error as a picture and call that a success.
+
+import { readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { basename, dirname, join } from 'node:path';
+import vm from 'node:vm';
+
+import { installDom } from './dom.mjs';
+
+const FONT = 'Arial, Helvetica, Liberation Sans, sans-serif'; // what font-widths.json measures
+
+async function loadPlantUml() {
+  installDom(JSON.parse(readFileSync(new URL('./font-widths.json', import.meta.url), 'utf8')));
+  const graphviz = createRequire(import.meta.url).resolve('@plantuml/core/viz-global.js');
+  vm.runInThisContext(readFileSync(graphviz, 'utf8'), { filename: graphviz });
+  console.log = () => {}; // the engine reports its progress there
+  return import('@plantuml/core');
+}
+
+function render(plantuml, source) {
+  const lines = source.split(/\r?\n/);
+  return new Promise((resolve, reject) => {
+    plantuml.renderToString(lines, resolve, (message) => reject(new Error(message)));
+  });
+}
+
+// A page behind the diagram, so that it is legible on a dark site too; and the font it was laid
+// out for.
+function finish(svg) {
+  const paper = '<rect width="100%" height="100%" rx="6" fill="#FFFFFF"/>';
+  return `${svg
+    .replace(/^(<svg[^>]*>)/, `$1${paper}`)
+    .replaceAll('font-family="sans-serif"', `font-family="${FONT}"`)}\n`;
+}
+
+// The message of the error picture that PlantUML draws instead of a diagram, or null.
+function syntaxError(svg) {
+  const texts = [...svg.matchAll(/<text[^>]*>([^<]*)/g)].map((match) => match[1].trim());
+  const at = texts.findIndex((text) => /Syntax Error/.test(text));
+  return at < 0 ? null : `${texts[at].replace(/\s*\(Assumed.*/, '')} near "${texts[at - 1] ?? ''}"`;
+}
+
+async function main(args) {
+  const out = args[0] === '--out' ? args.splice(0, 2)[1] : null;
+  const plantuml = await loadPlantUml();
+  for (const path of args) {
+    const svg = await render(plantuml, readFileSync(path, 'utf8'));
+    const problem = syntaxError(svg);
+    if (problem) throw new Error(`${path} is not a PlantUML diagram: ${problem}.`);
+    const target = join(out ?? dirname(path), basename(path).replace(/\.puml$/, '.svg'));
+    writeFileSync(target, finish(svg));
+  }
+}
+
+try {
+  await main(process.argv.slice(2));
+  process.exit(0); // the engine leaves timers behind
+} catch (error) {
+  console.error(error.message.replace(/^java\.\S+ /, ''));
+  process.exit(1);
+}

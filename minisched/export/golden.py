@@ -1,0 +1,159 @@
+"""Regenerates what the repository keeps of its own output: ``python -m minisched.export.golden``.
+
+Golden traces (``traces/``), the PlantUML pictures of each loop and the README's picture
+(``diagrams/``), all from one small workload on the simulated device, so that the same code gives
+the same bytes. ``--check`` changes nothing and fails with the name of each file that is stale.
+``--svg`` also renders every ``diagrams/*.puml`` to SVG, which needs a renderer (``render_puml``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..core import Request, SamplingParams
+from ..devices.cost import MILLISECOND, SIM_COST
+from ..devices.registry import open_device
+from ..loops.run import run_loop
+from ..models.hash import HashModel
+from ..scheduler import SchedulerConfig
+from ..trace import Trace
+from . import native
+from .puml_sequence import to_sequence
+from .puml_timing import to_timing
+from .render_puml import RenderError, render
+from .svg import to_svg
+
+TITLES = {
+    "serial": "serial: host and device take turns",
+    "overlap": "overlap: the host works on the steps before and after",
+    "mlx_async": "mlx_async: the next step is built on tokens nobody has computed yet",
+}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def workload() -> list[Request]:
+    """Five requests with a bit of everything.
+
+    Prompts that have to be chunked, greedy and sampled tokens, one request that stops early (c),
+    and one that comes while the others run (e).
+    """
+    greedy = SamplingParams(max_new_tokens=28, ignore_eos=True)
+    sampled = SamplingParams(0.8, max_new_tokens=28, ignore_eos=True)
+    return [
+        Request("a", range(10, 22), greedy),
+        Request("b", range(30, 60), sampled),
+        Request("c", range(40, 70), SamplingParams(max_new_tokens=28)),
+        Request("d", range(70, 85), sampled),
+        Request("e", range(90, 110), greedy, arrival_time=20 * MILLISECOND),
+    ]
+
+
+def golden_traces() -> dict[str, Trace]:
+    """The workload through each loop."""
+    config = SchedulerConfig(chunk_size=48)
+    return {
+        loop: run_loop(loop, open_device("sim"), HashModel(), workload(), config, SIM_COST).trace
+        for loop in TITLES
+    }
+
+
+def golden_files() -> dict[str, str]:
+    """Every generated file's text, by its path in the repository."""
+    traces = golden_traces()
+    files = {"diagrams/compare.svg": to_svg([traces["serial"], traces["overlap"]])}
+    for loop, trace in traces.items():
+        files[f"traces/{loop}.json"] = native.to_json(trace)
+        files[f"diagrams/{loop}.puml"] = to_timing(trace, title=TITLES[loop])
+        files[f"diagrams/{loop}_sequence.puml"] = to_sequence(trace, title=TITLES[loop])
+    return files
+
+
+def stale_files(root: Path, files: dict[str, str]) -> list[str]:
+    """Which of ``files`` are missing under ``root``, or different there."""
+    return [
+        name
+        for name, text in sorted(files.items())
+        if not (root / name).is_file() or (root / name).read_bytes() != text.encode()
+    ]
+
+
+def write_files(root: Path, files: dict[str, str]) -> None:
+    """Write every file under ``root``."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(text.encode())
+
+
+def rendered_svgs(root: Path) -> dict[str, str]:
+    """What each ``diagrams/*.puml`` under ``root`` looks like as SVG, by path.
+
+    Each ends in a line that names the text it was drawn from.
+
+    Raises:
+        RenderError: there is no renderer, or a diagram is wrong.
+    """
+    sources = sorted((root / "diagrams").glob("*.puml"))
+    with TemporaryDirectory() as folder:
+        pictures = render(sources, Path(folder))
+        texts = [path.read_text(encoding="utf-8").rstrip() for path in pictures]
+    return {
+        f"diagrams/{source.stem}.svg": f"{text}\n{drawn_from(source)}\n"
+        for source, text in zip(sources, texts, strict=True)
+    }
+
+
+def drawn_from(source: Path) -> str:
+    """The line that ties a picture to its text, so that a stale one shows without a renderer."""
+    return f"<!-- {source.name} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]} -->"
+
+
+def stale_pictures(root: Path) -> list[str]:
+    """Pictures under ``root`` that were not drawn from the text beside them."""
+    pictures = [path.with_suffix(".svg") for path in sorted((root / "diagrams").glob("*.puml"))]
+    return [
+        f"diagrams/{path.name}"
+        for path in pictures
+        if not path.is_file()
+        or drawn_from(path.with_suffix(".puml")) not in path.read_text(encoding="utf-8")
+    ]
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """The command; returns its exit code: 1 if a check found something, 2 if it cannot render."""
+    parser = argparse.ArgumentParser(prog="python -m minisched.export.golden", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if stale")
+    parser.add_argument("--svg", action="store_true", help="diagrams/*.svg too; needs a renderer")
+    options = parser.parse_args(arguments)
+    files = golden_files()
+    stale = stale_files(root, files)
+    if not options.check:
+        write_files(root, files)
+    try:
+        pictures = rendered_svgs(root) if options.svg else {}
+    except RenderError as error:
+        print(error, file=sys.stderr)
+        return 2
+    stale += stale_files(root, pictures) if options.svg else stale_pictures(root)
+    if not options.check:
+        write_files(root, pictures)
+    for name in stale:
+        print(f"{name} {verdict(name, options.check, options.svg)}")
+    return 1 if stale and options.check else 0
+
+
+def verdict(name: str, is_check: bool, with_svg: bool) -> str:
+    """What is to be said about a file that was stale."""
+    is_picture = name.endswith(".svg") and name != "diagrams/compare.svg"
+    if is_check or (is_picture and not with_svg):
+        needs = " --svg" if is_picture else ""
+        return f"is stale; python -m minisched.export.golden{needs} brings it up to date."
+    return "was written."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""minisched's own trace format: JSON with one event a line, so that a diff can be read.
+
+    {
+    "format": "minisched trace", "version": 1,
+    "loop": "overlap", "device": "sim", "model": "hash", "clock": "virtual",
+    "slices": [
+    {"id": 1, "lane": "host", "name": "receive", "start": 0, "end": 300000, ...},
+    ...
+    ],
+    "edges": [...], "counters": [...], "marks": [...]
+    }
+
+Events have the fields of ``trace/events.py``, in that order; times are integer nanoseconds. A
+field at its default (step 0, no requests, no attributes) is left out. The same trace gives the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from ..trace import Counter, Edge, Mark, Slice, Trace
+
+FORMAT, VERSION = "minisched trace", 1
+HEADER = ("loop", "device", "model", "clock")
+EVENTS: dict[str, Any] = {"slices": Slice, "edges": Edge, "counters": Counter, "marks": Mark}
+TYPES: dict[str, type] = {
+    "str": str,
+    "int": int,
+    "tuple[str, ...]": list,
+    "dict[str, Value]": dict,
+}  # the JSON type of a field, by its annotation
+
+
+class NotATrace(ValueError):
+    """A file that is not a minisched trace; the message is one sentence that says why."""
+
+
+def to_json(trace: Trace) -> str:
+    """A trace as text, ending in a newline."""
+    parts = [f'"format": {json.dumps(FORMAT)}, "version": {VERSION}']
+    parts.append(", ".join(f'"{name}": {json.dumps(getattr(trace, name))}' for name in HEADER))
+    for name in EVENTS:
+        events = [json.dumps(_known(event)) for event in getattr(trace, name)]
+        parts.append(f'"{name}": [' + ",".join("\n" + event for event in events) + "\n]")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def from_json(text: str, source: str = "this text") -> Trace:
+    """The trace in ``text``; ``source`` names it in errors.
+
+    Raises:
+        NotATrace: it is not JSON, not a trace, of another version, or an event is wrong.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise NotATrace(f"{source} is not a minisched trace: it is not JSON ({error}).") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise NotATrace(f'{source} is not a minisched trace: it lacks "format": "{FORMAT}".')
+    if data.get("version") != VERSION:
+        raise NotATrace(
+            f"{source} is a trace of version {data.get('version')!r}; this program reads {VERSION}."
+        )
+    try:
+        return _trace(data)
+    except NotATrace as error:
+        raise NotATrace(f"{source} is a damaged minisched trace: {error}.") from None
+
+
+def write(trace: Trace, path: Path) -> None:
+    """Write a trace to a file."""
+    path.write_text(to_json(trace), encoding="utf-8", newline="\n")
+
+
+def read(path: Path) -> Trace:
+    """The trace in a file.
+
+    Raises:
+        NotATrace: see ``from_json``; or the file is not text.
+        OSError: it cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise NotATrace(f"{path} is not a minisched trace: it is not text.") from None
+    return from_json(text, str(path))
+
+
+def _known(event: Any) -> dict[str, Any]:
+    """An event's fields, without those that are at their default."""
+    values = ((field, getattr(event, field.name)) for field in fields(event))
+    return {field.name: value for field, value in values if value or _required(field)}
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _trace(data: dict[str, Any]) -> Trace:
+    header = {name: _typed(data, name, str, "the trace") for name in HEADER}
+    events: dict[str, Any] = {name: tuple(_events(data, name)) for name in EVENTS}
+    ids = {item.id for item in events["slices"]}
+    for item in events["slices"]:
+        if item.end < item.start:
+            raise NotATrace(f"slice {item.id} ends at {item.end}, before it starts")
+    for edge in events["edges"]:
+        if edge.src not in ids or edge.dst not in ids:
+            raise NotATrace(f"edge {edge.src} to {edge.dst} names a slice that is not there")
+    return Trace(**header, **events)
+
+
+def _events(data: dict[str, Any], name: str) -> list[Any]:
+    """The events of one kind, their fields checked."""
+    events = []
+    for index, raw in enumerate(_typed(data, name, list, "the trace")):
+        where = f"{name}[{index}]"
+        if not isinstance(raw, dict):
+            raise NotATrace(f"{where} is not an object")
+        values = {}
+        for field in fields(EVENTS[name]):
+            if _required(field) or field.name in raw:
+                value = _typed(raw, field.name, TYPES[str(field.type)], where)
+                values[field.name] = tuple(value) if isinstance(value, list) else value
+        events.append(EVENTS[name](**values))
+    return events
+
+
+def _typed(holder: dict[str, Any], name: str, kind: type, where: str) -> Any:
+    """``holder[name]``, if it has that JSON type; the ids of requests must be strings."""
+    value = holder.get(name)
+    is_right = isinstance(value, kind) and not isinstance(value, bool)
+    if is_right and name == "rids":
+        is_right = all(isinstance(rid, str) for rid in holder[name])
+    if not is_right:
+        raise NotATrace(f"{where} has {name} = {json.dumps(value)[:60]}")
+    return value

@@ -1,0 +1,59 @@
+"""What both PlantUML exporters share: the view, escaping, the legend."""
+
+from __future__ import annotations
+
+import re
+
+from ..trace import Trace
+from .layout import View
+from .palette import ARROW_COLOURS, ARROWS, LIGHT, PAINTS, Paint, paint
+from .window import steady_steps, view_of_steps, whole_run
+
+
+def choose_view(trace: Trace, first_step: int | None, last_step: int | None, count: int) -> View:
+    """The steps asked for; without any, ``count`` settled ones, or the whole run if it has fewer.
+
+    Raises:
+        ValueError: the run has no such steps.
+    """
+    if first_step is None and last_step is None:
+        steps = steady_steps(trace, count)
+        return view_of_steps(trace, *steps) if steps else whole_run(trace)
+    first = first_step if first_step is not None else last_step
+    last = last_step if last_step is not None else first_step
+    assert first is not None and last is not None
+    return view_of_steps(trace, first, last)
+
+
+def creole(text: str) -> str:
+    """Text without what PlantUML would read as markup, or as the end of a string."""
+    return MARKUP.sub(lambda found: "".join(f"<U+{ord(c):04X}>" for c in found[0]), text)
+
+
+MARKUP = re.compile(r'["\\~<>\n]|([*/_-])\1+')
+
+
+def written(text: str, paint: Paint) -> str:
+    """Text in the colour that is legible on a fill."""
+    dark = paint.text == Paint("").text
+    return creole(text) if dark else f"<color:{paint.text}>{creole(text)}</color>"
+
+
+def arrow_colour(kind: str) -> str:
+    """The colour of an edge."""
+    return ARROW_COLOURS.get(kind, (LIGHT.ink, ""))[0]
+
+
+def legend(view: View) -> list[str]:
+    """What the colours of boxes and arrows mean, as far as they occur."""
+    seen = {box.slice.name for box in view.boxes if box.slice.duration}
+    kinds = {arrow.kind for arrow in view.arrows if arrow.start < arrow.end or not arrow.is_level}
+    names = [name for name in PAINTS if name in seen] + sorted(seen.difference(PAINTS))
+    cells = [f"<{paint(name).fill}> {written(name, paint(name))} " for name in names]
+    lines = ["legend", "|" + "|".join(cells) + "|"]
+    texts = [
+        f"<color:{arrow_colour(kind)}>**<U+2192>** {text}</color>"
+        for kind, text in ARROWS.items()
+        if kind in kinds
+    ]
+    return [*lines, "   ".join(texts), "end legend"] if texts else [*lines, "end legend"]

@@ -1,0 +1,34 @@
+"""The SVG's legend: what colours and arrows mean."""
+
+from __future__ import annotations
+
+from .layout import View
+from .palette import ARROWS, PAINTS
+from .svg_style import box_class, char_width
+
+
+def draw_legend(views: list[View], top: float, right: float) -> tuple[list[str], float]:
+    """What the colours and arrows mean, as far as they occur; and where it ends."""
+    seen = {box_class(box.slice.name) for view in views for box in view.boxes}
+    kinds = {arrow.kind for view in views for arrow in view.arrows}
+    names = [(name, name) for name in [*PAINTS, "other"] if name in seen]
+    if any(view.bubbles for view in views):
+        names.append(("bubble", "bubble: the device idles"))
+    names += [(f"arrow {kind}", text) for kind, text in ARROWS.items() if kind in kinds]
+    drawn, x = [], 20.0
+    for name, text in names:
+        room = 26 + len(text) * char_width(12) + 12
+        if x + room > right:
+            x, top = 20.0, top + 22
+        drawn.append(_sample(name, x, top))
+        drawn.append(f'<text x="{x + 24:.1f}" y="{top}">{text}</text>')
+        x += room
+    return drawn, top + 8
+
+
+def _sample(name: str, x: float, y: float) -> str:
+    if not name.startswith("arrow "):
+        kind = name if name == "bubble" else f"box {name}"
+        return f'<rect class="{kind}" x="{x:.1f}" y="{y - 10}" width="18" height="12" rx="2"/>'
+    kind = name.removeprefix("arrow ")
+    return f'<path class="arrow {kind}" d="M{x:.1f} {y - 4}h19"/>'

@@ -1,0 +1,115 @@
+"""The same picture for a terminal: one character is one stretch of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from ..checks.overlap import measure
+from ..trace import Trace
+from .layout import FORWARD, Box, Lane, View
+from .units import MILLISECOND, ms, tick_step
+from .window import steady_views, whole_run
+
+GLYPHS = {
+    "receive": "░",
+    "schedule": "▓",
+    "prepare": "▒",
+    "launch": "▄",
+    "wait": "·",
+    "process": "▓",
+    "output": "░",
+    "forward": "█",
+    "sample": "▒",
+    "copy": "▓",
+}
+OTHER, BUBBLE, MARGIN = "▚", "╱", 26
+
+
+def to_text(
+    traces: Sequence[Trace], steps: int = 3, whole: bool = False, columns: int = 100
+) -> str:
+    """A few settled steps of each run, or the whole runs, ``columns`` characters wide.
+
+    A character shows what took the most of its time; it is blank only where nothing ran at all.
+
+    Raises:
+        ValueError: there is no trace, or less than 60 columns.
+    """
+    if not traces or columns < 60:
+        raise ValueError(
+            f"a picture needs at least 1 trace and 60 columns, but got {len(traces)} and {columns}."
+        )
+    views = [whole_run(t) for t in traces] if whole else steady_views(list(traces), steps)
+    longest = max(1, *(view.duration for view in views))
+    cells = columns - MARGIN
+    lines: list[str] = []
+    for view in views:
+        lines += [_heading(view, traces[0])]
+        lines += [f"{lane.title:>{MARGIN - 2}} │{row(view, lane, longest, cells)}".rstrip()
+                  for lane in view.lanes] + [""]  # fmt: skip
+    lines += _axis(longest, cells)
+    seen = {box.slice.name for view in views for box in view.boxes}
+    names = [f"{glyph}\N{NO-BREAK SPACE}{name}" for name, glyph in GLYPHS.items() if name in seen]
+    legend = wrap("  ".join([*names, f"{BUBBLE} bubble"]), columns)
+    return "\n".join([*lines, "", *legend, ""]).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def row(view: View, lane: Lane, longest: int, cells: int) -> str:
+    """One lane, ``cells`` characters for ``longest`` nanoseconds."""
+    drawn = [" "] * cells
+    if lane == FORWARD:
+        for start, end in view.bubbles:
+            _fill(drawn, *view.clip(start, end), longest, BUBBLE)
+    boxes = [box for box in view.on(lane) if box.slice.duration > 0]
+    for cell in range(cells):
+        start = view.start + cell * longest // cells
+        end = min(view.start + (cell + 1) * longest // cells, view.end)
+        covered = [(_common(box, start, end), -at) for at, box in enumerate(boxes)]
+        most, at = max(covered, default=(0, 0))
+        if most > 0:
+            drawn[cell] = GLYPHS.get(boxes[-at].slice.name, OTHER)
+    for box in boxes:
+        _write_step(drawn, box, view, longest)
+    return "".join(drawn)
+
+
+def _common(box: Box, start: int, end: int) -> int:
+    return min(box.slice.end, end) - max(box.slice.start, start)
+
+
+def _fill(drawn: list[str], start: int, end: int, longest: int, glyph: str) -> None:
+    cells = len(drawn)
+    for cell in range(start * cells // longest, -(-end * cells // longest)):
+        drawn[cell] = glyph
+
+
+def _write_step(drawn: list[str], box: Box, view: View, longest: int) -> None:
+    """The step's number in the middle of a box that has room for it."""
+    start, end = view.clip(box.slice.start, box.slice.end)
+    cells, text = len(drawn), str(box.step)
+    first, last = -(-start * cells // longest), end * cells // longest
+    if box.step and box.slice.name != "wait" and last - first >= len(text) + 2:
+        at = (first + last - len(text)) // 2
+        drawn[at : at + len(text)] = text
+
+
+def _heading(view: View, base: Trace) -> str:
+    report = measure(view.trace)
+    steps = f"steps {view.first_step} to {view.last_step}: {ms(view.duration)} ms"
+    whole = f"whole run: {ms(report.makespan_ns)} ms"
+    if view.trace is not base and report.makespan_ns:
+        whole += f", speed-up {base.end / report.makespan_ns:.2f}×"
+    return f"{report.loop}: device busy {report.device_busy_percent:.0f} %; {steps}; {whole}"
+
+
+def _axis(longest: int, cells: int) -> list[str]:
+    marks, numbers = ["─"] * cells, [" "] * (cells + 8)
+    for at in range(0, longest + 1, tick_step(longest)):
+        cell, text = min(at * cells // longest, cells - 1), f"{at / MILLISECOND:g}"
+        marks[cell] = "┴"
+        numbers[cell : cell + len(text)] = text
+    return [
+        " " * (MARGIN - 1) + "└" + "".join(marks),
+        f"{'time in ms':>{MARGIN - 2}}  " + "".join(numbers).rstrip(),
+    ]

@@ -1,0 +1,171 @@
+"""The pictures and golden traces that the repository keeps are those that its code makes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from minisched.export import golden, native, render_puml
+from minisched.export.palette import PAINTS
+from minisched.export.render_puml import ADVICE, DRIVER, RenderError, find_renderer, render
+
+ROOT = Path(__file__).resolve().parents[1]
+DIAGRAMS = ROOT / "diagrams"
+SOURCES = sorted(DIAGRAMS.glob("*.puml"))
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of what golden looks after."""
+    for name in ("diagrams", "traces"):
+        ignore = shutil.ignore_patterns("node_modules")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
+    return tmp_path
+
+
+def test_nothing_is_stale(capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_the_check_names_each_stale_file(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main(["--check"], copy) == 0
+    trace, picture, missing = (
+        copy / name
+        for name in ("traces/overlap.json", "diagrams/compare.svg", "traces/serial.json")
+    )
+    trace.write_text(trace.read_text().replace("17100000", "17100001", 1) + "\n")
+    picture.write_text(picture.read_text().replace("overlap", "overlap!", 1))
+    missing.unlink()
+    assert golden.main(["--check"], copy) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "diagrams/compare.svg", "traces/overlap.json", "traces/serial.json",
+    ]  # fmt: skip
+    assert not missing.exists()  # a check changes nothing
+    assert golden.main([], copy) == 0
+    assert golden.main(["--check"], copy) == 0
+
+
+def test_an_edited_diagram_makes_its_picture_stale(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = copy / "diagrams" / "decode.puml"
+    source.write_text(source.read_text() + "' edited\n")
+    assert golden.main(["--check"], copy) == 1
+    assert capsys.readouterr().out.startswith("diagrams/decode.svg is stale;")
+    (copy / "diagrams" / "decode.svg").unlink()
+    assert golden.main(["--check"], copy) == 1
+
+
+def test_golden_traces_can_be_read_back() -> None:
+    for loop, trace in golden.golden_traces().items():
+        assert native.read(ROOT / "traces" / f"{loop}.json") == trace
+
+
+@pytest.mark.parametrize("path", sorted(DIAGRAMS.glob("*.svg")), ids=lambda path: path.name)
+def test_every_picture_is_whole(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    words = "".join(root.itertext())
+    assert "Syntax Error" not in words and len(words) > 100
+    assert "http" not in text.replace("http://www.w3.org/", "")
+
+
+def test_every_diagram_has_its_picture() -> None:
+    names = {path.stem for path in SOURCES}
+    assert names >= {"decode", "prefill", "future_map", "scheduler", *golden.TITLES}
+    assert {path.stem for path in DIAGRAMS.glob("*.svg")} == names | {"compare"}
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("@startuml\n") and text.endswith("@enduml\n")
+
+
+def test_colours_can_be_told_apart_on_their_text() -> None:
+    """WCAG: text stands out from its fill by a contrast of at least 4.5."""
+    for paint in PAINTS.values():
+        bright, dark = sorted(map(luminance, (paint.fill, paint.text)), reverse=True)
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, paint
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_driver_is_pinned_and_names_no_registry() -> None:
+    package = json.loads((DRIVER.parent / "package.json").read_text())
+    lock = (DRIVER.parent / "package-lock.json").read_text()
+    assert package["dependencies"] == {"@plantuml/core": "1.2026.8"}
+    assert json.loads(lock)["packages"]["node_modules/@plantuml/core"]["integrity"]
+    assert not re.search(r"https?:|resolved", lock)
+
+
+def can_render_with_node() -> bool:
+    return (DRIVER.parent / "node_modules").is_dir() and shutil.which("node") is not None
+
+
+def test_pictures_are_what_the_driver_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    """Byte for byte where the driver is; elsewhere by what they say they were drawn from."""
+    if can_render_with_node():
+        assert golden.main(["--check", "--svg"]) == 0, capsys.readouterr().out
+    assert golden.stale_pictures(ROOT) == []
+
+
+def test_a_wrong_diagram_fails_with_a_sentence(tmp_path: Path) -> None:
+    """Without any renderer the sentence is that there is none."""
+    wrong, right = tmp_path / "wrong.puml", tmp_path / "right.puml"
+    wrong.write_text("@startuml\nthis is no diagram\n@enduml\n")
+    right.write_text("@startuml\na -> b : hello\n@enduml\n")
+    with pytest.raises(RenderError) as caught:
+        render([wrong])
+    if can_render_with_node():
+        assert re.search(r'wrong\.puml .* near "this is no diagram"\.$', str(caught.value))
+        assert not wrong.with_suffix(".svg").exists()
+        assert render([right]) == [right.with_suffix(".svg")]
+        assert "hello" in right.with_suffix(".svg").read_text()
+
+
+def test_golden_says_why_it_cannot_render(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "diagrams").mkdir()
+    (tmp_path / "diagrams" / "wrong.puml").write_text("@startuml\nno diagram\n@enduml\n")
+    assert golden.main(["--svg"], tmp_path) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_a_renderer_a_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(render_puml, "DRIVER", tmp_path / "render.mjs")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PLANTUML_JAR", raising=False)
+    with pytest.raises(RenderError) as caught:
+        render([tmp_path / "x.puml"])
+    assert str(caught.value) == ADVICE
+    assert render([]) == []
+
+
+def test_a_plantuml_command_is_used_where_there_is_no_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command gets the files; an error picture that it calls a success is still an error."""
+    command = tmp_path / "plantuml"
+    command.write_text(
+        "#!/bin/sh\nfor last; do :; done\n"
+        'case "$last" in *bad*) words="Syntax Error?";; *) words=fine;; esac\n'
+        'echo "<svg>$words</svg>" > "${last%.puml}.svg"\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setattr(render_puml, "DRIVER", tmp_path / "render.mjs")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert find_renderer() == [str(command)]
+    assert render([tmp_path / "good.puml"]) == [tmp_path / "good.svg"]
+    with pytest.raises(RenderError, match=r"bad\.puml was refused"):
+        render([tmp_path / "bad.puml"])
