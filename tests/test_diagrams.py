@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.export import golden, native, render_puml
+from minisched.export.golden_runs import recipes
 from minisched.export.palette import PAINTS
 from minisched.export.render_puml import ADVICE, DRIVER, RenderError, find_renderer, render
 
@@ -63,8 +64,8 @@ def test_an_edited_diagram_makes_its_picture_stale(
 
 
 def test_golden_traces_can_be_read_back() -> None:
-    for loop, trace in golden.golden_traces().items():
-        assert native.read(ROOT / "traces" / f"{loop}.json") == trace
+    for topic, recipe in recipes().items():
+        assert native.read(ROOT / "traces" / f"{topic}.json") == recipe.run()
 
 
 @pytest.mark.parametrize("path", sorted(DIAGRAMS.glob("*.svg")), ids=lambda path: path.name)

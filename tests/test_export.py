@@ -17,7 +17,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export import native
 from minisched.export.chrome import to_chrome
-from minisched.export.golden import golden_traces
+from minisched.export.golden_runs import LOOPS, recipes
 from minisched.export.html import to_html
 from minisched.export.layout import make_view
 from minisched.export.puml_sequence import to_sequence
@@ -58,6 +58,11 @@ costs = st.builds(
     times,
     times,
 )
+
+
+def loop_traces() -> dict[str, Trace]:
+    """The golden run of each loop."""
+    return {loop: recipes()[loop].run() for loop in LOOPS}
 
 
 @st.composite
@@ -194,14 +199,14 @@ def test_a_window_shows_what_touches_it(trace: Trace, data: st.DataObject) -> No
 
 
 def test_the_same_bytes_each_time() -> None:
-    one, two = list(golden_traces().values()), list(golden_traces().values())
+    one, two = list(loop_traces().values()), list(loop_traces().values())
     assert to_svg(one) == to_svg(two)
     assert to_html(one) == to_html(two)
     assert [to_chrome(trace) for trace in one] == [to_chrome(trace) for trace in two]
 
 
 def test_runs_are_compared_over_the_same_steps() -> None:
-    views = steady_views(list(golden_traces().values()), 3)
+    views = steady_views(list(loop_traces().values()), 3)
     assert len({(view.first_step, view.last_step) for view in views}) == 1
     assert len({box.slice.rids for view in views for box in view.boxes if box.slice.rids}) == 1
     serial, overlap, mlx_async = views
@@ -210,7 +215,7 @@ def test_runs_are_compared_over_the_same_steps() -> None:
 
 
 def test_svg_names_what_it_shows() -> None:
-    traces = golden_traces()
+    traces = loop_traces()
     text = to_svg([traces["serial"], traces["overlap"]])
     words = " ".join("".join(e.itertext()) for e in ElementTree.fromstring(text).iter())
     for wanted in ("serial", "overlap", "device busy", "time in ms", "21.6 ms saved", "speed-up"):
@@ -220,7 +225,7 @@ def test_svg_names_what_it_shows() -> None:
 
 
 def test_html_needs_no_network() -> None:
-    text = to_html(list(golden_traces().values()))
+    text = to_html(list(loop_traces().values()))
     assert not re.search(r"https?://|<link|@import|src=", text)
     assert text.count("</script>") == 4
 
@@ -314,7 +319,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Any) -> None:
 
 
 def test_bad_requests_for_pictures() -> None:
-    trace = golden_traces()["serial"]
+    trace = loop_traces()["serial"]
     with pytest.raises(
         ValueError, match="steps 3 to 99 cannot be shown: the run has steps 1 to 30"
     ):

@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import Batch, ForwardMode, NoBatch, Request, Result, SamplingParams
+from minisched.core import Batch, ForwardMode, NoBatch, Result
 from minisched.scheduler import Scheduler, SchedulerConfig
 
 from .workloads import Workload, workloads
@@ -76,37 +76,3 @@ def test_the_books_balance_after_every_call(
         raise AssertionError("a livelock")
     assert scheduler.next_batch() is NoBatch.IDLE
     assert len(scheduler.allocator.free_pages) == config.num_pages
-
-
-@given(prompt=st.integers(1, 30), chunk=st.integers(1, 9))
-def test_chunks_add_up_to_the_prompt_and_only_the_last_is_delivered(
-    prompt: int, chunk: int
-) -> None:
-    scheduler = Scheduler(SchedulerConfig(chunk_size=chunk, vocab_size=9))
-    req = Request("r", [1] * prompt, SamplingParams(max_new_tokens=1))
-    scheduler.receive([req])
-    lengths, delivered = [], []
-    while not req.finished:
-        batch = scheduler.next_batch()
-        assert batch
-        lengths.append(batch.rows[0].extend_len)
-        delivered += scheduler.process(batch, Result([5]))
-    assert sum(lengths) == prompt and max(lengths) <= chunk
-    assert [output.token for output in delivered] == [5]
-
-
-@given(ratio=st.floats(0, 1), pages=st.integers(9, 40))
-def test_a_full_reservation_never_retracts(ratio: float, pages: int) -> None:
-    """What mini-sglang buys with ``new_token_ratio`` 1; a smaller one admits at least as many."""
-    admitted = []
-    for new_token_ratio in (1.0, ratio):
-        scheduler = Scheduler(
-            SchedulerConfig(num_pages=pages, chunk_size=99, new_token_ratio=new_token_ratio)
-        )
-        params = SamplingParams(max_new_tokens=6, ignore_eos=True)
-        scheduler.receive([Request(f"r{i}", [1, 2, 3], params) for i in range(4)])
-        batch = scheduler.next_batch()
-        assert batch
-        admitted.append(len(batch.rows))
-    assert admitted[0] == min(4, pages // 9)
-    assert admitted[1] >= admitted[0]

@@ -1,8 +1,8 @@
 """Regenerates what the repository keeps of its own output: ``python -m minisched.export.golden``.
 
 Golden traces (``traces/``), the PlantUML pictures of each loop and the README's picture
-(``diagrams/``), all from one small workload on the simulated device, so that the same code gives
-the same bytes. ``--check`` changes nothing and fails with the name of each file that is stale.
+(``diagrams/``), all from small workloads on the simulated device, so that the same code gives the
+same bytes. ``--check`` changes nothing and fails with the name of each file that is stale.
 ``--svg`` also renders every ``diagrams/*.puml`` to SVG, which needs a renderer (``render_puml``).
 """
 
@@ -15,14 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..core import Request, SamplingParams
-from ..devices.cost import MILLISECOND, SIM_COST
-from ..devices.registry import open_device
-from ..loops.run import run_loop
-from ..models.hash import HashModel
-from ..scheduler import SchedulerConfig
-from ..trace import Trace
 from . import native
+from .golden_runs import recipes
 from .puml_sequence import to_sequence
 from .puml_timing import to_timing
 from .render_puml import RenderError, render
@@ -36,40 +30,14 @@ TITLES = {
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def workload() -> list[Request]:
-    """Five requests with a bit of everything.
-
-    Prompts that have to be chunked, greedy and sampled tokens, one request that stops early (c),
-    and one that comes while the others run (e).
-    """
-    greedy = SamplingParams(max_new_tokens=28, ignore_eos=True)
-    sampled = SamplingParams(0.8, max_new_tokens=28, ignore_eos=True)
-    return [
-        Request("a", range(10, 22), greedy),
-        Request("b", range(30, 60), sampled),
-        Request("c", range(40, 70), SamplingParams(max_new_tokens=28)),
-        Request("d", range(70, 85), sampled),
-        Request("e", range(90, 110), greedy, arrival_time=20 * MILLISECOND),
-    ]
-
-
-def golden_traces() -> dict[str, Trace]:
-    """The workload through each loop."""
-    config = SchedulerConfig(chunk_size=48)
-    return {
-        loop: run_loop(loop, open_device("sim"), HashModel(), workload(), config, SIM_COST).trace
-        for loop in TITLES
-    }
-
-
 def golden_files() -> dict[str, str]:
     """Every generated file's text, by its path in the repository."""
-    traces = golden_traces()
+    traces = {topic: recipe.run() for topic, recipe in recipes().items()}
     files = {"diagrams/compare.svg": to_svg([traces["serial"], traces["overlap"]])}
-    for loop, trace in traces.items():
-        files[f"traces/{loop}.json"] = native.to_json(trace)
-        files[f"diagrams/{loop}.puml"] = to_timing(trace, title=TITLES[loop])
-        files[f"diagrams/{loop}_sequence.puml"] = to_sequence(trace, title=TITLES[loop])
+    files |= {f"traces/{topic}.json": native.to_json(trace) for topic, trace in traces.items()}
+    for loop, title in TITLES.items():
+        files[f"diagrams/{loop}.puml"] = to_timing(traces[loop], title=title)
+        files[f"diagrams/{loop}_sequence.puml"] = to_sequence(traces[loop], title=title)
     return files
 
 

@@ -1,0 +1,25 @@
+"""The topics: one word names an idea in its code, picture, lesson, laws, trace and view."""
+
+from __future__ import annotations
+
+TOPICS = {  # topic -> the folder of its code
+    "prefill": "policy",
+    "decode": "policy",
+    "future_map": "relay",
+    "serial": "loops",
+    "overlap": "loops",
+    "mlx_async": "loops",
+}
+
+
+def parts(topic: str) -> dict[str, str]:
+    """Where each part of a topic belongs, as a pattern of paths from the repository's root."""
+    return {
+        "code": f"minisched/{TOPICS[topic]}/{topic}.py",
+        "diagram": f"diagrams/{topic}.puml",
+        "picture": f"diagrams/{topic}.svg",
+        "laws": f"tests/test_{topic}.py",
+        "trace": f"traces/{topic}.json",
+        "lesson": f"lessons/[0-9][0-9]_{topic}.py",
+        "view": f"minisched/export/views/{topic}.py",
+    }
