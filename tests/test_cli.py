@@ -189,3 +189,18 @@ def test_doctor_names_every_device(cli: Any) -> None:
         needs == "" or len(needs) > 20 for kind in findings.values() for needs in kind.values()
     )
     assert cli("doctor")[0] == 0
+
+
+@pytest.mark.parametrize(("device", "package"), [("thread", "torch"), ("mlx", "mlx")])
+def test_a_missing_extra_is_one_sentence(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, device: str, package: str
+) -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] == package or name.startswith("minisched.devices."):
+            monkeypatch.delitem(sys.modules, name)
+    for name in (package, "mlx.core"):
+        monkeypatch.setitem(sys.modules, name, None)
+    code, out, err = cli(f"compare --device {device}")
+    assert code == 2 and out == "" and len(err.splitlines()) == 1
+    assert f"needs the package {package!r}" in err or f"needs the package '{package}.core'" in err
+    assert f"pip install 'minisched[{package}]'" in err
