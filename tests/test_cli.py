@@ -200,6 +200,7 @@ def test_a_missing_extra_is_one_sentence(
             monkeypatch.delitem(sys.modules, name)
     for name in (package, "mlx.core"):
         monkeypatch.setitem(sys.modules, name, None)
+    assert f"minisched[{package}]" in "".join(cli("doctor")[1].split())
     code, out, err = cli(f"compare --device {device}")
     assert code == 2 and out == "" and len(err.splitlines()) == 1
     assert f"needs the package {package!r}" in err or f"needs the package '{package}.core'" in err

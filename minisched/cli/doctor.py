@@ -9,6 +9,7 @@ from functools import partial
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..devices.registry import DEVICES, load, open_device
 from ..export.render_puml import find_renderer
@@ -28,7 +29,7 @@ def run_doctor(as_json_only: bool) -> None:
         table.add_column(column)
     for kind, names in findings.items():
         for name, needs in names.items():
-            table.add_row(kind, name, "no" if needs else "yes", needs)
+            table.add_row(kind, name, "no" if needs else "yes", Text(needs))
     Console().print(table)
 
 
