@@ -16,6 +16,8 @@ from ..trace import Recorder
 Array = Any  # Vector on sim, torch.Tensor on thread and cuda, mlx.core.array on mlx
 Buffer = Any  # fixed size, indexed by int, slice or Array; read and written in place
 
+WRONG_TOKEN = 1  # what memory holds at first: valid in any vocabulary, and never right by itself
+
 
 @dataclass(frozen=True)
 class Label:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .base import WRONG_TOKEN
 from .vector import Vector
 
 if TYPE_CHECKING:
     from .sim import SimDevice
-
-WRONG_TOKEN = 1  # valid in any vocabulary, so that nothing but a wrong answer gives it away
 
 
 class SimMemory:

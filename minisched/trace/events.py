@@ -40,7 +40,8 @@ class Slice:
 class Edge:
     """``dst`` could not start before ``src`` ended, by ids of slices.
 
-    ``kind`` is one of: ``launch`` (host launch to the op's run), ``copy`` (run to copy),
+    ``kind`` is one of: ``launch`` (host launch to the op's run, which on a wall clock may start
+    while the rest of the step is still being launched), ``copy`` (run to copy),
     ``result`` (copy to process), ``token`` (sample to the next step that consumes the token:
     its forward where the token stays on the device, its prepare where it went over the host).
     """

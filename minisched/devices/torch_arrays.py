@@ -1,0 +1,37 @@
+"""The array functions that relays need, for torch; and how numbers get to a torch device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def ship(values: Sequence[float], where: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Numbers from the host as a tensor on the device.
+
+    To a GPU they go from pinned memory, so that the host need not wait for what the GPU does.
+    """
+    pinned = where.type == "cuda"
+    on_host = torch.tensor(values, dtype=dtype, pin_memory=pinned)
+    return on_host.to(where, non_blocking=pinned)
+
+
+class TorchArrays:
+    """``devices/base.py:Arrays`` with int64 tensors on one torch device."""
+
+    def __init__(self, where: torch.device) -> None:
+        self.device = where
+
+    def asarray(self, values: Sequence[int]) -> Tensor:
+        """Integers on the device."""
+        return ship(values, self.device)
+
+    def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """``a`` where the condition holds, else ``b``."""
+        return torch.where(condition, a, b)
+
+    def clamp(self, values: Tensor, min: int) -> Tensor:
+        """Values below ``min`` raised to it."""
+        return torch.clamp(values, min=min)

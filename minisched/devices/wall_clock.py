@@ -1,0 +1,49 @@
+"""The host's side of every device that runs in real time: its clock and its phases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..trace import Recorder, Slice
+from .base import NO_LABEL, Label
+from .host_work import nanoseconds_per_round, spend
+
+
+class WallClock:
+    """What ``thread``, ``cuda`` and ``mlx`` have in common; they add streams and memory."""
+
+    clock = "wall"
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        nanoseconds_per_round()  # measured now, while nothing runs
+        self.recorder = recorder or Recorder()
+        self.recorder.now = self.now
+        self.opened = time.perf_counter_ns()
+
+    def now(self) -> int:
+        """Nanoseconds since the device was opened."""
+        return time.perf_counter_ns() - self.opened
+
+    @contextmanager
+    def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> Iterator[int]:
+        """Record the body as a slice; ``cost`` nanoseconds of pure-Python work come first."""
+        start, slice_id = self.now(), self.recorder.new_id()
+        try:
+            spend(cost)
+            yield slice_id
+        finally:
+            self.record("host", phase, start, self.now(), label, slice_id)
+
+    def idle_until(self, time_ns: int) -> None:
+        """Sleep until ``time_ns``."""
+        time.sleep(max(0, time_ns - self.now()) / 1e9)
+
+    def record(
+        self, lane: str, name: str, start: int, end: int, label: Label, slice_id: int
+    ) -> None:
+        """Record a slice."""
+        self.recorder.slice(
+            Slice(slice_id, lane, name, start, end, label.step, label.mode, label.rids)
+        )

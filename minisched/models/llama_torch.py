@@ -1,0 +1,109 @@
+"""A Llama on torch with paged KV, bitwise the same for every batch, chunk and loop."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..devices.base import Array, Buffer, Device
+from .forward_batch import ForwardBatch
+from .llama_torch_layers import BLOCK, ROWS, Group, LlamaWeights, PagedKV, llama_step
+from .llama_torch_weights import read_weights
+from .sampling_torch import choose
+from .tokenizer import Tokenizer
+from .weights import read_config
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+class LlamaTorch:
+    """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
+
+    ``scripted`` makes a step one ``torch.jit.script`` call, which needs the interpreter lock only
+    to begin and to end. Without it every tensor operation asks for the lock anew, and a Python
+    thread beside it hides almost nothing. The bits are the same.
+
+    Raises:
+        ValueError: ``dtype`` is unknown, or the directory does not hold a plain Llama.
+    """
+
+    pad_to = ROWS
+
+    def __init__(
+        self,
+        directory: str | Path,
+        dtype: str = "float32",
+        context_len: int | None = None,
+        scripted: bool = True,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype!r}, but it must be one of {', '.join(DTYPES)}.")
+        directory = Path(directory)
+        config = read_config(directory)
+        longest = config.max_position_embeddings
+        self.name = directory.name
+        self.vocab_size = config.vocab_size
+        self.context_len = min(context_len or longest, longest)
+        self.eos_ids = config.eos_ids
+        self.tokenizer: Any = Tokenizer.from_directory(directory)
+        self.weights = read_weights(directory, config, DTYPES[dtype], self.context_len)
+        self.kv_shape = (config.num_key_value_heads, config.head_dim)
+        self.step = script(llama_step) if scripted else llama_step
+
+    def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
+        """Put weights and KV where the device's memory is."""
+        where = device.memory("probe", 1).device
+        moved = [w.to(where) if isinstance(w, torch.Tensor) else w for w in self.weights]
+        self.weights = LlamaWeights(*moved)
+        shape = (self.weights.qkv.size(0), num_slots, *self.kv_shape)
+        self.keys = torch.zeros(shape, dtype=self.weights.embed.dtype, device=where)
+        self.values = torch.zeros_like(self.keys)
+        self.max_len = max_len
+
+    def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
+        """Logits [num_reqs, vocab] in the model's dtype."""
+        return self.step(
+            self.weights,
+            PagedKV(self.keys, self.values, page_table, self.max_len),
+            make_groups(batch),
+            ids,
+            batch.positions,
+            batch.token_rows,
+            batch.last,
+        )
+
+    def sample(self, logits: Array, batch: ForwardBatch) -> Array:
+        """One token a row, [num_reqs]."""
+        return choose(logits, batch.sampling)
+
+
+def make_groups(batch: ForwardBatch) -> list[Group]:
+    """How rows attend: those of a decode step all together; of prompts, each row by itself."""
+    ends = [p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True)]
+    if batch.is_decode:
+        return [Group(0, len(ends), 1, _window(max(ends)))]
+    firsts = accumulate(batch.extend_lens, initial=0)
+    rows = zip(firsts, batch.extend_lens, ends, strict=False)
+    return [Group(first, 1, length, _window(end)) for first, length, end in rows]
+
+
+def _window(end: int) -> int:
+    return -(-end // BLOCK) * BLOCK
+
+
+def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compile a function so that it runs without the interpreter lock; shapes stay free.
+
+    torch calls this deprecated in favour of ``torch.compile``, whose step is twice as slow on the
+    CPU and takes half a minute to compile.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        compiled: Callable[..., Tensor] = torch.jit.script(function)
+        return compiled

@@ -1,0 +1,505 @@
+"""torch: the laws on threads, with the exact model, a tiny Llama bit by bit, and a real one."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.core import FinishReason, Request, SamplingParams
+from minisched.devices import host_work
+from minisched.devices.cuda import CudaDevice
+from minisched.devices.thread import SWITCH_INTERVAL, ThreadDevice
+from minisched.loops.run import run_loop
+from minisched.models import mix, sampling, sampling_torch
+from minisched.models.forward_batch import ForwardBatch
+from minisched.models.hash_torch import HashTorch
+from minisched.models.llama_torch import DTYPES, LlamaTorch
+from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Slice, Trace
+
+from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play
+from .oracle import hash_oracle
+from .test_failures import fail_once
+from .workloads import VOCAB, Workload, params, workloads
+
+EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+TIMEOUT = 600  # seconds a test may take before its threads are shown and the run is ended
+CONTEXT = 448  # of the tiny Llama: several blocks of attention
+
+
+@pytest.fixture(autouse=True)
+def a_deadlock_ends_the_run() -> Iterator[None]:
+    faulthandler.dump_traceback_later(TIMEOUT, exit=True, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # so that the oracle and the device, which takes one less, agree
+    yield
+    torch.set_num_threads(before)
+
+
+def check_nothing_left_behind() -> None:
+    assert not [thread.name for thread in threading.enumerate() if "stream" in thread.name]
+    assert sys.getswitchinterval() > SWITCH_INTERVAL
+    assert torch.get_num_threads() == 1
+
+
+# -- the exact model ---------------------------------------------------------------------------
+
+
+@EVERY_LOOP
+@given(workload=workloads())
+@settings(max_examples=60, deadline=None)
+def test_laws(loop: str, relay: str, options: dict[str, Any], workload: Workload) -> None:
+    model = HashTorch(VOCAB, eos_ids=workload.eos_ids)
+    engine, outputs = play(workload, loop, relay, options, ThreadDevice(), model)
+    check_all(workload, engine, outputs)
+    check_nothing_left_behind()
+
+
+@EVERY_LOOP
+@given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_a_failed_step_ends_only_its_own_requests(
+    loop: str, relay: str, options: dict[str, Any], workload: Workload, at: int
+) -> None:
+    model = HashTorch(VOCAB, eos_ids=workload.eos_ids)
+    engine, outputs = play(
+        workload, loop, relay, options, ThreadDevice(), model, patch=lambda e: fail_once(e, at)
+    )
+    check_ends(workload, outputs)
+    check_leaks(engine)
+    check_nothing_left_behind()
+    for req in workload.requests:
+        truth = hash_oracle(list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids)
+        if req.finish_reason is FinishReason.ERROR:
+            assert "out of luck" in req.error
+            truth = truth[: len(req.output_ids)]
+        assert req.output_ids == truth
+
+
+# -- sampling ----------------------------------------------------------------------------------
+
+numbers = st.one_of(st.integers(0, mix.P - 1), st.sampled_from([0, 1, mix.P - 2, mix.P - 1]))
+
+
+@given(pairs=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=40))
+@settings(deadline=None)
+def test_the_hash_is_exact_in_64_bits(pairs: list[tuple[int, int]]) -> None:
+    a, b = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    assert sampling_torch.mix(a, b).tolist() == [mix.mix(*pair) for pair in pairs]
+
+
+rows_to_sample = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 12), min_size=VOCAB, max_size=VOCAB),  # many ties
+        params,
+        numbers,
+        st.integers(0, 5000),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(rows=rows_to_sample, first_look=st.sampled_from([1, 2, 5, 1024]))
+@settings(max_examples=300, deadline=None)
+def test_a_batch_samples_what_each_request_samples_alone(
+    rows: list[tuple[list[int], SamplingParams, int, int]], first_look: int
+) -> None:
+    logits = [[value / 3 for value in row] for row, *_ in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling_torch, "FIRST_LOOK", first_look)  # both ways of finding the best
+        drawn = sampling_torch.choose(
+            torch.tensor(logits, dtype=torch.float64), [(p, key, at) for _, p, key, at in rows]
+        )
+    assert drawn.tolist() == [
+        sampling.choose(row, *rest) for row, (_, *rest) in zip(logits, rows, strict=True)
+    ]
+
+
+# -- a tiny Llama, bit by bit ------------------------------------------------------------------
+
+
+class Recording(LlamaTorch):
+    """Keeps the logits of every row of every step."""
+
+    def __init__(self, directory: Path, dtype: str = "float32", scripted: bool = True) -> None:
+        super().__init__(directory, dtype, CONTEXT, scripted)
+        self.kept: list[tuple[str, int, torch.Tensor]] = []  # (request id, tokens seen, logits)
+
+    def sample(self, logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        rows = zip(batch.label.rids, batch.prefix_lens, batch.extend_lens, strict=True)
+        for row, (rid, start, length) in enumerate(rows):
+            self.kept.append((rid, start + length, logits[row].clone()))
+        return super().sample(logits, batch)
+
+
+def alone(model: LlamaTorch, tokens: tuple[int, ...]) -> torch.Tensor:
+    """Logits [vocab] after ``tokens``: one request, all at once, not compiled, a cache of its own.
+
+    No scheduler, worker or page allocator: position p has KV slot p + 1, and row 1.
+    """
+    count = len(tokens)
+    padding = [0] * (-count % ROWS)
+    shape = (model.weights.qkv.size(0), count + 1, *model.kv_shape)
+    kv = PagedKV(
+        keys=torch.zeros(shape, dtype=model.weights.embed.dtype),
+        values=torch.zeros(shape, dtype=model.weights.embed.dtype),
+        page_table=torch.tensor([0] * count + list(range(1, count + 1))),
+        max_len=count,
+    )
+    group = Group(0, 1, count, -(-count // BLOCK) * BLOCK)
+    ids, positions, rows = [*tokens, *padding], [*range(count), *padding], [1] * count + padding
+    inputs = (torch.tensor(values) for values in (ids, positions, rows, [count - 1]))
+    return llama_step(model.weights, kv, [group], *inputs)[0]
+
+
+class Subject:
+    """A model under test, and the truth about it."""
+
+    def __init__(self, model: Recording) -> None:
+        self.model = model
+        self.logits_after = lru_cache(maxsize=4000)(lambda tokens: alone(model, tokens))
+
+    def check(self, workload: Workload) -> int:
+        """Every token and every logit is what the request gets alone; how many rows were seen."""
+        requests = {req.rid: req for req in workload.requests}
+        for req in workload.requests:
+            tokens = list(req.prompt)
+            for token in req.output_ids:
+                logits = self.logits_after(tuple(tokens))[None]
+                how = (req.params, req.sampling_key, len(tokens))
+                assert token == int(sampling_torch.choose(logits, [how]))
+                tokens.append(token)
+            assert req.finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
+        seen = 0
+        for rid, length, logits in self.model.kept:
+            tokens = [*requests[rid].prompt, *requests[rid].output_ids]
+            if length < len(tokens):  # a wasted row computes on a token that was never delivered
+                assert torch.equal(logits, self.logits_after(tuple(tokens[:length])))
+                seen += 1
+        return seen
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_llama: Path) -> Subject:
+    return Subject(Recording(tiny_llama))
+
+
+@st.composite
+def llama_workloads(draw: st.DrawFn) -> Workload:
+    """Prompts of up to 400 tokens, so that windows of several widths meet in a batch."""
+    count = draw(st.integers(1, 5))
+    length = st.one_of(st.integers(1, 8), st.integers(55, 75), st.integers(120, 400))
+    token = st.integers(0, 511)
+    prompts = []
+    for n in [draw(length) for _ in range(count)]:
+        start, stride = draw(token), draw(token)
+        prompts.append([(start + at * stride + at * at) % 512 for at in range(n)])
+    requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
+    page_size = draw(st.sampled_from([1, 4, 16]))
+    longest = max(req.max_device_len for req in requests)
+    config = SchedulerConfig(
+        num_pages=-(-longest // page_size) + draw(st.integers(0, 40)),
+        page_size=page_size,
+        max_running_requests=draw(st.integers(1, 5)),
+        chunk_size=draw(st.sampled_from([1, 7, 16, 33, 64, 200, 500])),
+        context_len=CONTEXT,
+        new_token_ratio=draw(st.sampled_from([0.0, 1.0])),
+    )
+    return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
+
+
+@EVERY_LOOP
+@given(workload=llama_workloads())
+@settings(max_examples=25, deadline=None)
+def test_a_llama_is_exact_to_the_bit(
+    loop: str, relay: str, options: dict[str, Any], workload: Workload, tiny: Subject
+) -> None:
+    tiny.model.kept.clear()
+    engine, outputs = play(workload, loop, relay, options, ThreadDevice(), tiny.model)
+    check_ends(workload, outputs)
+    check_leaks(engine)
+    check_nothing_left_behind()
+    assert tiny.check(workload) >= sum(len(req.output_ids) for req in workload.requests)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scripted", [True, False])
+def test_every_dtype_is_exact_to_the_bit_compiled_or_not(
+    dtype: str, scripted: bool, tiny_llama: Path
+) -> None:
+    subject = Subject(Recording(tiny_llama, dtype, scripted))
+    params = SamplingParams(max_new_tokens=6)
+    for chunk_size in (50, 300):
+        requests = [
+            Request(f"r{i}", [(7 * i + at) % 512 for at in range(length)], params)
+            for i, length in enumerate([3, 64, 130, 290])
+        ]
+        config = SchedulerConfig(chunk_size=chunk_size, context_len=CONTEXT)
+        workload = Workload(requests, [0, 0, 1, 2], {}, config)
+        subject.model.kept.clear()
+        play(workload, "overlap", "pool", {}, ThreadDevice(), subject.model)
+        assert subject.check(workload) >= 4
+
+
+def test_a_tiny_llama_says_more_than_one_word(tiny: Subject) -> None:
+    request = Request("r", [5, 7, 11], SamplingParams(max_new_tokens=32, ignore_eos=True))
+    run_loop("serial", ThreadDevice(), tiny.model, [request])
+    assert len(set(request.output_ids)) > 10  # else the law above could not fail
+
+
+def test_the_logits_are_those_of_transformers(tiny_llama: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float64)
+    ours = LlamaTorch(tiny_llama, "float64")
+    tokens = tuple((3 + 5 * at * at) % 512 for at in range(200))
+    with torch.no_grad():
+        truth = theirs(torch.tensor([tokens])).logits[0]
+    for count in (1, 2, 63, 64, 65, 200):
+        difference = (alone(ours, tokens[:count]) - truth[count - 1]).abs().max()
+        assert difference < 1e-4  # theirs computes norms in 32 bits, whatever the dtype
+
+
+@pytest.mark.parametrize("threads", [1, 3, 5, 7])
+@pytest.mark.parametrize("width", [96, 1376])
+def test_silu_does_not_depend_on_threads(threads: int, width: int) -> None:
+    x = torch.randn(132, 2 * width, generator=torch.Generator().manual_seed(0))
+    gate = x.chunk(2, -1)[0]
+    alone = torch.cat([silu(gate[at : at + ROWS]) for at in range(0, 132, ROWS)])
+    torch.set_num_threads(threads)
+    together = silu(gate)
+    torch.set_num_threads(1)
+    assert torch.equal(together, alone)
+
+
+def test_an_unknown_dtype_is_refused(tiny_llama: Path) -> None:
+    with pytest.raises(ValueError, match="dtype is 'int4', but it must be one of float32, "):
+        LlamaTorch(tiny_llama, "int4")
+
+
+# -- the device --------------------------------------------------------------------------------
+
+
+def some_requests(max_new_tokens: int = 20) -> list[Request]:
+    return [
+        Request(f"r{i}", [i + 1, 2, 3], SamplingParams(i % 2 * 0.8, max_new_tokens=max_new_tokens))
+        for i in range(3)
+    ]
+
+
+def check_trace(trace: Trace) -> None:
+    """Each op ran after its launch began, in the order of its step, and lanes never overlap."""
+    forwards, samples, copies = (named(trace, name) for name in ("forward", "sample", "copy"))
+    launches, processes = named(trace, "launch"), named(trace, "process")
+    assert launches.keys() == forwards.keys() == samples.keys() == copies.keys() == processes.keys()
+    for step in launches:
+        assert launches[step].start <= forwards[step].start <= forwards[step].end
+        assert forwards[step].end <= samples[step].start <= samples[step].end
+        assert samples[step].end <= copies[step].start <= copies[step].end <= processes[step].start
+    for lane in ("host", "forward", "copy"):
+        assert all(a.end <= b.start for a, b in pairwise(trace.on(lane)))
+
+
+def named(trace: Trace, name: str) -> dict[int, Slice]:
+    return {item.step: item for item in trace.slices if item.name == name}
+
+
+@EVERY_LOOP
+def test_the_trace_tells_what_happened(loop: str, relay: str, options: dict[str, Any]) -> None:
+    model = HashTorch(eos_ids=frozenset())
+    run = run_loop(loop, ThreadDevice(), model, some_requests(), relay=relay, **options)
+    check_trace(run.trace)
+
+
+def test_host_work_is_an_amount_and_not_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    device = ThreadDevice()
+    monkeypatch.setattr(host_work, "work", done.append)
+    for cost in (0, 1_000_000, 20_000_000):
+        with device.host("schedule", cost):
+            pass
+    device.close()
+    rate = host_work.nanoseconds_per_round()
+    assert done == [0, round(1_000_000 / rate), round(20_000_000 / rate)]
+    assert done[1] > 100
+
+
+def test_an_error_is_passed_on_and_the_device_goes_on() -> None:
+    device = ThreadDevice()
+    stream = device.stream("forward")
+
+    def fail() -> None:
+        raise RuntimeError("no such luck")
+
+    failed = stream.launch(fail, name="fails")
+    heir = stream.launch(lambda value: value + 1, failed, name="builds on it")
+    sound = stream.launch(lambda: torch.arange(3) * 2, name="sound")
+    other = device.stream("copy")
+    other.wait(sound)
+    landing = device.host_memory("landing", 5)
+    copied = other.launch(device.copy_to_host, landing, sound, 2, name="copy")
+    for op in (failed, heir):
+        with pytest.raises(RuntimeError, match="no such luck"):
+            op.synchronize()
+    assert copied.synchronize().tolist() == [0, 2]
+    assert landing.tolist() == [0, 2, 1, 1, 1]  # 1: valid but wrong
+    assert copied.query() and failed.query()
+    device.close()
+    device.close()
+    check_nothing_left_behind()
+
+
+def test_closing_drops_what_is_queued_even_behind_a_wait() -> None:
+    device = ThreadDevice()
+    forward, copy = device.stream("forward"), device.stream("copy")
+    started, go = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        started.set()
+        go.wait()
+        return 7
+
+    running = forward.launch(slow, name="running")
+    queued = forward.launch(lambda: 8, name="queued")
+    copy.wait(queued)
+    behind = copy.launch(lambda: 9, name="behind")
+    started.wait()
+    closing = threading.Thread(target=device.close)
+    closing.start()
+    while not device.is_closed:
+        pass
+    go.set()
+    closing.join()
+    assert running.synchronize() == 7
+    for op in (queued, behind):
+        with pytest.raises(RuntimeError, match=f"{op.name} was dropped: the device was closed"):
+            op.synchronize()
+    with pytest.raises(RuntimeError, match="late can't be launched: the device is closed"):
+        forward.launch(lambda: 0, name="late")
+    check_nothing_left_behind()
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+@EVERY_LOOP
+def test_an_error_of_the_loop_leaves_no_thread(
+    loop: str, relay: str, options: dict[str, Any], error: type[BaseException]
+) -> None:
+    def burst(output: object) -> None:
+        raise error("the client hung up")
+
+    with pytest.raises(error, match="hung up"):
+        run_loop(
+            loop, ThreadDevice(), HashTorch(), some_requests(), relay=relay, on_output=burst,
+            **options,
+        )  # fmt: skip
+    check_nothing_left_behind()
+
+
+def test_a_chain_of_steps_does_not_hold_on_to_its_past() -> None:
+    device = ThreadDevice()
+    stream = device.stream("forward")
+    op = stream.launch(lambda: torch.zeros(1), name="first")
+    first = weakref.ref(op)
+    for _ in range(3):
+        op = stream.launch(lambda value: value + 1, op, name="next")
+    assert op.synchronize().tolist() == [3]
+    stream.launch(lambda: 0, name="the thread forgets its last op").synchronize()
+    assert first() is None
+    device.close()
+
+
+# -- a GPU -------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"^torch sees no GPU, which device 'cuda' needs; .*\.$"):
+        CudaDevice()
+
+
+@NO_GPU
+@pytest.mark.cuda
+@EVERY_LOOP
+@given(workload=workloads())
+@settings(max_examples=30, deadline=None)
+def test_laws_on_cuda(loop: str, relay: str, options: dict[str, Any], workload: Workload) -> None:
+    model = HashTorch(VOCAB, eos_ids=workload.eos_ids)
+    engine, outputs = play(workload, loop, relay, options, CudaDevice(), model)
+    check_all(workload, engine, outputs)
+
+
+@NO_GPU
+@pytest.mark.cuda
+@EVERY_LOOP
+def test_the_trace_on_cuda(loop: str, relay: str, options: dict[str, Any]) -> None:
+    model = HashTorch(eos_ids=frozenset())
+    run = run_loop(loop, CudaDevice(), model, some_requests(), relay=relay, **options)
+    check_trace(run.trace)
+
+
+@NO_GPU
+@pytest.mark.cuda
+def test_a_llama_on_cuda_says_the_same_in_every_loop(tiny_llama: Path) -> None:
+    model = LlamaTorch(tiny_llama, "float64", CONTEXT)
+    runs = [
+        run_loop(loop, CudaDevice(), model, some_requests(), relay=relay, **options).outputs
+        for loop, relay, options in LOOP_OPTIONS
+    ]
+    assert all(outputs == runs[0] for outputs in runs)
+
+
+# -- a real model ------------------------------------------------------------------------------
+
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):",
+    "Once upon a time",
+    "Water boils at",
+    "The three primary colours are",
+    "Dear Sir or Madam,",
+    "2 + 2 =",
+    "To make bread you need",
+]
+
+
+@pytest.mark.weights
+def test_smollm2_says_what_transformers_says(smollm2: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = LlamaTorch(smollm2)
+    prompts = [model.tokenizer.encode(text) for text in PROMPTS]
+    theirs: Any = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    theirs.generation_config.eos_token_id = None  # every request runs to its length
+    truth = {
+        f"r{i}": theirs.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=64, pad_token_id=0
+        )[0, len(prompt) :].tolist()
+        for i, prompt in enumerate(prompts)
+    }
+    greedy = SamplingParams(max_new_tokens=64, ignore_eos=True)
+    for loop in ("serial", "overlap"):
+        requests = [Request(f"r{i}", prompt, greedy) for i, prompt in enumerate(prompts)]
+        config = SchedulerConfig(chunk_size=11, page_size=4, max_running_requests=5)
+        run = run_loop(loop, ThreadDevice(), model, requests, config)
+        assert run.outputs == truth, loop
