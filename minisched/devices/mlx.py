@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
 from typing import Any
 
 import mlx.core as mx
 
 from ..trace import Recorder
 from .base import NO_LABEL, WRONG_TOKEN, Label
-from .host_work import nanoseconds_per_round
 from .mlx_steps import MlxOp, StepRunner
 from .wall_clock import WallClock
 
@@ -75,11 +73,9 @@ class MlxDevice(WallClock):
     name = "mlx"
 
     def __init__(self, recorder: Recorder | None = None) -> None:
-        nanoseconds_per_round()  # measured now, while nothing runs
         super().__init__(recorder)
         self.xp = MlxArrays()
         self.launched: list[MlxOp] = []
-        self.opened = perf_counter_ns()
         self.arrays: list[mx.array] = []
         self._streams: dict[str, MlxStream] = {}
         self._runner = StepRunner(self)

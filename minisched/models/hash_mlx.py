@@ -1,0 +1,46 @@
+"""The hash model on MLX arrays: the same integers as ``hash.py``, lazy all the way."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from ..devices.base import Array
+from .forward_batch import ForwardBatch
+from .hash import LOGIT_SCALE, HashModel
+from .mix import P
+from .sampling_mlx import mix, sample
+
+
+class HashMlx(HashModel):
+    """Equal to ``HashModel`` in every token, greedy or sampled; takes the same options.
+
+    KV is kept in 32 bits and multiplied in 64, where sums and products are exact. Logits are
+    float64, which MLX has on the CPU only, so that is where all of it runs, on a Mac too.
+    """
+
+    def forward(self, batch: ForwardBatch, ids: Array, page_table: Array) -> Array:
+        """Logits [num_reqs, vocab] in float64, from exact integers."""
+        hidden, at = [], 0
+        with mx.stream(mx.cpu):
+            for row, start, length in zip(
+                batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
+            ):
+                slots = page_table[row * self.max_len : row * self.max_len + start + length]
+                hidden.append(self._attend(slots, start, ids[at : at + length]))
+                at += length
+            tokens = mx.arange(self.vocab_size, dtype=mx.int64)
+            return mix(mx.stack(hidden), tokens).astype(mx.float64) * LOGIT_SCALE
+
+    def _attend(self, slots: Array, start: int, ids: Array) -> Array:
+        """Both layers over one row, [1]: write the slots from ``start`` on, then read them all."""
+        positions = mx.arange(slots.size, dtype=mx.int64)
+        new = ids.astype(mx.int64)
+        for pool in self.kv:
+            pool[slots[start:]] = mix(new, positions[start:]).astype(pool.dtype)
+            sums = mx.cumsum(mix(pool[slots].astype(mx.int64), positions))  # [row length]
+            new = sums[start:] % P  # what each position attends to
+        return mix(new[-1:], positions[-1:] + 1)
+
+    def sample(self, logits: Array, batch: ForwardBatch) -> Array:
+        """One token a row, [num_reqs]."""
+        return sample(logits, batch.sampling)

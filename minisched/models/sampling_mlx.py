@@ -1,0 +1,73 @@
+"""Chooses tokens from logits for a whole batch, as ``sampling.py`` does for one request, lazily.
+
+The noise comes from exact integers and is then float64. MLX has float64 on the CPU only, so draws
+are made there, on a Mac too; greedy rows stay where the logits are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from ..core import SamplingParams
+from .mix import A, B, C, P
+
+TOKEN = mx.int32
+
+
+def mix(a: mx.array, b: mx.array) -> mx.array:
+    """``mix.mix`` on int64 arrays: the same integers exactly."""
+    z = (a * A + b * B + C) % P
+    return z * z % P
+
+
+def sample(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
+    """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
+
+    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else.
+    """
+    tokens = mx.argmax(logits, axis=-1).astype(TOKEN)
+    rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
+    if rows:
+        at = mx.array(rows)
+        tokens[at] = draw(logits[at], [sampling[row] for row in rows])
+    return tokens
+
+
+def draw(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
+    """A Gumbel-max draw for each row of ``logits``, none of them greedy: [num_reqs]."""
+    params, keys, positions = zip(*sampling, strict=True)
+    with mx.stream(mx.cpu):
+        scaled = logits.astype(mx.float64) / column([p.temperature for p in params], mx.float64)
+        noisy = scaled + gumbel(column(keys), column(positions), scaled.shape[-1])
+        if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
+            noisy = mx.where(kept(scaled, params), noisy, -mx.inf)
+        return mx.argmax(noisy, axis=-1).astype(TOKEN)
+
+
+def gumbel(keys: mx.array, positions: mx.array, vocab_size: int) -> mx.array:
+    """Noise [num_reqs, vocab] in float64 for keys and positions [num_reqs, 1]."""
+    tokens = mx.arange(vocab_size, dtype=mx.int64)
+    hashed = mix(mix(keys, positions), tokens).astype(mx.float64)
+    return -mx.log(-mx.log((hashed + 0.5) / P))
+
+
+def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
+    """Which tokens top-k and then top-p leave, [num_reqs, vocab]; of equals the lower ids stay."""
+    vocab_size = scaled.shape[-1]
+    top_k = column([p.top_k if p.top_k > 0 else vocab_size for p in params])
+    top_p = column([p.top_p for p in params], mx.float64)
+    order = mx.argsort(-scaled, axis=-1)  # stable
+    falling = mx.take_along_axis(scaled, order, axis=-1)
+    weights = mx.exp(falling - falling[:, :1])
+    weights = mx.where(mx.arange(vocab_size) < top_k, weights, 0.0)
+    reached = mx.cumsum(weights, axis=-1)  # with this token and all that are more likely
+    chosen = reached - weights < top_p * reached[:, -1:]
+    free = (top_k >= vocab_size) & (top_p >= 1.0)  # rounding must not cut these rows' tails
+    return mx.put_along_axis(chosen, order, chosen, axis=-1) | free
+
+
+def column(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:
+    """Values as a column, [num_reqs, 1]."""
+    return mx.array(list(values), dtype=dtype)[:, None]

@@ -1,0 +1,353 @@
+"""MLX: the laws on lazy graphs, with the exact model, a tiny Llama and a real one."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.generate import generate_step
+
+from minisched.core import FinishReason, Request, SamplingParams
+from minisched.devices.cost import CostModel
+from minisched.devices.mlx import MlxDevice
+from minisched.loops.run import run_loop
+from minisched.models import mix, sampling, sampling_mlx
+from minisched.models.hash_mlx import HashMlx
+from minisched.models.llama_mlx import LlamaMlx
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Slice, Trace
+
+from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play
+from .oracle import hash_oracle
+from .test_failures import fail_once
+from .workloads import VOCAB, Workload, params, workloads
+
+EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
+NEW_TOKENS = 64
+
+
+def check_no_thread_left() -> None:
+    assert not [thread.name for thread in threading.enumerate() if "mlx" in thread.name]
+
+
+# -- the exact model ---------------------------------------------------------------------------
+
+
+@EVERY_LOOP
+@given(workload=workloads())
+@settings(max_examples=60, deadline=None)
+def test_laws(loop: str, relay: str, options: dict[str, Any], workload: Workload) -> None:
+    model = HashMlx(VOCAB, eos_ids=workload.eos_ids)
+    engine, outputs = play(workload, loop, relay, options, MlxDevice(), model)
+    check_all(workload, engine, outputs)
+    check_no_thread_left()
+
+
+@EVERY_LOOP
+@given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_a_failed_step_ends_only_its_own_requests(
+    loop: str, relay: str, options: dict[str, Any], workload: Workload, at: int
+) -> None:
+    model = HashMlx(VOCAB, eos_ids=workload.eos_ids)
+    engine, outputs = play(
+        workload, loop, relay, options, MlxDevice(), model, patch=lambda e: fail_once(e, at)
+    )
+    check_ends(workload, outputs)
+    check_leaks(engine)
+    check_no_thread_left()
+    for req in workload.requests:
+        truth = hash_oracle(list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids)
+        if req.finish_reason is FinishReason.ERROR:
+            assert "out of luck" in req.error
+            truth = truth[: len(req.output_ids)]
+        assert req.output_ids == truth
+
+
+numbers = st.one_of(st.integers(0, mix.P - 1), st.sampled_from([0, 1, mix.P - 2, mix.P - 1]))
+
+
+@given(pairs=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=40))
+@settings(deadline=None)
+def test_the_hash_is_exact_in_64_bits(pairs: list[tuple[int, int]]) -> None:
+    a, b = (mx.array(list(side), dtype=mx.int64) for side in zip(*pairs, strict=True))
+    assert sampling_mlx.mix(a, b).tolist() == [mix.mix(*pair) for pair in pairs]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 12), min_size=VOCAB, max_size=VOCAB),  # many ties
+            params,
+            numbers,
+            st.integers(0, 5000),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_a_batch_samples_what_each_request_samples_alone(
+    rows: list[tuple[list[int], SamplingParams, int, int]],
+) -> None:
+    logits = [[value / 3 for value in row] for row, *_ in rows]
+    with mx.stream(mx.cpu):  # the only place for float64
+        drawn = sampling_mlx.sample(
+            mx.array(logits, dtype=mx.float64), [(p, key, at) for _, p, key, at in rows]
+        )
+    assert drawn.tolist() == [
+        sampling.choose(row, *rest) for row, (_, *rest) in zip(logits, rows, strict=True)
+    ]
+
+
+# -- a tiny Llama, bit by bit ------------------------------------------------------------------
+
+
+class Recording(LlamaMlx):
+    """Keeps the logits of every row of every step."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.kept: list[tuple[str, int, mx.array]] = []  # (request id, tokens seen, logits)
+
+    def forward(self, batch: Any, ids: mx.array, page_table: mx.array) -> mx.array:
+        logits = super().forward(batch, ids, page_table)
+        rows = zip(batch.label.rids, batch.prefix_lens, batch.extend_lens, strict=True)
+        for row, (rid, start, length) in enumerate(rows):
+            self.kept.append((rid, start + length, logits[row]))
+        return logits
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_llama: Path) -> Recording:
+    return Recording(tiny_llama)
+
+
+@pytest.fixture(scope="module")
+def logits_after(tiny: Recording) -> Any:
+    """The truth: mlx-lm's model over all tokens at once, with no cache of ours nor of its own."""
+
+    @cache
+    def forward(tokens: tuple[int, ...]) -> list[float]:
+        last: list[float] = tiny.lm(mx.array([tokens]))[0, -1].tolist()
+        return last
+
+    return forward
+
+
+@st.composite
+def llama_workloads(draw: st.DrawFn) -> Workload:
+    """Prompts of up to 90 tokens, so that windows of several widths meet in a batch."""
+    count = draw(st.integers(1, 5))
+    length = st.one_of(st.integers(1, 8), st.integers(25, 40), st.integers(60, 90))
+    prompts = [draw(st.lists(st.integers(0, 511), min_size=n, max_size=n))
+               for n in (draw(length) for _ in range(count))]  # fmt: skip
+    requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
+    page_size = draw(st.sampled_from([1, 4, 16]))
+    longest = max(req.max_device_len for req in requests)
+    config = SchedulerConfig(
+        num_pages=-(-longest // page_size) + draw(st.integers(0, 40)),
+        page_size=page_size,
+        max_running_requests=draw(st.integers(1, 5)),
+        chunk_size=draw(st.sampled_from([1, 7, 16, 33, 64, 200])),
+        context_len=100,
+        new_token_ratio=draw(st.sampled_from([0.0, 1.0])),
+    )
+    return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
+
+
+@EVERY_LOOP
+@given(workload=llama_workloads())
+@settings(max_examples=20, deadline=None)
+def test_a_llama_is_exact_to_the_bit(
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    workload: Workload,
+    tiny: Recording,
+    logits_after: Any,
+) -> None:
+    tiny.kept.clear()
+    engine, outputs = play(workload, loop, relay, options, MlxDevice(), tiny)
+    check_ends(workload, outputs)
+    check_leaks(engine)
+    requests = {req.rid: req for req in workload.requests}
+    for req in workload.requests:
+        tokens = list(req.prompt)
+        for token in req.output_ids:
+            logits = logits_after(tuple(tokens))
+            assert token == sampling.choose(logits, req.params, req.sampling_key, len(tokens))
+            tokens.append(token)
+        assert req.finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
+    for rid, seen, logits in tiny.kept:
+        tokens = [*requests[rid].prompt, *requests[rid].output_ids]
+        if seen < len(tokens):  # a wasted row computes on a token that was never delivered
+            assert logits.tolist() == logits_after(tuple(tokens[:seen]))
+
+
+def test_a_tiny_llama_says_more_than_one_word(tiny: Recording) -> None:
+    request = Request("r", [5, 7, 11], SamplingParams(max_new_tokens=32, ignore_eos=True))
+    run_loop("serial", MlxDevice(), tiny, [request])
+    assert len(set(request.output_ids)) > 10  # else the law above could not fail
+
+
+# -- the device --------------------------------------------------------------------------------
+
+
+def some_requests(max_new_tokens: int = 20) -> list[Request]:
+    return [
+        Request(f"r{i}", [i + 1, 2, 3], SamplingParams(i % 2 * 0.8, max_new_tokens=max_new_tokens))
+        for i in range(3)
+    ]
+
+
+@EVERY_LOOP
+def test_the_trace_tells_what_happened(loop: str, relay: str, options: dict[str, Any]) -> None:
+    device = MlxDevice()
+    cost = CostModel({"schedule": 1_000_000})
+    run = run_loop(
+        loop, device, HashMlx(eos_ids=frozenset()), some_requests(), cost=cost, relay=relay,
+        **options,
+    )  # fmt: skip
+    trace = run.trace
+    forwards, samples, copies = (named(trace, name) for name in ("forward", "sample", "copy"))
+    launches, processes = named(trace, "launch"), named(trace, "process")
+    assert launches.keys() == forwards.keys() == samples.keys() == copies.keys() == processes.keys()
+    for step in launches:
+        assert launches[step].start <= forwards[step].start <= forwards[step].end
+        assert forwards[step].end <= samples[step].start <= samples[step].end
+        assert samples[step].end <= copies[step].start <= copies[step].end <= processes[step].start
+    for lane in ("host", "forward", "copy"):
+        assert all(a.end <= b.start for a, b in pairwise(trace.on(lane)))
+    assert all(item.duration >= 500_000 for item in trace.on("host") if item.name == "schedule")
+
+
+def named(trace: Trace, name: str) -> dict[int, Slice]:
+    return {item.step: item for item in trace.slices if item.name == name}
+
+
+@pytest.mark.parametrize("every", [0, 1, 7])
+def test_the_cache_is_cleared_every_so_many_decode_steps(every: int) -> None:
+    run = run_loop(
+        "mlx_async", MlxDevice(), HashMlx(eos_ids=frozenset()), some_requests(30),
+        clear_cache_every=every,
+    )  # fmt: skip
+    decodes = [item for item in named(run.trace, "forward").values() if item.mode == "decode"]
+    marks = [mark for mark in run.trace.marks if mark.name == "clear cache"]
+    assert len(marks) == (len(decodes) // every if every else 0)
+
+
+@EVERY_LOOP
+def test_no_graph_outlives_its_step(
+    loop: str, relay: str, options: dict[str, Any], tiny: Recording
+) -> None:
+    device = MlxDevice()
+    run_loop(loop, device, tiny, some_requests(40), relay=relay, **options)
+    state = [*device.arrays, *(layer.keys for layer in tiny.caches)]
+    assert [operations_behind(array) for array in state] == [0] * len(state)
+    assert operations_behind(state[0] + 1) > 0  # the count can see one
+
+
+def operations_behind(array: mx.array) -> int:
+    """How many operations would have to run to know this array's numbers."""
+    dot = io.StringIO()
+    mx.export_to_dot(dot, array)
+    return dot.getvalue().count("shape=rectangle")
+
+
+def test_memory_stays_flat_over_a_long_run(tiny: Recording) -> None:
+    used: list[int] = []
+    request = Request("r", [1, 2, 3], SamplingParams(max_new_tokens=400, ignore_eos=True))
+
+    def look(output: object) -> None:
+        tiny.kept.clear()
+        for layer in tiny.caches:
+            layer.window = None  # grows with the request
+        used.append(mx.get_active_memory())
+
+    run_loop("serial", MlxDevice(), tiny, [request], on_output=look)
+    assert len(used) == 400
+    assert max(used[200:]) <= max(used[:200])
+
+
+def test_an_error_is_passed_on_and_the_device_goes_on() -> None:
+    device = MlxDevice()
+    stream = device.stream("forward")
+
+    def fail() -> None:
+        raise RuntimeError("no such luck")
+
+    failed = stream.launch(fail, name="fails")
+    heir = stream.launch(lambda value: value + 1, failed, name="builds on it")
+    sound = stream.launch(lambda: mx.arange(3) * 2, name="sound")
+    other = device.stream("copy")
+    other.wait(sound)
+    copied = other.launch(device.copy_to_host, None, sound, 2, name="copy")
+    device.flush(copied)
+    for op in (failed, heir):
+        with pytest.raises(RuntimeError, match="no such luck"):
+            op.synchronize()
+    assert copied.synchronize().tolist() == [0, 2]
+    assert copied.query() and failed.query()
+    assert stream.launch(lambda: mx.array([4]) + 1, name="not flushed").synchronize().tolist() == [
+        5
+    ]
+    device.close()
+    device.close()
+    check_no_thread_left()
+
+
+@pytest.fixture
+def no_device_left_open() -> Iterator[None]:
+    yield
+    check_no_thread_left()
+
+
+def test_an_error_of_the_loop_leaves_no_thread(no_device_left_open: None) -> None:
+    def burst(output: object) -> None:
+        raise KeyError("the client hung up")
+
+    with pytest.raises(KeyError, match="hung up"):
+        run_loop("mlx_async", MlxDevice(), HashMlx(), some_requests(), on_output=burst)
+
+
+# -- a real model ------------------------------------------------------------------------------
+
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):",
+    "Once upon a time",
+    "Water boils at",
+    "The three primary colours are",
+    "Dear Sir or Madam,",
+    "2 + 2 =",
+    "To make bread you need",
+]
+
+
+@pytest.mark.weights
+def test_smollm2_says_what_mlx_lm_says(smollm2: Path) -> None:
+    model = LlamaMlx(smollm2)
+    prompts = [model.tokenizer.encode(text) for text in PROMPTS]
+    truth = {
+        f"r{i}": [
+            int(token)
+            for token, _ in generate_step(mx.array(prompt), model.lm, max_tokens=NEW_TOKENS)
+        ]
+        for i, prompt in enumerate(prompts)
+    }
+    sampling_params = SamplingParams(max_new_tokens=NEW_TOKENS, ignore_eos=True)
+    for loop in ("serial", "mlx_async"):
+        requests = [Request(f"r{i}", p, sampling_params) for i, p in enumerate(prompts)]
+        config = SchedulerConfig(chunk_size=11, page_size=4, max_running_requests=5)
+        run = run_loop(loop, MlxDevice(), model, requests, config)
+        assert run.outputs == truth, loop
