@@ -13,7 +13,7 @@ Tokenizer = Any  # encode(text) -> list[int], decode(ids) -> str
 class Model(Protocol):
     """A language model over paged KV memory that it owns.
 
-    ``page_table[row * max_len + position]`` is the KV slot of a position. Slot 0 is padding.
+    ``page_table[row * max_len + position]`` is the KV slot of a position. Slot 0 is nobody's.
     """
 
     name: str

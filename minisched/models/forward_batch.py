@@ -14,7 +14,8 @@ class ForwardBatch:
     """One step's input (SGLang ``model_executor/forward_batch_info.py``).
 
     Tokens lie flat, row after row, padded to a multiple of the model's ``pad_to`` with tokens of
-    row 0 at position 0, whose KV slot is 0. Lists are on the host, arrays on the device.
+    row 0 at position 0; a model that asks for padding must not write its KV. Lists are on the
+    host, arrays on the device.
     """
 
     label: Label

@@ -58,7 +58,6 @@ class Worker:
         self.cost = cost
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
-        self.page_table[0] = 0  # what only fills up a batch is row 0, position 0, KV slot 0
         self.outputs = [
             (device.memory(f"output {i}", max_running_requests),
              device.host_memory(f"host output {i}", max_running_requests))
