@@ -17,7 +17,8 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 
-from .laws import LOOP_OPTIONS, check_ends, check_leaks, play
+from .backends import EVERY_LOOP, check_no_thread_left, hash_model, open_device
+from .laws import check_ends, check_leaks, play
 from .oracle import hash_oracle
 from .workloads import VOCAB, Workload, workloads
 
@@ -35,25 +36,48 @@ def fail_once(engine: Engine, at: int) -> None:
     model.forward = failing  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
-@given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
-@settings(max_examples=150, deadline=None)
-def test_a_failed_step_ends_only_its_own_requests(
-    loop: str, relay: str, options: dict[str, Any], workload: Workload, at: int
+def check_failed_step(
+    backend: str, loop: str, relay: str, options: dict[str, Any], workload: Workload, at: int
 ) -> None:
-    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    """The requests of the failed step end with its error, all others as if nothing happened."""
+    model = hash_model(backend, workload.eos_ids)
+    device = open_device(backend)
     engine, outputs = play(
-        workload, loop, relay, options, SimDevice(), model, patch=lambda e: fail_once(e, at)
+        workload, loop, relay, options, device, model, patch=lambda e: fail_once(e, at)
     )
     check_ends(workload, outputs)
     check_leaks(engine)
+    check_no_thread_left()
     for req in workload.requests:
         truth = hash_oracle(list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids)
         if req.finish_reason is FinishReason.ERROR:
             assert "out of luck" in req.error
-            assert req.output_ids == truth[: len(req.output_ids)]
-        else:
-            assert req.output_ids == truth
+            truth = truth[: len(req.output_ids)]
+        assert req.output_ids == truth
+
+
+@EVERY_LOOP
+@given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
+@settings(max_examples=150, deadline=None)
+def test_a_failed_step_ends_only_its_own_requests_on_sim(
+    loop: str, relay: str, options: dict[str, Any], workload: Workload, at: int
+) -> None:
+    check_failed_step("sim", loop, relay, options, workload, at)
+
+
+@EVERY_LOOP
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+@given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_a_failed_step_ends_only_its_own_requests_in_real_time(
+    backend: str,
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    workload: Workload,
+    at: int,
+) -> None:
+    check_failed_step(backend, loop, relay, options, workload, at)
 
 
 GOOD = SamplingParams(max_new_tokens=4, ignore_eos=True)
@@ -71,7 +95,7 @@ BAD_REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
+@EVERY_LOOP
 @pytest.mark.parametrize(("bad", "sentence"), BAD_REQUESTS, ids=lambda value: str(value)[:30])
 def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
     loop: str, relay: str, options: dict[str, Any], bad: Request, sentence: str
@@ -91,7 +115,7 @@ def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
     assert [output.error for output in heard if output.error] == [bad.error]
 
 
-@pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
+@EVERY_LOOP
 def test_ctrl_c_aborts_every_request_and_leaves_nothing_behind(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,53 +22,12 @@ from minisched.models import mix, sampling, sampling_mlx
 from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Slice, Trace
 
-from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play
-from .oracle import hash_oracle
-from .test_failures import fail_once
-from .workloads import VOCAB, Workload, params, workloads
+from .backends import EVERY_LOOP, check_no_thread_left, check_trace, named, some_requests
+from .laws import check_ends, check_leaks, play
+from .workloads import VOCAB, Workload, params
 
-EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
 NEW_TOKENS = 64
-
-
-def check_no_thread_left() -> None:
-    assert not [thread.name for thread in threading.enumerate() if "mlx" in thread.name]
-
-
-# -- the exact model ---------------------------------------------------------------------------
-
-
-@EVERY_LOOP
-@given(workload=workloads())
-@settings(max_examples=60, deadline=None)
-def test_laws(loop: str, relay: str, options: dict[str, Any], workload: Workload) -> None:
-    model = HashMlx(VOCAB, eos_ids=workload.eos_ids)
-    engine, outputs = play(workload, loop, relay, options, MlxDevice(), model)
-    check_all(workload, engine, outputs)
-    check_no_thread_left()
-
-
-@EVERY_LOOP
-@given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
-def test_a_failed_step_ends_only_its_own_requests(
-    loop: str, relay: str, options: dict[str, Any], workload: Workload, at: int
-) -> None:
-    model = HashMlx(VOCAB, eos_ids=workload.eos_ids)
-    engine, outputs = play(
-        workload, loop, relay, options, MlxDevice(), model, patch=lambda e: fail_once(e, at)
-    )
-    check_ends(workload, outputs)
-    check_leaks(engine)
-    check_no_thread_left()
-    for req in workload.requests:
-        truth = hash_oracle(list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids)
-        if req.finish_reason is FinishReason.ERROR:
-            assert "out of luck" in req.error
-            truth = truth[: len(req.output_ids)]
-        assert req.output_ids == truth
 
 
 numbers = st.one_of(st.integers(0, mix.P - 1), st.sampled_from([0, 1, mix.P - 2, mix.P - 1]))
@@ -203,13 +160,6 @@ def test_a_tiny_llama_says_more_than_one_word(tiny: Recording) -> None:
 # -- the device --------------------------------------------------------------------------------
 
 
-def some_requests(max_new_tokens: int = 20) -> list[Request]:
-    return [
-        Request(f"r{i}", [i + 1, 2, 3], SamplingParams(i % 2 * 0.8, max_new_tokens=max_new_tokens))
-        for i in range(3)
-    ]
-
-
 @EVERY_LOOP
 def test_the_trace_tells_what_happened(loop: str, relay: str, options: dict[str, Any]) -> None:
     device = MlxDevice()
@@ -218,21 +168,8 @@ def test_the_trace_tells_what_happened(loop: str, relay: str, options: dict[str,
         loop, device, HashMlx(eos_ids=frozenset()), some_requests(), cost=cost, relay=relay,
         **options,
     )  # fmt: skip
-    trace = run.trace
-    forwards, samples, copies = (named(trace, name) for name in ("forward", "sample", "copy"))
-    launches, processes = named(trace, "launch"), named(trace, "process")
-    assert launches.keys() == forwards.keys() == samples.keys() == copies.keys() == processes.keys()
-    for step in launches:
-        assert launches[step].start <= forwards[step].start <= forwards[step].end
-        assert forwards[step].end <= samples[step].start <= samples[step].end
-        assert samples[step].end <= copies[step].start <= copies[step].end <= processes[step].start
-    for lane in ("host", "forward", "copy"):
-        assert all(a.end <= b.start for a, b in pairwise(trace.on(lane)))
-    assert all(item.duration >= 500_000 for item in trace.on("host") if item.name == "schedule")
-
-
-def named(trace: Trace, name: str) -> dict[int, Slice]:
-    return {item.step: item for item in trace.slices if item.name == name}
+    check_trace(run.trace)
+    assert all(item.duration >= 500_000 for item in run.trace.on("host") if item.name == "schedule")
 
 
 @pytest.mark.parametrize("every", [0, 1, 7])

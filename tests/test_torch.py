@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,11 @@ from minisched.models.hash_torch import HashTorch
 from minisched.models.llama_torch import DTYPES, LlamaTorch
 from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Slice, Trace
 
+from .backends import EVERY_LOOP, check_no_thread_left, check_trace, some_requests
 from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play
-from .oracle import hash_oracle
-from .test_failures import fail_once
 from .workloads import VOCAB, Workload, params, workloads
 
-EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 TIMEOUT = 600  # seconds a test may take before its threads are shown and the run is ended
 CONTEXT = 448  # of the tiny Llama: several blocks of attention
@@ -57,43 +53,9 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def check_nothing_left_behind() -> None:
-    assert not [thread.name for thread in threading.enumerate() if "stream" in thread.name]
+    check_no_thread_left()
     assert sys.getswitchinterval() > SWITCH_INTERVAL
     assert torch.get_num_threads() == 1
-
-
-# -- the exact model ---------------------------------------------------------------------------
-
-
-@EVERY_LOOP
-@given(workload=workloads())
-@settings(max_examples=60, deadline=None)
-def test_laws(loop: str, relay: str, options: dict[str, Any], workload: Workload) -> None:
-    model = HashTorch(VOCAB, eos_ids=workload.eos_ids)
-    engine, outputs = play(workload, loop, relay, options, ThreadDevice(), model)
-    check_all(workload, engine, outputs)
-    check_nothing_left_behind()
-
-
-@EVERY_LOOP
-@given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
-def test_a_failed_step_ends_only_its_own_requests(
-    loop: str, relay: str, options: dict[str, Any], workload: Workload, at: int
-) -> None:
-    model = HashTorch(VOCAB, eos_ids=workload.eos_ids)
-    engine, outputs = play(
-        workload, loop, relay, options, ThreadDevice(), model, patch=lambda e: fail_once(e, at)
-    )
-    check_ends(workload, outputs)
-    check_leaks(engine)
-    check_nothing_left_behind()
-    for req in workload.requests:
-        truth = hash_oracle(list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids)
-        if req.finish_reason is FinishReason.ERROR:
-            assert "out of luck" in req.error
-            truth = truth[: len(req.output_ids)]
-        assert req.output_ids == truth
 
 
 # -- sampling ----------------------------------------------------------------------------------
@@ -299,30 +261,6 @@ def test_an_unknown_dtype_is_refused(tiny_llama: Path) -> None:
 
 
 # -- the device --------------------------------------------------------------------------------
-
-
-def some_requests(max_new_tokens: int = 20) -> list[Request]:
-    return [
-        Request(f"r{i}", [i + 1, 2, 3], SamplingParams(i % 2 * 0.8, max_new_tokens=max_new_tokens))
-        for i in range(3)
-    ]
-
-
-def check_trace(trace: Trace) -> None:
-    """Each op ran after its launch began, in the order of its step, and lanes never overlap."""
-    forwards, samples, copies = (named(trace, name) for name in ("forward", "sample", "copy"))
-    launches, processes = named(trace, "launch"), named(trace, "process")
-    assert launches.keys() == forwards.keys() == samples.keys() == copies.keys() == processes.keys()
-    for step in launches:
-        assert launches[step].start <= forwards[step].start <= forwards[step].end
-        assert forwards[step].end <= samples[step].start <= samples[step].end
-        assert samples[step].end <= copies[step].start <= copies[step].end <= processes[step].start
-    for lane in ("host", "forward", "copy"):
-        assert all(a.end <= b.start for a, b in pairwise(trace.on(lane)))
-
-
-def named(trace: Trace, name: str) -> dict[int, Slice]:
-    return {item.step: item for item in trace.slices if item.name == name}
 
 
 @EVERY_LOOP

@@ -1,0 +1,408 @@
+"""The radix cache is a dictionary of all prefixes that forgets in a known order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from minisched.memory.eviction import POLICIES
+from minisched.memory.radix_cache import RadixCache
+from minisched.memory.radix_edge import Edge
+from minisched.memory.radix_node import TreeNode
+
+Prefix = tuple[int, ...]
+
+
+def tokens_of(letters: str, page_size: int, tail: int = 0) -> list[int]:
+    """A page for every letter, then part of a page A. Pages differ in one token: first or last."""
+    tokens: list[int] = []
+    for letter in letters:
+        page = [0] * page_size
+        page[0 if letter == "B" else -1] = ord(letter) - ord("A")
+        tokens += page
+    return tokens + [0] * (tail % page_size)
+
+
+def path_of(node: TreeNode) -> Prefix:
+    """The tokens from the root down to a node."""
+    tokens: Prefix = ()
+    while node.parent:
+        edge = node.edge
+        tokens = edge.tokens[edge.start * edge.page_size :] + tokens
+        node = node.parent
+    return tokens
+
+
+def nodes_below(node: TreeNode) -> Iterator[TreeNode]:
+    for child in node.children.values():
+        yield child
+        yield from nodes_below(child)
+
+
+def contents(cache: RadixCache) -> list[tuple[Prefix, int, int]]:
+    """Every page in the tree: the prefix that it ends, its id, and the locks on its node."""
+    found = []
+    for node in nodes_below(cache.root_node):
+        path, page_ids = path_of(node), node.edge.page_ids
+        for back, page_id in enumerate(reversed(page_ids)):
+            prefix = path[: len(path) - back * cache.page_size]
+            found.append((prefix, page_id, node.lock_ref))
+    return found
+
+
+@dataclass
+class Page:
+    """What the model knows of one page."""
+
+    page_id: int
+    creation_time: int
+    last_access_time: int
+    hit_count: int = 0
+
+
+ORDERS: dict[str, Callable[[Page], Any]] = {
+    "lru": lambda page: page.last_access_time,
+    "lfu": lambda page: (page.hit_count, page.last_access_time),
+    "fifo": lambda page: page.creation_time,
+}
+
+
+class PrefixDict:
+    """The model: every cached prefix in whole pages, by its tokens. It has no tree.
+
+    ``ends`` is all that it keeps of the shape: where walks have ended. A leaf is a prefix that no
+    other extends, and goes whole: back to the last end above it.
+    """
+
+    def __init__(self, page_size: int, policy: str) -> None:
+        self.page_size, self.order = page_size, ORDERS[policy]
+        self.pages: dict[Prefix, Page] = {}
+        self.ends: set[Prefix] = set()
+        self.locks: list[Prefix] = []
+        self.now = 0
+
+    def prefixes(self, tokens: Sequence[int]) -> list[Prefix]:
+        size = self.page_size
+        return [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
+
+    def lock_counts(self) -> Counter[Prefix]:
+        return Counter(prefix for lock in self.locks for prefix in self.prefixes(lock))
+
+    def match(self, tokens: Sequence[int]) -> list[Prefix]:
+        self.now += 1
+        cached = [prefix for prefix in self.prefixes(tokens) if prefix in self.pages]
+        for prefix in cached:
+            self.pages[prefix].last_access_time = self.now
+        self.ends |= set(cached[-1:])
+        return cached
+
+    def insert(self, tokens: Sequence[int], page_ids: Sequence[int]) -> int:
+        num_cached = len(self.match(tokens))
+        for prefix, page_id in zip(self.prefixes(tokens), page_ids, strict=False):
+            self.pages.setdefault(prefix, Page(page_id, self.now, self.now)).hit_count += 1
+        self.ends |= set(self.prefixes(tokens)[-1:])
+        return num_cached
+
+    def evict(self, num_pages: int) -> list[int]:
+        evicted: list[int] = []
+        while len(evicted) < num_pages:
+            inner = {prefix[: -self.page_size] for prefix in self.pages}
+            leaves = set(self.pages) - inner - set(self.lock_counts())
+            if not leaves:
+                break
+            leaf = min(leaves, key=lambda prefix: self.order(self.pages[prefix]))
+            *above, _ = self.prefixes(leaf)
+            start = max((len(prefix) for prefix in above if prefix in self.ends), default=0)
+            gone = [prefix for prefix in self.prefixes(leaf) if len(prefix) > start]
+            evicted += [self.pages.pop(prefix).page_id for prefix in gone]
+            self.ends.remove(leaf)
+        return evicted
+
+
+TEXTS = [
+    "".join(letters)
+    for alphabet, most in [("ABC", 4), ("AB", 6)]
+    for length in range(most + 1)
+    for letters in product(alphabet, repeat=length)
+]
+
+
+class AnyUse(RuleBasedStateMachine):
+    """A cache and a model of it are used alike; whatever is asked, they agree."""
+
+    texts = st.sampled_from(TEXTS)  # drawn evenly, so that trees get large and share a lot
+    tails = st.integers(0, 15)
+    kinds: st.SearchStrategy[type] = st.sampled_from([list, tuple])
+
+    @initialize(
+        page_size=st.sampled_from([1, 2, 4, 16]),
+        policy=st.sampled_from(sorted(ORDERS)),
+        first=st.lists(texts, min_size=3, max_size=9),
+    )
+    def start(self, page_size: int, policy: str, first: list[str]) -> None:
+        self.cache = RadixCache(page_size, policy)
+        self.model = PrefixDict(page_size, policy)
+        self.held: list[TreeNode] = []  # in the order of model.locks
+        self.fresh = count(1)
+        for text in first:
+            self.insert(text, 0, list, lock=False)
+
+    def tokens(self, text: str, tail: int, kind: type) -> Sequence[int]:
+        tokens: Sequence[int] = kind(tokens_of(text, self.cache.page_size, tail))
+        return tokens
+
+    @rule(text=texts, tail=tails, kind=kinds)
+    def match(self, text: str, tail: int, kind: type) -> None:
+        tokens = self.tokens(text, tail, kind)
+        cached = self.model.match(tokens)
+        match = self.cache.match_prefix(tokens)
+        assert match.pages == [self.model.pages[prefix].page_id for prefix in cached]
+        assert path_of(match.node) == (cached[-1] if cached else ())
+
+    @rule(text=texts, tail=tails, kind=kinds, lock=st.booleans())
+    def insert(self, text: str, tail: int, kind: type, lock: bool) -> None:
+        """The caller has pages of its own for all of it, and one for a page filled in part."""
+        tokens = self.tokens(text, tail, kind)
+        page_ids = [next(self.fresh) for _ in range(len(text) + 1)]
+        insertion = self.cache.insert(tokens, page_ids)
+        assert insertion.num_cached_pages == self.model.insert(tokens, page_ids)
+        assert path_of(insertion.node) == tuple(tokens[: len(text) * self.cache.page_size])
+        if lock:
+            self.lock_node(insertion.node)
+
+    @rule(text=texts)
+    def lock(self, text: str) -> None:
+        tokens = tokens_of(text, self.cache.page_size)
+        self.model.match(tokens)
+        self.lock_node(self.cache.match_prefix(tokens).node)
+
+    def lock_node(self, node: TreeNode) -> None:
+        if node is not self.cache.root_node:
+            self.cache.inc_lock_ref(node)
+            self.held.append(node)
+            self.model.locks.append(path_of(node))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def unlock(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.held) - 1))
+        self.cache.dec_lock_ref(self.held.pop(index))
+        del self.model.locks[index]
+
+    @rule(num_pages=st.sampled_from([1, 1, 1, 2, 5, 99, 0]))
+    def evict(self, num_pages: int) -> None:
+        """What is given back is the least leaf each time, never locked, and then matches no more.
+
+        The model says which; that no more and no less is left is the invariant below.
+        """
+        locked = {page for _, page, lock_ref in contents(self.cache) if lock_ref}
+        evicted = self.cache.evict(num_pages)
+        assert evicted == self.model.evict(num_pages)
+        assert not locked & set(evicted)
+        assert len(evicted) >= num_pages or not self.cache.evictable_size
+
+    @precondition(lambda self: self.model.now > 30)
+    @rule()
+    def reset(self) -> None:
+        stale = list(nodes_below(self.cache.root_node))
+        self.cache.reset()
+        for node in stale[:1]:
+            with pytest.raises(ValueError, match="not in the tree"):
+                self.cache.inc_lock_ref(node)
+        self.held = []
+        self.model = PrefixDict(self.cache.page_size, self.cache.policy)
+
+    @invariant()
+    def the_tree_is_the_dictionary(self) -> None:
+        found = contents(self.cache)
+        assert len(found) == len(self.model.pages), "a prefix is in the tree once"
+        assert len({page_id for _, page_id, _ in found}) == len(found), "and so is a page"
+        counts = self.model.lock_counts()
+        for prefix, page_id, lock_ref in found:
+            assert page_id == self.model.pages[prefix].page_id
+            assert lock_ref == counts[prefix]
+
+    @invariant()
+    def the_sizes_add_up(self) -> None:
+        cache, counts = self.cache, self.model.lock_counts()
+        assert cache.protected_size == len(counts)
+        assert cache.evictable_size == len(set(self.model.pages) - set(counts))
+        assert cache.total_size == len(self.model.pages)
+
+    @invariant()
+    def edges_are_never_empty_and_hold_few_dead_tokens(self) -> None:
+        for node in nodes_below(self.cache.root_node):
+            assert 0 <= node.edge.start <= node.edge.num_pages > 0
+            assert len(node.edge.tokens) == len(node.edge.pages) * self.cache.page_size
+
+
+TestAnyUse = AnyUse.TestCase
+TestAnyUse.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
+
+
+def shape(cache: RadixCache, node: TreeNode | None = None) -> dict[str, Any]:
+    """The tree by letters: ``{"A": {"BC": {}, "FG": {}}}``."""
+    node, size = node or cache.root_node, cache.page_size
+    tree = {}
+    for child in node.children.values():
+        tokens = path_of(child)[len(path_of(node)) :]
+        pages = [tokens[at : at + size] for at in range(0, len(tokens), size)]
+        letters = "".join(chr(ord("A") + max(page)) for page in pages)
+        tree[letters] = shape(cache, child)
+    return tree
+
+
+def cache_of(page_size: int = 1, policy: str = "lru", **texts: list[int]) -> RadixCache:
+    """A cache into which texts were put, by their pages."""
+    cache = RadixCache(page_size, policy)
+    for text, page_ids in texts.items():
+        cache.insert(tokens_of(text, page_size), page_ids)
+    return cache
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_abc_against_a_cached_afg_splits_at_a(page_size: int) -> None:
+    cache = cache_of(page_size, AFG=[1, 2, 3])
+    match = cache.match_prefix(tokens_of("ABC", page_size))
+    assert match.pages == [1]
+    assert shape(cache) == {"A": {"FG": {}}}
+    insertion = cache.insert(tokens_of("ABC", page_size), [1, 4, 5])
+    assert insertion.num_cached_pages == 1
+    assert shape(cache) == {"A": {"FG": {}, "BC": {}}}
+    assert cache.match_prefix(tokens_of("ABC", page_size)).pages == [1, 4, 5]
+    assert cache.match_prefix(tokens_of("AFG", page_size)).pages == [1, 2, 3]
+
+
+def test_half_a_page_in_common_is_nothing_in_common() -> None:
+    cache = RadixCache(page_size=4)
+    cache.insert([1, 2, 3, 4, 5, 6, 7, 8], [1, 2])
+    assert cache.match_prefix([1, 2, 3, 4, 5, 6, 0, 8]).pages == [1]
+    assert cache.match_prefix([1, 2, 3, 0]).pages == []
+    assert cache.match_prefix([1, 2, 3]).pages == []
+
+
+def test_a_lock_keeps_its_whole_path_also_after_a_split() -> None:
+    cache = cache_of(AFG=[1, 2, 3])
+    node = cache.match_prefix(tokens_of("AFG", 1)).node
+    cache.inc_lock_ref(node)
+    cache.insert(tokens_of("ABC", 1), [1, 4, 5])
+    assert (cache.evictable_size, cache.protected_size) == (2, 3)
+    assert cache.evict(99) == [4, 5]
+    cache.dec_lock_ref(node)
+    assert (cache.evictable_size, cache.protected_size) == (3, 0)
+    assert cache.evict(1) == [2, 3], "a leaf goes whole"
+    assert cache.evict(1) == [1], "its parent is a leaf now"
+    assert cache.total_size == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"), [("lru", [3, 1, 2]), ("lfu", [3, 2, 1]), ("fifo", [1, 2, 3])]
+)
+def test_the_orders_differ(policy: str, order: list[int]) -> None:
+    cache = RadixCache(policy=policy)
+    for token, page_id in [(1, 1), (2, 2), (1, 1), (1, 1), (2, 2), (3, 3)]:
+        cache.insert([token], [page_id])
+    for token in (3, 3, 3, 1, 2):
+        cache.match_prefix([token])  # a use, but not a hit
+    assert [cache.evict(1)[0] for _ in order] == order
+
+
+def test_a_match_refreshes_what_it_matched_and_not_what_it_split_off() -> None:
+    cache = cache_of(AFG=[1, 2, 3], XY=[4, 5])
+    cache.match_prefix(tokens_of("A", 1))
+    assert [cache.evict(1) for _ in range(3)] == [[2, 3], [4, 5], [1]]
+
+
+@pytest.mark.parametrize(("policy", "evicted"), [("lfu", [3, 1]), ("fifo", [1, 3])])
+def test_the_part_split_off_above_is_as_old_and_as_often_used(
+    policy: str, evicted: list[int]
+) -> None:
+    cache = cache_of(policy=policy, AB=[1, 2], C=[3])
+    for text in ("AB", "AB", "C"):
+        cache.insert(tokens_of(text, 1), [8, 9])
+    node = cache.match_prefix(tokens_of("C", 1)).node
+    cache.inc_lock_ref(node)
+    cache.match_prefix(tokens_of("A", 1))
+    assert cache.evict(1) == [2]
+    cache.dec_lock_ref(node)
+    assert [cache.evict(1)[0] for _ in evicted] == evicted
+
+
+class Counted(tuple[int, ...]):
+    """Tokens that count how often they were sliced, and how many tokens that copied."""
+
+    slices = copied = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        part = super().__getitem__(index)
+        Counted.slices += 1
+        Counted.copied += len(part)
+        return Counted(part)
+
+
+@given(shared=st.integers(0, 4096), page_size=st.sampled_from([1, 2, 4, 16]), rest=st.booleans())
+@settings(deadline=None)
+def test_a_match_reads_what_is_shared_however_long_the_edge(
+    shared: int, page_size: int, rest: bool
+) -> None:
+    edge = Edge([1] * 4096, range(4096 // page_size), page_size)
+    edge.tokens, Counted.slices, Counted.copied = Counted(edge.tokens), 0, 0
+    assert edge.shared_pages([1] * shared + [2] * (4096 * rest), 0) == shared // page_size
+    assert Counted.copied <= 5 * shared + 8 * page_size
+    assert Counted.slices <= 4 * 12, "a few for every time that 4096 can be halved"
+
+
+@given(cuts=st.lists(st.integers(1, 300)))
+@settings(deadline=None)
+def test_cuts_copy_each_page_a_few_times_however_many_they_are(cuts: list[int]) -> None:
+    num_pages = sum(cuts) + 1
+    edge = Edge(range(2 * num_pages), range(num_pages), page_size=2)
+    edge.tokens, Counted.copied = Counted(edge.tokens), 0
+    fronts = [edge.cut(pages) for pages in cuts]
+    page_ids = [page_id for each in [*fronts, edge] for page_id in each.page_ids]
+    assert page_ids == list(range(num_pages))
+    assert [front.num_pages for front in fronts] == cuts
+    assert Counted.copied <= 2 * 2 * num_pages + 2
+
+
+def test_an_eviction_looks_at_what_it_evicts_and_what_was_used_not_at_the_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = []
+    lru = POLICIES["lru"]
+    monkeypatch.setitem(POLICIES, "lru", lambda node: looks.append(node) or lru(node))
+    cache = RadixCache()
+    for token in range(1000):
+        cache.insert([token], [token])
+    looks.clear()
+    assert cache.evict(5) == [0, 1, 2, 3, 4]
+    assert len(looks) == 5
+    for token in (5, 6, 7):
+        cache.match_prefix([token])
+    assert cache.evict(5) == [8, 9, 10, 11, 12]
+    assert len(looks) == 5 + 3 * 2 + 5
+
+
+def test_what_cannot_be_is_said_in_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"page_size is 0; it must be at least 1"):
+        RadixCache(page_size=0)
+    with pytest.raises(ValueError, match=r"no eviction policy 'mru'; there are lru, lfu, fifo"):
+        RadixCache(policy="mru")
+    cache = cache_of(AB=[1, 2])
+    with pytest.raises(ValueError, match=r"3 whole pages of tokens came with 2 page ids"):
+        cache.insert([7, 8, 9], [3, 4])
+    node = cache.match_prefix(tokens_of("AB", 1)).node
+    with pytest.raises(ValueError, match="lock_ref is 0"):
+        cache.dec_lock_ref(node)
+    assert cache.evict(1) == [1, 2]
+    with pytest.raises(ValueError, match="not in the tree"):
+        cache.inc_lock_ref(node)
+    assert (cache.evictable_size, cache.protected_size) == (0, 0)
