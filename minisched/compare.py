@@ -74,10 +74,7 @@ def compare(
     for loop in ordered:
         again = [fresh(request) for request in requests]
         hear = partial(on_output, loop)
-        opened = open_device(device)
-        runs.append(run_loop(loop, opened, model, again, config, cost, on_output=hear))
-        if runs[-1].interrupted:
-            raise KeyboardInterrupt
+        runs.append(run_to_end(loop, device, model, again, config, cost, hear))
     tokens = [sum(map(len, run.outputs.values())) for run in runs]
     reports = tuple(measure(run.trace, count) for run, count in zip(runs, tokens, strict=True))
     found = (first_difference(run.loop, runs[0].outputs, run.outputs) for run in runs[1:])
@@ -92,14 +89,35 @@ def fresh(request: Request) -> Request:
     return Request(request.rid, request.prompt, request.params, request.arrival_time)
 
 
+def run_to_end(
+    loop: str,
+    device: str,
+    model: Model,
+    requests: Sequence[Request],
+    config: SchedulerConfig,
+    cost: CostModel = NO_COST,
+    on_output: Callable[[Output], None] = lambda output: None,
+) -> Run:
+    """A run on a fresh device that is good for nothing if somebody cuts it short.
+
+    Raises:
+        KeyboardInterrupt: somebody did; the run has ended cleanly all the same.
+    """
+    run = run_loop(loop, open_device(device), model, requests, config, cost, on_output=on_output)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    return run
+
+
 def warm_up(device: str, model: Model, config: SchedulerConfig) -> None:
     """A short run that nobody times: libraries compile and allocate on their first steps."""
     opened = open_device(device)
+    opened.close()
     if opened.clock == "virtual":
         return
     params = SamplingParams(max_new_tokens=4, ignore_eos=True)
     requests = [Request(f"warm up {i}", [0] * 8, params) for i in range(2)]
-    run_loop("serial", opened, model, requests, config)
+    run_to_end("serial", device, model, requests, config)
 
 
 def with_margin(
@@ -125,7 +143,7 @@ def with_margin(
     model.sample = spy  # type: ignore[method-assign]
     try:
         alone = Request(request.rid, [*request.prompt, *agreed], params)
-        run_loop("serial", open_device(device), model, [alone], config)
+        run_to_end("serial", device, model, [alone], config)
     finally:
         model.sample = sample  # type: ignore[method-assign]
     return replace(found, margin=margins[-1]) if margins else found

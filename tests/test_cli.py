@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -128,13 +130,25 @@ def test_a_difference_is_exit_code_1_and_says_where(
         ("compare --page-size -1", "--page-size is -1, but it must be at least 1."),
         ("compare --pool 0", "--pool is 0, but it must be at least 1."),
         ("compare --max-new-tokens 0", "--max-new-tokens is 0, but it must be at least 1."),
-        ("compare --temperature -1", "--temperature is -1.0, but it must be 0 (greedy) or more."),
+        ("compare --temperature -1", "--temperature is -1.0, but it must be 0 or from 0.001 on."),
         ("compare --top-p 2", "--top-p is 2.0"),
-        ("compare --host-work -1", "--host-work is -1.0, but it must be at least 0."),
+        ("compare --host-work -1", "--host-work is -1.0, but it must be between 0 and 60000."),
+        ("compare --host-work inf", "--host-work is inf, but it must be between 0 and 60000."),
+        ("compare --temperature nan", "--temperature is nan, but it must be 0 or from 0.001 on."),
+        (
+            "compare --pool 5 --page-size 16",
+            "--pool is 5, but it must hold at least one page of 16.",
+        ),
+        ("compare --tokens", "--tokens adds to --json, so it needs --json."),
+        ("run --loop serial --loop overlap", "--loop was given 2 times, but run takes exactly one"),
+        ("bench hidden --device sim", "bench measures real time, which --device sim has none of."),
+        ("bench hidden --model hash --max-new-tokens 4", "a bench needs at least 10."),
+        ("bench generation --model hash", "generation compares real models"),
+        ("compare --loops ''", "unknown loop ''"),
         ("compare --prompts missing.txt", "--prompts missing.txt can't be read: No such file"),
         ("compare --frobnicate", "No such option: --frobnicate"),
         ("bench nothing", "unknown part 'nothing'; the parts are hidden, generation."),
-        ("bench hidden --repeat 0", "--repeat is 0, but it must be at least 1."),
+        ("bench hidden --model hash --repeat 0", "--repeat is 0, but it must be at least 1."),
         ("nonsense", "No such command 'nonsense'."),
     ],
 )
@@ -205,3 +219,43 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path, device: str, package: s
     assert f"needs the package '{package}" in done.stderr
     assert f"pip install 'minisched[{package}]'" in done.stderr
     assert f"minisched[{package}]" in "".join(call("doctor").stdout.split())
+
+
+def test_a_request_beyond_all_bounds_costs_nothing(cli: Any) -> None:
+    code, out, err = cli("compare --max-new-tokens 100000000 --max-running 10000000")
+    assert code == 2 and "No request gave a token" in out
+    assert "together more than the context of 4096 tokens" in err
+
+
+def test_a_picture_that_cannot_be_written_is_named(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "out" / "compare.html").mkdir(parents=True)
+    code, _, err = cli("compare --requests 1 --max-new-tokens 2")
+    assert code == 2 and "out/compare.html can't be written: Is a directory." in err
+
+
+def test_serial_alone_is_no_comparison(cli: Any) -> None:
+    assert "Only serial ran" in cli("compare --loops serial --requests 1")[1]
+
+
+def test_a_llama_without_a_tokenizer_reads_no_text(cli: Any, tiny_llama: Path) -> None:
+    code, _, err = cli(f"compare --device thread --model {tiny_llama}")
+    assert code == 2 and "has no tokenizer.json, so it can't read prompts." in err
+
+
+@pytest.mark.parametrize("command", ["compare", "run", "bench hidden --model hash"])
+def test_ctrl_c_ends_with_one_sentence(command: str, tmp_path: Path) -> None:
+    """On threads, with a real interrupt: exit code 130, no traceback, nothing hangs."""
+    slow = "" if "bench" in command else "--host-work 200"
+    line = f"{command} --device thread --requests 2 --max-new-tokens 3000 {slow}"
+    started = subprocess.Popen(
+        [sys.executable, "-m", "minisched", *line.split()],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(4)  # the loop turns; what is asked for would take far longer
+    started.send_signal(signal.SIGINT)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "interrupted" in err and "Traceback" not in err

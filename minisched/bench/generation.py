@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..compare import fresh, warm_up
-from ..devices.registry import open_device
-from ..loops.run import run_loop
+from ..compare import fresh, run_to_end, warm_up
+from ..devices.registry import load
 from .hidden import Case
 from .rows import Figure, figure, interleave
 
@@ -40,23 +39,23 @@ def generation(
 def speed(case: Case, loop: str) -> float:
     """Tokens a second of one loop."""
     requests = [fresh(request) for request in case.requests]
-    device = open_device(case.device)
     start = time.perf_counter()
-    run = run_loop(loop, device, case.model, requests, case.config)
+    run = run_to_end(loop, case.device, case.model, requests, case.config)
     return sum(map(len, run.outputs.values())) / (time.perf_counter() - start)
 
 
 def transformers(folder: Path, prompts: list[list[int]], new_tokens: int) -> Callable[[], float]:
     """``generate`` on a left-padded static batch, greedy, fp32."""
+    auto: Any = load("transformers", "AutoModelForCausalLM", "dev", "bench generation")
     import torch
-    from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = auto.from_pretrained(folder, dtype=torch.float32)
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
 
     def measure() -> float:
+        """Tokens a second."""
         start = time.perf_counter()
         model.generate(
             ids, attention_mask=mask, do_sample=False, pad_token_id=0,
@@ -69,12 +68,12 @@ def transformers(folder: Path, prompts: list[list[int]], new_tokens: int) -> Cal
 
 def mlx_lm(folder: Path, prompts: list[list[int]], new_tokens: int) -> Callable[[], float]:
     """mlx-lm's batched generation, greedy."""
-    from mlx_lm import batch_generate, load
-
-    model, tokenizer = load(str(folder))[:2]
+    batch_generate: Any = load("mlx_lm", "batch_generate", "mlx", "bench generation")
+    model, tokenizer = load("mlx_lm", "load", "mlx", "bench generation")(str(folder))[:2]
     tokenizer.eos_token_ids = set()  # every request runs to its length, as in the other engines
 
     def measure() -> float:
+        """Tokens a second."""
         start = time.perf_counter()
         batch_generate(model, tokenizer, prompts, max_tokens=new_tokens)
         return len(prompts) * new_tokens / (time.perf_counter() - start)

@@ -1,1 +1,1 @@
-"""checks"""
+"""Verdicts on runs: the same tokens, and how much overlapped."""

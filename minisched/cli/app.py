@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +13,7 @@ import typer
 from ..core import SamplingParams
 from . import options as opt
 
+BROKEN_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
 
 app = typer.Typer(
@@ -51,12 +54,16 @@ def compare(
         device, model, requests, prompt or [], prompts, chunk, pool, page_size, max_running,
         host_work, sampling,
     )  # fmt: skip
-    raise typer.Exit(run_compare(options, loops, out, json, tokens))
+    if tokens and not json:
+        raise ValueError("--tokens adds to --json, so it needs --json.")
+    raise typer.Exit(interruptible(lambda: run_compare(options, loops, out, json, tokens)))
 
 
 @app.command()
 def run(
-    loop: Annotated[str, typer.Option(help="The loop.")] = "overlap",
+    loop: Annotated[
+        list[str] | None, typer.Option(help="The loop; overlap, or mlx_async on mlx.")
+    ] = None,
     device: opt.DeviceName = "sim",
     model: opt.ModelName = "hash",
     requests: opt.Requests = None,
@@ -82,7 +89,7 @@ def run(
         device, model, requests, prompt or [], prompts, chunk, pool, page_size, max_running,
         host_work, sampling,
     )  # fmt: skip
-    raise typer.Exit(run_run(options, loop, json))
+    raise typer.Exit(interruptible(lambda: run_run(options, only_one(loop, device), json)))
 
 
 @app.command()
@@ -99,7 +106,8 @@ def bench(
     from .bench import run_bench
 
     sampling = SamplingParams(max_new_tokens=max_new_tokens)
-    run_bench(part, opt.Options(device, model, requests, sampling=sampling), repeat, json)
+    options = opt.Options(device, model, requests, sampling=sampling)
+    raise typer.Exit(interruptible(lambda: run_bench(part, options, repeat, json)))
 
 
 @app.command()
@@ -123,14 +131,40 @@ def doctor(
 def main() -> None:
     """The console script: a bad option is one sentence and exit code 2, never a traceback."""
     try:
-        code = typer.main.get_command(app).main(standalone_mode=False)
+        code = run_command()
     except USAGE_ERROR as error:
         code = complain(error.format_message(), 2)
     except ValueError as error:
         code = complain(str(error), 2)
-    except (typer.Abort, KeyboardInterrupt):
-        code = complain("interrupted; every request was ended and its memory given back.", 130)
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
     sys.exit(code)
+
+
+def run_command() -> int:
+    """Run the command line; click would turn Ctrl-C into a silent exit, so it is caught inside."""
+    command = typer.main.get_command(app)
+    return command.main(standalone_mode=False) or 0
+
+
+def interruptible(command: Callable[[], int]) -> int:
+    """Its exit code, or 130 after Ctrl-C; by then the run that was on has ended cleanly."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        return complain("interrupted.", 130)
+
+
+def only_one(loops: list[str] | None, device: str) -> str:
+    """The one loop that ``run`` takes.
+
+    Raises:
+        ValueError: there are more.
+    """
+    if loops and len(loops) > 1:
+        raise ValueError(f"--loop was given {len(loops)} times, but run takes exactly one loop.")
+    return loops[0] if loops else opt.overlapped_loop(device)
 
 
 def complain(sentence: str, code: int) -> int:

@@ -13,14 +13,15 @@ from ..bench.generation import generation
 from ..bench.hidden import Case, hidden
 from ..bench.rows import Figure, as_json
 from ..devices.registry import load, open_device
-from .options import Options
+from .options import Options, overlapped_loop
 
 WORKS_MS = (5.0, 20.0)
 PARTS = ("hidden", "generation")
+SHORTEST = 10  # tokens: fewer steps than that are all beginning and end
 
 
-def run_bench(part: str, options: Options, repetitions: int, as_json_only: bool) -> None:
-    """Measure one part and print its table.
+def run_bench(part: str, options: Options, repetitions: int, as_json_only: bool) -> int:
+    """Measure one part and print its table; returns the exit code.
 
     Raises:
         ValueError: an option is bad; nothing has run then.
@@ -29,11 +30,9 @@ def run_bench(part: str, options: Options, repetitions: int, as_json_only: bool)
         raise ValueError(f"unknown part {part!r}; the parts are {', '.join(PARTS)}.")
     if repetitions < 1:
         raise ValueError(f"--repeat is {repetitions}, but it must be at least 1.")
-    if part == "generation" and options.model == "hash":
-        raise ValueError("generation compares real models, so --model can't be hash.")
-    open_device(options.device).close()
+    check_real_time(part, options)
     case = make_case(options)
-    overlapped = "mlx_async" if options.device == "mlx" else "overlap"
+    overlapped = overlapped_loop(options.device)
     with Console(stderr=True).status("warming up") as status:
         if part == "hidden":
             figures = hidden(case, overlapped, WORKS_MS, repetitions, status.update)
@@ -45,6 +44,28 @@ def run_bench(part: str, options: Options, repetitions: int, as_json_only: bool)
         print(json.dumps(as_json(figures)))
     else:
         Console().print(table(figures))
+    return 0
+
+
+def check_real_time(part: str, options: Options) -> None:
+    """Refuse what can't be measured.
+
+    Raises:
+        ValueError: on a virtual clock nothing is, or the other library has no such model or device.
+    """
+    device = open_device(options.device)
+    device.close()
+    if device.clock == "virtual":
+        raise ValueError(f"bench measures real time, which --device {options.device} has none of.")
+    if part == "generation" and options.model == "hash":
+        raise ValueError("generation compares real models, so --model can't be hash.")
+    if part == "generation" and options.device == "cuda":
+        raise ValueError("generation is measured on --device thread and mlx only.")
+    if options.sampling.max_new_tokens < SHORTEST:
+        raise ValueError(
+            f"--max-new-tokens is {options.sampling.max_new_tokens}, "
+            f"but a bench needs at least {SHORTEST}."
+        )
 
 
 def make_case(options: Options) -> Case:

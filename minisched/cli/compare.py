@@ -11,7 +11,7 @@ from rich.console import Console
 from ..compare import Comparison, compare
 from ..devices.registry import open_device
 from ..loops.registry import find_loop
-from .options import Options
+from .options import Options, overlapped_loop
 from .pictures import write_pictures
 from .progress import token_progress
 from .report import as_json, print_report
@@ -70,8 +70,7 @@ def check_loops(loops: str | None, device: str) -> list[str]:
         ValueError: one is unknown, or the device is not to be had.
     """
     open_device(device).close()
-    default = "mlx_async" if device == "mlx" else "overlap"
-    chosen = loops.split(",") if loops is not None else [default]
+    chosen = loops.split(",") if loops is not None else [overlapped_loop(device)]
     for name in chosen:
         find_loop(name.strip())
     return list(dict.fromkeys(["serial", *(name.strip() for name in chosen)]))

@@ -10,9 +10,9 @@ import typer
 
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, NO_COST, SIM_COST, CostModel
-from ..models.base import Model, Tokenizer
+from ..models.base import Model
 from ..models.registry import open_model
-from ..models.tokenizer import ByteTokenizer
+from ..models.tokenizer import ByteTokenizer, TextCodec
 from ..scheduler import SchedulerConfig
 from .prompts import read_prompts
 
@@ -33,6 +33,9 @@ TopP = Annotated[float, typer.Option(help="Keep the tokens that make up this pro
 TopK = Annotated[int, typer.Option(help="Keep this many tokens; -1 keeps all.")]
 Seed = Annotated[int, typer.Option(help="Decides every random draw, if temperature is above 0.")]
 HostWork = Annotated[float, typer.Option(help="Milliseconds of host work to add to each step.")]
+
+
+MOST_HOST_WORK = 60_000  # milliseconds a step
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,14 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{flag(name)} is {value}, but it must be at least 1.")
-        if not self.host_work >= 0:
-            raise ValueError(f"--host-work is {self.host_work}, but it must be at least 0.")
+        if self.pool is not None and self.pool < self.page_size:
+            raise ValueError(
+                f"--pool is {self.pool}, but it must hold at least one page of {self.page_size}."
+            )
+        if not 0 <= self.host_work <= MOST_HOST_WORK:
+            raise ValueError(
+                f"--host-work is {self.host_work}, but it must be between 0 and {MOST_HOST_WORK}."
+            )
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
             raise ValueError(f"--{flag(name)} {rest}")
@@ -70,7 +79,7 @@ class Options:
     def make_requests(self, model: Model) -> list[Request]:
         """The requests, tokenized."""
         texts = read_prompts(self.prompts, self.prompt_file, self.requests)
-        tokenizer = tokenizer_of(model)
+        tokenizer = text_codec(model)
         return [Request(f"r{i}", tokenizer.encode(t), self.sampling) for i, t in enumerate(texts)]
 
     def make_config(self, model: Model, requests: list[Request]) -> SchedulerConfig:
@@ -79,15 +88,15 @@ class Options:
         Rows of the page table are as long as the longest request, because real models pay for
         it; a request beyond the model's context is refused, and named, by the scheduler.
         """
-        longest = max(request.max_device_len for request in requests)
-        pages = [-(-request.max_device_len // self.page_size) for request in requests]
+        lengths = [min(request.max_device_len, model.context_len) for request in requests]
+        pages = [-(-length // self.page_size) for length in lengths]
         room = sum(sorted(pages)[-self.max_running :])
         return SchedulerConfig(
             num_pages=room if self.pool is None else max(1, self.pool // self.page_size),
             page_size=self.page_size,
-            max_running_requests=self.max_running,
+            max_running_requests=min(self.max_running, len(requests)),
             chunk_size=self.chunk,
-            context_len=min(longest, model.context_len),
+            context_len=max(lengths),
         )
 
     def cost(self) -> CostModel:
@@ -103,6 +112,18 @@ def flag(name: str) -> str:
     return name.replace("_", "-")
 
 
-def tokenizer_of(model: Model) -> Tokenizer:
-    """The model's tokenizer; a model without one reads and writes UTF-8 bytes."""
-    return model.tokenizer or ByteTokenizer()
+def text_codec(model: Model) -> TextCodec:
+    """What turns prompts into the model's tokens; the hash model reads UTF-8 bytes.
+
+    Raises:
+        ValueError: the model came without a tokenizer.
+    """
+    if model.tokenizer is None and model.name != "hash":
+        raise ValueError(f"model {model.name!r} has no tokenizer.json, so it can't read prompts.")
+    codec: TextCodec = model.tokenizer or ByteTokenizer()
+    return codec
+
+
+def overlapped_loop(device: str) -> str:
+    """The loop that overlaps on a device, unless told otherwise."""
+    return "mlx_async" if device == "mlx" else "overlap"

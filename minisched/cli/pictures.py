@@ -13,7 +13,11 @@ from ..export.svg import to_svg
 
 
 def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
-    """The page, the picture, and for each loop its diagrams and its Chrome trace."""
+    """The page, the picture, and for each loop its diagrams and its Chrome trace.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
     traces = [run.trace for run in comparison.runs]
     files = {"compare.html": to_html(traces, comparison.reports), "compare.svg": to_svg(traces)}
     for report, trace in zip(comparison.reports, traces, strict=True):
@@ -22,5 +26,8 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
             files[f"{trace.loop}_sequence.puml"] = to_sequence(trace)
         files[f"{trace.loop}.trace.json"] = to_chrome(trace)
     for name, text in files.items():
-        (out / name).write_text(text, encoding="utf-8")
+        try:
+            (out / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"{out / name} can't be written: {error.strerror}.") from error
     return [out / name for name in files]

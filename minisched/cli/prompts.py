@@ -36,5 +36,8 @@ def read_prompts(texts: list[str], file: Path | None, count: int | None) -> list
         prompts += [line for line in lines if line.strip()]
         if not prompts:
             raise ValueError(f"--prompts {file} holds no prompt; it needs one a line.")
+    for text in prompts:
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"--prompt {text!r} is not UTF-8 text.")
     prompts = prompts or list(BUILT_IN)
     return [prompts[index % len(prompts)] for index in range(count or len(prompts))]

@@ -32,7 +32,7 @@ def print_report(console: Console, comparison: Comparison) -> None:
     console.print(table)
     serial, rest = comparison.reports[0], comparison.reports[1:]
     console.print(f"[bold]{verdict(comparison)}[/bold]", highlight=False)
-    for report in rest if serial.steps else ():
+    for report in rest if serial.tokens else ():
         console.print(reason(comparison, serial, report), highlight=False)
 
 
@@ -54,22 +54,36 @@ def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
 
 def verdict(comparison: Comparison) -> str:
     """One sentence: identical, or where not."""
-    if comparison.identical:
-        others = ", ".join(run.loop for run in comparison.runs[1:]) or "no other loop"
-        return f"Identical: {others} gave every request the same tokens as serial."
-    return "Not identical. " + ". ".join(map(str, comparison.differences)) + "."
+    if not comparison.reports[0].tokens:
+        return "No request gave a token, so there is nothing to compare."
+    if not comparison.identical:
+        return "Not identical. " + ". ".join(map(str, comparison.differences)) + "."
+    others = ", ".join(run.loop for run in comparison.runs[1:])
+    if not others:
+        return "Only serial ran, so there is nothing to compare."
+    return f"Identical: {others} gave every request the same tokens as serial."
 
 
 def reason(comparison: Comparison, serial: OverlapReport, report: OverlapReport) -> str:
-    """One sentence on where the time went."""
-    return (
+    """One sentence on where the time went; on a wall clock a second one on what not to believe."""
+    start = (
         f"{report.loop} takes {milliseconds(report.makespan_ns)} instead of "
         f"{milliseconds(serial.makespan_ns)} ({comparison.speedup[report.loop]:.2f} x; "
         f"hiding everything would give {comparison.ideal:.2f} x): "
-        f"{milliseconds(report.host_hidden_ns)} of the host's "
-        f"{milliseconds(report.host_busy_ns)} of work now run while the device is busy, so the "
-        f"device works {report.device_busy_percent:.0f} % of the time instead of "
-        f"{serial.device_busy_percent:.0f} %."
+    )
+    busy = (
+        f"the device works {report.device_busy_percent:.0f} % of the time instead of "
+        f"{serial.device_busy_percent:.0f} %"
+    )
+    if comparison.runs[0].trace.clock == "wall":
+        return (
+            f"{start}{busy}, and was busy for {milliseconds(report.device_busy_ns)} instead of "
+            f"{milliseconds(serial.device_busy_ns)}. These are single runs, and the host's times "
+            "include its waiting for the interpreter lock; minisched bench repeats and interleaves."
+        )
+    return (
+        f"{start}{milliseconds(report.host_hidden_ns)} of the host's "
+        f"{milliseconds(report.host_busy_ns)} of work now run while the device is busy, so {busy}."
     )
 
 

@@ -47,8 +47,11 @@ class Transcript:
 
 @contextmanager
 def streaming(console: Console, transcript: Transcript) -> Iterator[None]:
-    """Keep the transcript on show; where nobody watches, it is printed once at the end."""
-    with Live(transcript, console=console, refresh_per_second=12):
-        yield
-    if not console.is_terminal:
-        console.print()  # the last frame ends without a newline there
+    """Keep the transcript on show; where nobody watches, print it once, at the end, unwrapped."""
+    if console.is_terminal:
+        with Live(transcript, console=console, refresh_per_second=12):
+            yield
+        return
+    yield
+    for rid, text in transcript.said.items():
+        console.print(Text(f"{rid}: {text} ({transcript.ended[rid]})"), soft_wrap=True)

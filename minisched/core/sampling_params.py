@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+COLDEST = 1e-3  # a lower temperature is greedy but for rounding, and divides logits to infinity
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class SamplingParams:
         """One sentence on what is wrong with these options, or None."""
         if self.max_new_tokens <= 0:
             return f"max_new_tokens is {self.max_new_tokens}, but it must be at least 1."
-        if self.temperature < 0.0:
-            return f"temperature is {self.temperature}, but it must be 0 (greedy) or more."
+        if self.temperature != 0.0 and not COLDEST <= self.temperature < math.inf:
+            return f"temperature is {self.temperature}, but it must be 0 or from {COLDEST} on."
         if self.top_k != -1 and self.top_k < 1:
             return f"top_k is {self.top_k}, but it must be at least 1, or -1 for no limit."
         if not 0.0 < self.top_p <= 1.0:

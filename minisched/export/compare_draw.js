@@ -84,7 +84,7 @@ function drawSlice(pen, slice, top, scale, colours) {
     pen.setLineDash([]);
   } else {
     pen.fillStyle = fill;
-    pen.fillRect(x, y, width > 3 ? width - 0.7 : Math.max(width, 0.3), BOX);
+    pen.fillRect(x, y, width > 3 ? width - 0.7 : Math.max(width, 1), BOX);
   }
   const ink = slice.phase === "wait" ? css("faint") : text;
   const full = slice.step ? `${slice.phase} ${slice.step}` : slice.phase;
@@ -176,7 +176,8 @@ function drawEnd(pen, run, scale, height) {
   pen.stroke();
   pen.setLineDash([]);
   const words = `ends at ${ms(run.end)} ms`, room = pen.measureText(words).width;
-  const left = x + 8 + room < scale.right ? x + 6 : x - 6 - room;
+  const left = x + 6;
+  if (left + room > scale.right) return; // the heading says it too
   pen.fillStyle = css("paper");
   pen.fillRect(left - 3, LANE / 2 - 7, room + 6, 14);
   pen.fillStyle = css("ink");

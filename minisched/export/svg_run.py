@@ -96,7 +96,8 @@ def _box(frame: Frame, box: Box) -> str:
     about += [item.mode, " ".join(item.rids)] if item.rids else []
     size = "box" if width > 4 else "thin"
     drawn = (
-        f'<rect class="{size} {kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BOX}" '
+        f'<rect class="{size} {kind}" x="{x:.1f}" y="{y:.1f}" width="{max(1, width):.1f}" '
+        f'height="{BOX}" '
         f'rx="2" data-id="{item.id}" data-start="{item.start}" data-end="{item.end}">'
         f"<title>{escape(', '.join(about))}</title></rect>"
     )

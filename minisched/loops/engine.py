@@ -48,7 +48,9 @@ class Engine:
         return batch
 
     def chain(self, batch: Batch) -> Batch | None:
-        """Let the scheduler commit the same rows once more, if that can be."""
+        """Let the scheduler commit the same rows once more; a no costs no time."""
+        if not self.scheduler.can_chain(batch):
+            return None
         with self.device.host("schedule", self.cost.host.get("schedule", 0)):
             chained = self.scheduler.chain(batch)
         self._count()

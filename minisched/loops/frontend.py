@@ -30,7 +30,8 @@ class Frontend:
         self.on_output = on_output
 
     def push(self, request: Request) -> None:
-        """Send one more request; it arrives at once."""
+        """Send one more request; it arrives at once, whatever its arrival time."""
+        request.arrival_time = 0
         self.inbox.insert(0, request)
 
     def abort(self, rid: str) -> None:
@@ -43,11 +44,12 @@ class Frontend:
 
     def take(self, now: int) -> Arrived:
         """Everything that has arrived by ``now``."""
-        arrived = [req for req in self.inbox if self.interrupted or req.arrival_time <= now]
-        self.inbox = self.inbox[len(arrived) :]
+        interrupted = self.interrupted  # read once: a signal may set it at any moment
+        arrived = [req for req in self.inbox if interrupted or req.arrival_time <= now]
+        self.inbox = self.inbox[len(arrived) :]  # the inbox is ordered, so they came first
         self.sent += [req.rid for req in arrived]
         aborts, self.aborts = self.aborts, []
-        if self.interrupted:
+        if interrupted:
             aborts, self.sent = self.sent, []
         return Arrived(arrived, aborts)
 

@@ -34,7 +34,10 @@ class Run:
     @property
     def outputs(self) -> dict[str, list[int]]:
         """Tokens by request id."""
-        return {req.rid: req.output_ids for req in self.requests}
+        outputs: dict[str, list[int]] = {}
+        for req in self.requests:  # of two with one id, only the first one ran
+            outputs.setdefault(req.rid, req.output_ids)
+        return outputs
 
     @property
     def errors(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ from .req_to_token import ReqToTokenPool
 
 
 class LeasePool:
-    """Opens leases, lets them grow, and takes them back when nobody can touch them any more.
+    """Lets leases grow, and takes them back when nobody can touch them any more.
 
     The originals free at the finish, at once, and rely on the order of the stream (a later write
     comes after the zombie's). Here a lease waits for the steps that name it, so that the rule is

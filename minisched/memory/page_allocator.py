@@ -9,8 +9,8 @@ from .req_to_token import OwnershipError
 class PageAllocator:
     """A free list of pages (SGLang ``mem_cache/allocator.py``, mini-sglang ``scheduler/cache.py``).
 
-    A page is ``page_size`` KV slots in a row. Page 0 is padding: rows that only fill up a batch
-    write there, so it is never handed out.
+    A page is ``page_size`` KV slots in a row. Page 0 is never handed out, so that KV slot 0 can
+    stand for nobody's (SGLang keeps it for padding).
     """
 
     def __init__(self, num_pages: int, page_size: int = 1) -> None:

@@ -6,46 +6,21 @@ published forms differ only in who gets which slot.
 
 from __future__ import annotations
 
-from ..core import Batch, Row
+from ..core import Batch
 from ..devices.base import Array, Device
 
 
-class FutureMapRing:
-    """The ring (SGLang ``managers/overlap_utils.py`` before #25862).
+class FutureMap:
+    """What both forms share: the buffer, and the two published lines that use it.
 
-    Each batch takes the next ``num_reqs`` future slots. The counter wraps at ``limit`` =
-    3 x ``max_running_requests``; the buffer has 5 x, so that the slots of one batch never wrap.
-    Nothing bounds how long a placeholder waits to be read, so enough launches can lap it
-    (#13713, sglang-jax #1487). Using the host's value as soon as there is one is what keeps this
-    ring safe.
+    Cell 0 stands for "known already": it is read, and thrown away, for every id that is a token.
     """
 
     run_ahead = True
 
-    def __init__(self, device: Device, max_running_requests: int) -> None:
+    def __init__(self, device: Device, size: int) -> None:
         self.xp = device.xp
-        self.recorder = device.recorder
-        self.future_ct = 0
-        self.future_limit = 3 * max_running_requests
-        self.token_ids_map = device.memory("future map", 5 * max_running_requests + 1)
-        self.slot_of: dict[str, int] = {}  # the future slot of each request's newest token
-
-    def alloc_future_indices(self, num_reqs: int) -> range:
-        """Future slots for a batch: ``num_reqs`` in a row, never 0."""
-        start = self.future_ct + 1
-        self.future_ct = (self.future_ct + num_reqs) % self.future_limit
-        return range(start, start + num_reqs)
-
-    def bind(self, batch: Batch, previous: Batch | None) -> tuple[list[int], list[int]]:
-        """Unknown ids become minus their future slot; every row gets a new slot."""
-        ids = [self._id(row, token) for row in batch.rows for token in row.ids]
-        indices = list(self.alloc_future_indices(len(batch.rows)))
-        self.slot_of.update(zip(batch.rids, indices, strict=True))
-        self.recorder.counter("future slots", self.future_ct)
-        return ids, indices
-
-    def _id(self, row: Row, token: int | None) -> int:
-        return -self.slot_of[row.req.rid] if token is None else token
+        self.token_ids_map = device.memory("future map", size)
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """Real tokens in place of the placeholders."""
@@ -65,21 +40,54 @@ class FutureMapRing:
         self.token_ids_map[indices] = tokens
 
 
-class FutureMapPool(FutureMapRing):
-    """The pool-indexed form that replaced the ring (SGLang #25862).
+class FutureMapRing(FutureMap):
+    """The ring (SGLang ``managers/overlap_utils.py`` before #25862).
 
-    A request's future slot is its row in the request table: nothing to allocate, nothing to lap.
-    Row 0 is padding.
+    Each batch takes the next ``num_reqs`` future slots. The counter wraps at ``limit`` =
+    3 x ``max_running_requests``; the buffer has 5 x, so that the slots of one batch never wrap.
+    Nothing bounds how long a placeholder waits to be read, so enough launches can lap it
+    (#13713, sglang-jax #1487). Using the host's value as soon as there is one is what keeps this
+    ring safe.
     """
 
     def __init__(self, device: Device, max_running_requests: int) -> None:
-        super().__init__(device, max_running_requests)
-        self.token_ids_map = device.memory("future map", max_running_requests + 1)
+        super().__init__(device, 5 * max_running_requests + 1)
+        self.recorder = device.recorder
+        self.future_ct = 0
+        self.future_limit = 3 * max_running_requests
+        self.slot_of: dict[str, int] = {}  # the future slot of each request's newest token
+
+    def alloc_future_indices(self, num_reqs: int) -> range:
+        """Future slots for a batch: ``num_reqs`` in a row, never 0."""
+        start = self.future_ct + 1
+        self.future_ct = (self.future_ct + num_reqs) % self.future_limit
+        return range(start, start + num_reqs)
+
+    def bind(self, batch: Batch, previous: Batch | None) -> tuple[list[int], list[int]]:
+        """Unknown ids become minus their future slot; every row gets a new slot."""
+        ids = [
+            -self.slot_of[row.req.rid] if token is None else token
+            for row in batch.rows
+            for token in row.ids
+        ]
+        indices = list(self.alloc_future_indices(len(batch.rows)))
+        self.slot_of.update(zip(batch.rids, indices, strict=True))
+        self.recorder.counter("future slots", self.future_ct)
+        return ids, indices
+
+
+class FutureMapPool(FutureMap):
+    """The pool-indexed form that replaced the ring (SGLang #25862).
+
+    A request's future slot is its row in the request table: nothing to allocate, nothing to lap.
+    """
+
+    def __init__(self, device: Device, max_running_requests: int) -> None:
+        super().__init__(device, max_running_requests + 1)
 
     def bind(self, batch: Batch, previous: Batch | None) -> tuple[list[int], list[int]]:
         """Unknown ids become minus their row; the destination is the row."""
-        ids = [self._id(row, token) for row in batch.rows for token in row.ids]
+        ids = [
+            -row.lease.row if token is None else token for row in batch.rows for token in row.ids
+        ]
         return ids, [row.lease.row for row in batch.rows]
-
-    def _id(self, row: Row, token: int | None) -> int:
-        return -row.lease.row if token is None else token

@@ -92,20 +92,24 @@ class Scheduler:
             raise SchedulerStuck(f"nothing can run, yet {len(self.live)} requests are not done")
         return NoBatch.WAIT
 
-    def chain(self, batch: Batch) -> Batch | None:
-        """Commit the rows of a decode batch once more, without scheduling; None if that can't be.
+    def can_chain(self, batch: Batch) -> bool:
+        """Whether ``batch`` may be committed once more as it is, without scheduling.
 
-        The composition must still be right: nobody waits, nobody ended, every row may run and
-        has room (SGLang ``hardware_backend/mlx/scheduler_mixin.py``, chain conditions).
+        It is a decode batch whose composition is still right: nobody waits, nobody ended, every
+        row may run and has room (SGLang ``hardware_backend/mlx/scheduler_mixin.py``).
         """
         reqs = [row.req for row in batch.rows]
         if batch.mode is not ForwardMode.DECODE or self.prefill.pending_list:
-            return None
+            return False
         if self.prefill.chunked_req or set(reqs) != self.decode.running_reqs:
+            return False
+        return all(map(self.decode.may_run, reqs)) and self.retraction.pages_short(reqs) <= 0
+
+    def chain(self, batch: Batch) -> Batch | None:
+        """Commit the rows of a decode batch once more; None where ``can_chain`` says no."""
+        if not self.can_chain(batch):
             return None
-        if not all(map(self.decode.may_run, reqs)) or self.retraction.pages_short(reqs) > 0:
-            return None
-        return self._commit(ForwardMode.DECODE, [(req, 1) for req in reqs])
+        return self._commit(ForwardMode.DECODE, [(row.req, 1) for row in batch.rows])
 
     def _commit(self, mode: ForwardMode, work: Sequence[tuple[Request, int]]) -> Batch:
         self.step += 1

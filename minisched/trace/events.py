@@ -42,8 +42,9 @@ class Edge:
 
     ``kind`` is one of: ``launch`` (host launch to the op's run, which on a wall clock may start
     while the rest of the step is still being launched), ``copy`` (run to copy),
-    ``result`` (copy to process), ``token`` (sample to the next step that consumes the token:
-    its forward where the token stays on the device, its prepare where it went over the host).
+    ``result`` (copy to process), ``token`` (to the step that consumes the token: from sample to
+    its forward where the token stays on the device, from process to its prepare where it went
+    over the host).
     """
 
     src: int
@@ -62,7 +63,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment worth a flag: a wasted row, a retraction, a synchronization, a cleared cache."""
+    """A moment worth a flag: a wasted row, a retraction, a cleared cache."""
 
     name: str
     time: int
