@@ -1,4 +1,4 @@
-"""The host's lists of what memory is whose. The radix cache will live beside them."""
+"""The host's lists of what memory is whose; ``radix_cache.py`` is not used by the scheduler yet."""
 
 from .lease_pool import LeasePool
 from .page_allocator import PageAllocator

@@ -1,0 +1,158 @@
+"""The prefix cache: a radix tree from tokens to the pages that hold their KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .eviction import POLICIES, EvictableLeaves
+from .radix_edge import Edge
+from .radix_node import TreeNode
+
+
+class Match(NamedTuple):
+    """The longest cached prefix."""
+
+    node: TreeNode  # where it ends: lock it before anything can be evicted
+    pages: list[int]  # [num_pages] page ids, in order
+
+
+class Insertion(NamedTuple):
+    """What became of pages that were offered to the tree."""
+
+    node: TreeNode  # where the inserted prefix ends
+    num_cached_pages: int  # leading pages it had already: their duplicates stay the caller's
+
+
+class RadixCache:
+    """A radix tree over pages (SGLang ``mem_cache/radix_cache.py``, mini-sglang ``kvcache/``).
+
+    Only whole pages enter, as a page that is still being written can't be shared. Pages on the
+    path of a lock are *protected*, others *evictable*; all sizes are in pages.
+
+    Raises:
+        ValueError: ``page_size`` is below 1, or there is no such ``policy``.
+    """
+
+    def __init__(self, page_size: int = 1, policy: str = "lru") -> None:
+        if page_size < 1:
+            raise ValueError(f"page_size is {page_size}; it must be at least 1")
+        if policy not in POLICIES:
+            raise ValueError(f"no eviction policy {policy!r}; there are {', '.join(POLICIES)}")
+        self.page_size = page_size
+        self.policy = policy
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything. The pages are the caller's to take back."""
+        self.clock = 0  # logical: how many walks there were
+        self.root_node = TreeNode(None, Edge((), (), self.page_size), 0, 0, lock_ref=1)
+        self.evictable_leaves = EvictableLeaves(POLICIES[self.policy])
+        self.evictable_size = 0
+        self.protected_size = 0
+
+    @property
+    def total_size(self) -> int:
+        """Pages in the tree."""
+        return self.evictable_size + self.protected_size
+
+    def match_prefix(self, tokens: Sequence[int]) -> Match:
+        """The longest prefix of ``tokens`` in the tree, in whole pages.
+
+        The caller leaves out a prompt's last token: something has to be computed to sample from.
+        """
+        return self._walk(tokens, hits=0)
+
+    def insert(self, tokens: Sequence[int], pages: Sequence[int]) -> Insertion:
+        """Give the tree the pages of ``tokens`` that it lacks.
+
+        ``pages`` lists the page ids in order. Duplicates of what the tree had before stay the
+        caller's, and so does a last page that the tokens fill only in part.
+
+        Raises:
+            ValueError: there are fewer page ids than whole pages of tokens.
+        """
+        size, num_pages = self.page_size, len(tokens) // self.page_size
+        if len(pages) < num_pages:
+            raise ValueError(f"{num_pages} whole pages of tokens came with {len(pages)} page ids")
+        node, cached = self._walk(tokens, hits=1)
+        if (num_cached := len(cached)) < num_pages:
+            new_tokens = tokens[num_cached * size : num_pages * size]
+            node = self._add_leaf(node, Edge(new_tokens, pages[num_cached:num_pages], size))
+        return Insertion(node, num_cached)
+
+    def inc_lock_ref(self, node: TreeNode) -> None:
+        """Keep the prefix that ends at ``node`` from being evicted.
+
+        Raises:
+            ValueError: ``node`` was evicted.
+        """
+        for above in self._path(node):
+            if above.lock_ref == 0:
+                self.evictable_size -= above.edge.num_pages
+                self.protected_size += above.edge.num_pages
+            above.lock_ref += 1
+
+    def dec_lock_ref(self, node: TreeNode) -> None:
+        """Take one ``inc_lock_ref`` back.
+
+        Raises:
+            ValueError: no lock is held on ``node``.
+        """
+        path = self._path(node)
+        if not node.lock_ref:
+            raise ValueError("dec_lock_ref on a node whose lock_ref is 0; it must be at least 1")
+        for above in path:
+            above.lock_ref -= 1
+            if above.lock_ref == 0:
+                self.evictable_size += above.edge.num_pages
+                self.protected_size -= above.edge.num_pages
+        self.evictable_leaves.add(node)
+
+    def evict(self, num_pages: int) -> list[int]:
+        """Give back at least ``num_pages`` page ids, or all that are evictable if those are fewer.
+
+        Leaves go whole, so it may be more. A parent that becomes an unlocked leaf is next in line.
+        """
+        evicted: list[int] = []
+        while len(evicted) < num_pages and (leaf := self.evictable_leaves.pop()):
+            evicted += leaf.edge.page_ids
+            self.evictable_size -= leaf.edge.num_pages
+            self.evictable_leaves.add(leaf.remove())
+        return evicted
+
+    def _walk(self, tokens: Sequence[int], hits: int) -> Match:
+        """Follow ``tokens`` down, split where they part from an edge, and refresh the path.
+
+        The part that is split off below was not used now, so it keeps its time (mini-sglang #124).
+        Only insertions count as hits (SGLang #18843): a waiting request matches at every step.
+        """
+        self.clock += 1
+        node, at, size = self.root_node, 0, self.page_size
+        pages: list[int] = []
+        while child := node.children.get(tuple(tokens[at : at + size])):
+            shared = child.edge.shared_pages(tokens, at)
+            node = child if shared == child.edge.num_pages else child.split(shared)
+            node.last_access_time = self.clock
+            node.hit_count += hits
+            pages += node.edge.page_ids
+            at += shared * size
+        return Match(node, pages)
+
+    def _add_leaf(self, parent: TreeNode, edge: Edge) -> TreeNode:
+        """Hang new pages on a node."""
+        leaf = TreeNode(parent, edge, self.clock, self.clock)
+        parent.add_child(leaf)
+        self.evictable_size += edge.num_pages
+        self.evictable_leaves.add(leaf)
+        return leaf
+
+    def _path(self, node: TreeNode) -> list[TreeNode]:
+        """The nodes from ``node`` up, without the root."""
+        path = []
+        while node.parent:
+            path.append(node)
+            node = node.parent
+        if node is not self.root_node:
+            raise ValueError("the node is not in the tree; it was evicted before it was locked")
+        return path
