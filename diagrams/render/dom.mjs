@@ -164,7 +164,7 @@ export function installDom(widths) {
     body: new Element('body'),
     head: new Element('head'),
     currentScript: null,
-    baseURI: 'file:///',
+    baseURI: 'http://localhost/',
   };
   globalThis.XMLSerializer = class {
     serializeToString(node) {

@@ -25,7 +25,8 @@ def read_weights(
     for file in weight_files(directory):
         raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
 
-    def stack(*parts: str) -> Tensor:  # [layers, sum of the output sizes, input size]
+    def stack(*parts: str) -> Tensor:
+        """Matrices of all layers, side by side: [layers, sum of output sizes, input size]."""
         layers = [
             torch.cat([raw.pop(f"model.layers.{index}.{part}.weight") for part in parts])
             for index in range(config.num_hidden_layers)

@@ -16,6 +16,17 @@ from .llama_config import LlamaConfig
 SCALE = {"lm_head": 3.0, "q_proj": 2.0, "k_proj": 2.0}
 
 
+FIXED: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "dtype": "float32",
+}
+
+
 def write_tiny_llama(
     directory: Path,
     seed: int = 0,
@@ -36,9 +47,8 @@ def write_tiny_llama(
     """
     if intermediate % 32:
         raise ValueError(f"intermediate is {intermediate}, not a multiple of 32.")
-    settings: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+    settings = {
+        **FIXED,
         "vocab_size": vocab,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -47,12 +57,7 @@ def write_tiny_llama(
         "head_dim": hidden // heads,
         "intermediate_size": intermediate,
         "max_position_embeddings": context,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "tie_word_embeddings": False,
-        "bos_token_id": None,
         "eos_token_id": eos_id,
-        "dtype": "float32",
     }
     config = LlamaConfig.from_json(settings, {}, where=str(directory))
     directory.mkdir(parents=True, exist_ok=True)
