@@ -254,7 +254,7 @@ def test_ctrl_c_ends_with_one_sentence(command: str, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(4)  # the loop turns; what is asked for would take far longer
+    time.sleep(6)  # the loop turns; what is asked for would take far longer
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=60)
     assert started.returncode == 130
