@@ -18,6 +18,17 @@ from .workloads import VOCAB
 
 BACKENDS = ("sim", "thread", "mlx")
 
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):",
+    "Once upon a time",
+    "Water boils at",
+    "The three primary colours are",
+    "Dear Sir or Madam,",
+    "2 + 2 =",
+    "To make bread you need",
+]
+
 EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
 EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
 

@@ -23,7 +23,7 @@ from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_LOOP, check_no_thread_left, check_trace, named, some_requests
+from .backends import EVERY_LOOP, PROMPTS, check_no_thread_left, check_trace, named, some_requests
 from .laws import check_ends, check_leaks, play
 from .workloads import VOCAB, Workload, params
 
@@ -258,17 +258,6 @@ def test_an_error_of_the_loop_leaves_no_thread(no_device_left_open: None) -> Non
 
 
 # -- a real model ------------------------------------------------------------------------------
-
-PROMPTS = [
-    "The capital of France is",
-    "def fibonacci(n):",
-    "Once upon a time",
-    "Water boils at",
-    "The three primary colours are",
-    "Dear Sir or Madam,",
-    "2 + 2 =",
-    "To make bread you need",
-]
 
 
 @pytest.mark.weights

@@ -28,7 +28,7 @@ from minisched.models.llama_torch import DTYPES, LlamaTorch
 from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_LOOP, check_no_thread_left, check_trace, some_requests
+from .backends import EVERY_LOOP, PROMPTS, check_no_thread_left, check_trace, some_requests
 from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play
 from .workloads import VOCAB, Workload, params, workloads
 
@@ -408,17 +408,6 @@ def test_a_llama_on_cuda_says_the_same_in_every_loop(tiny_llama: Path) -> None:
 
 
 # -- a real model ------------------------------------------------------------------------------
-
-PROMPTS = [
-    "The capital of France is",
-    "def fibonacci(n):",
-    "Once upon a time",
-    "Water boils at",
-    "The three primary colours are",
-    "Dear Sir or Madam,",
-    "2 + 2 =",
-    "To make bread you need",
-]
 
 
 @pytest.mark.weights

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from ..loops.registry import find_loop
 from .options import Options, overlapped_loop
 from .pictures import write_pictures
 from .progress import token_progress
-from .report import as_json, print_report
+from .report import as_json, print_errors, print_report
 
 DIFFERENT, BAD_INPUT = 1, 2  # exit codes
 
@@ -56,8 +55,7 @@ def run_compare(
 
 def exit_code(comparison: Comparison) -> int:
     """Says on stderr which requests ended badly, and what that means for the exit code."""
-    for rid, error in comparison.errors.items():
-        print(f"request {rid}: {error}", file=sys.stderr)
+    print_errors(comparison.errors)
     if not comparison.identical:
         return DIFFERENT
     return BAD_INPUT if comparison.errors else 0

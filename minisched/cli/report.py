@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -85,6 +87,12 @@ def reason(comparison: Comparison, serial: OverlapReport, report: OverlapReport)
         f"{start}{milliseconds(report.host_hidden_ns)} of the host's "
         f"{milliseconds(report.host_busy_ns)} of work now run while the device is busy, so {busy}."
     )
+
+
+def print_errors(errors: Mapping[str, str]) -> None:
+    """Say on stderr which requests ended badly, and why."""
+    for rid, error in errors.items():
+        print(f"request {rid}: {error}", file=sys.stderr)
 
 
 def milliseconds(nanoseconds: int) -> str:

@@ -12,7 +12,7 @@ from ..devices.registry import open_device
 from ..loops.registry import find_loop
 from ..loops.run import Run, run_loop
 from .options import Options
-from .report import milliseconds
+from .report import milliseconds, print_errors
 from .stream import Transcript, streaming
 
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
@@ -45,8 +45,7 @@ def run_run(options: Options, loop: str, as_json_only: bool) -> int:
 
 def exit_code(run: Run) -> int:
     """Says on stderr which requests ended badly, and what that means for the exit code."""
-    for rid, error in run.errors.items():
-        print(f"request {rid}: {error}", file=sys.stderr)
+    print_errors(run.errors)
     if run.interrupted:
         print("interrupted; every request was ended and its memory given back", file=sys.stderr)
         return INTERRUPTED

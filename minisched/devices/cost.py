@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 
-HOST_PHASES = ("receive", "schedule", "prepare", "launch", "process", "output")
-
 
 @dataclass(frozen=True)
 class CostModel:
