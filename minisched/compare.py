@@ -86,7 +86,13 @@ def compare(
 
 def fresh(request: Request) -> Request:
     """The same request, not yet run."""
-    return Request(request.rid, request.prompt, request.params, request.arrival_time)
+    return Request(
+        request.rid,
+        request.prompt,
+        request.params,
+        request.arrival_time,
+        priority=request.priority,
+    )
 
 
 def run_to_end(

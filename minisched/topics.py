@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 TOPICS = {  # topic -> the folder of its code
+    "radix_cache": "memory",
+    "schedule_policy": "policy",
     "prefill": "policy",
     "decode": "policy",
+    "retraction": "policy",
+    "mixed_chunk": "policy",
+    "unified": "policy",
     "future_map": "relay",
     "serial": "loops",
     "overlap": "loops",

@@ -10,14 +10,20 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+import minisched.cli.run
 import minisched.compare
-from minisched.cli.app import main
+from minisched.cli.app import app, main
+from minisched.cli.scheduler_options import SchedulerOptions
 from minisched.loops.run import Run, run_loop
+from minisched.scheduler import SchedulerConfig
+from minisched.scheduler.presets import PRESETS
 
 RUN_FIELDS = {
     "loop",
@@ -126,19 +132,12 @@ def test_a_difference_is_exit_code_1_and_says_where(
         ("fetch gpt9", "'gpt9'"),
         ("compare --requests 0", "--requests is 0, but it must be at least 1."),
         ("compare --requests many", "'--requests'"),
-        ("compare --chunk 0", "--chunk is 0, but it must be at least 1."),
-        ("compare --page-size -1", "--page-size is -1, but it must be at least 1."),
-        ("compare --pool 0", "--pool is 0, but it must be at least 1."),
         ("compare --max-new-tokens 0", "--max-new-tokens is 0, but it must be at least 1."),
         ("compare --temperature -1", "--temperature is -1.0, but it must be 0 or from 0.001 on."),
         ("compare --top-p 2", "--top-p is 2.0"),
         ("compare --host-work -1", "--host-work is -1.0, but it must be between 0 and 60000."),
         ("compare --host-work inf", "--host-work is inf, but it must be between 0 and 60000."),
         ("compare --temperature nan", "--temperature is nan, but it must be 0 or from 0.001 on."),
-        (
-            "compare --pool 5 --page-size 16",
-            "--pool is 5, but it must hold at least one page of 16.",
-        ),
         ("compare --tokens", "--tokens adds to --json, so it needs --json."),
         ("run --loop serial --loop overlap", "--loop was given 2 times, but run takes exactly one"),
         ("bench hidden --device sim", "bench measures real time, which --device sim has none of."),
@@ -147,8 +146,9 @@ def test_a_difference_is_exit_code_1_and_says_where(
         ("compare --loops ''", "unknown loop ''"),
         ("compare --prompts missing.txt", "--prompts missing.txt can't be read: No such file"),
         ("compare --frobnicate", "No such option: --frobnicate"),
-        ("bench nothing", "unknown part 'nothing'; the parts are hidden, generation."),
+        ("bench nothing", "unknown part 'nothing'; the parts are hidden, generation, scheduler."),
         ("bench hidden --model hash --repeat 0", "--repeat is 0, but it must be at least 1."),
+        ("replay missing.jsonl --chunk 0", "--chunked-prefill-size is 0, but it must be at least"),
         ("nonsense", "No such command 'nonsense'."),
     ],
 )
@@ -162,6 +162,197 @@ def test_a_bad_option_stops_before_anything_runs(
     assert not list(tmp_path.iterdir()), "nothing was written"
 
 
+CHUNK_LIMIT = "but it must be at least 1, or -1 for no limit."
+AT_LEAST_1 = "but it must be at least 1."
+
+
+@pytest.mark.parametrize("command", ["compare", "run"])
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--chunked-prefill-size 0", f"--chunked-prefill-size is 0, {CHUNK_LIMIT}"),
+        ("--chunk -2", f"--chunked-prefill-size is -2, {CHUNK_LIMIT}"),
+        (
+            "--chunk 100 --page-size 16",
+            "--chunked-prefill-size is 100, but it must be a multiple of the page size, 16",
+        ),
+        (
+            "--enable-mixed-chunk --chunk -1",
+            "--enable-mixed-chunk needs chunks, but --chunked-prefill-size is -1 (no limit).",
+        ),
+        ("--max-prefill-tokens 0", f"--max-prefill-tokens is 0, {AT_LEAST_1}"),
+        ("--max-running-requests 0", f"--max-running-requests is 0, {AT_LEAST_1}"),
+        ("--cuda-graph-max-bs -1", "--cuda-graph-max-bs is -1, but it must be at least 0."),
+        ("--page-size -1", f"--page-size is -1, {AT_LEAST_1}"),
+        ("--kv-tokens 0", "--kv-tokens is 0, but it must be at least one page of 1."),
+        (
+            "--kv-tokens 5 --page-size 16",
+            "--kv-tokens is 5, but it must be at least one page of 16.",
+        ),
+        (
+            "--schedule-policy nice",
+            "--schedule-policy is 'nice', but it must be one of fcfs, lof, random, priority, lpm,",
+        ),
+        (
+            "--priority-scheduling-preemption-threshold -1",
+            "--priority-scheduling-preemption-threshold is -1, but it must be at least 0.",
+        ),
+        (
+            "--schedule-conservativeness -0.5",
+            "--schedule-conservativeness is -0.5, but it must be at least 0.",
+        ),
+        (
+            "--schedule-conservativeness nan",
+            "--schedule-conservativeness is nan, but it must be at least 0.",
+        ),
+        ("--random-seed x", "Invalid value for '--random-seed'"),
+        (
+            "--run-first nobody",
+            "--run-first is 'nobody', but it must be one of prefill, decode, unified.",
+        ),
+        (
+            "--radix-eviction-policy mru",
+            "--radix-eviction-policy is 'mru', but it must be one of lru, lfu, fifo.",
+        ),
+        ("--kv-tokens 100000000000", "more than 16777216 cells; lower --kv-tokens, "),
+        ("--page-size 100000000000", "--page-size or --max-running-requests."),
+        ("--max-running-requests 10000000", "the page table would have more than 16777216 cells"),
+        ("--preset 8088", "--preset is '8088', but it must be one of t4, rtx4090,"),
+        ("--preset 0GiB", "--preset is '0GiB', but it must be one of"),
+        ("--preset rtx4090 --page-size 48", "--chunked-prefill-size is 2048, but it must be a"),
+        ("--priority high", "Invalid value for '--priority'"),
+        ("--disable-radix-cache yes", "yes"),
+        ("--pool 100", "No such option: --pool"),
+    ],
+)
+def test_a_bad_setting_of_the_scheduler(
+    cli: Any, tmp_path: Path, command: str, option: str, sentence: str
+) -> None:
+    test_a_bad_option_stops_before_anything_runs(
+        cli, tmp_path, pytest.MonkeyPatch(), f"{command} {option}", sentence
+    )
+
+
+GOOD = {
+    "--chunked-prefill-size 64": {"chunked_prefill_size": 64},
+    "--chunk -1": {"chunked_prefill_size": -1},
+    "--enable-mixed-chunk": {"enable_mixed_chunk": True},
+    "--max-prefill-tokens 20": {"max_prefill_tokens": 20},
+    "--max-running-requests 2": {"max_running_requests": 2},
+    "--cuda-graph-max-bs 2": {"cuda_graph_max_bs": 2},
+    "--page-size 16": {"page_size": 16, "chunked_prefill_size": 128},
+    "--page-size 48": {"page_size": 48, "chunked_prefill_size": 144},
+    "--kv-tokens 300": {"kv_tokens": 300},
+    "--schedule-policy lpm": {"schedule_policy": "lpm"},
+    "--priority-scheduling-preemption-threshold 0": {"priority_scheduling_preemption_threshold": 0},
+    "--schedule-conservativeness 0": {"schedule_conservativeness": 0.0},
+    "--random-seed 7": {"random_seed": 7},
+    "--run-first unified": {"run_first": "unified"},
+    "--disable-radix-cache": {"disable_radix_cache": True},
+    "--radix-eviction-policy fifo": {"radix_eviction_policy": "fifo"},
+    "--disable-overlap-schedule": {"disable_overlap_schedule": True},
+    "--preset t4": {"chunked_prefill_size": 2048, "cuda_graph_max_bs": 8},
+    "--preset 4x24GiB": {"chunked_prefill_size": 2048, "cuda_graph_max_bs": 80},
+    "--preset h100 --chunk 512": {"chunked_prefill_size": 512, "cuda_graph_max_bs": 256},
+    "": {"chunked_prefill_size": 128, "max_running_requests": 3, "cuda_graph_max_bs": None},
+}
+
+
+@pytest.mark.parametrize("command", ["compare", "run"])
+@pytest.mark.parametrize(("option", "settings"), GOOD.items())
+def test_a_good_setting_reaches_the_scheduler(
+    cli: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    option: str,
+    settings: dict[str, Any],
+) -> None:
+    seen: list[SchedulerConfig] = []
+
+    def spy(*args: Any, **options: Any) -> Run:
+        run = run_loop(*args, **options)
+        seen.extend(item for item in args if isinstance(item, SchedulerConfig))
+        return run
+
+    monkeypatch.setattr(minisched.compare, "run_loop", spy)
+    monkeypatch.setattr(minisched.cli.run, "run_loop", spy)
+    code, out, err = cli(f"{command} --json --requests 3 --max-new-tokens 4 {option}")
+    result = json.loads(out)
+    assert code == 0 and "Traceback" not in err
+    assert seen and all(settings.items() <= vars(config).items() for config in seen)
+    assert result.get("identical", True) and not result["errors"]
+
+
+def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
+    for_users = {item.name for item in fields(SchedulerConfig)}
+    for_users -= {"context_len", "vocab_size", "eos_ids", "run_ahead", "foresee_length"}
+    assert {item.name for item in fields(SchedulerOptions)} == {*for_users, "preset"}
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for command in ("compare", "run", "replay"):
+        options = {name for param in commands[command].params for name in param.opts}
+        assert {f"--{name.replace('_', '-')}" for name in for_users} <= options
+
+
+def test_priorities_go_round_with_the_prompts(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[int]] = []
+
+    def spy(loop: str, device: Any, model: Any, requests: Any, *rest: Any, **options: Any) -> Run:
+        seen.append([request.priority for request in requests])
+        return run_loop(loop, device, model, requests, *rest, **options)
+
+    monkeypatch.setattr(minisched.compare, "run_loop", spy)
+    line = "compare --json --requests 5 --max-new-tokens 3 --schedule-policy priority"
+    assert cli(f"{line} --priority 1 --priority -7")[0] == 0
+    assert seen == [[1, -7, 1, -7, 1]] * 2
+
+
+def test_without_overlap_only_serial_runs(cli: Any) -> None:
+    code, out, _ = cli("run --disable-overlap-schedule --requests 2 --max-new-tokens 3")
+    assert code == 0 and "steps of the loop serial" in " ".join(out.split())
+    code, out, _ = cli("compare --disable-overlap-schedule --requests 2 --max-new-tokens 3")
+    assert code == 0 and "Only serial ran, so there is nothing to compare." in out
+    for line in ("run --loop overlap", "compare --loops serial,overlap"):
+        code, out, err = cli(f"{line} --disable-overlap-schedule")
+        assert code == 2 and out == ""
+        assert "leaves only serial, but the loop overlap was asked for." in err
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_the_log_goes_to_stderr_in_sglangs_words(cli: Any, command: str) -> None:
+    line = f"{command} --json --requests 3 --max-new-tokens 4 --chunk 32"
+    code, out, err = cli(f"{line} --log")
+    json.loads(out)
+    assert code == 0
+    for grep in ("chunked_prefill_size=32", "Prefill batch. #new-seq: ", "Chunked prefill"):
+        assert grep in err
+    _, again, quiet = cli(line)
+    assert again == out and "Prefill batch" not in quiet
+
+
+@pytest.mark.parametrize("loop", ["serial", "overlap"])
+def test_advice_names_figures_and_targets(cli: Any, loop: str) -> None:
+    line = "--requests 3 --max-new-tokens 4 --advise"
+    code, out, _ = cli(f"run --json --loop {loop} {line}")
+    advice = json.loads(out)["advice"]
+    figures = ["token usage", "running requests", "TTFT", "ITL"]
+    assert code == 0 and [item["name"] for item in advice] == figures
+    assert {item["verdict"] for item in advice} <= {"met", "below", "above"}
+    code, out, _ = cli(f"compare --json --loops {loop} {line}")
+    assert json.loads(out)["advice"][loop] == advice
+    for command in (f"run --loop {loop}", f"compare --loops {loop}"):
+        code, out, _ = cli(f"{command} {line}")
+        assert code == 0 and f"Advice for {loop}" in out and "at most 1000 ms" in out
+
+
+def test_presets_are_listed(cli: Any) -> None:
+    code, out, _ = cli("presets --json")
+    listed = json.loads(out)["presets"]
+    assert code == 0 and [item["name"] for item in listed] == [item.name for item in PRESETS]
+    assert [item["prefill_decode_ratio"] for item in listed][2] == 25.6
+    code, out, _ = cli("presets")
+    assert code == 0 and all(item.name in out for item in PRESETS)
+
+
 def test_empty_and_unreadable_prompt_files(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
@@ -173,7 +364,7 @@ def test_empty_and_unreadable_prompt_files(cli: Any, tmp_path: Path) -> None:
 def test_a_bad_request_is_named_and_the_others_finish(cli: Any, loop: str) -> None:
     code, out, err = cli(
         f"compare --json --tokens --loops {loop} --prompt hello --prompt '' --prompt 'a long one' "
-        "--max-new-tokens 6 --pool 12"
+        "--max-new-tokens 6 --kv-tokens 12"
     )
     result = json.loads(out)
     assert code == 2 and result["identical"]
@@ -222,7 +413,7 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path, device: str, package: s
 
 
 def test_a_request_beyond_all_bounds_costs_nothing(cli: Any) -> None:
-    code, out, err = cli("compare --max-new-tokens 100000000 --max-running 10000000")
+    code, out, err = cli("compare --max-new-tokens 100000000")
     assert code == 2 and "No request gave a token" in out
     assert "together more than the context of 4096 tokens" in err
 
@@ -245,8 +436,8 @@ def test_a_llama_without_a_tokenizer_reads_no_text(cli: Any, tiny_llama: Path) -
 @pytest.mark.parametrize("command", ["compare", "run", "bench hidden --model hash"])
 def test_ctrl_c_ends_with_one_sentence(command: str, tmp_path: Path) -> None:
     """On threads, with a real interrupt: exit code 130, no traceback, nothing hangs."""
-    slow = "" if "bench" in command else "--host-work 200"
-    line = f"{command} --device thread --requests 2 --max-new-tokens 3000 {slow}"
+    options = "" if "bench" in command else "--host-work 200 --log"
+    line = f"{command} --device thread --requests 2 --max-new-tokens 3000 {options}"
     started = subprocess.Popen(
         [sys.executable, "-m", "minisched", *line.split()],
         cwd=tmp_path,
@@ -254,7 +445,12 @@ def test_ctrl_c_ends_with_one_sentence(command: str, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(6)  # the loop turns; what is asked for would take far longer
+    assert started.stderr is not None
+    if options:
+        said = started.stderr.readline()  # the log begins: the loop turns
+        assert "max_running_requests=" in said
+    else:
+        time.sleep(10)  # what is asked for would take far longer
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=60)
     assert started.returncode == 130

@@ -102,7 +102,7 @@ def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
 ) -> None:
     good = Request("good", [1, 2, 3], GOOD)
     bad = Request(bad.rid, bad.prompt, bad.params)
-    config = SchedulerConfig(num_pages=24, context_len=32)
+    config = SchedulerConfig(kv_tokens=24, context_len=32)
     heard: list[Output] = []
     device = SimDevice()
     model = HashModel(VOCAB, eos_ids=frozenset())
@@ -151,7 +151,20 @@ def test_waiting_for_an_op_that_can_never_run_is_a_named_deadlock() -> None:
         stuck.synchronize()
 
 
-@pytest.mark.parametrize("name", ["num_pages", "page_size", "max_running_requests", "chunk_size"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "page_size",
+        "max_running_requests",
+        "max_prefill_tokens",
+        "chunked_prefill_size",
+    ],
+)
 def test_a_size_below_one_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is 0, but it must be at least 1"):
         SchedulerConfig(**{name: 0})
+
+
+def test_a_pool_holds_at_least_one_page() -> None:
+    with pytest.raises(ValueError, match="kv_tokens is 3, but it must be at least one page of 4"):
+        SchedulerConfig(kv_tokens=3, page_size=4, chunked_prefill_size=4)

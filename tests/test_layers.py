@@ -21,7 +21,7 @@ TIERS = [
     {"loops"},
     {"checks"},
     {"compare.py", "topics.py"},
-    {"export", "bench"},
+    {"export", "bench", "replay"},
     {"cli"},
     {"__init__.py", "__main__.py"},
 ]

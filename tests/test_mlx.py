@@ -112,12 +112,14 @@ def llama_workloads(draw: st.DrawFn) -> Workload:
     page_size = draw(st.sampled_from([1, 4, 16]))
     longest = max(req.max_device_len for req in requests)
     config = SchedulerConfig(
-        num_pages=-(-longest // page_size) + draw(st.integers(0, 40)),
+        kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
         page_size=page_size,
         max_running_requests=draw(st.integers(1, 5)),
-        chunk_size=draw(st.sampled_from([1, 7, 16, 33, 64, 200])),
+        chunked_prefill_size=page_size * draw(st.sampled_from([1, 7, 33])),
+        enable_mixed_chunk=draw(st.booleans()),
         context_len=100,
-        new_token_ratio=draw(st.sampled_from([0.0, 1.0])),
+        run_first=draw(st.sampled_from(["prefill", "unified"])),
+        schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
     )
     return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
 
@@ -274,6 +276,6 @@ def test_smollm2_says_what_mlx_lm_says(smollm2: Path) -> None:
     sampling_params = SamplingParams(max_new_tokens=NEW_TOKENS, ignore_eos=True)
     for loop in ("serial", "mlx_async"):
         requests = [Request(f"r{i}", p, sampling_params) for i, p in enumerate(prompts)]
-        config = SchedulerConfig(chunk_size=11, page_size=4, max_running_requests=5)
+        config = SchedulerConfig(chunked_prefill_size=12, page_size=4, max_running_requests=5)
         run = run_loop(loop, MlxDevice(), model, requests, config)
         assert run.outputs == truth, loop

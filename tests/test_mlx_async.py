@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import Batch, ForwardMode, Request, SamplingParams
+from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.frontend import Frontend
@@ -70,7 +70,7 @@ def test_two_graphs_are_in_flight_and_never_three() -> None:
     in_flight = []
     run_batch = engine.run_batch
 
-    def watch(batch: Batch, *args: Any) -> Any:
+    def watch(batch: ScheduleBatch, *args: Any) -> Any:
         in_flight.append(engine.scheduler.batches_in_flight)
         return run_batch(batch, *args)
 

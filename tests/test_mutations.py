@@ -8,19 +8,20 @@ does no harm in ``mlx_async``: nothing is scheduled there before every step has 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import find, settings
 
-from minisched.core import Batch, Lease, Output, Result
+from minisched.core import Lease, Output, Request, Result, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.engine import Engine
-from minisched.memory import OwnershipError
+from minisched.memory import Match, OwnershipError
 from minisched.models.hash import HashModel
 from minisched.relay import FutureMapRing
+from minisched.scheduler import SchedulerStuck
 
 from .laws import Broken, Livelock, check_all, play
 from .workloads import VOCAB, Workload, fresh, workloads
@@ -41,8 +42,8 @@ def lease_freed_in_flight(engine: Engine) -> None:
 
     def release(lease: Lease) -> None:
         if not lease.is_open and lease in leases.returning:
-            leases.returning.remove(lease)
-            leases.allocator.free(lease)
+            del leases.returning[lease]
+            leases.allocator.free(lease.pages[lease.shared_pages :])
             leases.table.free(lease)
 
     leases.release = release  # type: ignore[method-assign]
@@ -52,11 +53,13 @@ def live_last_chunk_flag(engine: Engine) -> None:
     """The result is delivered by what is true now, not by what was true at commit (MindIE #233)."""
     scheduler, process = engine.scheduler, engine.scheduler.process
 
-    def live(batch: Batch, result: Result) -> list[Output]:
+    def live(batch: ScheduleBatch, result: Result) -> list[Output]:
         chunked = scheduler.prefill.chunked_req
-        for row in batch.rows:
-            object.__setattr__(row, "deliver", chunked is None or chunked.req is not row.req)
-        return process(batch, result)
+        rows = [
+            row._replace(deliver=chunked is None or chunked.req is not row.req)
+            for row in batch.rows
+        ]
+        return process(replace(batch, rows=tuple(rows)), result)
 
     scheduler.process = live  # type: ignore[method-assign]
 
@@ -65,7 +68,7 @@ def late_token_of_a_retracted_request(engine: Engine) -> None:
     """A token that returns after the retraction is delivered all the same (vLLM #38624)."""
     scheduler, process = engine.scheduler, engine.scheduler.process
 
-    def trusting(batch: Batch, result: Result) -> list[Output]:
+    def trusting(batch: ScheduleBatch, result: Result) -> list[Output]:
         late = [
             (row.req, result.tokens[index])
             for index, row in enumerate(batch.rows)
@@ -80,6 +83,36 @@ def late_token_of_a_retracted_request(engine: Engine) -> None:
 def copy_without_wait(engine: Engine) -> None:
     """The copy stream does not wait for the sample it copies."""
     engine.worker.copy_stream.wait = lambda op: None  # type: ignore[method-assign]
+
+
+def prefix_not_locked(engine: Engine) -> None:
+    """A cached prefix that a running request reads is not locked, so it may be evicted."""
+    tree = engine.scheduler.tree
+    if tree is not None:
+        tree.inc_lock_ref = lambda node: None  # type: ignore[method-assign]
+        tree.dec_lock_ref = lambda node: None  # type: ignore[method-assign]
+
+
+def row_not_rewritten(engine: Engine) -> None:
+    """Duplicates are freed, but the device is not told which pages take their place."""
+    leases, retire = engine.scheduler.leases, engine.scheduler.leases.retire
+
+    def forgetful(lease: Lease, pages: list[int]) -> None:
+        lease.sent_pages = len(lease.pages)
+        retire(lease, pages)
+
+    leases.retire = forgetful  # type: ignore[method-assign]
+
+
+def last_token_matched(engine: Engine) -> None:
+    """The whole prompt may be cached, so that nothing is left to sample from (or half a page)."""
+    cache = engine.scheduler.prefix_cache
+
+    def greedy(req: Request) -> Match | None:
+        tree = engine.scheduler.tree
+        return tree.match_prefix(req.known_tokens(0, req.known_len)) if tree else None
+
+    cache.match_prefix = greedy  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -98,6 +131,9 @@ BUGS = [
     Bug(lease_freed_in_flight, "overlap", "ring", OwnershipError, "handed out while"),
     Bug(live_last_chunk_flag, "overlap", "ring", Broken, "identity"),
     Bug(late_token_of_a_retracted_request, "overlap", "pool", Broken, "identity"),
+    Bug(prefix_not_locked, "overlap", "pool", Broken, "identity"),
+    Bug(row_not_rewritten, "overlap", "pool", Broken, "identity"),
+    Bug(last_token_matched, "serial", "host", SchedulerStuck, "nothing can run"),
     Bug(copy_without_wait, "serial", "host", Broken, "identity"),
     Bug(copy_without_wait, "overlap", "ring", Broken, "identity"),
 ]
@@ -112,7 +148,7 @@ def verdict(workload: Workload, bug: Bug, patch: Callable[[Engine], None]) -> Ex
         device = SimDevice()
         engine, outputs = play(workload, bug.loop, bug.relay, options, device, model, COST, patch)
         check_all(workload, engine, outputs)
-    except (Broken, Livelock, OwnershipError) as error:
+    except (Broken, Livelock, OwnershipError, SchedulerStuck) as error:
         return error
     return None
 

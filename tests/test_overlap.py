@@ -44,7 +44,7 @@ def test_a_foreseen_length_wastes_nothing(workload: Workload) -> None:
     def foresee(engine: Engine) -> None:
         engine.scheduler.decode.foresee_length = True
 
-    workload.config = SchedulerConfig(num_pages=200, chunk_size=100, context_len=32)
+    workload.config = SchedulerConfig(kv_tokens=200, chunked_prefill_size=100, context_len=32)
     device = SimDevice()
     model = HashModel(VOCAB, eos_ids=workload.eos_ids)
     play(workload, "overlap", "ring", {}, device, model, patch=foresee)
@@ -64,7 +64,7 @@ def test_consecutive_prefills_overlap_unless_the_rule_says_no(chunks: int, rule:
         device,
         HashModel(VOCAB, eos_ids=frozenset()),
         [Request("r0", [1] * (4 * chunks), SamplingParams(max_new_tokens=2))],
-        SchedulerConfig(chunk_size=4, context_len=64),
+        SchedulerConfig(chunked_prefill_size=4, context_len=64),
         cost,
         disable_consecutive_prefill_overlap=rule,
     )

@@ -1,20 +1,155 @@
-"""Admission: chunks, budgets and reservations."""
+"""Admission: the budget against its rules written down, chunks, and refusals with reasons."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.core import ChunkedReq, ForwardMode, Request, Result, SamplingParams
-from minisched.policy import DecodeManager
+from minisched.core import ChunkedReq, ForwardMode, Lease, Request, Result, SamplingParams
+from minisched.memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
+from minisched.policy import AddReqResult, DecodeManager, PrefillAdder, PrefillBudget
 from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.trace import NullRecorder, Recorder
+
+NUM_PAGES = 40
+token_lists = st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=24)
 
 
-@given(prompt=st.integers(1, 30), chunk=st.integers(1, 9))
-def test_chunks_add_up_to_the_prompt_and_only_the_last_is_delivered(
-    prompt: int, chunk: int
+@dataclass
+class Rules:
+    """The published budget rules, straight down, on plain numbers and sets of prefixes."""
+
+    page: int
+    free: int  # pages
+    cached: set[tuple[int, ...]]  # every whole-page prefix in the cache
+    total_offset: float
+    cur_offset: int
+    rem_input: int
+    rem_chunk: int | None
+    locked: set[tuple[int, ...]] = field(default_factory=set)
+    added: list[int] = field(default_factory=list)  # extend lengths
+
+    def memory(self) -> int:
+        return (self.free + len(self.cached - self.locked)) * self.page
+
+    def add_one_req(self, prompt: list[int], max_new: int, out: int) -> str:
+        prefixes = [
+            tuple(prompt[:end]) for end in range(self.page, len(prompt), self.page)
+        ]  # never the last token
+        hit = [prefix for prefix in prefixes if prefix in self.cached]
+        extend = len(prompt) - len(hit) * self.page
+        new = min(max_new - out, 4096)
+        if extend + new + self.page >= self.memory() - self.total_offset:
+            return "NO_TOKEN"
+        were_locked = set(self.locked)
+        self.locked |= set(hit)
+        if extend + new + self.page >= self.memory() - self.total_offset:
+            self.locked = were_locked
+            return "NO_TOKEN"
+        ceiled = -(-extend // self.page) * self.page
+        if ceiled >= self.rem_input and self.added:
+            self.locked = were_locked
+            return "OTHER"
+        if self.rem_chunk is not None and extend > self.rem_chunk:
+            extend, new = self.rem_chunk // self.page * self.page, 0
+            if extend <= 0:
+                self.locked = were_locked
+                return "OTHER"
+        return self.charge(extend, new)
+
+    def charge(self, extend: int, new: int) -> str:
+        ceiled = -(-extend // self.page) * self.page
+        self.total_offset += ceiled + new + self.page
+        self.cur_offset += ceiled + self.page
+        self.rem_input -= ceiled
+        if self.rem_chunk is not None:
+            self.rem_chunk -= ceiled
+        self.added.append(extend)
+        if self.memory() - self.total_offset <= 0 or self.memory() - self.cur_offset <= 0:
+            return "NO_TOKEN"
+        if self.rem_input <= 0 or (self.rem_chunk is not None and self.rem_chunk <= 0):
+            return "OTHER"
+        return "CONTINUE"
+
+
+def filled_pool(page: int, cached: list[list[int]]) -> tuple[LeasePool, set[tuple[int, ...]]]:
+    """Memory whose cache holds the whole pages of these token lists, and all their prefixes."""
+    allocator, tree = PageAllocator(NUM_PAGES, page), RadixCache(page)
+    prefixes: set[tuple[int, ...]] = set()
+    for tokens in cached:
+        lease = Lease(0, is_open=False)
+        count = len(tokens) // page
+        if count > allocator.available_pages:
+            continue
+        allocator.alloc(lease, count)
+        known = tree.insert(tokens, lease.pages).num_cached_pages
+        allocator.disown(lease.pages)
+        allocator.free(lease.pages[:known])
+        prefixes |= {tuple(tokens[:end]) for end in range(page, len(tokens) + 1, page)}
+    return LeasePool(allocator, ReqToTokenPool(9), tree), prefixes
+
+
+@given(
+    page=st.sampled_from([1, 2, 4]),
+    cached=st.lists(token_lists, max_size=5),
+    waiting=st.lists(st.tuples(token_lists, st.integers(1, 20)), min_size=1, max_size=6),
+    running=st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 5)), max_size=3),
+    ratio=st.sampled_from([0.0, 0.001, 0.3]),
+    rem_input=st.integers(1, 40),
+    chunk_pages=st.one_of(st.none(), st.integers(1, 12)),
+    mixed=st.integers(0, 3),
+)
+def test_the_adder_follows_the_published_rules(
+    page: int,
+    cached: list[list[int]],
+    waiting: list[tuple[list[int], int]],
+    running: list[tuple[int, int]],
+    ratio: float,
+    rem_input: int,
+    chunk_pages: int | None,
+    mixed: int,
 ) -> None:
-    scheduler = Scheduler(SchedulerConfig(chunk_size=chunk, vocab_size=9))
+    """Same results, same extend lengths, same remainders after every step."""
+    leases, prefixes = filled_pool(page, cached)
+    chunk = None if chunk_pages is None else chunk_pages * page
+    runs = [Request(f"x{i}", [1], SamplingParams(max_new_tokens=new)) for i, (new, _) in
+            enumerate(running)]  # fmt: skip
+    for req, (new, out) in zip(runs, running, strict=True):
+        req.output_ids = [1] * min(new, out)
+    budget = PrefillBudget(leases, runs, ratio, rem_input, chunk, mixed)
+    adder = PrefillAdder(budget, leases, PrefixCache(leases, NullRecorder()), NullRecorder())
+    reserve = sum(min(new - min(new, out), 4096) * ratio for new, out in running)
+    rules = Rules(
+        page, NUM_PAGES - len(prefixes), prefixes, mixed + reserve, mixed, rem_input - mixed,
+        None if chunk is None else chunk - mixed,
+    )  # fmt: skip
+    for index, (prompt, new) in enumerate(waiting):
+        req = Request(f"r{index}", prompt, SamplingParams(max_new_tokens=new))
+        result = adder.add_one_req(req)
+        assert result.name == rules.add_one_req(prompt, new, 0)
+        assert [length for _, length in adder.can_run_list] == rules.added
+        assert budget.rem_total_tokens == pytest.approx(rules.memory() - rules.total_offset)
+        assert budget.cur_rem_tokens == rules.memory() - rules.cur_offset
+        assert (budget.rem_input_tokens, budget.rem_chunk_tokens) == (
+            rules.rem_input, rules.rem_chunk
+        )  # fmt: skip
+        if result is not AddReqResult.CONTINUE:
+            break
+
+
+@given(
+    prompt=st.integers(1, 60),
+    page=st.sampled_from([1, 2, 4]),
+    chunk_pages=st.integers(1, 6),
+)
+def test_chunks_are_whole_pages_and_only_the_last_is_delivered(
+    prompt: int, page: int, chunk_pages: int
+) -> None:
+    chunk = page * chunk_pages
+    scheduler = Scheduler(SchedulerConfig(chunked_prefill_size=chunk, page_size=page, vocab_size=9))
     req = Request("r", [1] * prompt, SamplingParams(max_new_tokens=1))
     scheduler.receive([req])
     lengths, delivered = [], []
@@ -23,31 +158,16 @@ def test_chunks_add_up_to_the_prompt_and_only_the_last_is_delivered(
         assert batch
         lengths.append(batch.rows[0].extend_len)
         delivered += scheduler.process(batch, Result([5]))
-    assert sum(lengths) == prompt and max(lengths) <= chunk
+    assert lengths == [chunk] * (prompt // chunk) + [prompt % chunk] * (prompt % chunk > 0)
     assert [output.token for output in delivered] == [5]
-
-
-@given(ratio=st.floats(0, 1), pages=st.integers(9, 40))
-def test_a_full_reservation_never_retracts(ratio: float, pages: int) -> None:
-    """What mini-sglang buys with ``new_token_ratio`` 1; a smaller one admits at least as many."""
-    admitted = []
-    for new_token_ratio in (1.0, ratio):
-        scheduler = Scheduler(
-            SchedulerConfig(num_pages=pages, chunk_size=99, new_token_ratio=new_token_ratio)
-        )
-        params = SamplingParams(max_new_tokens=6, ignore_eos=True)
-        scheduler.receive([Request(f"r{i}", [1, 2, 3], params) for i in range(4)])
-        batch = scheduler.next_batch()
-        assert batch
-        admitted.append(len(batch.rows))
-    assert admitted[0] == min(4, pages // 9)
-    assert admitted[1] >= admitted[0]
 
 
 @given(prompts=st.lists(st.integers(1, 20), min_size=1, max_size=6), chunk=st.integers(1, 30))
 def test_prompts_start_in_order_and_fill_the_budget(prompts: list[int], chunk: int) -> None:
     """First come, first served: a batch takes prompts until its budget is spent, never more."""
-    scheduler = Scheduler(SchedulerConfig(chunk_size=chunk, vocab_size=9))
+    scheduler = Scheduler(
+        SchedulerConfig(chunked_prefill_size=chunk, vocab_size=9, disable_radix_cache=True)
+    )
     params = SamplingParams(max_new_tokens=1)
     requests = [Request(f"r{i}", [1] * length, params) for i, length in enumerate(prompts)]
     scheduler.receive(requests)
@@ -64,13 +184,53 @@ def test_prompts_start_in_order_and_fill_the_budget(prompts: list[int], chunk: i
 
 def test_a_chunked_request_never_decodes() -> None:
     chunked = ChunkedReq(Request("r", [1, 2, 3]))
-    scheduler = Scheduler(SchedulerConfig())
-    decode = DecodeManager(scheduler.allocator)
-    decode.filter_reqs([chunked])
+    decode = DecodeManager()
+    decode.add_reqs([chunked])
     assert not chunked.can_decode and not decode.running_reqs
-    try:
+    with pytest.raises(RuntimeError, match="token 7 is not r's"):
         chunked.append_host(7)
-    except RuntimeError as error:
-        assert "token 7 is not r's" in str(error)
-    else:
-        raise AssertionError("a chunk's token must not be taken")
+
+
+def test_without_chunks_a_prompt_runs_whole_and_others_wait_for_the_next_batch() -> None:
+    config = SchedulerConfig(chunked_prefill_size=-1, max_prefill_tokens=10, vocab_size=9)
+    scheduler = Scheduler(config)
+    params = SamplingParams(max_new_tokens=1)
+    scheduler.receive([Request("long", [1] * 100, params), Request("short", [2] * 5, params)])
+    batches = [scheduler.next_batch() for _ in range(2)]
+    assert [batch.rids for batch in batches if batch] == [("long",), ("short",)]
+
+
+def test_every_refusal_says_why() -> None:
+    """Memory, rows, the batch's tokens, a page of a chunk: each with need and left."""
+
+    def reasons(config: SchedulerConfig, lengths: list[int], new: int) -> set[str]:
+        scheduler = Scheduler(config, Recorder())
+        params = SamplingParams(max_new_tokens=new)
+        scheduler.receive([Request(f"r{i}", [i] * n, params) for i, n in enumerate(lengths)])
+        scheduler.next_batch()
+        marks = scheduler.recorder.trace("", "", "", "").marks
+        return {str(mark.attrs["reason"]) for mark in marks if mark.name == "refuse"}
+
+    small = SchedulerConfig(kv_tokens=30, context_len=64, vocab_size=9)
+    assert reasons(small, [10, 10], 9) == {"KV memory: needs 20 tokens, 10 left"}
+    rows = SchedulerConfig(max_running_requests=1)
+    assert reasons(rows, [4, 4], 4) == {"max_running_requests: needs 1 row, 0 left"}
+    wide = SchedulerConfig(chunked_prefill_size=-1, max_prefill_tokens=12)
+    assert reasons(wide, [8, 8], 4) == {"max_prefill_tokens: needs 8 tokens, 4 left"}
+
+
+def test_who_is_refused_is_not_asked_again_before_something_has_changed() -> None:
+    """``batch_is_full``: a step costs nothing for those who wait."""
+    scheduler = Scheduler(SchedulerConfig(max_running_requests=1), Recorder())
+    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    scheduler.receive([Request(f"r{i}", [i], params) for i in range(5)])
+
+    def refusals() -> int:
+        marks = scheduler.recorder.trace("", "", "", "").marks
+        return sum(mark.name == "refuse" for mark in marks)
+
+    for _ in range(4):
+        batch = scheduler.next_batch()
+        assert batch and refusals() == 1
+        scheduler.process(batch, Result([5]))
+    assert scheduler.next_batch().rids == ("r1",), "the first one has ended"  # type: ignore[union-attr]

@@ -1,78 +1,276 @@
-"""The scheduler alone, without any device: its books balance after every call, at any depth."""
+"""The scheduler alone, without any device, driven by a rule-based machine.
+
+The machine submits, commits, lets steps come back or fail, aborts, retracts, evicts and flushes in
+any order, with several steps in flight. It keeps a page table and KV memory of its own, filled
+from the rows alone in the order of commits, as a stream would. So it sees at once if a row reads a
+position that is not the request's, or that somebody has written over.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from typing import Any, ClassVar
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-from minisched.core import Batch, ForwardMode, NoBatch, Result
-from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.core import ForwardMode, Request, Result, Row, SamplingParams, ScheduleBatch
+from minisched.scheduler import MemoryLeak, Scheduler, SchedulerConfig
+from minisched.trace import Recorder
 
-from .workloads import Workload, workloads
+from .books import check_books, leases_of, nodes_of
+from .workloads import EOS, VOCAB, configs, prompts
 
-
-def books_balance(scheduler: Scheduler) -> None:
-    """Every page and row is free, leased, or on its way back: once."""
-    leases = [req.lease for req in scheduler.live.values() if req.lease]
-    held = [page for lease in [*leases, *scheduler.leases.returning] for page in lease.pages]
-    pages = held + scheduler.allocator.free_pages
-    assert sorted(pages) == list(range(1, scheduler.config.num_pages + 1))
-    rows = [lease.row for lease in [*leases, *scheduler.leases.returning]]
-    assert sorted(rows + scheduler.table.free_rows) == list(range(1, scheduler.table.size + 1))
-    for req in scheduler.decode.running_reqs:
-        assert not req.finished and req.lease is not None
-    waiting = {id(req) for req in scheduler.prefill.pending_list}
-    assert not waiting & {id(req) for req in scheduler.decode.running_reqs}
-
-
-def batch_is_right(batch: Batch, scheduler: Scheduler) -> None:
-    """What every committed batch promises."""
-    rows = [row.lease.row for row in batch.rows]
-    assert len(set(rows)) == len(rows), "no request table row twice in a batch"
-    orders = [row.req.order for row in batch.rows]
-    if batch.mode is ForwardMode.DECODE:
-        assert orders == sorted(orders), "rows come in the order of arrival"
-        assert all(row.extend_len == 1 and row.deliver for row in batch.rows)
-    else:
-        assert batch.num_tokens <= scheduler.config.chunk_size
-        assert sum(not row.deliver for row in batch.rows) <= 1, "one chunked request at a time"
-    for row in batch.rows:
-        held = len(row.lease.pages) * scheduler.config.page_size
-        assert row.start + row.extend_len <= held, "every position has a KV slot"
+happened: Counter[str] = Counter()
+short_prompts = st.lists(st.integers(0, 2), min_size=1, max_size=4)
+requests = st.tuples(  # prompt, max_new_tokens, priority
+    st.one_of(prompts, short_prompts), st.sampled_from([1, 4, 9, 9]), st.integers(0, 3)
+)
 
 
-@given(workload=workloads(), depth=st.integers(1, 4), data=st.data())
-@settings(max_examples=300, deadline=None)
-def test_the_books_balance_after_every_call(
-    workload: Workload, depth: int, data: st.DataObject
-) -> None:
-    config = SchedulerConfig(
-        **{**vars(workload.config), "run_ahead": depth > 1, "foresee_length": depth != 2}
+def next_token(tokens: tuple[int, ...]) -> int:
+    """A model: any function of the tokens before."""
+    return hash(tokens) % VOCAB
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """submit, commit, come back, fail, abort, retract, evict, flush."""
+
+    overrides: ClassVar[dict[str, Any]] = {}
+
+    @initialize(
+        config=st.sampled_from([1, 1, 2, 4]).flatmap(lambda page: configs(page, -(-32 // page))),
+        depth=st.integers(1, 4),
+        foresee=st.booleans(),
+        eos_ids=st.sampled_from(EOS),
+        first=st.lists(requests, min_size=3, max_size=8),
     )
-    scheduler = Scheduler(config)
-    in_flight: deque[Batch] = deque()
-    todo = list(workload.requests)
-    for turn in range(600):
-        scheduler.receive(todo[:1])
-        del todo[:1]
-        if turn in workload.aborts:
-            scheduler.abort(workload.aborts[turn])
-        books_balance(scheduler)
-        batch = scheduler.next_batch()
+    def start(
+        self,
+        config: SchedulerConfig,
+        depth: int,
+        foresee: bool,
+        eos_ids: frozenset[int],
+        first: list[tuple[list[int], int, int]],
+    ) -> None:
+        changed = {"run_ahead": depth > 1, "foresee_length": foresee, "eos_ids": eos_ids}
+        self.config = SchedulerConfig(
+            **{**vars(config), "vocab_size": VOCAB, **changed, **self.overrides}
+        )
+        self.recorder = Recorder()
+        self.scheduler = Scheduler(self.config, self.recorder)
+        self.depth = depth
+        self.in_flight: deque[tuple[ScheduleBatch, list[int], list[list[int]]]] = deque()
+        self.page_table: dict[tuple[int, int], int] = {}  # (row, index of page) -> page
+        self.kv: dict[int, tuple[int, ...]] = {}  # KV slot -> the tokens up to there
+        self.count = 0
+        for request in first:
+            self.submit(*request)
+
+    # -- rules ---------------------------------------------------------------------------------
+
+    @rule(request=requests)
+    def submit_one(self, request: tuple[list[int], int, int]) -> None:
+        self.submit(*request)
+
+    def submit(self, prompt: list[int], new: int, priority: int) -> None:
+        params = SamplingParams(max_new_tokens=new)
+        req = Request(f"r{self.count}", prompt, params, priority=priority)
+        self.count += 1
+        assert not self.scheduler.receive([req])
+
+    @precondition(lambda self: len(self.in_flight) < self.depth)
+    @rule(chain=st.booleans())
+    def commit(self, chain: bool) -> None:
+        last = self.in_flight[-1][0] if self.in_flight else None
+        batch = self.scheduler.chain(last) if chain and last else self.scheduler.next_batch()
         if batch:
-            batch_is_right(batch, scheduler)
-            in_flight.append(batch)
-        books_balance(scheduler)
-        if in_flight and (not batch or len(in_flight) >= depth):
-            done = in_flight.popleft()
-            tokens = data.draw(st.lists(st.integers(0, 8), min_size=len(done.rows), max_size=9))
-            scheduler.process(done, Result(tokens + [0] * len(done.rows)))
-            books_balance(scheduler)
-        if not todo and not scheduler.live and not in_flight:
-            break
-    else:
-        raise AssertionError("a livelock")
-    assert scheduler.next_batch() is NoBatch.IDLE
-    assert len(scheduler.allocator.free_pages) == config.num_pages
+            self.check_batch(batch)
+            tokens = [self.compute(row) for row in batch.rows]
+            pages = [list(row.lease.pages) for row in batch.rows]
+            self.in_flight.append((batch, tokens, pages))
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def come_back(self) -> None:
+        batch, tokens, _ = self.in_flight.popleft()
+        outputs = self.scheduler.process(batch, Result(tokens))
+        happened["late finish"] += any(output.finish_reason for output in outputs)
+
+    @rule(turns=st.integers(2, 8))
+    def some_turns(self, turns: int) -> None:
+        for _ in range(turns):
+            if len(self.in_flight) < self.depth:
+                self.commit(False)
+            if self.in_flight:
+                self.come_back()
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def fail(self) -> None:
+        batch, *_ = self.in_flight.popleft()
+        self.scheduler.process(batch, Result([], "it failed"))
+
+    @precondition(lambda self: self.scheduler.live)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.scheduler.live)))
+        assert len(self.scheduler.abort(rid)) == 1
+        assert not self.scheduler.abort(rid), "a request ends once"
+
+    @precondition(lambda self: self.scheduler.running_batch)
+    @rule(data=st.data())
+    def retract(self, data: st.DataObject) -> None:
+        req = data.draw(st.sampled_from(self.scheduler.running_batch))
+        self.scheduler.retraction.retract(req, "forced")
+
+    @precondition(lambda self: self.scheduler.tree)
+    @rule(pages=st.integers(1, 5))
+    def evict(self, pages: int) -> None:
+        assert self.scheduler.tree is not None
+        evicted = self.scheduler.tree.evict(pages)
+        self.scheduler.allocator.free(evicted)
+        happened["forced eviction"] += bool(evicted)
+
+    @rule()
+    def flush(self) -> None:
+        assert self.scheduler.flush_cache() == (not leases_of(self.scheduler))
+
+    # -- a device of one stream ----------------------------------------------------------------
+
+    def compute(self, row: Row) -> int:
+        """Fill the page table, read what came before, write what is computed, sample."""
+        size, table_row = self.config.page_size, row.lease.row
+        for index, page in enumerate(row.new_pages, row.pages_at):
+            self.page_table[table_row, index] = page
+        truth = list(row.req.prompt)
+        while len(truth) < row.end:
+            truth.append(next_token(tuple(truth)))
+        for position in range(row.end):
+            slot = self.page_table[table_row, position // size] * size + position % size
+            before = tuple(truth[: position + 1])
+            if position >= row.start:
+                known = row.ids[position - row.start]
+                assert known is None or known == truth[position], "an input token is wrong"
+                self.kv[slot] = before
+            assert self.kv[slot] == before, f"position {position} of {row.req.rid} is not its own"
+        return next_token(tuple(truth))
+
+    def check_batch(self, batch: ScheduleBatch) -> None:
+        """What every committed batch promises."""
+        rows = [row.lease.row for row in batch.rows]
+        assert len(set(rows)) == len(rows), "no request table row twice in a batch"
+        prompts, decodes = batch.rows[: batch.num_extend_reqs], batch.rows[batch.num_extend_reqs :]
+        modes = {(True, False): ForwardMode.EXTEND, (False, True): ForwardMode.DECODE}
+        assert batch.mode is modes.get((bool(prompts), bool(decodes)), ForwardMode.MIXED)
+        assert all(row.extend_len == 1 and row.deliver for row in decodes)
+        assert sum(not row.deliver for row in prompts) <= 1, "one chunked request at a time"
+        chunk = self.config.chunked_prefill_size
+        assert chunk == -1 or not prompts or batch.num_tokens <= chunk, "over the chunk size"
+        happened[batch.mode.value] += 1
+
+    # -- what is always true -------------------------------------------------------------------
+
+    @invariant()
+    def books(self) -> None:
+        if hasattr(self, "scheduler"):
+            check_books(self.scheduler)
+
+    @invariant()
+    def pages_in_flight_are_handed_to_nobody(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        free = set(self.scheduler.allocator.free_pages)
+        cached = {page for node in nodes_of(self.scheduler) for page in node.edge.page_ids}
+        for batch, _, snapshots in self.in_flight:
+            for row, pages in zip(batch.rows, snapshots, strict=True):
+                retired = {page for _, pages in row.lease.retired for page in pages}
+                assert not free & set(pages), "a page of a launched step is free"
+                assert set(pages) <= cached | set(row.lease.pages) | retired, "it has a new owner"
+
+    @invariant()
+    def the_tree_holds_what_was_inserted(self) -> None:
+        if not hasattr(self, "scheduler") or self.scheduler.tree is None:
+            return
+        size, root = self.config.page_size, self.scheduler.tree.root_node
+        for node in nodes_of(self.scheduler):
+            tokens: tuple[int, ...] = ()
+            above = node
+            while above is not root:
+                tokens = above.edge.tokens[above.edge.start * size :] + tokens
+                assert above.parent is not None
+                above = above.parent
+            for index, page in enumerate(reversed(node.edge.page_ids)):
+                end = len(tokens) - index * size
+                assert self.kv[page * size + size - 1] == tokens[:end], "a cached page is not so"
+
+    def teardown(self) -> None:
+        """Whatever happened: everything that is left can be finished, and nothing is lost."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(1000):
+            if not self.scheduler.live and not self.in_flight:
+                break
+            if len(self.in_flight) < self.depth:
+                self.commit(False)
+            if self.in_flight:
+                self.come_back()
+            self.books()
+        assert not self.scheduler.live, "it can't be finished"
+        self.scheduler.self_check()
+        marks = self.recorder.trace("", "", "", "").marks
+        happened.update({mark.name for mark in marks} | {"example"})
+        happened["duplicates"] += any(mark.attrs.get("duplicates") for mark in marks)
+        reasons = {str(mark.attrs.get("reason")) for mark in marks if mark.name == "retraction"}
+        happened.update(reasons)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"run_first": "prefill", "schedule_policy": "fcfs"}, "memory"),
+        (
+            {
+                "run_first": "prefill",
+                "schedule_policy": "priority",
+                "priority_scheduling_preemption_threshold": 0,
+                "max_running_requests": 2,
+            },
+            "priority",
+        ),
+        ({"run_first": "unified"}, "unified"),
+        ({"chunked_prefill_size": 8, "enable_mixed_chunk": True}, "mixed"),
+        ({"run_first": "decode"}, "decode"),
+    ],
+    ids=str,
+)
+def test_the_scheduler_machine(overrides: dict[str, Any], expected: str) -> None:
+    happened.clear()
+    eager = {"schedule_conservativeness": 0.0, "max_running_requests": 5, "eos_ids": frozenset()}
+    machine = type("Machine", (SchedulerMachine,), {"overrides": {**eager, **overrides}})
+    steps = settings(max_examples=150, stateful_step_count=50, deadline=None)
+    run_state_machine_as_test(machine, settings=steps)
+    for name in (expected, "late finish", "forced eviction", "duplicates", "radix split",
+                 "radix evict", "wasted row"):  # fmt: skip
+        assert happened[name], f"{name} never happened: {happened}"
+
+
+def test_a_leak_is_named() -> None:
+    scheduler = Scheduler(SchedulerConfig(kv_tokens=8))
+    scheduler.self_check()
+    lost = scheduler.allocator.free_pages.pop()
+    with pytest.raises(MemoryLeak, match=r"7 pages are free or evictable .* there are 8"):
+        scheduler.self_check()
+    scheduler.allocator.free_pages.append(lost)
+    scheduler.table.alloc()
+    with pytest.raises(MemoryLeak, match="15 of 16 rows"):
+        scheduler.self_check()

@@ -181,12 +181,14 @@ def llama_workloads(draw: st.DrawFn) -> Workload:
     page_size = draw(st.sampled_from([1, 4, 16]))
     longest = max(req.max_device_len for req in requests)
     config = SchedulerConfig(
-        num_pages=-(-longest // page_size) + draw(st.integers(0, 40)),
+        kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
         page_size=page_size,
         max_running_requests=draw(st.integers(1, 5)),
-        chunk_size=draw(st.sampled_from([1, 7, 16, 33, 64, 200, 500])),
+        chunked_prefill_size=page_size * draw(st.sampled_from([1, 7, 33, 125])),
+        enable_mixed_chunk=draw(st.booleans()),
         context_len=CONTEXT,
-        new_token_ratio=draw(st.sampled_from([0.0, 1.0])),
+        run_first=draw(st.sampled_from(["prefill", "unified"])),
+        schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
     )
     return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
 
@@ -217,7 +219,7 @@ def test_every_dtype_is_exact_to_the_bit_compiled_or_not(
             Request(f"r{i}", [(7 * i + at) % 512 for at in range(length)], params)
             for i, length in enumerate([3, 64, 130, 290])
         ]
-        config = SchedulerConfig(chunk_size=chunk_size, context_len=CONTEXT)
+        config = SchedulerConfig(chunked_prefill_size=chunk_size, context_len=CONTEXT)
         workload = Workload(requests, [0, 0, 1, 2], {}, config)
         subject.model.kept.clear()
         play(workload, "overlap", "pool", {}, ThreadDevice(), subject.model)
@@ -427,6 +429,6 @@ def test_smollm2_says_what_transformers_says(smollm2: Path) -> None:
     greedy = SamplingParams(max_new_tokens=64, ignore_eos=True)
     for loop in ("serial", "overlap"):
         requests = [Request(f"r{i}", prompt, greedy) for i, prompt in enumerate(prompts)]
-        config = SchedulerConfig(chunk_size=11, page_size=4, max_running_requests=5)
+        config = SchedulerConfig(chunked_prefill_size=12, page_size=4, max_running_requests=5)
         run = run_loop(loop, ThreadDevice(), model, requests, config)
         assert run.outputs == truth, loop

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from minisched.core import Request, SamplingParams
+from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
+from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import SchedulerConfig
 
 VOCAB = 19
@@ -33,24 +35,47 @@ params = st.builds(
     stop_token_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({5, 6})]),
     ignore_eos=st.booleans(),
 )
-prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
+SHARED = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3]  # prompts begin with some of it, so that prefixes recur
+prompts = st.builds(
+    lambda shared, own: SHARED[:shared] + own,
+    st.sampled_from([0, 0, 3, 6, 10]),
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8),
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn, page_size: int, num_pages: int) -> SchedulerConfig:
+    """Every policy and budget, on a pool of that many pages."""
+    chunk = draw(st.sampled_from([-1, *(page_size * pages for pages in (1, 1, 2, 3, 5))]))
+    return SchedulerConfig(
+        kv_tokens=num_pages * page_size,
+        page_size=page_size,
+        max_running_requests=draw(st.integers(1, 5)),
+        disable_radix_cache=draw(st.sampled_from([False, False, False, True])),
+        radix_eviction_policy=draw(st.sampled_from(sorted(EVICTION_POLICIES))),
+        chunked_prefill_size=chunk,
+        max_prefill_tokens=draw(st.sampled_from([3, 8, 99])),
+        schedule_policy=draw(st.sampled_from(SCHEDULE_POLICIES)),
+        priority_scheduling_preemption_threshold=draw(st.integers(0, 2)),
+        schedule_conservativeness=draw(st.sampled_from([0.0, 0.0, 0.4, 2.0])),
+        run_first=draw(st.sampled_from(["prefill", "prefill", "decode", "unified"])),
+        enable_mixed_chunk=chunk != -1 and draw(st.booleans()),
+        context_len=32,
+    )
 
 
 @st.composite
 def workloads(draw: st.DrawFn, max_requests: int = 6, with_aborts: bool = True) -> Workload:
     """A workload; the pool holds at least the longest request, and often nothing more."""
     count = draw(st.integers(1, max_requests))
-    requests = [Request(f"r{i}", draw(prompts), draw(params)) for i in range(count)]
+    priorities = st.integers(0, 3)
+    requests = [
+        Request(f"r{i}", draw(prompts), draw(params), priority=draw(priorities))
+        for i in range(count)
+    ]
     page_size = draw(st.sampled_from([1, 1, 2, 4]))
     longest = max(req.max_device_len for req in requests)
-    config = SchedulerConfig(
-        num_pages=-(-longest // page_size) + draw(st.integers(0, 12)),
-        page_size=page_size,
-        max_running_requests=draw(st.integers(1, 5)),
-        chunk_size=draw(st.integers(1, 10)),
-        context_len=32,
-        new_token_ratio=draw(st.sampled_from([0.0, 0.0, 0.4, 1.0])),
-    )
+    config = draw(configs(page_size, -(-longest // page_size) + draw(st.integers(0, 12))))
     arrivals = [0, *(draw(st.integers(0, 8)) for _ in requests[1:])]
     turns = st.integers(0, 14)
     rids = st.sampled_from([req.rid for req in requests])
@@ -63,5 +88,7 @@ EOS = [frozenset(), frozenset({2}), frozenset({2, 7})]
 
 def fresh(workload: Workload) -> Workload:
     """The same workload with requests that have not run."""
-    requests = [Request(req.rid, req.prompt, req.params) for req in workload.requests]
+    requests = [
+        Request(req.rid, req.prompt, req.params, priority=req.priority) for req in workload.requests
+    ]
     return replace(workload, requests=requests)

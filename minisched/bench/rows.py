@@ -5,27 +5,46 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from statistics import median
 from typing import Any
 
+Measure = Callable[[], float]
+PEER_AIM = 1.0  # at most what the peer takes
+GROWTH_AIM = 1.2  # at most a fifth more, for what should make no difference
+PACKAGES = ("torch", "transformers", "mlx", "mlx-lm", "numpy", "xxhash")
+
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a bench's table. ``aim`` is what the median should reach, if anything."""
+    """One line of a bench's table.
+
+    ``aim`` is what the median should reach, or with ``at_most`` not exceed, if anything.
+    ``reason`` says why nothing was measured; the numbers are None then.
+    """
 
     name: str
-    median: float
-    min: float
-    max: float
+    median: float | None
+    min: float | None
+    max: float | None
     unit: str
     aim: float | None = None
+    at_most: bool = False
+    reason: str = ""
 
     @property
     def met(self) -> bool | None:
-        """Whether the median reaches the aim; None without one."""
-        return None if self.aim is None else self.median >= self.aim
+        """Whether the median is where the aim wants it; None without one of the two."""
+        if self.aim is None or self.median is None:
+            return None
+        return self.median <= self.aim if self.at_most else self.median >= self.aim
+
+    def as_json(self) -> dict[str, Any]:
+        """One of the ``rows``; ``reason`` is there only if there is one."""
+        names = ("name", "median", "min", "max", "unit", "aim", "met")
+        row = {name: getattr(self, name) for name in names}
+        return {**row, "reason": self.reason} if self.reason else row
 
 
 def figure(name: str, values: Sequence[float], unit: str, aim: float | None = None) -> Figure:
@@ -33,8 +52,21 @@ def figure(name: str, values: Sequence[float], unit: str, aim: float | None = No
     return Figure(name, median(values), min(values), max(values), unit, aim)
 
 
+def ratio(
+    name: str, values: Sequence[float], base: Sequence[float], aim: float | None = None
+) -> Figure:
+    """How many times ``base`` it is, repetition by repetition; at most ``aim`` is good."""
+    times = [one / other for one, other in zip(values, base, strict=True)]
+    return Figure(name, median(times), min(times), max(times), "ratio", aim, at_most=True)
+
+
+def not_measured(name: str, unit: str, reason: str, aim: float | None = None) -> Figure:
+    """A line for what could not be measured."""
+    return Figure(name, None, None, None, unit, aim, at_most=True, reason=reason)
+
+
 def interleave(
-    measures: Mapping[str, Callable[[], float]],
+    measures: Mapping[str, Measure],
     repetitions: int,
     report: Callable[[str], None] = lambda doing: None,
 ) -> dict[str, list[float]]:
@@ -47,19 +79,61 @@ def interleave(
     return values
 
 
-def as_json(figures: Sequence[Figure]) -> dict[str, Any]:
-    """What ``bench --json`` prints."""
+@dataclass(frozen=True)
+class SideBySide:
+    """The same cases measured here and at a peer, in turn.
+
+    ``growth`` lists pairs of our cases: what the first costs for each unit of the second.
+    Where ``theirs`` is None the peer can't be measured, and ``reason`` says why.
+    """
+
+    peer: str
+    ours: Mapping[str, Measure]
+    theirs: Mapping[str, Measure | None]  # by the name of our case that does the same
+    growth: Sequence[tuple[str, str]] = ()
+    unit: str = "us"
+    reason: str = ""
+
+    def figures(self, repetitions: int, report: Callable[[str], None]) -> list[Figure]:
+        """Each case with its peer and their ratio, then how ours grows."""
+        measures = {}
+        for case, measure in self.ours.items():
+            measures[f"minisched: {case}"] = measure
+            if peer := self.theirs.get(case):
+                measures[f"{self.peer}: {case}"] = peer
+        values = interleave(measures, repetitions, report)
+        rows = [row for case in self.ours for row in self._case(case, values)]
+        for case, base in self.growth:
+            grown, at_first = values[f"minisched: {case}"], values[f"minisched: {base}"]
+            rows.append(ratio(f"growth: {case} / {base}", grown, at_first, GROWTH_AIM))
+        return rows
+
+    def _case(self, case: str, values: Mapping[str, list[float]]) -> list[Figure]:
+        own, other = f"minisched: {case}", f"{self.peer}: {case}"
+        both = f"minisched / {self.peer}: {case}"
+        rows = [figure(own, values[own], self.unit)]
+        if other in values:
+            rows.append(figure(other, values[other], self.unit))
+            rows.append(ratio(both, values[own], values[other], PEER_AIM))
+        elif case in self.theirs:
+            rows.append(not_measured(other, self.unit, self.reason))
+            rows.append(not_measured(both, "ratio", self.reason, PEER_AIM))
+        return rows
+
+
+def as_json(figures: Sequence[Figure], peers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What ``bench --json`` prints; ``peers`` names versions that no installer knows."""
     return {
-        "rows": [{**asdict(item), "met": item.met} for item in figures],
+        "rows": [item.as_json() for item in figures],
         "machine": {"system": platform.platform(), "cpus": os.cpu_count()},
-        "versions": {"python": platform.python_version(), **versions()},
+        "versions": {"python": platform.python_version(), **versions(), **(peers or {})},
     }
 
 
 def versions() -> dict[str, str]:
     """The installed versions of what is measured."""
     found = {}
-    for package in ("torch", "transformers", "mlx", "mlx-lm"):
+    for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..core import SamplingParams
-from . import options as opt
+from .exit import complain, exit_with
+from .option_groups import with_option_groups
+from .options import ReportOptions, WorkloadOptions
+from .replay_commands import replay, scenario
+from .scheduler_options import SchedulerOptions
 
 BROKEN_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
@@ -25,89 +27,93 @@ app = typer.Typer(
 
 
 @app.command()
+@with_option_groups
 def compare(
-    loops: Annotated[str | None, typer.Option(help="Loops, separated by commas.")] = None,
-    device: opt.DeviceName = "sim",
-    model: opt.ModelName = "hash",
-    requests: opt.Requests = None,
-    prompt: opt.Prompts = None,
-    prompts: opt.PromptFile = None,
-    max_new_tokens: opt.MaxNewTokens = 64,
-    chunk: opt.Chunk = 128,
-    pool: opt.Pool = None,
-    page_size: opt.PageSize = 1,
-    max_running: opt.MaxRunning = 16,
-    temperature: opt.Temperature = 0.0,
-    top_p: opt.TopP = 1.0,
-    top_k: opt.TopK = -1,
-    seed: opt.Seed = 0,
-    host_work: opt.HostWork = 0.0,
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
+    loops: Annotated[
+        str | None, typer.Option(help="Loops, separated by commas; serial always runs too.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for pictures and traces.")] = Path("out"),
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add all tokens to --json.")] = False,
 ) -> None:
-    """Run a workload serially and overlapped: verdict, reason and pictures."""
+    """Run a workload serially and overlapped: verdict, reason and pictures.
+
+    Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
+    """
     from .compare import run_compare
 
-    sampling = SamplingParams(temperature, top_k, top_p, seed, max_new_tokens)
-    options = opt.Options(
-        device, model, requests, prompt or [], prompts, chunk, pool, page_size, max_running,
-        host_work, sampling,
-    )  # fmt: skip
-    if tokens and not json:
+    if tokens and not report.json:
         raise ValueError("--tokens adds to --json, so it needs --json.")
-    raise typer.Exit(interruptible(lambda: run_compare(options, loops, out, json, tokens)))
+    exit_with(lambda: run_compare(workload, scheduler, report, loops, out, tokens))
 
 
 @app.command()
+@with_option_groups
 def run(
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
     loop: Annotated[
         list[str] | None, typer.Option(help="The loop; overlap, or mlx_async on mlx.")
     ] = None,
-    device: opt.DeviceName = "sim",
-    model: opt.ModelName = "hash",
-    requests: opt.Requests = None,
-    prompt: opt.Prompts = None,
-    prompts: opt.PromptFile = None,
-    max_new_tokens: opt.MaxNewTokens = 64,
-    chunk: opt.Chunk = 128,
-    pool: opt.Pool = None,
-    page_size: opt.PageSize = 1,
-    max_running: opt.MaxRunning = 16,
-    temperature: opt.Temperature = 0.0,
-    top_p: opt.TopP = 1.0,
-    top_k: opt.TopK = -1,
-    seed: opt.Seed = 0,
-    host_work: opt.HostWork = 0.0,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Run one loop and stream what the requests say."""
+    """Run one loop and stream what the requests say.
+
+    Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
+    """
     from .run import run_run
 
-    sampling = SamplingParams(temperature, top_k, top_p, seed, max_new_tokens)
-    options = opt.Options(
-        device, model, requests, prompt or [], prompts, chunk, pool, page_size, max_running,
-        host_work, sampling,
-    )  # fmt: skip
-    raise typer.Exit(interruptible(lambda: run_run(options, only_one(loop, device), json)))
+    if loop and len(loop) > 1:
+        raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
+    exit_with(lambda: run_run(workload, scheduler, report, loop or []))
 
 
 @app.command()
 def bench(
-    part: Annotated[str, typer.Argument(help="hidden or generation.")],
-    device: opt.DeviceName = "thread",
-    model: opt.ModelName = "smollm2",
-    requests: opt.Requests = 4,
-    max_new_tokens: opt.MaxNewTokens = 32,
+    part: Annotated[str, typer.Argument(help="hidden, generation or scheduler.")],
+    device: Annotated[str, typer.Option(help="thread, cuda or mlx.")] = "thread",
+    model: Annotated[str, typer.Option(help="As compare takes it.")] = "smollm2",
+    requests: Annotated[int, typer.Option(help="How many requests.")] = 4,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens that each produces.")] = 32,
     repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 5,
+    nano_vllm: Annotated[
+        Path | None, typer.Option(help="A checkout of nano-vllm, for the part scheduler.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Measure side by side: host work hidden, or tokens a second against other libraries."""
+    """Measure side by side: host work hidden, tokens a second, or what scheduling costs."""
     from .bench import run_bench
 
-    sampling = SamplingParams(max_new_tokens=max_new_tokens)
-    options = opt.Options(device, model, requests, sampling=sampling)
-    raise typer.Exit(interruptible(lambda: run_bench(part, options, repeat, json)))
+    workload = WorkloadOptions(device, model, requests, max_new_tokens=max_new_tokens)
+    exit_with(lambda: run_bench(part, workload, repeat, json, nano_vllm))
+
+
+@app.command()
+def view(
+    topic: Annotated[str, typer.Argument(help="What to show: radix_cache, prefill, overlap, …")],
+    trace: Annotated[Path, typer.Argument(help="A recorded run, such as traces/prefill.json.")],
+    out: Annotated[str | None, typer.Option(help="The SVG, or - for stdout [TOPIC.svg].")] = None,
+) -> None:
+    """Draw one topic's picture of a recorded run: the radix tree, the budget, the running set."""
+    from .view import run_view
+
+    run_view(topic, trace, out)
+
+
+app.command()(replay)
+app.command()(scenario)
+
+
+@app.command()
+def presets(
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """List the classes of GPUs that --preset knows, with their sizes and what they are told."""
+    from .presets import run_presets
+
+    run_presets(json)
 
 
 @app.command()
@@ -146,28 +152,3 @@ def run_command() -> int:
     """Run the command line; click would turn Ctrl-C into a silent exit, so it is caught inside."""
     command = typer.main.get_command(app)
     return command.main(standalone_mode=False) or 0
-
-
-def interruptible(command: Callable[[], int]) -> int:
-    """Its exit code, or 130 after Ctrl-C; by then the run that was on has ended cleanly."""
-    try:
-        return command()
-    except KeyboardInterrupt:
-        return complain("interrupted.", 130)
-
-
-def only_one(loops: list[str] | None, device: str) -> str:
-    """The one loop that ``run`` takes.
-
-    Raises:
-        ValueError: there are more.
-    """
-    if loops and len(loops) > 1:
-        raise ValueError(f"--loop was given {len(loops)} times, but run takes exactly one loop.")
-    return loops[0] if loops else opt.overlapped_loop(device)
-
-
-def complain(sentence: str, code: int) -> int:
-    """Say what is wrong on stderr."""
-    print(f"minisched: {sentence}", file=sys.stderr)
-    return code

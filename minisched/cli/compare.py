@@ -8,49 +8,79 @@ from pathlib import Path
 from rich.console import Console
 
 from ..compare import Comparison, compare
+from ..core import Request
 from ..devices.registry import open_device
-from ..loops.registry import find_loop
-from .options import Options, overlapped_loop
+from ..models.base import Model
+from ..scheduler import SchedulerConfig
+from . import advice
+from .loop_choice import choose_loops
+from .options import ReportOptions, WorkloadOptions, make_config
 from .pictures import write_pictures
 from .progress import token_progress
 from .report import as_json, print_errors, print_report
+from .scheduler_options import SchedulerOptions
 
 DIFFERENT, BAD_INPUT = 1, 2  # exit codes
 
 
 def run_compare(
-    options: Options, loops: str | None, out: Path, as_json_only: bool, with_tokens: bool
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    wanted: ReportOptions,
+    loops: str | None,
+    out: Path,
+    with_tokens: bool,
 ) -> int:
     """Compare, report and draw; returns the exit code: 0, 1 if not identical, 2 on bad input.
 
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    names = check_loops(loops, options.device)
-    model = options.open_model()
+    asked = [] if loops is None else [name.strip() for name in loops.split(",")]
+    names = choose_loops(asked, workload.device, scheduler.disable_overlap_schedule)
+    open_device(workload.device).close()
+    model = workload.open_model()
+    requests = workload.make_requests(model)
+    config = make_config(scheduler, model, requests)
     out = check_folder(out)
-    requests = options.make_requests(model)
-    total = sum(request.params.max_new_tokens for request in requests)
-    with token_progress(names, total) as on_output:
-        comparison = compare(
-            names,
-            options.device,
-            model,
-            requests,
-            options.make_config(model, requests),
-            options.cost(),
-            on_output,
-        )
+    comparison = compare_with_progress(workload, wanted, names, model, requests, config)
     files = [str(path) for path in write_pictures(comparison, out)]
-    if as_json_only:
-        print(json.dumps(as_json(comparison, files, with_tokens)))
+    if wanted.json:
+        result = as_json(comparison, files, with_tokens)
+        if wanted.advise:
+            result["advice"] = {run.loop: advice.as_json(run, config) for run in comparison.runs}
+        print(json.dumps(result))
     else:
-        console = Console(highlight=False)
-        print_report(console, comparison)
-        console.print(
-            f"Pictures and traces are in {out}; open {out / 'compare.html'} first.", soft_wrap=True
-        )
+        show(comparison, config, wanted, out)
     return exit_code(comparison)
+
+
+def show(comparison: Comparison, config: SchedulerConfig, wanted: ReportOptions, out: Path) -> None:
+    """The report for people."""
+    console = Console(highlight=False)
+    print_report(console, comparison)
+    if wanted.advise:
+        advice.print_advice(console, comparison.runs, config)
+    console.print(
+        f"Pictures and traces are in {out}; open {out / 'compare.html'} first.", soft_wrap=True
+    )
+
+
+def compare_with_progress(
+    workload: WorkloadOptions,
+    wanted: ReportOptions,
+    loops: list[str],
+    model: Model,
+    requests: list[Request],
+    config: SchedulerConfig,
+) -> Comparison:
+    """The comparison, with one bar for each loop; serial comes first."""
+    ordered = list(dict.fromkeys(["serial", *loops]))
+    total = sum(request.params.max_new_tokens for request in requests)
+    with token_progress(ordered, total) as on_output, wanted.logging():
+        return compare(
+            ordered, workload.device, model, requests, config, workload.cost(), on_output
+        )
 
 
 def exit_code(comparison: Comparison) -> int:
@@ -59,19 +89,6 @@ def exit_code(comparison: Comparison) -> int:
     if not comparison.identical:
         return DIFFERENT
     return BAD_INPUT if comparison.errors else 0
-
-
-def check_loops(loops: str | None, device: str) -> list[str]:
-    """The loops to run, serial first.
-
-    Raises:
-        ValueError: one is unknown, or the device is not to be had.
-    """
-    open_device(device).close()
-    chosen = loops.split(",") if loops is not None else [overlapped_loop(device)]
-    for name in chosen:
-        find_loop(name.strip())
-    return list(dict.fromkeys(["serial", *(name.strip() for name in chosen)]))
 
 
 def check_folder(out: Path) -> Path:

@@ -1,103 +1,97 @@
-"""The options that ``compare`` and ``run`` share, checked before anything runs."""
+"""What to run: the options that ``compare`` and ``run`` share beside the scheduler's."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, NO_COST, SIM_COST, CostModel
+from ..loops.log import log_to
 from ..models.base import Model
 from ..models.registry import open_model
 from ..models.tokenizer import ByteTokenizer, TextCodec
 from ..scheduler import SchedulerConfig
 from .prompts import read_prompts
-
-DeviceName = Annotated[str, typer.Option("--device", help="sim, thread, cuda or mlx.")]
-ModelName = Annotated[
-    str, typer.Option("--model", help="hash, smollm2, a directory, or a Hugging Face id.")
-]
-Requests = Annotated[int | None, typer.Option(help="How many requests; prompts go round again.")]
-Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; repeatable.")]
-PromptFile = Annotated[Path | None, typer.Option("--prompts", help="A file, one prompt a line.")]
-MaxNewTokens = Annotated[int, typer.Option(help="The most tokens that a request may produce.")]
-Chunk = Annotated[int, typer.Option(help="The most prompt tokens of one prefill batch.")]
-Pool = Annotated[int | None, typer.Option(help="KV slots; default: room for every request.")]
-PageSize = Annotated[int, typer.Option(help="KV slots to a page.")]
-MaxRunning = Annotated[int, typer.Option("--max-running", help="Requests that run at once.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-TopP = Annotated[float, typer.Option(help="Keep the tokens that make up this probability.")]
-TopK = Annotated[int, typer.Option(help="Keep this many tokens; -1 keeps all.")]
-Seed = Annotated[int, typer.Option(help="Decides every random draw, if temperature is above 0.")]
-HostWork = Annotated[float, typer.Option(help="Milliseconds of host work to add to each step.")]
-
+from .scheduler_options import SchedulerOptions
 
 MOST_HOST_WORK = 60_000  # milliseconds a step
+MOST_RUNNING = 16  # requests that run at once, unless an option says otherwise
+MOST_CELLS = 2**24  # of the KV pool, and of the page table
+
+
+def option(help: str) -> Any:
+    """An option that ``--help`` lists under Workload."""
+    return typer.Option(help=help, rich_help_panel="Workload")
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to run. Raises ValueError, with one sentence, where an option can't be."""
+class WorkloadOptions:
+    """The device, the model and the requests.
 
-    device: str = "sim"
-    model: str = "hash"
-    requests: int | None = None
-    prompts: list[str] = field(default_factory=list)
-    prompt_file: Path | None = None
-    chunk: int = 128
-    pool: int | None = None
-    page_size: int = 1
-    max_running: int = 16
-    host_work: float = 0.0
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    Raises:
+        ValueError: an option is outside its limits; the sentence names the option and the limit.
+    """
+
+    device: Annotated[str, option("sim, thread, cuda or mlx.")] = "sim"
+    model: Annotated[str, option("hash, smollm2, a directory, or a Hugging Face id.")] = "hash"
+    requests: Annotated[int | None, option("How many; prompts and priorities go round.")] = None
+    prompt: Annotated[list[str], option("A prompt; repeatable.")] = field(default_factory=list)
+    prompts: Annotated[Path | None, option("A file, one prompt a line.")] = None
+    priority: Annotated[list[int], option("Higher is sooner; repeatable.")] = field(
+        default_factory=list
+    )
+    max_new_tokens: Annotated[int, option("The most tokens that a request may produce.")] = 64
+    temperature: Annotated[float, option("0 is greedy.")] = 0.0
+    top_p: Annotated[float, option("Keep the tokens that make up this probability.")] = 1.0
+    top_k: Annotated[int, option("Keep this many tokens; -1 keeps all.")] = -1
+    seed: Annotated[int, option("Decides every draw, if temperature is above 0.")] = 0
+    host_work: Annotated[float, option("Milliseconds of host work to add to each step.")] = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("chunk", "page_size", "pool", "max_running"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{flag(name)} is {value}, but it must be at least 1.")
-        if self.pool is not None and self.pool < self.page_size:
-            raise ValueError(
-                f"--pool is {self.pool}, but it must hold at least one page of {self.page_size}."
-            )
         if not 0 <= self.host_work <= MOST_HOST_WORK:
             raise ValueError(
                 f"--host-work is {self.host_work}, but it must be between 0 and {MOST_HOST_WORK}."
             )
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
-            raise ValueError(f"--{flag(name)} {rest}")
-        read_prompts(self.prompts, self.prompt_file, self.requests)
+            raise ValueError(f"--{name.replace('_', '-')} {rest}")
+        self.read_prompts()
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How every request samples, and how long."""
+        return SamplingParams(
+            self.temperature, self.top_k, self.top_p, self.seed, self.max_new_tokens
+        )
+
+    def read_prompts(self) -> list[str]:
+        """The prompts, as text."""
+        return read_prompts(self.prompt, self.prompts, self.requests)
 
     def open_model(self) -> Model:
         """The model, for the device."""
         return open_model(self.model, self.device)
 
-    def make_requests(self, model: Model) -> list[Request]:
-        """The requests, tokenized."""
-        texts = read_prompts(self.prompts, self.prompt_file, self.requests)
+    def make_requests(self, model: Model, ignore_eos: bool = False) -> list[Request]:
+        """The requests, tokenized; with ``ignore_eos`` every one runs to its length."""
         tokenizer = text_codec(model)
-        return [Request(f"r{i}", tokenizer.encode(t), self.sampling) for i, t in enumerate(texts)]
-
-    def make_config(self, model: Model, requests: list[Request]) -> SchedulerConfig:
-        """Room for every request, unless ``--pool`` says less.
-
-        Rows of the page table are as long as the longest request, because real models pay for
-        it; a request beyond the model's context is refused, and named, by the scheduler.
-        """
-        lengths = [min(request.max_device_len, model.context_len) for request in requests]
-        pages = [-(-length // self.page_size) for length in lengths]
-        room = sum(sorted(pages)[-self.max_running :])
-        return SchedulerConfig(
-            num_pages=room if self.pool is None else max(1, self.pool // self.page_size),
-            page_size=self.page_size,
-            max_running_requests=min(self.max_running, len(requests)),
-            chunk_size=self.chunk,
-            context_len=max(lengths),
-        )
+        params = replace(self.sampling, ignore_eos=ignore_eos)
+        priorities = self.priority or [0]
+        return [
+            Request(
+                f"r{i}",
+                tokenizer.encode(text),
+                params,
+                priority=priorities[i % len(priorities)],
+            )
+            for i, text in enumerate(self.read_prompts())
+        ]
 
     def cost(self) -> CostModel:
         """The cost model of ``sim``, or none; with the added host work in either."""
@@ -107,9 +101,48 @@ class Options:
         return replace(cost, host={**cost.host, **host})
 
 
-def flag(name: str) -> str:
-    """An option's spelling on the command line."""
-    return name.replace("_", "-")
+@dataclass(frozen=True)
+class ReportOptions:
+    """What to say about a run."""
+
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False
+    log: Annotated[bool, typer.Option("--log", help="The scheduler's log, on stderr.")] = False
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Compare the run with published targets.")
+    ] = False
+
+    def logging(self) -> AbstractContextManager[None]:
+        """The log, as long as this lasts; begin it within a progress bar, which moves stderr."""
+        return log_to(sys.stderr) if self.log else nullcontext()
+
+
+def make_config(
+    scheduler: SchedulerOptions, model: Model, requests: list[Request]
+) -> SchedulerConfig:
+    """Room for every request that may run at once, unless options say otherwise.
+
+    Rows of the page table are as long as the longest request, because real models pay for them; a
+    request beyond the model's context is refused, and named, by the scheduler. Admission wants a
+    page more than each request needs, and one that stays over.
+
+    Raises:
+        ValueError: the options ask for more memory than a run here should take.
+    """
+    page = scheduler.page_size or 1
+    running = scheduler.max_running_requests or min(MOST_RUNNING, len(requests))
+    lengths = [min(request.max_device_len, model.context_len) for request in requests]
+    pages = sorted(-(-length // page) + 1 for length in lengths)
+    config = scheduler.make_config(
+        max_running_requests=running,
+        kv_tokens=(sum(pages[-running:]) + 1) * page,
+        context_len=max(lengths),
+    )
+    if max(config.num_slots, config.max_running_requests * config.context_len) > MOST_CELLS:
+        raise ValueError(
+            f"the KV pool or the page table would have more than {MOST_CELLS} cells; lower "
+            "--kv-tokens, --page-size or --max-running-requests."
+        )
+    return config
 
 
 def text_codec(model: Model) -> TextCodec:
@@ -122,8 +155,3 @@ def text_codec(model: Model) -> TextCodec:
         raise ValueError(f"model {model.name!r} has no tokenizer.json, so it can't read prompts.")
     codec: TextCodec = model.tokenizer or ByteTokenizer()
     return codec
-
-
-def overlapped_loop(device: str) -> str:
-    """The loop that overlaps on a device, unless told otherwise."""
-    return "mlx_async" if device == "mlx" else "overlap"

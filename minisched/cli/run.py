@@ -4,43 +4,61 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 
 from ..checks.overlap import measure
 from ..devices.registry import open_device
-from ..loops.registry import find_loop
 from ..loops.run import Run, run_loop
-from .options import Options
+from . import advice
+from .loop_choice import choose_loops
+from .options import ReportOptions, WorkloadOptions, make_config
 from .report import milliseconds, print_errors
+from .scheduler_options import SchedulerOptions
 from .stream import Transcript, streaming
 
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
 
 
-def run_run(options: Options, loop: str, as_json_only: bool) -> int:
+def run_run(
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    wanted: ReportOptions,
+    asked: Sequence[str],
+) -> int:
     """Run one loop and stream its text; returns the exit code.
 
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    find_loop(loop)
-    device = open_device(options.device)
-    model = options.open_model()
-    requests = options.make_requests(model)
-    say = Console(stderr=as_json_only, highlight=False)
-    config, cost = options.make_config(model, requests), options.cost()
+    [loop] = choose_loops(asked, workload.device, scheduler.disable_overlap_schedule)
+    device = open_device(workload.device)
+    model = workload.open_model()
+    requests = workload.make_requests(model)
+    config, cost = make_config(scheduler, model, requests), workload.cost()
+    say = Console(stderr=wanted.json, highlight=False)
     transcript = Transcript(model, requests)
-    with streaming(say, transcript):
+    with streaming(say, transcript), wanted.logging():
         run = run_loop(loop, device, model, requests, config, cost, on_output=transcript.hear)
+    if wanted.json:
+        result = {"loop": loop, "outputs": run.outputs, "errors": run.errors}
+        advised = {"advice": advice.as_json(run, config)} if wanted.advise else {}
+        print(json.dumps(result | advised))
+    elif wanted.advise:
+        advice.print_advice(say, [run], config)
+    say.print(summary(run))
+    return exit_code(run)
+
+
+def summary(run: Run) -> str:
+    """One sentence on how long it took, and with which loop."""
     report = measure(run.trace, sum(map(len, run.outputs.values())))
-    if as_json_only:
-        print(json.dumps({"loop": loop, "outputs": run.outputs, "errors": run.errors}))
-    say.print(
-        f"{report.tokens} tokens in {report.steps} steps, {milliseconds(report.makespan_ns)}; "
+    return (
+        f"{report.tokens} tokens in {report.steps} steps of the loop {run.loop}, "
+        f"{milliseconds(report.makespan_ns)}; "
         f"the device was busy {report.device_busy_percent:.0f} % of the time."
     )
-    return exit_code(run)
 
 
 def exit_code(run: Run) -> int:

@@ -1,19 +1,22 @@
 """The nouns: a request, the lease it holds, and the batch that a step runs."""
 
-from .batch import Batch, ForwardMode, NoBatch, Output, Result, Row
+from .batch import ForwardMode, NoBatch, Output, Result, Row, ScheduleBatch
+from .model_worker_batch import ModelWorkerBatch, get_model_worker_batch
 from .request import ChunkedReq, FinishReason, Lease, Request
 from .sampling_params import SamplingParams
 
 __all__ = [
-    "Batch",
     "ChunkedReq",
     "FinishReason",
     "ForwardMode",
     "Lease",
+    "ModelWorkerBatch",
     "NoBatch",
     "Output",
     "Request",
     "Result",
     "Row",
     "SamplingParams",
+    "ScheduleBatch",
+    "get_model_worker_batch",
 ]

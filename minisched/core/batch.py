@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .request import FinishReason, Lease, Request
+from .residence import on_host
 
 
 class ForwardMode(Enum):
@@ -15,7 +16,7 @@ class ForwardMode(Enum):
 
     EXTEND = "extend"  # prompts, or chunks of them
     DECODE = "decode"  # one token a row
-    MIXED = "mixed"  # both (a later lesson)
+    MIXED = "mixed"  # prompts first, then rows that decode
     IDLE = "idle"  # nothing
 
 
@@ -29,8 +30,7 @@ class NoBatch(Enum):
         return False
 
 
-@dataclass(frozen=True, eq=False)
-class Row:
+class Row(NamedTuple):
     """One request's part in one batch: everything that was true at commit.
 
     ``process`` and the worker read the row, never the live request: by the time a result comes
@@ -41,8 +41,8 @@ class Row:
     lease: Lease
     start: int  # first position this row computes
     ids: tuple[int | None, ...]  # [extend_len] input tokens; None: only the device knows it
-    new_slots: tuple[int, ...]  # KV slots reserved now, for the positions after those it had
-    slots_at: int  # the position that new_slots[0] belongs to
+    new_pages: Sequence[int]  # pages that the device's page table does not list for it yet
+    pages_at: int  # which page of the row new_pages[0] is
     deliver: bool  # False for a chunk that is not the last
 
     @property
@@ -57,12 +57,17 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """The rows of one step, in order of arrival."""
+class ScheduleBatch:
+    """A step as the scheduler sees it (SGLang ``managers/schedule_batch.py:ScheduleBatch``).
 
-    step: int
-    mode: ForwardMode
-    rows: tuple[Row, ...]
+    The first of three forms: the worker makes a ``ModelWorkerBatch`` of it, flat lists on the
+    host, and of that a ``ForwardBatch``, arrays on the device.
+    """
+
+    step: int = on_host()
+    mode: ForwardMode = on_host()
+    rows: tuple[Row, ...] = on_host("[num_reqs]")  # prompts first
+    num_extend_reqs: int = on_host()  # how many of the rows are prompts; the others decode
 
     @property
     def rids(self) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Positions computed by the whole batch."""
-        return sum(row.extend_len for row in self.rows)
+        return sum(len(row.ids) for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,7 @@ class Result:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """One thing a client hears: a token, the end of its request, or both."""
 
     rid: str

@@ -29,14 +29,25 @@ class Lease:
     """
 
     row: int  # index into the request-to-token table; row 0 is padding
-    pages: list[int] = field(default_factory=list)
-    in_flight: int = 0  # launched batches that name this lease
+    pages: list[int] = field(default_factory=list)  # by position; the first ones the tree's
+    shared_pages: int = 0  # how many of them belong to the prefix cache
+    node: object = None  # where they end in the radix tree; locked while the lease lives
+    sent_pages: int = 0  # how many of them the device's page table lists as they are now
+    settled_len: int = 0  # positions whose KV is written for sure: their step has come back
+    launched: int = 0  # batches launched that name this lease ...
+    returned: int = 0  # ... and how many of them have come back
+    retired: list[tuple[int, list[int]]] = field(default_factory=list)
     is_open: bool = True
+
+    @property
+    def in_flight(self) -> int:
+        """Launched batches that name this lease."""
+        return self.launched - self.returned
 
     @property
     def is_released(self) -> bool:
         """Whether nobody may read or write this lease's row and pages any more."""
-        return not self.is_open and self.in_flight == 0
+        return not self.is_open and self.launched == self.returned
 
 
 @dataclass(eq=False)
@@ -58,16 +69,16 @@ class Request:
     error: str = ""
     lease: Lease | None = None
     order: int = 0  # place in the order of arrival; breaks every tie
+    priority: int = 0  # the higher, the sooner; read by the policy "priority"
+    hit_len: int = 0  # positions that the prefix cache gave when it was admitted last
+    retractions: int = 0  # how often it lost its lease before its end
     computed_len: int = 0
     device_len: int = field(init=False)
+    max_device_len: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.device_len = len(self.prompt)
-
-    @property
-    def max_device_len(self) -> int:
-        """Prompt plus the most tokens it may produce; also the most KV slots it can need."""
-        return len(self.prompt) + self.params.max_new_tokens
+        self.max_device_len = len(self.prompt) + self.params.max_new_tokens
 
     @property
     def extend_len(self) -> int:
@@ -106,20 +117,34 @@ class Request:
         at = position - len(self.prompt)
         return self.output_ids[at] if at < len(self.output_ids) else None
 
-    def complete_one(self) -> None:
-        """Commit one step: all there is gets computed, and one more token will exist."""
-        self.computed_len = self.device_len
-        self.device_len += 1
+    def tokens(self, start: int, end: int) -> tuple[int | None, ...]:
+        """The tokens at ``start`` up to ``end``; None where only the device knows them."""
+        known_end = min(end, self.known_len)
+        return self.known_tokens(start, known_end) + (None,) * (end - max(start, known_end))
+
+    def known_tokens(self, start: int, end: int) -> tuple[int, ...]:
+        """The tokens at ``start`` up to ``end``, as far as the host knows them."""
+        num_prompt = len(self.prompt)
+        if start >= num_prompt:
+            return tuple(self.output_ids[start - num_prompt : end - num_prompt])
+        prompt = tuple(self.prompt[start:end])
+        return prompt if end <= num_prompt else prompt + tuple(self.output_ids[: end - num_prompt])
 
     def append_host(self, token: int) -> None:
         """Learn the value of the next token."""
         self.output_ids.append(token)
+
+    def start(self, lease: Lease) -> None:
+        """Begin under a new lease, after the prefix that it found in the cache."""
+        self.lease = lease
+        self.computed_len = self.hit_len = lease.settled_len
 
     def restart(self) -> None:
         """Forget everything computed, keep everything known (what a retraction does)."""
         self.lease = None
         self.computed_len = 0
         self.device_len = self.known_len
+        self.retractions += 1
 
 
 @dataclass(frozen=True, eq=False)

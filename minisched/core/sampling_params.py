@@ -15,6 +15,7 @@ class SamplingParams:
     ``temperature`` 0 is greedy. ``top_k`` -1 keeps the whole vocabulary; ``top_p`` keeps the
     smallest set of tokens whose probability reaches it. ``seed`` makes a sampled request
     repeatable: its tokens depend on the seed, the request and the position, never on the batch.
+    ``return_logprob`` marks a request that wants log-probabilities: it is never in a mixed batch.
     """
 
     temperature: float = 0.0
@@ -24,6 +25,7 @@ class SamplingParams:
     max_new_tokens: int = 32
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    return_logprob: bool = False
 
     @property
     def is_greedy(self) -> bool:

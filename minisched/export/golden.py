@@ -1,8 +1,9 @@
 """Regenerates what the repository keeps of its own output: ``python -m minisched.export.golden``.
 
-Golden traces (``traces/``), the PlantUML pictures of each loop and the README's picture
-(``diagrams/``), all from small workloads on the simulated device, so that the same code gives the
-same bytes. ``--check`` changes nothing and fails with the name of each file that is stale.
+Golden traces and their views (``traces/``), the PlantUML pictures of each loop and of the batches,
+and the README's picture (``diagrams/``), all from small workloads on the simulated device, so that
+the same code gives the same bytes. ``--check`` changes nothing and fails with the name of each file
+that is stale.
 ``--svg`` also renders every ``diagrams/*.puml`` to SVG, which needs a renderer (``render_puml``).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +19,12 @@ from tempfile import TemporaryDirectory
 
 from . import native
 from .golden_runs import recipes
+from .puml_batches import to_batches
 from .puml_sequence import to_sequence
 from .puml_timing import to_timing
 from .render_puml import RenderError, render
 from .svg import to_svg
+from .views import draw
 
 TITLES = {
     "serial": "serial: host and device take turns",
@@ -34,7 +38,9 @@ def golden_files() -> dict[str, str]:
     """Every generated file's text, by its path in the repository."""
     traces = {topic: recipe.run() for topic, recipe in recipes().items()}
     files = {"diagrams/compare.svg": to_svg([traces["serial"], traces["overlap"]])}
+    files["diagrams/batches.puml"] = to_batches()
     files |= {f"traces/{topic}.json": native.to_json(trace) for topic, trace in traces.items()}
+    files |= {f"traces/{topic}.svg": draw(topic, trace) for topic, trace in traces.items()}
     for loop, title in TITLES.items():
         files[f"diagrams/{loop}.puml"] = to_timing(traces[loop], title=title)
         files[f"diagrams/{loop}_sequence.puml"] = to_sequence(traces[loop], title=title)
@@ -116,7 +122,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
 def verdict(name: str, is_check: bool, with_svg: bool) -> str:
     """What is to be said about a file that was stale."""
-    is_picture = name.endswith(".svg") and name != "diagrams/compare.svg"
+    is_picture = re.fullmatch(r"diagrams/(?!compare).*\.svg", name) is not None
     if is_check or (is_picture and not with_svg):
         needs = " --svg" if is_picture else ""
         return f"is stale; python -m minisched.export.golden{needs} brings it up to date."

@@ -40,7 +40,7 @@ def a_bit_of_everything(loop: str) -> Recipe:
     Prompts that have to be chunked, greedy and sampled tokens, one request that stops early (c),
     and one that comes while the others run (e).
     """
-    greedy = SamplingParams(max_new_tokens=28, ignore_eos=True)
+    greedy = tokens(28)
     sampled = SamplingParams(0.8, max_new_tokens=28, ignore_eos=True)
     requests = [
         Request("a", range(10, 22), greedy),
@@ -49,39 +49,119 @@ def a_bit_of_everything(loop: str) -> Recipe:
         Request("d", range(70, 85), sampled),
         Request("e", range(90, 110), greedy, arrival_time=20 * MILLISECOND),
     ]
-    return Recipe(loop, requests, SchedulerConfig(chunk_size=48))
+    return Recipe(loop, requests, SchedulerConfig(chunked_prefill_size=48))
+
+
+def radix_cache() -> Recipe:
+    """ABC, then AFG, which splits it at A; X, which pushes a part out; and ABC's question again."""
+    a, b, c, f, g = [1, 2, 3, 4], [5, 6, 7], [8, 9], [20, 21, 22], [30, 31]
+    requests = [
+        Request("abc", a + b + c, tokens(6)),
+        Request("afg", a + f + g, tokens(6), arrival_time=20 * MILLISECOND),
+        Request("x", range(100, 112), tokens(5), arrival_time=150 * MILLISECOND),
+        Request("abd", [*a, *b, 40, 41], tokens(4), arrival_time=230 * MILLISECOND),
+    ]
+    return Recipe("overlap", requests, SchedulerConfig(kv_tokens=36))
+
+
+def schedule_policy() -> Recipe:
+    """Longest prefix match: questions on a cached document overtake those that came first."""
+    document = list(range(1, 40))
+    prompts = {
+        "doc": document,
+        "other": list(range(100, 120)),
+        "doc-q1": [*document[:37], 90, 91],
+        "new": list(range(200, 230)),
+        "doc-q2": [*document[:37], 92, 93],
+    }
+    requests = [
+        Request(rid, prompt, tokens(3), arrival_time=(at and at + 4) * MILLISECOND)
+        for at, (rid, prompt) in enumerate(prompts.items())
+    ]
+    config = SchedulerConfig(
+        schedule_policy="lpm", max_running_requests=2, chunked_prefill_size=40, kv_tokens=256
+    )
+    return Recipe("overlap", requests, config)
 
 
 def prefill() -> Recipe:
-    """A long prompt in chunks, and two short ones that have to wait for it."""
-    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
-    prompts = {"long": range(100), "short": range(8), "late": range(20)}
-    requests = [Request(rid, prompt, params) for rid, prompt in prompts.items()]
-    return Recipe("overlap", requests, SchedulerConfig(chunk_size=32))
+    """A long prompt in chunks, two short ones that wait for it, and one that finds it cached."""
+    prompts = {"long": range(100), "short": range(200, 208), "late": range(20, 40)}
+    requests = [Request(rid, prompt, tokens(4)) for rid, prompt in prompts.items()]
+    requests.append(Request("again", range(104), tokens(4), arrival_time=60 * MILLISECOND))
+    return Recipe("overlap", requests, SchedulerConfig(chunked_prefill_size=32, kv_tokens=132))
 
 
 def decode() -> Recipe:
     """Three requests in a pool for two: one is retracted, waits, and starts again."""
-    params = SamplingParams(max_new_tokens=12, ignore_eos=True)
-    requests = [Request(rid, range(at, at + 8), params) for at, rid in enumerate("abc")]
-    return Recipe("overlap", requests, SchedulerConfig(num_pages=44, new_token_ratio=0.0))
+    config = SchedulerConfig(kv_tokens=44, schedule_conservativeness=0.0)
+    return Recipe("overlap", one_by_one("abc", 8, 12), config)
+
+
+def retraction() -> Recipe:
+    """Three requests in a pool for one and a half: memory runs out more than once."""
+    requests = [*one_by_one("ab", 12, 40), *one_by_one("abc", 12, 16)[2:]]
+    config = SchedulerConfig(kv_tokens=70, schedule_conservativeness=0.1)
+    return Recipe("overlap", requests, config)
+
+
+def mixed_chunk() -> Recipe:
+    """A long prompt in chunks, beside two requests that decode."""
+    requests = [
+        Request("a", range(10), tokens(14)),
+        Request("b", range(20, 34), tokens(12)),
+        Request("long", range(50, 150), tokens(6), arrival_time=30 * MILLISECOND),
+        Request("c", range(160, 170), tokens(6), arrival_time=60 * MILLISECOND),
+    ]
+    config = SchedulerConfig(chunked_prefill_size=24, enable_mixed_chunk=True)
+    return Recipe("overlap", requests, config)
+
+
+def unified() -> Recipe:
+    """One budget for two that decode, a long prompt and a late one, until memory runs out."""
+    requests = [
+        Request("a", range(10), tokens(12)),
+        Request("b", range(20, 34), tokens(12)),
+        Request("long", range(50, 100), tokens(6), arrival_time=20 * MILLISECOND),
+        Request("c", range(160, 170), tokens(8), arrival_time=50 * MILLISECOND),
+    ]
+    config = SchedulerConfig(run_first="unified", chunked_prefill_size=24, kv_tokens=100)
+    return Recipe("overlap", requests, config)
 
 
 def future_map() -> Recipe:
     """A ring for two requests, lapped every third step."""
-    params = SamplingParams(max_new_tokens=10, ignore_eos=True)
-    requests = [Request(rid, range(at, at + 5), params) for at, rid in enumerate("abc")]
+    requests = [Request(rid, range(at, at + 5), tokens(10)) for at, rid in enumerate("abc")]
     return Recipe("overlap", requests, SchedulerConfig(max_running_requests=2), relay="ring")
 
 
 LOOPS = ("serial", "overlap", "mlx_async")
 
 
+def tokens(count: int) -> SamplingParams:
+    """Exactly so many, greedily."""
+    return SamplingParams(max_new_tokens=count, ignore_eos=True)
+
+
+def one_by_one(rids: str, prompt_len: int, count: int) -> list[Request]:
+    """Requests that come 10 ms apart and share nothing."""
+    return [
+        Request(rid, range(20 * at, 20 * at + prompt_len), tokens(count),
+                arrival_time=10 * at * MILLISECOND)
+        for at, rid in enumerate(rids)
+    ]  # fmt: skip
+
+
 def recipes() -> dict[str, Recipe]:
     """Every golden run, by topic."""
     return {
-        **{loop: a_bit_of_everything(loop) for loop in LOOPS},
+        "radix_cache": radix_cache(),
+        "schedule_policy": schedule_policy(),
         "prefill": prefill(),
         "decode": decode(),
+        "retraction": retraction(),
+        "mixed_chunk": mixed_chunk(),
+        "unified": unified(),
         "future_map": future_map(),
+        **{loop: a_bit_of_everything(loop) for loop in LOOPS},
     }

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..core import Batch, NoBatch, Output
+from ..core import NoBatch, Output, Request, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import NO_COST, CostModel
 from ..scheduler import Scheduler
-from ..trace import Slice
 from ..worker import Pending, Worker
+from .cuda_graph import launch_cost
+from .dispatcher import AbortReq, FlushCacheReq, Message, TypeBasedDispatcher
 from .frontend import Frontend
+from .log import SchedulerLog
+from .metrics import Metrics
+from .recording import Recording
+
+NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while everybody sleeps
 
 
 @dataclass
@@ -27,96 +33,141 @@ class Engine:
     device: Device
     frontend: Frontend
     cost: CostModel = NO_COST
-    delivered_by: dict[str, int] = field(default_factory=dict)  # request id -> process slice id
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        now = self.device.now
+        self.frontend.now = now
+        self.metrics.started = now()
+        self.recording = Recording(self.scheduler, self.device)
+        self.log = SchedulerLog(self.scheduler, now)
+        self.log.on_start()
+        self._request_dispatcher = TypeBasedDispatcher([
+            (Request, self.handle_generate_request),
+            (AbortReq, self.abort_request),
+            (FlushCacheReq, self.flush_cache),
+        ])  # fmt: skip
 
     def recv_requests(self) -> None:
         """Take in what has arrived."""
-        requests, aborts = self.frontend.take(self.device.now())
-        if not requests and not aborts:
+        messages = self.frontend.take(self.device.now())
+        if not messages:
             return
-        with self.device.host("receive", self.cost.host.get("receive", 0)):
-            outputs = self.scheduler.receive(requests)
-            for rid in aborts:
-                outputs += self.scheduler.abort(rid)
+        label = self.recording.arrival(messages)
+        with self.device.host("receive", self.cost.host.get("receive", 0), label):
+            outputs = self.process_input_requests(messages)
+        self._observe()
         self._stream_output(outputs)
 
-    def get_next_batch_to_run(self) -> Batch | NoBatch:
+    def process_input_requests(self, messages: Iterable[Message]) -> list[Output]:
+        """Hand each message to its handler."""
+        return [output for item in messages for output in self._request_dispatcher(item)]
+
+    def handle_generate_request(self, req: Request) -> list[Output]:
+        """Put a request into the waiting queue, or refuse it."""
+        outputs = self.scheduler.receive([req])
+        self.metrics.on_received(req, self.device.now())
+        return outputs
+
+    def abort_request(self, message: AbortReq) -> list[Output]:
+        """End one request, or all of them."""
+        rids = list(self.scheduler.live) if message.abort_all else [message.rid]
+        return [output for rid in rids for output in self.scheduler.abort(rid)]
+
+    def flush_cache(self, message: FlushCacheReq) -> list[Output]:
+        """Forget the cached prefixes, if nothing runs; a mark says whether it was done."""
+        self.device.recorder.mark("flush cache", done=self.scheduler.flush_cache())
+        return []
+
+    def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
         """Let the scheduler commit a batch."""
         with self.device.host("schedule", self.cost.host.get("schedule", 0)):
             batch = self.scheduler.next_batch()
-        self._count()
+        self._scheduled(batch or None)
+        self._stream_output(self.scheduler.take_outputs())
         return batch
 
-    def chain(self, batch: Batch) -> Batch | None:
+    def chain(self, batch: ScheduleBatch) -> ScheduleBatch | None:
         """Let the scheduler commit the same rows once more; a no costs no time."""
         if not self.scheduler.can_chain(batch):
             return None
         with self.device.host("schedule", self.cost.host.get("schedule", 0)):
             chained = self.scheduler.chain(batch)
-        self._count()
+        self._scheduled(chained)
         return chained
 
-    def run_batch(self, batch: Batch, previous: Pending | None = None) -> Pending:
+    def run_batch(self, batch: ScheduleBatch, previous: Pending | None = None) -> Pending:
         """Prepare the inputs and launch the step; returns before the device has run it."""
-        label = Label(batch.step, batch.mode.value, batch.rids)
+        label = self.recording.label(batch)
         with self.device.host("prepare", self.cost.host.get("prepare", 0), label) as prepare:
             inputs = self.worker.prepare(batch, previous)
-        for row in batch.rows:
-            if row.req.rid in self.delivered_by and None not in row.ids:
-                self.device.recorder.edge("token", self.delivered_by.pop(row.req.rid), prepare)
-        with self.device.host("launch", self.cost.host.get("launch", 0), label) as launch:
+        self.recording.tokens_by_host(batch, prepare)
+        limit, recorder = self.scheduler.config.cuda_graph_max_bs, self.device.recorder
+        launch_ns = launch_cost(batch, self.cost, limit, recorder)
+        with self.device.host("launch", launch_ns, label) as launch:
             return self.worker.launch(batch, inputs, previous, launched_by=launch)
 
     def process_batch_result(self, pending: Pending) -> None:
         """Wait for a step's tokens and let the scheduler say what they mean."""
         batch = pending.batch
-        label = Label(batch.step, batch.mode.value, batch.rids)
-        start = self.device.now()
+        label, start = self.recording.label(batch), self.device.now()
         result = pending.result()
-        self._record_wait(start, label)
+        self.recording.wait(start, label)
         with self.device.host("process", self.cost.host.get("process", 0), label) as process:
             outputs = self.scheduler.process(batch, result)
         self.device.recorder.edge("result", pending.copy.slice_id, process)
-        self.delivered_by.update((output.rid, process) for output in outputs)
-        self._stream_output(outputs, label)
+        self._observe()
+        self._stream_output(outputs, label, process)
+        self.log.on_processed(batch, outputs)
 
     def on_idle(self) -> None:
-        """Nothing to do until the next request comes."""
+        """Nothing to do until the next request comes: a good moment to look for leaks.
+
+        SGLang ``managers/scheduler.py:self_check_during_idle``.
+
+        Raises:
+            MemoryLeak: there is one.
+        """
+        if self.scheduler.live or self.scheduler.batches_in_flight:
+            return
+        self.scheduler.self_check()
         arrival = self.frontend.next_arrival
-        if arrival is not None and not self.scheduler.live:
-            self.device.idle_until(arrival)
+        while arrival is not None and self.device.now() < arrival and not self.frontend.has_said:
+            nap = NAP if self.device.clock == "wall" else arrival  # virtual years take no time
+            self.device.idle_until(min(arrival, self.device.now() + nap))
 
     @property
     def is_done(self) -> bool:
         """Whether every request has ended and nothing is in flight."""
         scheduler = self.scheduler
-        return not (self.frontend.inbox or scheduler.live or scheduler.batches_in_flight)
+        return self.frontend.is_empty and not (scheduler.live or scheduler.batches_in_flight)
 
-    def _stream_output(self, outputs: Iterable[Output], label: Label = NO_LABEL) -> None:
+    def _scheduled(self, batch: ScheduleBatch | None) -> None:
+        """The scheduler has just decided."""
+        self._observe()
+        self.log.on_schedule(batch)
+        if batch:
+            self.metrics.on_batch(batch, self.device.now())
+
+    def _observe(self) -> None:
+        """The scheduler's state has just changed."""
+        scheduler = self.scheduler
+        self.recording.count()
+        self.metrics.load.observe(
+            self.device.now(),
+            scheduler.num_used_tokens,
+            len(scheduler.running_batch),
+            len(scheduler.waiting_queue),
+        )
+
+    def _stream_output(
+        self, outputs: Sequence[Output], label: Label = NO_LABEL, process: int = 0
+    ) -> None:
+        """Let clients hear; to say nothing costs nothing. Tokens come from slice ``process``."""
+        if not outputs:
+            return
+        self.recording.delivered(outputs, process)
         with self.device.host("output", self.cost.host.get("output", 0), label):
+            self.metrics.on_outputs(outputs, self.device.now())
             for output in outputs:
                 self.frontend.on_output(output)
-
-    def _record_wait(self, start: int, label: Label) -> None:
-        """A slice for the time the host was blocked: it is not work."""
-        recorder, end = self.device.recorder, self.device.now()
-        if end > start:
-            recorder.slice(
-                Slice(
-                    recorder.new_id(),
-                    "host",
-                    "wait",
-                    start,
-                    end,
-                    label.step,
-                    label.mode,
-                    label.rids,
-                )
-            )
-
-    def _count(self) -> None:
-        scheduler, recorder = self.scheduler, self.device.recorder
-        recorder.counter("waiting", len(scheduler.prefill.pending_list))
-        recorder.counter("running", len(scheduler.decode.running_reqs))
-        free = scheduler.allocator.available_pages
-        recorder.counter("kv used", scheduler.config.num_slots - free * scheduler.config.page_size)

@@ -2,58 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 from ..core import Output, Request
-
-
-class Arrived(NamedTuple):
-    """What one look at the inbox gave."""
-
-    requests: list[Request]
-    aborts: list[str]
+from .dispatcher import AbortReq, FlushCacheReq, Message
 
 
 class Frontend:
-    """Requests ordered by arrival time, aborts, and a callback that hears every output."""
+    """Requests in order of arrival, what else clients say, and a callback that hears every output.
+
+    A collection of ``requests`` is sorted by arrival time, stably. An iterator has to be in that
+    order already; only one request of it is held ahead of the clock, so that a file of any length
+    can be replayed. The engine sets ``now``.
+
+    Raises:
+        ValueError: an iterator goes back in time (raised when that request is read, one early).
+    """
 
     def __init__(
         self,
         requests: Iterable[Request] = (),
         on_output: Callable[[Output], None] = lambda output: None,
     ) -> None:
-        self.inbox = sorted(requests, key=lambda req: req.arrival_time)  # a stable order
-        self.aborts: list[str] = []
-        self.sent: list[str] = []  # ids of everything handed over so far
-        self.interrupted = False
         self.on_output = on_output
+        self.now: Callable[[], int] = lambda: 0
+        self.interrupted = False
+        self._gave_up = False  # everybody has been aborted since the interrupt
+        self._said: deque[Message] = deque()  # takes effect at the next look
+        self._timed_aborts: list[tuple[int, int, str]] = []  # heap of (time, order, request id)
+        self._num_timed = 0
+        self._is_streamed = isinstance(requests, Iterator)
+        ordered = requests if self._is_streamed else sorted(requests, key=lambda r: r.arrival_time)
+        self._coming = iter(ordered)
+        self._next = next(self._coming, None)  # the one request held ahead of the clock
 
     def push(self, request: Request) -> None:
-        """Send one more request; it arrives at once, whatever its arrival time."""
-        request.arrival_time = 0
-        self.inbox.insert(0, request)
+        """Send one more request; it arrives now, whatever its arrival time was."""
+        request.arrival_time = self.now()
+        self._said.append(request)
 
-    def abort(self, rid: str) -> None:
-        """Give a request up."""
-        self.aborts.append(rid)
+    def abort(self, rid: str, at: int | None = None) -> None:
+        """Give a request up, now or at a time on the device's clock.
+
+        Nothing comes of it where the request has ended, or has not arrived by then.
+        """
+        if at is None:
+            self._said.append(AbortReq(rid))
+        else:
+            self._num_timed += 1
+            heapq.heappush(self._timed_aborts, (at, self._num_timed, rid))
+
+    def flush_cache(self) -> None:
+        """Ask for every cached prefix to be forgotten."""
+        self._said.append(FlushCacheReq())
 
     def interrupt(self) -> None:
-        """Give everything up, also what has not arrived yet."""
+        """Give everything up. What has not arrived is sent and aborted; a stream is left unread."""
         self.interrupted = True
 
-    def take(self, now: int) -> Arrived:
-        """Everything that has arrived by ``now``."""
-        interrupted = self.interrupted  # read once: a signal may set it at any moment
-        arrived = [req for req in self.inbox if interrupted or req.arrival_time <= now]
-        self.inbox = self.inbox[len(arrived) :]  # the inbox is ordered, so they came first
-        self.sent += [req.rid for req in arrived]
-        aborts, self.aborts = self.aborts, []
-        if interrupted:
-            aborts, self.sent = self.sent, []
-        return Arrived(arrived, aborts)
+    def take(self, now: int) -> list[Message]:
+        """Everything that has come by ``now``, in order of time; what comes later costs nothing.
+
+        At the same time, a request comes before an abort.
+
+        Raises:
+            ValueError: the stream of requests goes back in time.
+        """
+        messages: list[Message] = []
+        while self._next is not None and self._next.arrival_time <= now:
+            messages += self._aborts_before(self._next.arrival_time)
+            messages.append(self._draw(self._next))
+        messages += self._aborts_before(now + 1)
+        while self._said:
+            messages.append(self._said.popleft())
+        if self.interrupted and (messages or not self._gave_up):
+            messages += self._give_up()
+        return messages
 
     @property
     def next_arrival(self) -> int | None:
-        """When the next request comes, or None."""
-        return self.inbox[0].arrival_time if self.inbox else None
+        """When the next request comes, or None.
+
+        A timed abort wakes nobody: where no request is live there is nothing to give up.
+        """
+        return self._next.arrival_time if self._next is not None else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is to come any more, as far as is known, and nothing was said."""
+        return self._next is None and not self._said
+
+    @property
+    def has_said(self) -> bool:
+        """Whether a look would find something that no clock has announced."""
+        return bool(self._said) or (self.interrupted and not self._gave_up)
+
+    def _draw(self, request: Request) -> Request:
+        """Hand over the request that is held, and hold the one after it."""
+        self._next = next(self._coming, None)
+        if self._next is not None and self._next.arrival_time < request.arrival_time:
+            raise ValueError(
+                f"request {self._next.rid} arrives at {self._next.arrival_time} ns, before the one "
+                f"ahead of it, which arrives at {request.arrival_time} ns; a stream of requests "
+                "must be in order of arrival."
+            )
+        return request
+
+    def _aborts_before(self, time: int) -> Iterator[Message]:
+        while self._timed_aborts and self._timed_aborts[0][0] < time:
+            yield AbortReq(heapq.heappop(self._timed_aborts)[2])
+
+    def _give_up(self) -> Iterator[Message]:
+        self._gave_up = True
+        if self._is_streamed:
+            self._coming = iter(())
+        while self._next is not None:
+            yield self._draw(self._next)
+        yield AbortReq(abort_all=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core import Batch, NoBatch
+from ..core import NoBatch, ScheduleBatch
 from ..worker import Pending
 from .engine import Engine
 from .mlx_runner import MlxModelRunner
 
 
-def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[Batch | NoBatch]:
+def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``hardware_backend/mlx/scheduler_mixin.py:event_loop_overlap_mlx``.
 
     While the chain holds, a turn builds step N+1 on step N's lazy tokens, then blocks on N. It
@@ -40,7 +40,7 @@ def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[Batch | 
         yield batch
 
 
-def still_right(engine: Engine, batch: Batch) -> bool:
+def still_right(engine: Engine, batch: ScheduleBatch) -> bool:
     """Whether a chained step may be chained upon: nobody in it ended, and nobody waits."""
     anyone_ended = any(row.req.lease is not row.lease for row in batch.rows)
-    return not anyone_ended and not engine.scheduler.prefill.pending_list
+    return not anyone_ended and not engine.scheduler.waiting_queue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core import Batch, ForwardMode
+from ..core import ForwardMode, ScheduleBatch
 from ..worker import Pending
 from .engine import Engine
 
@@ -20,7 +20,7 @@ class MlxModelRunner:
         self.clear_cache_every = clear_cache_every
         self.decodes_finalized = 0
 
-    def start(self, batch: Batch) -> Pending:
+    def start(self, batch: ScheduleBatch) -> Pending:
         """Start a freshly scheduled batch, by what it holds."""
         if batch.mode is ForwardMode.DECODE:
             return self.decode_batch_start(batch)
@@ -28,19 +28,19 @@ class MlxModelRunner:
             return self.extend_start(batch)
         return self.prefill_start(batch)
 
-    def prefill_start(self, batch: Batch) -> Pending:
+    def prefill_start(self, batch: ScheduleBatch) -> Pending:
         """Prompts from their first token."""
         return self.engine.run_batch(batch)
 
-    def extend_start(self, batch: Batch) -> Pending:
+    def extend_start(self, batch: ScheduleBatch) -> Pending:
         """A later chunk of a prompt, and prompts that start beside it."""
         return self.engine.run_batch(batch)
 
-    def decode_batch_start(self, batch: Batch) -> Pending:
+    def decode_batch_start(self, batch: ScheduleBatch) -> Pending:
         """One token for each request, from tokens the host knows."""
         return self.engine.run_batch(batch)
 
-    def decode_batch_start_chained(self, batch: Batch, previous: Pending) -> Pending:
+    def decode_batch_start_chained(self, batch: ScheduleBatch, previous: Pending) -> Pending:
         """The same requests once more, from the previous step's lazy tokens."""
         return self.engine.run_batch(batch, previous)
 

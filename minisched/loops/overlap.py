@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from ..core import Batch, ForwardMode, NoBatch
+from ..core import ForwardMode, NoBatch, ScheduleBatch
 from ..worker import Pending
 from .engine import Engine
 
 
 def overlap(
     engine: Engine, disable_consecutive_prefill_overlap: bool = False
-) -> Iterator[Batch | NoBatch]:
+) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``managers/scheduler.py:event_loop_overlap``. Each ``yield`` ends one turn.
 
     A batch is scheduled knowing results only up to the one before the last, so a request that has
@@ -22,7 +22,7 @@ def overlap(
     the first tokens get out sooner.
     """
     result_queue: deque[Pending] = deque()
-    last_batch: Batch | NoBatch = NoBatch.IDLE
+    last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()
@@ -41,6 +41,6 @@ def overlap(
         yield batch
 
 
-def is_extend(batch: Batch | NoBatch) -> bool:
+def is_extend(batch: ScheduleBatch | NoBatch) -> bool:
     """Whether this is a batch of prompts."""
-    return isinstance(batch, Batch) and batch.mode is ForwardMode.EXTEND
+    return isinstance(batch, ScheduleBatch) and batch.mode is ForwardMode.EXTEND

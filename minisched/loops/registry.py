@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..core import Batch, NoBatch
+from ..core import NoBatch, ScheduleBatch
 from ..devices.base import Device
 from ..relay import FutureMapPool, FutureMapRing, HostTrip, LazyChain, Relay
 from .mlx_async import mlx_async
@@ -22,7 +22,7 @@ class LoopSpec:
     launching one step too many.
     """
 
-    run: Callable[..., Iterator[Batch | NoBatch]]
+    run: Callable[..., Iterator[ScheduleBatch | NoBatch]]
     depth: int
     foresee_length: bool
     relays: tuple[str, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from ..core import Batch, NoBatch, Output, Request
+from ..core import NoBatch, Output, Request, ScheduleBatch
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
@@ -16,6 +16,7 @@ from ..worker import Worker
 from .engine import Engine
 from .frontend import Frontend
 from .interrupt import abort_on_interrupt
+from .metrics import Metrics
 from .registry import RELAYS, LoopSpec, find_loop
 
 
@@ -30,6 +31,7 @@ class Run:
     requests: tuple[Request, ...]
     trace: Trace
     interrupted: bool = False
+    metrics: Metrics = field(default_factory=Metrics)
 
     @property
     def outputs(self) -> dict[str, list[int]]:
@@ -87,13 +89,14 @@ def make_engine(
         num_slots=config.num_slots + config.page_size,  # page 0 is padding
         max_running_requests=config.max_running_requests,
         max_len=config.context_len + config.page_size,  # the last page may stick out
+        page_size=config.page_size,
         depth=spec.depth,
         cost=cost,
     )
     return Engine(Scheduler(config, device.recorder), worker, device, frontend, cost)
 
 
-def drive(turns: Iterator[Batch | NoBatch], engine: Engine) -> None:
+def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
     """Turn the loop until every request has ended and every step has come back."""
     while not engine.is_done:
         next(turns)
@@ -126,4 +129,4 @@ def run_loop(
     finally:
         device.close()
     trace = device.recorder.trace(loop, device.name, model.name, device.clock)
-    return Run(loop, requests, trace, frontend.interrupted)
+    return Run(loop, requests, trace, frontend.interrupted, engine.metrics)

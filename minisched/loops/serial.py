@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core import Batch, NoBatch
+from ..core import NoBatch, ScheduleBatch
 from .engine import Engine
 
 
-def serial(engine: Engine) -> Iterator[Batch | NoBatch]:
+def serial(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``managers/scheduler.py:event_loop_normal``. Each ``yield`` ends one turn."""
     while True:
         engine.recv_requests()

@@ -2,50 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core import Lease
 from .page_allocator import PageAllocator
+from .radix_cache import Match, RadixCache
+from .radix_node import TreeNode
 from .req_to_token import ReqToTokenPool
 
 
 class LeasePool:
-    """Lets leases grow, and takes them back when nobody can touch them any more.
+    """Opens leases on cached prefixes, lets them grow, and takes them back in the end.
 
     The originals free at the finish, at once, and rely on the order of the stream (a later write
     comes after the zombie's). Here a lease waits for the steps that name it, so that the rule is
-    right for every loop and every number of streams.
+    right for every loop and every number of streams. ``tree`` is None where there is no prefix
+    cache.
     """
 
-    def __init__(self, allocator: PageAllocator, table: ReqToTokenPool) -> None:
+    def __init__(
+        self, allocator: PageAllocator, table: ReqToTokenPool, tree: RadixCache | None = None
+    ) -> None:
         self.allocator = allocator
         self.table = table
-        self.returning: list[Lease] = []  # closed, but a launched batch still names them
+        self.tree = tree
+        self.returning: dict[Lease, None] = {}  # closed, but a launched batch still names them
+        self.num_released = 0  # leases so far; it grows whenever memory has come back
+
+    @property
+    def available_pages(self) -> int:
+        """Pages that can be had now: free ones, and those that the cache would give up."""
+        evictable = self.tree.evictable_size if self.tree else 0
+        return self.allocator.available_pages + evictable
 
     @property
     def pages_returning(self) -> int:
-        """Pages that will be free once what is in flight has come back."""
-        return sum(len(lease.pages) for lease in self.returning)
+        """Pages that can be had once what is in flight has come back."""
+        return sum(map(self.pages_given_back, self.returning))
 
-    def extend(self, lease: Lease, length: int) -> tuple[int, list[int]]:
-        """Let a lease hold ``length`` positions: where the new KV slots begin, and the slots."""
-        slots_at = len(self.table.req_to_token[lease.row])
-        slots = self.allocator.extend(lease, length)
-        self.table.write(lease.row, slots)
-        return slots_at, slots
+    @property
+    def is_idle(self) -> bool:
+        """Whether no lease is left, open or on its way back."""
+        return self.table.available_size == self.table.size
+
+    def pages_given_back(self, lease: Lease) -> int:
+        """Pages that can be had once ``lease`` is released: its own, and what it alone locks."""
+        pages = len(lease.pages) - lease.shared_pages
+        node = lease.node
+        while isinstance(node, TreeNode) and node.parent and node.lock_ref == 1:
+            pages += node.edge.num_pages
+            node = node.parent
+        return pages
+
+    def open(self, match: Match | None = None) -> Lease:
+        """A lease on a free row, which begins with a cached prefix; that is locked from now on."""
+        lease = self.table.alloc()
+        if self.tree is not None and match is not None:
+            self.tree.inc_lock_ref(match.node)
+            lease.node = match.node
+            lease.pages = match.pages
+            lease.shared_pages = len(match.pages)
+            lease.settled_len = len(match.pages) * self.allocator.page_size
+        return lease
+
+    def extend(self, lease: Lease, length: int) -> tuple[int, Sequence[int]]:
+        """Let a lease hold ``length`` positions, at the cost of what is cached if need be.
+
+        Gives the pages that the device's page table lacks for it, and where they begin.
+        """
+        at, pages = lease.sent_pages, lease.pages
+        if length > len(pages) * self.allocator.page_size:
+            short = self.allocator.pages_for(length) - len(pages)
+            self._evict(short - self.allocator.available_pages)
+            self.allocator.alloc(lease, short)
+        elif at == len(pages):
+            return at, ()
+        lease.sent_pages = len(pages)
+        return at, pages[at:]
+
+    def retire(self, lease: Lease, pages: list[int]) -> None:
+        """Pages that a lease no longer needs; free once what is launched has come back."""
+        lease.retired.append((lease.launched, pages))
+        self._free_retired(lease)
+
+    def came_back(self, lease: Lease) -> None:
+        """A launched batch that named it has been processed."""
+        lease.returned += 1
+        if lease.retired:
+            self._free_retired(lease)
+        if not lease.is_open:
+            self.release(lease)
 
     def close(self, lease: Lease) -> None:
         """Its request lets go of it."""
         lease.is_open = False
-        self.returning.append(lease)
-        self.release(lease)
-
-    def came_back(self, lease: Lease) -> None:
-        """A launched batch that named it has been processed."""
-        lease.in_flight -= 1
+        self.returning[lease] = None
         self.release(lease)
 
     def release(self, lease: Lease) -> None:
-        """Free its pages and its row, if nobody can touch them."""
-        if lease.is_released:
-            self.returning.remove(lease)
-            self.allocator.free(lease)
-            self.table.free(lease)
+        """Free its pages and its row and unlock its prefix, if nobody can touch them."""
+        if not lease.is_released:
+            return
+        del self.returning[lease]
+        self.num_released += 1
+        self.allocator.free(lease.pages[lease.shared_pages :])
+        self.table.free(lease)
+        if self.tree is not None and isinstance(lease.node, TreeNode):
+            self.tree.dec_lock_ref(lease.node)
+        lease.pages, lease.shared_pages, lease.node = [], 0, None
+
+    def _evict(self, num_pages: int) -> None:
+        if num_pages > 0 and self.tree is not None:
+            self.allocator.free(self.tree.evict(num_pages))
+
+    def _free_retired(self, lease: Lease) -> None:
+        while lease.retired and lease.retired[0][0] <= lease.returned:
+            _, pages = lease.retired.pop(0)
+            self.allocator.disown(pages)
+            self.allocator.free(pages)
+            self.num_released += 1

@@ -1,6 +1,8 @@
-"""Hands out pages of KV slots and takes them back."""
+"""Pages of KV memory: who owns which, and which are free."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ..core import Lease
 from .req_to_token import OwnershipError
@@ -10,7 +12,8 @@ class PageAllocator:
     """A free list of pages (SGLang ``mem_cache/allocator.py``, mini-sglang ``scheduler/cache.py``).
 
     A page is ``page_size`` KV slots in a row. Page 0 is never handed out, so that KV slot 0 can
-    stand for nobody's (SGLang keeps it for padding).
+    stand for nobody's (SGLang keeps it for padding). A page is free, or a lease's, or the prefix
+    cache's.
     """
 
     def __init__(self, num_pages: int, page_size: int = 1) -> None:
@@ -28,24 +31,25 @@ class PageAllocator:
         """Pages that hold ``num_tokens`` positions."""
         return -(-num_tokens // self.page_size)
 
-    def extend(self, lease: Lease, length: int) -> list[int]:
-        """Give ``lease`` pages until it holds ``length`` positions; return the new KV slots.
+    def alloc(self, lease: Lease, num_pages: int) -> None:
+        """Give ``lease`` that many more pages.
 
         Raises:
             OwnershipError: a page's last lease is not released.
         """
-        slots: list[int] = []
-        for _ in range(self.pages_for(length) - len(lease.pages)):
+        for _ in range(num_pages):
             page = self.free_pages.pop()
             last = self._owner.get(page)
             if last is not None and not last.is_released:
                 raise OwnershipError(f"page {page} was handed out while its last lease is in use")
             self._owner[page] = lease
             lease.pages.append(page)
-            slots += range(page * self.page_size, (page + 1) * self.page_size)
-        return slots
 
-    def free(self, lease: Lease) -> None:
-        """Take all pages of a lease back."""
-        self.free_pages += lease.pages
-        lease.pages = []
+    def disown(self, pages: Sequence[int]) -> None:
+        """These pages stop being a lease's: the prefix cache takes them, or nobody names them."""
+        for page in pages:
+            self._owner.pop(page, None)
+
+    def free(self, pages: Sequence[int]) -> None:
+        """Take pages back."""
+        self.free_pages += pages

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import NamedTuple
 
+from ..trace import NullRecorder, Recorder
 from .eviction import POLICIES, EvictableLeaves
 from .radix_edge import Edge
 from .radix_node import TreeNode
@@ -28,24 +30,29 @@ class RadixCache:
     """A radix tree over pages (SGLang ``mem_cache/radix_cache.py``, mini-sglang ``kvcache/``).
 
     Only whole pages enter, as a page that is still being written can't be shared. Pages on the
-    path of a lock are *protected*, others *evictable*; all sizes are in pages.
+    path of a lock are *protected*, others *evictable*; all sizes are in pages. What happens to the
+    tree is recorded, so that it can be drawn as it was at any moment.
 
     Raises:
         ValueError: ``page_size`` is below 1, or there is no such ``policy``.
     """
 
-    def __init__(self, page_size: int = 1, policy: str = "lru") -> None:
+    def __init__(
+        self, page_size: int = 1, policy: str = "lru", recorder: Recorder | None = None
+    ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size is {page_size}; it must be at least 1")
         if policy not in POLICIES:
             raise ValueError(f"no eviction policy {policy!r}; there are {', '.join(POLICIES)}")
         self.page_size = page_size
         self.policy = policy
+        self.recorder = recorder or NullRecorder()
         self.reset()
 
     def reset(self) -> None:
         """Forget everything. The pages are the caller's to take back."""
         self.clock = 0  # logical: how many walks there were
+        self._ids = count(1)
         self.root_node = TreeNode(None, Edge((), (), self.page_size), 0, 0, lock_ref=1)
         self.evictable_leaves = EvictableLeaves(POLICIES[self.policy])
         self.evictable_size = 0
@@ -92,6 +99,7 @@ class RadixCache:
                 self.evictable_size -= above.edge.num_pages
                 self.protected_size += above.edge.num_pages
             above.lock_ref += 1
+        self.recorder.mark("radix lock", node=node.id, lock_ref=node.lock_ref, delta=1)
 
     def dec_lock_ref(self, node: TreeNode) -> None:
         """Take one ``inc_lock_ref`` back.
@@ -108,6 +116,7 @@ class RadixCache:
                 self.evictable_size += above.edge.num_pages
                 self.protected_size -= above.edge.num_pages
         self.evictable_leaves.add(node)
+        self.recorder.mark("radix lock", node=node.id, lock_ref=node.lock_ref, delta=-1)
 
     def evict(self, num_pages: int) -> list[int]:
         """Give back at least ``num_pages`` page ids, or all that are evictable if those are fewer.
@@ -119,6 +128,7 @@ class RadixCache:
             evicted += leaf.edge.page_ids
             self.evictable_size -= leaf.edge.num_pages
             self.evictable_leaves.add(leaf.remove())
+            self.recorder.mark("radix evict", node=leaf.id, pages=leaf.edge.num_pages)
         return evicted
 
     def _walk(self, tokens: Sequence[int], hits: int) -> Match:
@@ -132,17 +142,28 @@ class RadixCache:
         pages: list[int] = []
         while child := node.children.get(tuple(tokens[at : at + size])):
             shared = child.edge.shared_pages(tokens, at)
-            node = child if shared == child.edge.num_pages else child.split(shared)
+            node = child if shared == child.edge.num_pages else self._split(child, shared)
             node.last_access_time = self.clock
             node.hit_count += hits
             pages += node.edge.page_ids
             at += shared * size
         return Match(node, pages)
 
+    def _split(self, child: TreeNode, num_pages: int) -> TreeNode:
+        """Let a node end ``num_pages`` into the edge above ``child``."""
+        node = child.split(num_pages, next(self._ids))
+        if self.recorder.is_on:
+            both = {"tokens": node.edge.beginning, "child_tokens": child.edge.beginning}
+            self.recorder.mark("radix split", node=node.id, child=child.id, pages=num_pages, **both)
+        return node
+
     def _add_leaf(self, parent: TreeNode, edge: Edge) -> TreeNode:
         """Hang new pages on a node."""
-        leaf = TreeNode(parent, edge, self.clock, self.clock)
+        leaf = TreeNode(parent, edge, self.clock, self.clock, next(self._ids))
         parent.add_child(leaf)
+        if self.recorder.is_on:
+            text, size = edge.beginning, edge.num_pages
+            self.recorder.mark("radix add", node=leaf.id, parent=parent.id, pages=size, tokens=text)
         self.evictable_size += edge.num_pages
         self.evictable_leaves.add(leaf)
         return leaf

@@ -38,6 +38,12 @@ class Edge:
         at = self.start * self.page_size
         return self.tokens[at : at + self.page_size]
 
+    @property
+    def beginning(self) -> str:
+        """The first eight tokens, for the trace."""
+        at = self.start * self.page_size
+        return " ".join(map(str, self.tokens[at : at + 8]))
+
     def shared_pages(self, tokens: Sequence[int], offset: int) -> int:
         """How many pages of the edge ``tokens[offset:]`` begins with.
 

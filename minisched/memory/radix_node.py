@@ -18,6 +18,7 @@ class TreeNode:
     edge: Edge  # the pages between the parent and here
     creation_time: int
     last_access_time: int
+    id: int = 0  # for the trace; the root's is 0
     hit_count: int = 0  # insertions that found it there
     lock_ref: int = 0  # locks held on this node or below it
     children: dict[tuple[int, ...], TreeNode] = field(default_factory=dict)  # by their first page
@@ -32,13 +33,13 @@ class TreeNode:
         child.parent = self
         self.children[child.edge.first_page] = child
 
-    def split(self, num_pages: int) -> TreeNode:
+    def split(self, num_pages: int, id: int) -> TreeNode:
         """Put a node into the edge above, after ``num_pages`` of it, and return that node.
 
         This one stays the lower end, so whoever holds a lock on it still holds the whole path.
         """
         front = self.edge.cut(num_pages)
-        node = TreeNode(None, front, self.creation_time, self.last_access_time)
+        node = TreeNode(None, front, self.creation_time, self.last_access_time, id)
         node.hit_count, node.lock_ref = self.hit_count, self.lock_ref
         assert self.parent is not None, "the root has no edge to split"
         self.parent.add_child(node)

@@ -1,8 +1,6 @@
-"""Which KV slot holds which position of which request: the host's copy of the page table."""
+"""The rows of the request table: one for each request that holds memory."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from ..core import Lease
 
@@ -14,13 +12,12 @@ class OwnershipError(RuntimeError):
 class ReqToTokenPool:
     """Rows of the request-to-token table (SGLang ``mem_cache/memory_pool.py:ReqToTokenPool``).
 
-    ``size`` rows can be held at once; row 0 is padding and never handed out. ``req_to_token[row]``
-    lists KV slots by position. The device has a table of its own, which the worker keeps.
+    ``size`` rows can be held at once; row 0 is padding and never handed out. What a row lists is
+    ``Lease.pages`` on the host and the worker's page table on the device.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.req_to_token: list[list[int]] = [[] for _ in range(size + 1)]
         self.free_rows = list(range(size, 0, -1))
         self._owner: dict[int, Lease] = {}
 
@@ -42,11 +39,6 @@ class ReqToTokenPool:
         lease = self._owner[row] = Lease(row)
         return lease
 
-    def write(self, row: int, slots: Sequence[int]) -> None:
-        """Append the KV slots of a row's next positions."""
-        self.req_to_token[row].extend(slots)
-
     def free(self, lease: Lease) -> None:
         """Take a row back."""
-        self.req_to_token[lease.row].clear()
         self.free_rows.append(lease.row)

@@ -2,104 +2,123 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..core import ChunkedReq, Request
-from ..memory import PageAllocator, ReqToTokenPool
-from .decode import DecodeManager
-
-
-@dataclass
-class PrefillAdder:
-    """The budget of one prefill batch (mini-sglang ``scheduler/prefill.py:PrefillAdder``).
-
-    ``token_budget`` is what is left of the chunk size; ``reserved_pages`` grows with every
-    promise made, to running requests first and then to those added here.
-    """
-
-    token_budget: int
-    reserved_pages: int
-    decode: DecodeManager
-    allocator: PageAllocator
-
-    def add_chunked_req(self, req: Request) -> int:
-        """How many tokens of a prompt that has already started to compute now (0: none fit)."""
-        assert req.lease is not None
-        room = (self.allocator.available_pages + len(req.lease.pages)) * self.allocator.page_size
-        extend_len = min(self.token_budget, req.extend_len, room - req.computed_len)
-        return self._charge(req, max(0, extend_len))
-
-    def try_add_one(self, req: Request) -> int:
-        """How many tokens of a waiting prompt to compute now (0: it has to wait).
-
-        The whole prompt and the tokens kept back for it must fit beside all earlier promises.
-        """
-        if self.token_budget <= 0:
-            return 0
-        if self.reserved_pages + self._pages(req) > self.allocator.available_pages:
-            return 0
-        return self._charge(req, min(self.token_budget, req.extend_len))
-
-    def _pages(self, req: Request) -> int:
-        """Pages for the prompt and for what the decode manager would keep back after it."""
-        held = len(req.lease.pages) if req.lease else 0
-        length = min(req.max_device_len, req.device_len + self.decode.growth(req))
-        return max(0, self.allocator.pages_for(length) - held)
-
-    def _charge(self, req: Request, extend_len: int) -> int:
-        self.token_budget -= extend_len
-        self.reserved_pages += self._pages(req)
-        return extend_len
+from ..memory import LeasePool, PrefixCache
+from ..trace import Recorder
+from .new_token_ratio import NewTokenRatio
+from .preemption import preempt_to_schedule
+from .prefill_adder import PrefillAdder
+from .prefill_budget import AddReqResult, PrefillBudget
+from .refusal import refuse
+from .waiting_queue import WaitingQueue
 
 
 @dataclass
 class PrefillManager:
-    """The waiting queue and the one prompt that is being computed in chunks.
+    """The waiting queue, and the one prompt that is being computed in chunks.
 
-    Follows mini-sglang ``scheduler/prefill.py:PrefillManager``; ``chunked_req`` is SGLang's name.
-    Order is first come, first served, and the first prompt that does not fit stops the rest.
+    Follows SGLang ``managers/scheduler.py:get_new_batch_prefill``; the class is mini-sglang's
+    (``scheduler/prefill.py``). The first request that is refused stops those behind it.
+    ``chunk_size`` None: no prompt is cut. ``preemption_threshold`` None: nobody is preempted.
     """
 
-    chunk_size: int
-    decode: DecodeManager
-    allocator: PageAllocator
-    table: ReqToTokenPool
-    pending_list: list[Request] = field(default_factory=list)
+    waiting_queue: WaitingQueue
+    leases: LeasePool
+    cache: PrefixCache
+    new_token_ratio: NewTokenRatio
+    recorder: Recorder
+    chunk_size: int | None
+    max_prefill_tokens: int
+    preemption_threshold: int | None = None
     chunked_req: ChunkedReq | None = None
+    _full_at: tuple[int, int] | None = field(default=None, init=False)
 
-    def schedule_next_batch(self) -> list[tuple[Request, int]]:
+    def schedule_next_batch(
+        self,
+        running: Sequence[Request],
+        num_mixed_decode_tokens: int = 0,
+        retract: Callable[[Request], None] = lambda req: None,
+    ) -> list[tuple[Request, int]]:
         """The next prefill batch: requests and how many of their tokens to compute.
 
-        Opens a lease for each request that starts. A prompt that does not fit into the budget
+        Opens a lease for each request that starts. A prompt that does not fit into the chunk
         becomes ``chunked_req``; nobody else is admitted before it is done.
         """
-        adder = PrefillAdder(
-            token_budget=self.chunk_size,
-            reserved_pages=self.decode.inflight_tokens // self.allocator.page_size,
-            decode=self.decode,
-            allocator=self.allocator,
-        )
-        batch: list[tuple[Request, int]] = []
-        if self.chunked_req is not None:
-            req = self.chunked_req.req
-            if not (extend_len := adder.add_chunked_req(req)):
-                return []
-            batch.append((req, extend_len))
-            self.chunked_req = None if extend_len == req.extend_len else self.chunked_req
-        while self.chunked_req is None and self.pending_list and self.table.available_size:
-            req = self.pending_list[0]
-            if not (extend_len := adder.try_add_one(req)):
-                break
-            self.pending_list.pop(0)
-            req.lease = self.table.alloc()
-            batch.append((req, extend_len))
-            if extend_len < req.extend_len:
-                self.chunked_req = ChunkedReq(req)
-        return batch
+        if self.chunked_req is None and (not self.waiting_queue or self.batch_is_full):
+            return []
+        adder = self._adder(running, num_mixed_decode_tokens)
+        if self.chunked_req is not None and not adder.add_chunked_req(self.chunked_req.req):
+            self.chunked_req = None
+        if self.chunked_req is None and adder.budget.state() is AddReqResult.CONTINUE:
+            self._admit(adder, running, retract)
+        return adder.can_run_list
+
+    @property
+    def batch_is_full(self) -> bool:
+        """Whether nothing has come back and nobody has come since the last refusal for memory."""
+        return self._full_at == (self.leases.num_released, self.waiting_queue.num_added)
+
+    def mark_full(self) -> None:
+        """Nobody needs to ask for memory again before something has changed."""
+        self._full_at = self.leases.num_released, self.waiting_queue.num_added
+
+    def start(self, req: Request, extend_len: int) -> None:
+        """A request has been admitted; if only a part of it is computed, it is the chunked one."""
+        self.waiting_queue.remove(req)
+        if extend_len < req.extend_len:
+            self.chunked_req = ChunkedReq(req)
 
     def remove_req(self, req: Request) -> None:
         """Drop one request, wherever it waits."""
-        if req in self.pending_list:
-            self.pending_list.remove(req)
+        self.waiting_queue.remove(req)
         if self.chunked_req is not None and self.chunked_req.req is req:
             self.chunked_req = None
+
+    def _adder(self, running: Sequence[Request], num_mixed_decode_tokens: int) -> PrefillAdder:
+        budget = PrefillBudget(
+            self.leases,
+            running,
+            self.new_token_ratio.current,
+            self.max_prefill_tokens,
+            self.chunk_size,
+            num_mixed_decode_tokens,
+        )
+        mixed = num_mixed_decode_tokens
+        self.recorder.mark("budget", mixed_decode_tokens=mixed, **budget.remains())
+        return PrefillAdder(budget, self.leases, self.cache, self.recorder)
+
+    def _admit(
+        self, adder: PrefillAdder, running: Sequence[Request], retract: Callable[[Request], None]
+    ) -> None:
+        for req in self.waiting_queue.in_order():
+            result = self._try_add(adder, req)
+            if result is AddReqResult.NO_TOKEN and req.lease is None:
+                victims = self._victims(req, adder, running)
+                for victim in victims:
+                    retract(victim)
+                result = self._try_add(adder, req) if victims else result
+            if req.lease is not None:
+                self.start(*adder.can_run_list[-1])
+            elif result is AddReqResult.NO_TOKEN:
+                self.mark_full()
+            if result is not AddReqResult.CONTINUE:
+                return
+
+    def _try_add(self, adder: PrefillAdder, req: Request) -> AddReqResult:
+        if not self.leases.table.available_size:
+            no_token = AddReqResult.NO_TOKEN
+            return refuse(self.recorder, req, no_token, "max_running_requests", 1, 0)
+        result = adder.add_one_req(req)
+        if result is AddReqResult.NO_TOKEN and self.leases.is_idle:
+            return adder.add_alone(req)
+        return result
+
+    def _victims(
+        self, req: Request, adder: PrefillAdder, running: Sequence[Request]
+    ) -> list[Request]:
+        if self.preemption_threshold is None:
+            return []
+        return preempt_to_schedule(req, adder.budget, running, self.preemption_threshold)

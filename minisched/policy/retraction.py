@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..core import Request
 from ..memory import LeasePool
@@ -24,10 +24,10 @@ def choose_victim(candidates: Iterable[Request]) -> Request:
 class Retraction:
     """Makes room for the next decode step (SGLang ``schedule_batch.py:retract_decode``).
 
-    A victim's pages come back only when no launched step names them, so the step that starved may
-    have to wait for them. Until it has run, or nothing is in flight, ``starved`` keeps everybody
-    from being admitted: else the victim itself would take the pages again, for ever
-    (vllm-ascend #16315).
+    What is cached goes first, then a request. A victim's pages come back only when no launched
+    step names them, so the step that starved may have to wait for them. Until it has run, or
+    nothing is in flight, ``starved`` keeps everybody from being admitted: else the victim itself
+    would take the pages again, for ever (vllm-ascend #16315).
     """
 
     decode: DecodeManager
@@ -35,33 +35,60 @@ class Retraction:
     leases: LeasePool
     recorder: Recorder
     starved: bool = False
+    num_retractions: int = 0
+    hopeless: list[Request] = field(default_factory=list)  # alone, and still too large
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
-        """Pages that one more position for each of ``reqs`` needs beyond those that are free."""
-        pages_for = self.leases.allocator.pages_for
-        need = sum(pages_for(req.device_len) - len(req.lease.pages) for req in reqs if req.lease)
-        return need - self.leases.allocator.available_pages
+        """Pages that one more position for each of ``reqs`` needs beyond those to be had."""
+        available = self.leases.available_pages
+        if len(reqs) <= available:
+            return len(reqs) - available  # at the most: nobody takes two pages for one position
+        size = self.leases.allocator.page_size
+        need = 0
+        for req in reqs:
+            if req.lease is not None and len(req.lease.pages) * size < req.device_len:
+                need += self.leases.allocator.pages_for(req.device_len) - len(req.lease.pages)
+        return need - available
 
     def make_room(self, reqs: list[Request]) -> list[Request]:
         """Retract until the next step has pages; who is left in it, or nobody if it must wait."""
+        retracted = False
         while (short := self.pages_short(reqs)) > 0:
             chunked = self.prefill.chunked_req
             nobody_else = len(self.decode.running_reqs) + bool(chunked) <= 1
             if nobody_else or short <= self.leases.pages_returning:
-                self.starved = True
-                return []
+                reqs = self.wait(reqs)
+                break
             victim = chunked.req if chunked else choose_victim(self.decode.running_reqs)
-            self.retract(victim)
+            self.retract(victim, "memory")
+            retracted = True
             reqs = [req for req in reqs if req is not victim]
+        if retracted:
+            self.prefill.new_token_ratio.on_retraction(self.decode.running_reqs)
         self.starved = self.starved and not reqs
         return reqs
 
-    def retract(self, req: Request) -> None:
-        """Take a request's memory and put it, with what it has produced, first in the queue."""
-        self.recorder.mark("retraction", rid=req.rid)
-        if req.lease is not None:
-            self.leases.close(req.lease)
+    def wait(self, reqs: list[Request]) -> list[Request]:
+        """Let a step wait for memory; one that waits for nothing can never run."""
+        self.starved = True
+        if not self.leases.returning and all(self._is_settled(req) for req in reqs):
+            self.hopeless += reqs
+        return []
+
+    def retract(self, req: Request, reason: str) -> None:
+        """Take a request's memory and put it back into the queue, with what it has produced."""
+        lease = req.lease
+        pages = self.leases.pages_given_back(lease) if lease else 0
+        self.recorder.mark(
+            "retraction", rid=req.rid, reason=reason, outputs=len(req.output_ids), pages=pages
+        )
+        self.num_retractions += 1
         self.prefill.remove_req(req)
         self.decode.remove_req(req)
         req.restart()
-        self.prefill.pending_list.insert(0, req)
+        if lease is not None:
+            self.leases.close(lease)
+        self.prefill.waiting_queue.add(req)
+
+    def _is_settled(self, req: Request) -> bool:
+        return req.lease is None or req.lease.in_flight == 0

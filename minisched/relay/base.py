@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..core import Batch
+from ..core import ScheduleBatch
 from ..devices.base import Array
 
 
@@ -18,7 +18,9 @@ class Relay(Protocol):
 
     run_ahead: bool  # whether a step may be launched on tokens the host does not know
 
-    def bind(self, batch: Batch, previous: Batch | None) -> tuple[list[int], list[int]]:
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
         """Host: input ids, unknown ones as negative numbers, and a destination for each row."""
         ...
 
@@ -47,7 +49,9 @@ class HostTrip:
 
     run_ahead = False
 
-    def bind(self, batch: Batch, previous: Batch | None) -> tuple[list[int], list[int]]:
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
         """The known ids, and no destinations."""
         return [token for row in batch.rows for token in known_ids(row.ids)], []
 

@@ -6,7 +6,7 @@ published forms differ only in who gets which slot.
 
 from __future__ import annotations
 
-from ..core import Batch
+from ..core import ScheduleBatch
 from ..devices.base import Array, Device
 
 
@@ -20,6 +20,7 @@ class FutureMap:
 
     def __init__(self, device: Device, size: int) -> None:
         self.xp = device.xp
+        self.recorder = device.recorder
         self.token_ids_map = device.memory("future map", size)
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
@@ -39,6 +40,12 @@ class FutureMap:
         """Write the sampled tokens, [num_reqs], to their future slots."""
         self.token_ids_map[indices] = tokens
 
+    def record(self, batch: ScheduleBatch, ids: list[int], dests: list[int]) -> None:
+        """Mark which future slots a step gets for its tokens, and which it will read."""
+        if self.recorder.is_on:
+            slots, reads = " ".join(map(str, dests)), " ".join(str(-i) for i in ids if i < 0)
+            self.recorder.mark("future slots", step=batch.step, slots=slots, reads=reads)
+
 
 class FutureMapRing(FutureMap):
     """The ring (SGLang ``managers/overlap_utils.py`` before #25862).
@@ -52,7 +59,6 @@ class FutureMapRing(FutureMap):
 
     def __init__(self, device: Device, max_running_requests: int) -> None:
         super().__init__(device, 5 * max_running_requests + 1)
-        self.recorder = device.recorder
         self.future_ct = 0
         self.future_limit = 3 * max_running_requests
         self.slot_of: dict[str, int] = {}  # the future slot of each request's newest token
@@ -63,7 +69,9 @@ class FutureMapRing(FutureMap):
         self.future_ct = (self.future_ct + num_reqs) % self.future_limit
         return range(start, start + num_reqs)
 
-    def bind(self, batch: Batch, previous: Batch | None) -> tuple[list[int], list[int]]:
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
         """Unknown ids become minus their future slot; every row gets a new slot."""
         ids = [
             -self.slot_of[row.req.rid] if token is None else token
@@ -73,6 +81,7 @@ class FutureMapRing(FutureMap):
         indices = list(self.alloc_future_indices(len(batch.rows)))
         self.slot_of.update(zip(batch.rids, indices, strict=True))
         self.recorder.counter("future slots", self.future_ct)
+        self.record(batch, ids, indices)
         return ids, indices
 
 
@@ -85,9 +94,13 @@ class FutureMapPool(FutureMap):
     def __init__(self, device: Device, max_running_requests: int) -> None:
         super().__init__(device, max_running_requests + 1)
 
-    def bind(self, batch: Batch, previous: Batch | None) -> tuple[list[int], list[int]]:
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
         """Unknown ids become minus their row; the destination is the row."""
         ids = [
             -row.lease.row if token is None else token for row in batch.rows for token in row.ids
         ]
-        return ids, [row.lease.row for row in batch.rows]
+        rows = [row.lease.row for row in batch.rows]
+        self.record(batch, ids, rows)
+        return ids, rows

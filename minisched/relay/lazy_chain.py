@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core import Batch
+from ..core import ScheduleBatch
 from ..devices.base import Array, Device
 
 
@@ -18,7 +18,9 @@ class LazyChain:
     def __init__(self, device: Device, max_running_requests: int = 0) -> None:
         self.xp = device.xp
 
-    def bind(self, batch: Batch, previous: Batch | None) -> tuple[list[int], list[int]]:
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
         """Unknown ids become places in the previous batch; nothing has to be stored."""
         place = {rid: at for at, rid in enumerate(previous.rids)} if previous else {}
         ids = [

@@ -2,5 +2,6 @@
 
 from .config import SchedulerConfig
 from .scheduler import Scheduler, SchedulerStuck
+from .state import MemoryLeak
 
-__all__ = ["Scheduler", "SchedulerConfig", "SchedulerStuck"]
+__all__ = ["MemoryLeak", "Scheduler", "SchedulerConfig", "SchedulerStuck"]

@@ -1,47 +1,95 @@
-"""The scheduler's limits, and what makes a request unacceptable."""
+"""The scheduler's settings, under the names of SGLang's options, and what makes a request bad."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..core import Request
+from ..memory.eviction import POLICIES as EVICTION_POLICIES
+from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+
+RUN_FIRST = ("prefill", "decode", "unified")
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Sizes and rules of one scheduler.
+    """Sizes and rules of one scheduler (SGLang ``server_args.py:ServerArgs``).
 
-    ``run_ahead``, ``foresee_length`` and ``new_token_ratio`` are explained where they are used
-    (``policy/decode.py``). ``chunk_size`` is the most prompt tokens of one batch.
+    The last five fields are not for users: the model and the loop fill them in.
 
     Raises:
-        ValueError: a size is not positive, or ``new_token_ratio`` is not between 0 and 1.
+        ValueError: a setting is outside its limits; the sentence names the value and the limit.
     """
 
-    num_pages: int = 1024
+    # Memory
+    kv_tokens: int = 1024  # KV slots (max_total_num_tokens); what fills no whole page is unused
     page_size: int = 1
     max_running_requests: int = 16
-    chunk_size: int = 128
+    disable_radix_cache: bool = False
+    radix_eviction_policy: str = "lru"
+    # Admission
+    chunked_prefill_size: int = 128  # the most prompt tokens of one step; -1: no limit
+    max_prefill_tokens: int = 16384  # over this a batch takes no further prompt
+    schedule_policy: str = "fcfs"  # who is admitted first
+    priority_scheduling_preemption_threshold: int = 10  # preempt those lower by more than this
+    schedule_conservativeness: float = 1.0  # scales the memory kept back for running requests
+    random_seed: int = 0  # of the policy "random"
+    # Who runs
+    run_first: str = "prefill"  # or decode; unified: one budget for both, as in vLLM
+    enable_mixed_chunk: bool = False  # decode beside the prompts, in one batch
+    disable_overlap_schedule: bool = False  # run serially, whatever the loop's default
+    cuda_graph_max_bs: int | None = None  # larger decode batches are launched op by op
+    # From the model and the loop
     context_len: int = 1024
     vocab_size: int = 257
     eos_ids: frozenset[int] = frozenset()
-    run_ahead: bool = False
+    run_ahead: bool = False  # see policy/decode.py
     foresee_length: bool = True
-    new_token_ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("num_pages", "page_size", "max_running_requests", "chunk_size", "context_len"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but it must be at least 1.")
-        if not 0.0 <= self.new_token_ratio <= 1.0:
+        for name in ("page_size", "max_running_requests", "max_prefill_tokens", "context_len"):
+            at_least(name, getattr(self, name), 1)
+        at_least("kv_tokens", self.kv_tokens, self.page_size, f"one page of {self.page_size}")
+        at_least("cuda_graph_max_bs", self.cuda_graph_max_bs or 0, 0)
+        at_least("schedule_conservativeness", self.schedule_conservativeness, 0)
+        at_least("priority_scheduling_preemption_threshold",
+                 self.priority_scheduling_preemption_threshold, 0)  # fmt: skip
+        self._check_chunk()
+        one_of("run_first", self.run_first, RUN_FIRST)
+        one_of("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
+        one_of("radix_eviction_policy", self.radix_eviction_policy, EVICTION_POLICIES)
+
+    def _check_chunk(self) -> None:
+        size = self.chunked_prefill_size
+        if size != -1 and size < 1:
             raise ValueError(
-                f"new_token_ratio is {self.new_token_ratio}, but it must be between 0 and 1."
+                f"chunked_prefill_size is {size}, but it must be at least 1, or -1 for no limit."
+            )
+        if size != -1 and size % self.page_size:
+            raise ValueError(
+                f"chunked_prefill_size is {size}, but it must be a multiple of the page size, "
+                f"{self.page_size}: only whole pages can be shared."
+            )
+        if self.enable_mixed_chunk and size == -1:
+            raise ValueError(
+                "enable_mixed_chunk needs chunks, but chunked_prefill_size is -1 (no limit)."
             )
 
     @property
+    def num_pages(self) -> int:
+        """Pages that can be handed out."""
+        return self.kv_tokens // self.page_size
+
+    @property
     def num_slots(self) -> int:
-        """KV slots that can be handed out."""
+        """KV slots that can be handed out, in whole pages."""
         return self.num_pages * self.page_size
+
+    @property
+    def prefill_budget(self) -> int:
+        """The most prompt tokens of one step."""
+        chunk = self.chunked_prefill_size
+        return self.max_prefill_tokens if chunk == -1 else min(chunk, self.max_prefill_tokens)
 
     def refusal(self, req: Request) -> str | None:
         """One sentence on why ``req`` can never run here, or None."""
@@ -49,10 +97,10 @@ class SchedulerConfig:
             return problem
         if not req.prompt:
             return "the prompt is empty, but it needs at least one token."
-        outside = [token for token in req.prompt if not 0 <= token < self.vocab_size]
-        if outside:
+        lowest, highest = min(req.prompt), max(req.prompt)
+        if lowest < 0 or highest >= self.vocab_size:
             return (
-                f"token id {outside[0]} is outside the vocabulary, "
+                f"token id {lowest if lowest < 0 else highest} is outside the vocabulary, "
                 f"which ends at {self.vocab_size - 1}."
             )
         for limit, what in (
@@ -65,3 +113,24 @@ class SchedulerConfig:
                     f"{req.params.max_new_tokens}, together more than {what}."
                 )
         return None
+
+
+def at_least(name: str, value: float, limit: int, what: str = "") -> None:
+    """Refuse a number that is too small.
+
+    Raises:
+        ValueError: it is.
+    """
+    if not value >= limit:  # as nan is not
+        raise ValueError(f"{name} is {value}, but it must be at least {what or limit}.")
+
+
+def one_of(name: str, value: str, known: object) -> None:
+    """Refuse a word that means nothing here.
+
+    Raises:
+        ValueError: ``value`` is not among ``known``.
+    """
+    names = list(known)  # type: ignore[call-overload]
+    if value not in names:
+        raise ValueError(f"{name} is {value!r}, but it must be one of {', '.join(names)}.")

@@ -14,8 +14,10 @@ class Recorder:
 
     An id can be taken before its slice is known (``new_id``), so that an edge may point at an op
     that has been launched but has not run. Appending to a list is atomic in Python, so streams on
-    threads need no lock.
+    threads need no lock. ``is_on`` says whether it is worth writing texts for it.
     """
+
+    is_on = True
 
     def __init__(self) -> None:
         self.now: Callable[[], int] = lambda: 0
@@ -74,6 +76,8 @@ class Recorder:
 
 class NullRecorder(Recorder):
     """Records nothing."""
+
+    is_on = False
 
     def slice(self, item: Slice) -> None:
         """Nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core import Batch, Result
+from ..core import Result, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Array, Device, Op
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
@@ -16,7 +16,7 @@ from ..relay import Relay
 class Pending:
     """A step on its way: its tokens on the device, and their copy to the host."""
 
-    batch: Batch
+    batch: ScheduleBatch
     tokens: Op
     copy: Op
 
@@ -48,6 +48,7 @@ class Worker:
         num_slots: int,
         max_running_requests: int,
         max_len: int,
+        page_size: int = 1,
         depth: int = 2,
         cost: CostModel = NO_COST,
     ) -> None:
@@ -55,6 +56,7 @@ class Worker:
         self.model = model
         self.relay = relay
         self.max_len = max_len
+        self.page_size = page_size
         self.cost = cost
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
@@ -67,16 +69,15 @@ class Worker:
         self.copy_stream = device.stream("copy")
         self.sampled_by: dict[str, int] = {}  # request id -> slice id of its newest sample op
 
-    def prepare(self, batch: Batch, previous: Pending | None = None) -> ForwardBatch:
-        """Host: number the unknown tokens and ship the inputs."""
+    def prepare(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
+        """Host: number the unknown tokens, lay the batch out flat, ship it."""
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
-        return make_forward_batch(
-            batch, ids, dests, self.device.xp, self.max_len, self.model.pad_to
-        )
+        flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
+        return make_forward_batch(flat, self.device.xp, self.model.pad_to)
 
     def launch(
         self,
-        batch: Batch,
+        batch: ScheduleBatch,
         inputs: ForwardBatch,
         previous: Pending | None = None,
         launched_by: int = 0,
@@ -117,7 +118,7 @@ class Worker:
         output[: len(inputs.rows)] = tokens
         return tokens
 
-    def _draw_token_edges(self, batch: Batch, forward: Op) -> None:
+    def _draw_token_edges(self, batch: ScheduleBatch, forward: Op) -> None:
         """Record which sample ops this step takes its tokens from without the host."""
         for row in batch.rows:
             if None in row.ids:

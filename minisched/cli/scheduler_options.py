@@ -1,0 +1,121 @@
+"""The scheduler's options, which ``run``, ``compare`` and ``replay`` share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import typer
+
+from ..memory.eviction import POLICIES as EVICTION_POLICIES
+from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from ..scheduler import SchedulerConfig
+from ..scheduler.presets import find_preset
+
+
+def option(help: str, *names: str, default: str = "") -> Any:
+    """An option that ``--help`` lists under Scheduler.
+
+    ``default`` says what holds without it; left out where that differs from command to command.
+    """
+    return typer.Option(
+        *names, help=help, rich_help_panel="Scheduler", show_default=default or False
+    )
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """``SchedulerConfig``'s fields, under SGLang's names; None or False: not given.
+
+    Raises:
+        ValueError: an option is outside its limits; the sentence names the option and the limit.
+    """
+
+    chunked_prefill_size: Annotated[
+        int | None,
+        option("The most prompt tokens of one step; -1: no limit.",
+               "--chunked-prefill-size", "--chunk"),
+    ] = None  # fmt: skip
+    enable_mixed_chunk: Annotated[
+        bool, option("Decode beside the prompts, in one batch.", "--enable-mixed-chunk")
+    ] = False
+    max_prefill_tokens: Annotated[
+        int | None, option("Over this a batch takes no further prompt.", default="16384")
+    ] = None
+    max_running_requests: Annotated[int | None, option("Requests that run at once.")] = None
+    cuda_graph_max_bs: Annotated[
+        int | None, option("Larger decode batches are launched op by op.", default="no limit")
+    ] = None
+    page_size: Annotated[int | None, option("KV slots to a page.")] = None
+    kv_tokens: Annotated[int | None, option("KV slots in all.")] = None
+    schedule_policy: Annotated[
+        str | None,
+        option(f"Who is admitted first: {', '.join(SCHEDULE_POLICIES)}.", default="fcfs"),
+    ] = None
+    priority_scheduling_preemption_threshold: Annotated[
+        int | None,
+        option("Of the policy priority: preempt who is lower by more than this.", default="10"),
+    ] = None
+    schedule_conservativeness: Annotated[
+        float | None, option("Scales the memory kept back for running requests.", default="1")
+    ] = None
+    random_seed: Annotated[int | None, option("Of the policy random.", default="0")] = None
+    run_first: Annotated[
+        str | None,
+        option("prefill, decode, or unified: one budget for both, as in vLLM.", default="prefill"),
+    ] = None
+    disable_radix_cache: Annotated[
+        bool, option("Share no prefixes between requests.", "--disable-radix-cache")
+    ] = False
+    radix_eviction_policy: Annotated[
+        str | None,
+        option(f"Which prefix is evicted first: {', '.join(EVICTION_POLICIES)}.", default="lru"),
+    ] = None
+    disable_overlap_schedule: Annotated[
+        bool, option("Run the serial loop and no other.", "--disable-overlap-schedule")
+    ] = False
+    preset: Annotated[
+        str | None,
+        option("Chunk and graph sizes for a GPU: a name that minisched presets lists, or 24GiB."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        self.make_config(kv_tokens=max(1, self.page_size or 1))
+
+    def make_config(self, **defaults: Any) -> SchedulerConfig:
+        """``defaults``; over them what the preset says, and over that what was given.
+
+        Raises:
+            ValueError: a value is outside its limits.
+        """
+        preset: dict[str, Any] = {}
+        chunk = {"chunked_prefill_size": whole_pages(128, self.page_size or 1)}
+        try:
+            if self.preset is not None:
+                preset.update(find_preset(self.preset).settings)
+            return SchedulerConfig(**{**chunk, **defaults, **preset, **self.given()})
+        except ValueError as error:
+            raise ValueError(in_words_of_options(str(error))) from error
+
+    def given(self) -> dict[str, Any]:
+        """Fields of ``SchedulerConfig`` that the command line sets."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        del values["preset"]
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
+
+
+def whole_pages(tokens: int, page_size: int) -> int:
+    """At least so many tokens, in whole pages; a page below 1 is refused later, by its name."""
+    page = max(1, page_size)
+    return -(-tokens // page) * page
+
+
+def in_words_of_options(sentence: str) -> str:
+    """A sentence about settings, with their names as they are spelled on the command line."""
+    names = "|".join(item.name for item in fields(SchedulerOptions))
+    return re.sub(rf"\b({names})\b", lambda found: f"--{found[0].replace('_', '-')}", sentence)

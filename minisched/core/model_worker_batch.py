@@ -1,0 +1,72 @@
+"""The batch between scheduler and device: flat lists, and nothing that refers to a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .batch import ForwardMode, ScheduleBatch
+from .residence import on_host
+from .sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, eq=False)
+class ModelWorkerBatch:
+    """A step as the worker gets it (SGLang ``managers/schedule_batch.py:ModelWorkerBatch``).
+
+    Tokens lie flat, row after row. It could be sent to another process: pages have become cells
+    of the device's page table, requests have become rows of the request table.
+    """
+
+    step: int = on_host()
+    forward_mode: ForwardMode = on_host()
+    rids: tuple[str, ...] = on_host("[num_reqs]")
+    input_ids: list[int] = on_host("[num_tokens]")  # negative: the relay has it
+    dests: list[int] = on_host("[num_reqs]")  # where the relay keeps what is sampled
+    req_pool_indices: list[int] = on_host("[num_reqs]")  # rows of the request table
+    extend_prefix_lens: list[int] = on_host("[num_reqs]")  # positions computed before
+    extend_seq_lens: list[int] = on_host("[num_reqs]")  # positions computed now
+    sampling_info: list[tuple[SamplingParams, int, int]] = on_host("[num_reqs]")
+    table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
+    table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
+
+    @property
+    def seq_lens(self) -> list[int]:
+        """Positions that each row attends to, [num_reqs]."""
+        lens = zip(self.extend_prefix_lens, self.extend_seq_lens, strict=True)
+        return [prefix + extend for prefix, extend in lens]
+
+
+def get_model_worker_batch(
+    batch: ScheduleBatch, ids: list[int], dests: list[int], max_len: int, page_size: int
+) -> ModelWorkerBatch:
+    """Lay a batch out flat (SGLang's ``ScheduleBatch.get_model_worker_batch``).
+
+    ``ids`` and ``dests`` come from the relay. Everything else is read from the rows, nothing from
+    the live requests. A row of the page table has ``max_len`` cells.
+    """
+    index: list[int] = []
+    slots: list[int] = []
+    for row in batch.rows:
+        if row.new_pages:
+            cell = row.lease.row * max_len + row.pages_at * page_size
+            slots += slots_of(row.new_pages, page_size)
+            index += range(cell, cell + len(row.new_pages) * page_size)
+    return ModelWorkerBatch(
+        step=batch.step,
+        forward_mode=batch.mode,
+        rids=batch.rids,
+        input_ids=ids,
+        dests=dests,
+        req_pool_indices=[row.lease.row for row in batch.rows],
+        extend_prefix_lens=[row.start for row in batch.rows],
+        extend_seq_lens=[len(row.ids) for row in batch.rows],
+        sampling_info=[(row.req.params, row.req.sampling_key, row.end) for row in batch.rows],
+        table_index=index,
+        table_slots=slots,
+    )
+
+
+def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
+    """The KV slots of pages, in order."""
+    return [page * page_size + at for page in pages for at in range(page_size)]

@@ -1,0 +1,107 @@
+"""A bar a step: its decode tokens and its prompt tokens, stacked, under the limit for both."""
+
+from __future__ import annotations
+
+from ...trace import Trace
+from ..svg_style import char_width
+from .axes import ValueAxis
+from .lanes import short
+from .marks import NothingToShow, named, number, word
+from .page import EDGE, LEFT, SIGNS, Page
+from .shapes import line, path, rect, text
+from .steps import Part, StepWork, led_to
+
+MOST_STEPS, HEIGHT, WIDEST = 60, 230, 44
+NAMES = {
+    "decode": "one token for each request that decodes",
+    "prompt": "prompt tokens",
+    "again": "prompt tokens, computed again",
+    "wasted": "wasted rows",
+    "limit": "the most tokens of a step that has prompts in it",
+    "flag-head": "retraction: somebody lost its memory for this step",
+}
+
+
+def draw_step_bars(page: Page, trace: Trace, steps: list[StepWork], limit: int) -> None:
+    """The chart, its axes and the flags of retractions; ``limit`` -1 draws no line.
+
+    Raises:
+        NothingToShow: the trace does not say how many prompt tokens were computed.
+    """
+    if any(part.tokens == 0 for step in steps for part in step.parts):
+        raise NothingToShow(
+            "the trace has no admit marks, so how many prompt tokens a step computed is unknown."
+        )
+    highest = max([limit, *(sum(part.tokens for part in step.parts) for step in steps)])
+    y = ValueAxis(highest, page.top + 34, page.top + 34 + HEIGHT)
+    page.add(*y.draw("tokens"))
+    pitch = (EDGE - LEFT) / len(steps)
+    every = -(-26 // int(max(1, pitch)))  # so that the numbers of steps do not touch
+    for at, step in enumerate(steps):
+        middle, width = LEFT + (at + 0.5) * pitch, min(WIDEST, 0.82 * pitch)
+        page.add(*_flag(trace, step, middle, y), *_bar(step, middle - width / 2, width, y))
+        if at % every == 0:
+            page.add(text(middle, y.bottom + 17, str(step.step), "small", "middle"))
+            page.add(text(middle, y.bottom + 32, step.mode[:1].upper(), "small faint", "middle"))
+    if limit > 0:
+        page.add(line("limit", LEFT, y.y(limit), EDGE, y.y(limit), limit=limit))
+        page.add(text(EDGE, y.y(limit) - 6, f"limit: {limit} tokens", "warn small", "end"))
+    page.add(text(20, y.bottom + 17, "step", "small"), text(20, y.bottom + 32, "mode", "small"))
+    page.top = y.bottom + 36
+    page.notes("mode: E extend (prompts only), D decode, M mixed")
+
+
+def token_limit(trace: Trace) -> int:
+    """The most tokens of a step, as the first admission round says; -1: no limit is known."""
+    for mark in named(trace, "budget"):
+        if number(mark, "rem_chunk") >= 0:
+            return number(mark, "rem_chunk") + number(mark, "mixed_decode_tokens")
+    return -1
+
+
+def _bar(step: StepWork, x: float, width: float, y: ValueAxis) -> list[str]:
+    """Those who decode at the bottom, prompts above them, one box a request."""
+    drawn, done = [], 0
+    order = {"decode": 0, "wasted": 1}
+    for part in sorted(step.parts, key=lambda part: order.get(part.kind, 2)):
+        top, bottom = y.y(done + part.tokens), y.y(done)
+        done += part.tokens
+        about = f"step {step.step} ({step.mode}), {part.rid}: {part.kind}, {part.tokens} tokens"
+        drawn.append(
+            rect(part.kind, x, top, width, bottom - top, about,
+                 step=step.step, rid=part.rid, tokens=part.tokens)
+        )  # fmt: skip
+        drawn += _label(part, x + width / 2, width, top, bottom)
+    return drawn
+
+
+def _label(part: Part, middle: float, width: float, top: float, bottom: float) -> list[str]:
+    """Whose tokens, and how many, where there is room: on one line, or on two."""
+    kind, y = f"small in-{part.kind}", (top + bottom) / 2 + 4
+    most = int((width - 2) / char_width(11))
+    if bottom - top >= 13 and len(words := f"{part.rid} {part.tokens}") <= most:
+        return [text(middle, y, words, kind, "middle")]
+    if bottom - top < 13 or len(str(part.tokens)) > most:
+        return []
+    if bottom - top < 30 or len(part.rid) > most:
+        return [text(middle, y, str(part.tokens), kind, "middle")]
+    return [
+        text(middle, y - 7, part.rid, kind, "middle"),
+        text(middle, y + 7, str(part.tokens), kind, "middle"),
+    ]
+
+
+def _flag(trace: Trace, step: StepWork, middle: float, y: ValueAxis) -> list[str]:
+    """Who was retracted to make room for this step."""
+    finder = led_to(trace)
+    rids = [
+        word(mark, "rid") for mark in named(trace, "retraction") if finder.step(mark) == step.step
+    ]
+    drawn, top = [], y.top - 12.0
+    for at, rid in enumerate(rids):
+        about = f"{rid} is retracted before step {step.step}"
+        d = f"M{middle:.1f} {top - at * 14:.1f}{SIGNS['flag-head']}"
+        drawn.append(line("flag", middle, top - at * 14, middle, y.bottom))
+        drawn.append(path("flag-head", d, about, rid=rid, mark="retraction", step=step.step))
+        drawn.append(text(middle + 9, top - at * 14 + 4, short(rid, 10), "small warn"))
+    return drawn

@@ -1,0 +1,117 @@
+"""What each step computed, read from a trace: so many tokens of which request, and why."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ...trace import Mark, Slice, Trace
+from ..window import forwards
+from .marks import NothingToShow, named, number, word
+
+
+class Part(NamedTuple):
+    """One request's share of a step."""
+
+    rid: str
+    kind: str  # prompt, again (a prompt that was computed before), decode or wasted
+    tokens: int  # 0: the trace does not say
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """One step on the device."""
+
+    step: int
+    mode: str
+    start: int
+    end: int
+    parts: tuple[Part, ...]
+
+    def tokens(self, *kinds: str) -> int:
+        """Tokens of these kinds together."""
+        return sum(part.tokens for part in self.parts if part.kind in kinds)
+
+
+def forwards_of(trace: Trace) -> tuple[Slice, ...]:
+    """The forward slice of each step.
+
+    Raises:
+        NothingToShow: there is none.
+    """
+    if not (found := forwards(trace)):
+        raise NothingToShow("the trace has no forward slice, so there is no step to show.")
+    return found
+
+
+def opening(trace: Trace, most_steps: int) -> tuple[Trace, str]:
+    """The beginning of a trace, up to the end of so many steps; and a note where that cuts it.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    steps = forwards_of(trace)
+    if len(steps) <= most_steps:
+        return trace, f"{len(steps)} steps"
+    end = steps[most_steps].start
+    cut = replace(
+        trace,
+        slices=tuple(item for item in trace.slices if item.start < end),
+        edges=(),
+        counters=tuple(item for item in trace.counters if item.time < end),
+        marks=tuple(item for item in trace.marks if item.time < end),
+    )
+    return cut, f"the first {most_steps} of {len(steps)} steps"
+
+
+def led_to(trace: Trace) -> StepFinder:
+    """Finds the step that a scheduler's mark led to."""
+    prepares = sorted((s.start, s.step) for s in trace.slices if s.name == "prepare")
+    return StepFinder([start for start, _ in prepares], [step for _, step in prepares])
+
+
+class StepFinder(NamedTuple):
+    """The prepare slices, in order: the host schedules a step and then prepares it."""
+
+    starts: list[int]
+    steps: list[int]
+
+    def step(self, mark: Mark) -> int:
+        """The step prepared next after a mark, or 0 if there was none."""
+        at = bisect_left(self.starts, mark.time)
+        return self.steps[at] if at < len(self.steps) else 0
+
+
+def steps_of(trace: Trace) -> list[StepWork]:
+    """Every step, in order of time; whoever was admitted into it computes prompt tokens.
+
+    A request whose prompt was computed before and is admitted again pays a second time. Where a
+    trace has no ``admit`` marks the mode alone decides, and prompt tokens are unknown (0).
+    """
+    finder = led_to(trace)
+    admitted = {
+        (finder.step(mark), word(mark, "rid")): number(mark, "extend_len")
+        for mark in named(trace, "admit")
+    }
+    wasted = {(number(m, "step"), word(m, "rid")) for m in named(trace, "wasted row")}
+    retracted: dict[str, int] = {}  # when each request was first retracted
+    for mark in named(trace, "retraction"):
+        retracted.setdefault(word(mark, "rid"), mark.time)
+    found = []
+    for item in forwards_of(trace):
+        parts = []
+        for rid in item.rids:
+            key = (item.step, rid)
+            tokens = admitted.get(key, 0 if item.mode == "extend" else 1)
+            kind = "prompt" if key in admitted or item.mode == "extend" else "decode"
+            if kind == "prompt" and retracted.get(rid, item.start) < item.start:
+                kind = "again"
+            parts.append(Part(rid, "wasted" if key in wasted else kind, tokens))
+        found.append(StepWork(item.step, item.mode, item.start, item.end, tuple(parts)))
+    return found
+
+
+def requests_in(steps: list[StepWork]) -> list[str]:
+    """Request ids in order of their first step."""
+    return list(dict.fromkeys(part.rid for step in steps for part in step.parts))

@@ -1,0 +1,153 @@
+"""The scheduler's log, in SGLang's words, so that the guides' ``grep`` recipes work on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+from ..core import ForwardMode, Output, Row, ScheduleBatch
+from ..scheduler import Scheduler
+
+logger = logging.getLogger("minisched")
+
+
+class SchedulerLog:
+    """One line for each prefill batch, one for every ``decode_log_interval`` decode batches.
+
+    SGLang ``managers/scheduler_metrics_mixin.py``. Each record carries ``device_ns``, the time on
+    the device's clock. Nothing is computed or formatted unless INFO is enabled.
+    """
+
+    def __init__(self, scheduler: Scheduler, now: Callable[[], int]) -> None:
+        self.scheduler = scheduler
+        self.now = now
+        self.decode_log_interval = 40
+        self._num_decodes = 0
+        self._num_generated_tokens = 0  # since the last decode line ...
+        self._last_decode_line = now()  # ... which was at this time
+        self._num_retractions = scheduler.num_retractions
+        self._new_token_ratio = scheduler.new_token_ratio.current
+
+    def on_start(self) -> None:
+        """The sizes, once."""
+        config = self.scheduler.config
+        self._info(
+            "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, "
+            "max_running_requests=%d, context_len=%d",
+            config.num_slots,
+            config.chunked_prefill_size,
+            config.max_prefill_tokens,
+            config.max_running_requests,
+            config.context_len,
+        )
+
+    def on_schedule(self, batch: ScheduleBatch | None) -> None:
+        """The scheduler has just decided: retractions, and the prompts of a new batch."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        prompts = batch.rows[: batch.num_extend_reqs] if batch else ()
+        if self.scheduler.num_retractions > self._num_retractions:
+            self._retracted(bool(prompts))
+        self._num_retractions = self.scheduler.num_retractions
+        self._new_token_ratio = self.scheduler.new_token_ratio.current
+        if prompts:
+            self._prefill(prompts)
+
+    def on_processed(self, batch: ScheduleBatch, outputs: Sequence[Output]) -> None:
+        """A batch has come back, and this was heard of it."""
+        if batch.mode is not ForwardMode.DECODE or not logger.isEnabledFor(logging.INFO):
+            return
+        self._num_decodes += 1
+        self._num_generated_tokens += sum(output.token is not None for output in outputs)
+        if self._num_decodes % self.decode_log_interval == 0:
+            self._decode()
+
+    def _prefill(self, prompts: Sequence[Row]) -> None:
+        """As things are after the commit; who has just joined is not yet among the running."""
+        scheduler = self.scheduler
+        self._info(
+            "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
+            "#running-req: %d, #queue-req: %d",
+            len(prompts),
+            sum(row.extend_len for row in prompts),
+            sum(row.req.hit_len for row in prompts if row.lease.launched == 1),
+            scheduler.token_usage,
+            len(scheduler.running_batch) - sum(row.deliver for row in prompts),
+            len(scheduler.waiting_queue),
+        )
+        for row in prompts:
+            if row.lease.launched > 1 or not row.deliver:
+                self._chunk(row)
+
+    def _chunk(self, row: Row) -> None:
+        """How far a prompt is; how many chunks there will be is a guess until the last one."""
+        number, total = row.lease.launched, row.req.known_len
+        chunks_left = -(-(total - row.end) // self.scheduler.config.prefill_budget)
+        self._info(
+            "Chunked prefill. rid: %s, #done-token: %d, #prompt-token: %d, chunk: %d/%d",
+            row.req.rid,
+            row.end,
+            total,
+            number,
+            number + chunks_left,
+        )
+
+    def _decode(self) -> None:
+        scheduler, now = self.scheduler, self.now()
+        elapsed = now - self._last_decode_line
+        throughput = self._num_generated_tokens * 1e9 / elapsed if elapsed else 0.0
+        self._num_generated_tokens, self._last_decode_line = 0, now
+        self._info(
+            "Decode batch. #running-req: %d, #token: %d, token usage: %.2f, "
+            "gen throughput (token/s): %.2f, #queue-req: %d",
+            len(scheduler.running_batch),
+            scheduler.num_used_tokens,
+            scheduler.token_usage,
+            throughput,
+            len(scheduler.waiting_queue),
+        )
+
+    def _retracted(self, beside_prompts: bool) -> None:
+        """Who waits makes others give way by priority; who decodes does so for want of memory."""
+        count = self.scheduler.num_retractions - self._num_retractions
+        if beside_prompts and self.scheduler.config.schedule_policy == "priority":
+            self._info("Priority preemption. Retract requests. #retracted_reqs: %d", count)
+            return
+        self._info(
+            "KV cache pool is full. Retract requests. #retracted_reqs: %d, "
+            "#new_token_ratio: %.4f -> %.4f",
+            count,
+            self._new_token_ratio,
+            self.scheduler.new_token_ratio.current,
+        )
+
+    def _info(self, text: str, *values: object) -> None:
+        if logger.isEnabledFor(logging.INFO):
+            logger.info(text, *values, extra={"device_ns": self.now()})
+
+
+class DeviceTimeFormatter(logging.Formatter):
+    """``[0.083200] Prefill batch. ...``: seconds on the device's clock."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        return f"[{getattr(record, 'device_ns', 0) / 1e9:.6f}] {record.getMessage()}"
+
+
+@contextmanager
+def log_to(stream: TextIO) -> Iterator[None]:
+    """Write the log to ``stream`` meanwhile, with the device's times."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(DeviceTimeFormatter())
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate

@@ -1,0 +1,167 @@
+"""How long clients waited, and for what: figures of each request, and of them all."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+from ..core import FinishReason, Output, Request, ScheduleBatch
+from .load import Load
+
+
+class Percentiles(NamedTuple):
+    """Nearest rank: each is a value that occurred."""
+
+    p50: int
+    p90: int
+    p99: int
+
+
+def percentiles(values: Iterable[int]) -> Percentiles | None:
+    """The percentiles of ``values``; None of nothing."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    ranks = (-(-len(ordered) * percent // 100) for percent in (50, 90, 99))
+    return Percentiles(*(ordered[rank - 1] for rank in ranks))
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """One request's times, in nanoseconds on the device's clock; None for what never happened.
+
+    A token comes when its client hears it. ``queue_ns`` + time to be computed = ``ttft_ns``, and
+    ``ttft_ns`` + all ``itls`` = ``e2e_ns`` where the request ends with a token.
+    """
+
+    rid: str
+    arrival: int
+    prompt_tokens: int
+    scheduled: int | None = None  # committed to a batch for the first time
+    first_token: int | None = None
+    last_token: int | None = None
+    end: int | None = None
+    finish_reason: FinishReason | None = None
+    cached_tokens: int = 0  # what the prefix cache gave at the first admission
+    output_tokens: int = 0
+    retractions: int = 0
+    itls: array[int] = field(default_factory=lambda: array("q"))  # between neighbouring tokens
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """From arrival to the first token."""
+        return None if self.first_token is None else self.first_token - self.arrival
+
+    @property
+    def queue_ns(self) -> int | None:
+        """From arrival to the first batch."""
+        return None if self.scheduled is None else self.scheduled - self.arrival
+
+    @property
+    def e2e_ns(self) -> int | None:
+        """From arrival to the end."""
+        return None if self.end is None else self.end - self.arrival
+
+    def on_token(self, now: int) -> None:
+        """One more token was heard."""
+        self.output_tokens += 1
+        if self.last_token is None:
+            self.first_token = now
+        else:
+            self.itls.append(now - self.last_token)
+        self.last_token = now
+
+
+@dataclass
+class Metrics:
+    """Collects from the engine; cheap enough to be always on.
+
+    A request that has ended keeps eight bytes for each of its tokens. ``started``: when the engine
+    was made. On a wall clock nobody can have arrived before that, whatever a request says.
+    """
+
+    started: int = 0
+    ended: list[RequestMetrics] = field(default_factory=list)  # in order of their ends
+    live: dict[str, tuple[Request, RequestMetrics]] = field(default_factory=dict)
+    load: Load = field(default_factory=Load)
+    admitted_tokens: int = 0  # of all admissions, also of those after a retraction
+    cached_tokens: int = 0  # how many of them the prefix cache gave
+    output_tokens: int = 0
+    first_arrival: int | None = None
+    last_output: int = 0
+
+    def on_received(self, req: Request, now: int) -> None:
+        """The scheduler has taken a request in, or refused it."""
+        arrival = max(req.arrival_time, self.started)
+        metrics = RequestMetrics(req.rid, arrival, len(req.prompt))
+        if self.first_arrival is None or arrival < self.first_arrival:
+            self.first_arrival = arrival
+        if req.finished:
+            self._end(req, metrics, now)
+        else:
+            self.live[req.rid] = req, metrics
+
+    def on_batch(self, batch: ScheduleBatch, now: int) -> None:
+        """A batch was committed just now; only its prompts cost anything."""
+        for row in batch.rows[: batch.num_extend_reqs]:
+            if row.lease.launched > 1:
+                continue  # a later chunk
+            req, metrics = self.live[row.req.rid]
+            self.admitted_tokens += req.known_len
+            self.cached_tokens += req.hit_len
+            if metrics.scheduled is None:
+                metrics.scheduled, metrics.cached_tokens = now, req.hit_len
+
+    def on_outputs(self, outputs: Iterable[Output], now: int) -> None:
+        """Clients hear this."""
+        for output in outputs:
+            if output.rid not in self.live:
+                continue  # it was refused
+            req, metrics = self.live[output.rid]
+            if output.token is not None:
+                self.output_tokens += 1
+                self.last_output = now
+                metrics.on_token(now)
+            if output.finish_reason and req.finished:  # else it is about a namesake, refused
+                del self.live[output.rid]
+                self._end(req, metrics, now)
+
+    def _end(self, req: Request, metrics: RequestMetrics, now: int) -> None:
+        metrics.end, metrics.finish_reason = now, req.finish_reason
+        metrics.retractions = req.retractions
+        self.ended.append(metrics)
+
+    @property
+    def num_finished(self) -> int:
+        """Requests that got all their tokens: neither refused, failed nor aborted."""
+        wanted = (FinishReason.STOP, FinishReason.LENGTH)
+        return sum(metrics.finish_reason in wanted for metrics in self.ended)
+
+    @property
+    def ttft(self) -> Percentiles | None:
+        """Time to first token, of ended requests that had one."""
+        return percentiles(m.ttft_ns for m in self.ended if m.ttft_ns is not None)
+
+    @property
+    def itl(self) -> Percentiles | None:
+        """Inter-token latency, over all tokens of ended requests but their first ones."""
+        return percentiles(chain.from_iterable(metrics.itls for metrics in self.ended))
+
+    @property
+    def queue(self) -> Percentiles | None:
+        """Time to the first batch, of ended requests that got there."""
+        return percentiles(m.queue_ns for m in self.ended if m.queue_ns is not None)
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of the tokens of all admissions that the prefix cache gave."""
+        return self.cached_tokens / self.admitted_tokens if self.admitted_tokens else 0.0
+
+    @property
+    def throughput(self) -> float:
+        """Tokens a second, from the first arrival to the last token."""
+        duration = self.last_output - (self.first_arrival or 0)
+        return self.output_tokens * 1e9 / duration if duration > 0 else 0.0

@@ -1,0 +1,81 @@
+"""What an engine's phases leave in the trace beside their slices: counters, waits and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..core import Output, Request, ScheduleBatch
+from ..devices.base import NO_LABEL, Device, Label
+from ..scheduler import Scheduler
+from ..trace import Slice
+
+
+@dataclass
+class Recording:
+    """Nothing is read or written where the device's recorder keeps nothing."""
+
+    scheduler: Scheduler
+    device: Device
+    delivered_by: dict[str, int] = field(default_factory=dict)  # live request -> process slice id
+    counted: dict[str, int] = field(default_factory=dict)  # counters as they were recorded last
+
+    def label(self, batch: ScheduleBatch) -> Label:
+        """Which step, mode and requests a slice belongs to."""
+        if not self.device.recorder.is_on:
+            return NO_LABEL
+        return Label(batch.step, batch.mode.value, batch.rids)
+
+    def arrival(self, messages: Iterable[object]) -> Label:
+        """Whose coming a receive slice belongs to."""
+        if not self.device.recorder.is_on:
+            return NO_LABEL
+        return Label(rids=tuple(item.rid for item in messages if isinstance(item, Request)))
+
+    def count(self) -> None:
+        """Record the counters that have changed."""
+        recorder = self.device.recorder
+        if not recorder.is_on:
+            return
+        for name, value in self._counters().items():
+            if self.counted.get(name) != value:
+                self.counted[name] = value
+                recorder.counter(name, value)
+
+    def wait(self, start: int, label: Label) -> None:
+        """A slice for the time since ``start``, in which the host was blocked: it is not work."""
+        recorder, end = self.device.recorder, self.device.now()
+        if end > start:
+            wait = Slice(
+                recorder.new_id(), "host", "wait", start, end, label.step, label.mode, label.rids
+            )
+            recorder.slice(wait)
+
+    def delivered(self, outputs: Iterable[Output], process: int) -> None:
+        """Remember which process slice gave each live request its newest token."""
+        if not self.device.recorder.is_on:
+            return
+        for output in outputs:
+            if output.finish_reason:
+                self.delivered_by.pop(output.rid, None)
+            else:
+                self.delivered_by[output.rid] = process
+
+    def tokens_by_host(self, batch: ScheduleBatch, prepare: int) -> None:
+        """An edge to ``prepare`` for each row whose input tokens came over the host."""
+        if not self.delivered_by:
+            return
+        for row in batch.rows:
+            if row.req.rid in self.delivered_by and None not in row.ids:
+                self.device.recorder.edge("token", self.delivered_by.pop(row.req.rid), prepare)
+
+    def _counters(self) -> dict[str, int]:
+        scheduler = self.scheduler
+        cached = scheduler.tree.evictable_size if scheduler.tree else 0
+        return {
+            "waiting": len(scheduler.waiting_queue),
+            "running": len(scheduler.running_batch),
+            "kv used": scheduler.num_used_tokens,
+            "kv cached": cached * scheduler.config.page_size,
+            "new token ratio": round(1000 * scheduler.new_token_ratio.current),
+        }

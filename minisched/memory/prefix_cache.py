@@ -1,0 +1,66 @@
+"""What a request leaves in the prefix cache, while it runs and when it ends."""
+
+from __future__ import annotations
+
+from ..core import Lease, Request
+from ..trace import Recorder
+from .lease_pool import LeasePool
+from .radix_cache import Match
+from .radix_node import TreeNode
+
+
+class PrefixCache:
+    """Moves pages between leases and the radix tree (SGLang ``mem_cache/radix_cache.py``).
+
+    Only *settled* positions enter, those whose step has come back: what a launched step is still
+    writing, or a failed one has not written, is never shared.
+    """
+
+    def __init__(self, leases: LeasePool, recorder: Recorder) -> None:
+        self.leases = leases
+        self.recorder = recorder
+
+    def match_prefix(self, req: Request) -> Match | None:
+        """The longest cached prefix of a request, never its last token: that has to be computed."""
+        tree = self.leases.tree
+        if tree is None:
+            return None
+        match = tree.match_prefix(req.known_tokens(0, req.known_len - 1))
+        hit_len = len(match.pages) * tree.page_size
+        self.recorder.mark("match", rid=req.rid, hit_len=hit_len, prompt_len=req.known_len)
+        return match
+
+    def cache_unfinished_req(self, req: Request, lease: Lease) -> None:
+        """Share what is settled, so that others find it while this request still runs.
+
+        Somebody may have cached the same prefix since this request was admitted. Then the tree's
+        pages take the place of the duplicates: the row is rewritten from there on (the next step
+        tells the device), and the duplicates are free once no launched step can read them.
+        """
+        tree, size = self.leases.tree, self.leases.allocator.page_size
+        num_pages = lease.settled_len // size
+        if tree is None or num_pages <= lease.shared_pages:
+            return
+        tokens = req.known_tokens(0, num_pages * size)
+        insertion = tree.insert(tokens, lease.pages[:num_pages])
+        num_cached = max(insertion.num_cached_pages, lease.shared_pages)
+        duplicates = lease.pages[lease.shared_pages : num_cached]
+        self.leases.allocator.disown(lease.pages[num_cached:num_pages])
+        self.recorder.mark("insert", rid=req.rid, pages=num_pages, duplicates=len(duplicates))
+        if duplicates:
+            lease.pages[:num_pages] = tree.match_prefix(tokens).pages
+            lease.sent_pages = min(lease.sent_pages, lease.shared_pages)
+            self.leases.retire(lease, duplicates)
+        self._move_lock(lease, insertion.node)
+        lease.shared_pages = num_pages
+
+    def cache_finished_req(self, req: Request, lease: Lease) -> None:
+        """Leave everything settled to the cache. The lease is locked on it until its release."""
+        self.cache_unfinished_req(req, lease)
+
+    def _move_lock(self, lease: Lease, node: TreeNode) -> None:
+        tree = self.leases.tree
+        assert tree is not None and isinstance(lease.node, TreeNode)
+        tree.inc_lock_ref(node)
+        tree.dec_lock_ref(lease.node)
+        lease.node = node

@@ -1,0 +1,112 @@
+"""Puts prompts into a batch, one after the other, and records why the next one does not fit."""
+
+from __future__ import annotations
+
+from ..core import Lease, Request
+from ..memory import LeasePool, PrefixCache
+from ..trace import Recorder
+from .prefill_budget import AddReqResult, PrefillBudget
+from .refusal import refuse
+
+
+class PrefillAdder:
+    """One prefill batch in the making (SGLang ``schedule_policy.py:PrefillAdder``)."""
+
+    def __init__(
+        self, budget: PrefillBudget, leases: LeasePool, cache: PrefixCache, recorder: Recorder
+    ) -> None:
+        self.budget = budget
+        self.leases = leases
+        self.cache = cache
+        self.recorder = recorder
+        self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now
+
+    def add_chunked_req(self, req: Request) -> bool:
+        """Go on with a prompt that has started; whether it is still not done after this.
+
+        It goes on even with no memory to spare, as far as there is any: what it holds comes back
+        only once it is done.
+        """
+        rem = self.budget.rem_chunk_tokens
+        if rem is not None and self.budget.rem_total_tokens >= 1:
+            rem = min(rem, int(self.budget.rem_total_tokens))
+        wanted = req.extend_len if rem is None else min(req.extend_len, rem)
+        extend_len = max(0, min(wanted, self._room(req)))
+        if extend_len:
+            self._add(req, extend_len)
+        else:
+            refuse(self.recorder, req, AddReqResult.OTHER, "the next chunk", 1, min(wanted, 0))
+        return extend_len < req.extend_len or not extend_len
+
+    def add_one_req(self, req: Request) -> AddReqResult:
+        """Add a waiting request, cut to a chunk if need be, or say why not.
+
+        It is checked twice: locking the prefix it found takes that out of what can be evicted.
+        """
+        budget = self.budget
+        match = self.cache.match_prefix(req)
+        hit_len = len(match.pages) * budget.page_size if match else 0
+        extend_len = req.known_len - hit_len
+        total_tokens = extend_len + budget.new_tokens(req) + budget.page_size
+        if total_tokens >= budget.rem_total_tokens:
+            return self._no_token(req, total_tokens)
+        lease = self.leases.open(match)
+        if (refusal := self._refusal(req, extend_len, total_tokens)) is not None:
+            self.leases.close(lease)
+            return refusal
+        return self._start(req, lease)
+
+    def add_alone(self, req: Request) -> AddReqResult:
+        """Add a request that the rules refuse although nobody else holds memory.
+
+        They would refuse it for ever. It fits, or it would not have been received; what does not
+        is the page that the rules add.
+        """
+        return self._start(req, self.leases.open(self.cache.match_prefix(req)))
+
+    def _refusal(self, req: Request, extend_len: int, total_tokens: int) -> AddReqResult | None:
+        """What speaks against a request whose prefix is locked by now."""
+        budget = self.budget
+        if total_tokens >= budget.rem_total_tokens:
+            return self._no_token(req, total_tokens)
+        rem_input, rem_chunk = budget.rem_input_tokens, budget.rem_chunk_tokens
+        if budget.ceil_paged_tokens(extend_len) >= rem_input and self.can_run_list:
+            return refuse(
+                self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem_input
+            )
+        if not budget.cut(extend_len):
+            return refuse(
+                self.recorder,
+                req,
+                AddReqResult.OTHER,
+                "a page of a chunk",
+                budget.page_size,
+                rem_chunk or 0,
+            )
+        return None
+
+    def _no_token(self, req: Request, need: int) -> AddReqResult:
+        left = int(self.budget.rem_total_tokens)
+        return refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need, left)
+
+    def _room(self, req: Request) -> int:
+        """Positions by which a started prompt could grow, as far as memory goes."""
+        assert req.lease is not None
+        pages = self.leases.available_pages + len(req.lease.pages)
+        return pages * self.budget.page_size - req.computed_len
+
+    def _start(self, req: Request, lease: Lease) -> AddReqResult:
+        """Let a request begin where its cached prefix ends."""
+        req.start(lease)
+        self._add(req, self.budget.cut(req.extend_len))
+        return self.budget.state()
+
+    def _add(self, req: Request, extend_len: int) -> None:
+        """Put a request into the batch, and charge for it."""
+        is_chunked = extend_len < req.extend_len
+        self.can_run_list.append((req, extend_len))
+        self.budget.charge(extend_len, 0 if is_chunked else self.budget.new_tokens(req))
+        self.recorder.mark(
+            "admit", rid=req.rid, hit_len=req.hit_len, extend_len=extend_len,
+            is_chunked=is_chunked, **self.budget.remains(),
+        )  # fmt: skip

@@ -1,0 +1,104 @@
+"""The four numbers that admission counts down, all in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from ..core import Request
+from ..memory import LeasePool
+
+CLIP_MAX_NEW_TOKENS = 4096  # no request is expected to produce more than this
+
+
+class AddReqResult(Enum):
+    """What became of a request that was offered (SGLang ``schedule_policy.py:AddReqResult``)."""
+
+    CONTINUE = "continue"  # added, and there is room for more
+    NO_TOKEN = "no token"  # no KV memory
+    OTHER = "other"  # the batch has enough prompt tokens
+
+
+class PrefillBudget:
+    """What is left for one prefill batch (SGLang ``schedule_policy.py:PrefillAdder``).
+
+    ``rem_total_tokens``: memory, less what those who run may still come to need.
+    ``cur_rem_tokens``: memory now. ``rem_input_tokens``: prompt tokens of one batch.
+    ``rem_chunk_tokens``: the same, but here a prompt is cut instead of refused; None: no limit.
+    Whoever decodes in the same batch is paid first (``num_mixed_decode_tokens``).
+    """
+
+    def __init__(
+        self,
+        leases: LeasePool,
+        running: Iterable[Request],
+        new_token_ratio: float,
+        rem_input_tokens: int,
+        rem_chunk_tokens: int | None,
+        num_mixed_decode_tokens: int = 0,
+    ) -> None:
+        self.leases = leases
+        self.page_size = leases.allocator.page_size
+        self.new_token_ratio = new_token_ratio
+        mixed = num_mixed_decode_tokens
+        self.rem_input_tokens = rem_input_tokens - mixed
+        self.rem_chunk_tokens = None if rem_chunk_tokens is None else rem_chunk_tokens - mixed
+        self.cur_rem_token_offset = mixed
+        self.rem_total_token_offset = mixed + sum(map(self.reserve, running))
+
+    @property
+    def rem_total_tokens(self) -> float:
+        """Memory left once those who run, and those added here, have produced what they may."""
+        return self.leases.available_pages * self.page_size - self.rem_total_token_offset
+
+    @property
+    def cur_rem_tokens(self) -> int:
+        """Memory left right now."""
+        return self.leases.available_pages * self.page_size - self.cur_rem_token_offset
+
+    def reserve(self, req: Request) -> float:
+        """Tokens for which memory is kept back on behalf of a running request."""
+        return self.new_tokens(req) * self.new_token_ratio
+
+    def new_tokens(self, req: Request) -> int:
+        """Tokens that a request is expected to produce at most."""
+        return min(req.params.max_new_tokens - len(req.output_ids), CLIP_MAX_NEW_TOKENS)
+
+    def ceil_paged_tokens(self, tokens: int) -> int:
+        """Tokens of the whole pages that these need."""
+        return self.leases.allocator.pages_for(tokens) * self.page_size
+
+    def state(self) -> AddReqResult:
+        """Whether anybody else can be added."""
+        if self.rem_total_tokens <= 0 or self.cur_rem_tokens <= 0:
+            return AddReqResult.NO_TOKEN
+        no_chunk = self.rem_chunk_tokens is not None and self.rem_chunk_tokens <= 0
+        if self.rem_input_tokens <= 0 or no_chunk:
+            return AddReqResult.OTHER
+        return AddReqResult.CONTINUE
+
+    def cut(self, extend_len: int) -> int:
+        """What fits into the chunk: all, or as many whole pages as do."""
+        rem = self.rem_chunk_tokens
+        if rem is None or extend_len <= rem:
+            return extend_len
+        return max(0, rem // self.page_size * self.page_size)
+
+    def charge(self, extend_len: int, max_new_tokens: int) -> None:
+        """Pay for a request; ``max_new_tokens`` is 0 for a chunk that is not the last."""
+        tokens = self.ceil_paged_tokens(extend_len)
+        self.rem_total_token_offset += tokens + max_new_tokens + self.page_size
+        self.cur_rem_token_offset += tokens + self.page_size
+        self.rem_input_tokens -= tokens
+        if self.rem_chunk_tokens is not None:
+            self.rem_chunk_tokens -= tokens
+
+    def remains(self) -> dict[str, int]:
+        """All four, for the trace; -1: no limit."""
+        rem_chunk = self.rem_chunk_tokens
+        return {
+            "rem_total": int(self.rem_total_tokens),
+            "cur_rem": self.cur_rem_tokens,
+            "rem_input": self.rem_input_tokens,
+            "rem_chunk": -1 if rem_chunk is None else rem_chunk,
+        }

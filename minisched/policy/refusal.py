@@ -1,0 +1,20 @@
+"""Why a request does not run: recorded each time, so that a learner can ask."""
+
+from __future__ import annotations
+
+from ..core import Request
+from ..trace import Recorder
+from .prefill_budget import AddReqResult
+
+
+def refuse(
+    recorder: Recorder, req: Request, result: AddReqResult, what: str, need: int, left: int
+) -> AddReqResult:
+    """Record that ``req`` was refused for want of ``what``; gives ``result`` back."""
+    if recorder.is_on:
+        unit = "row" if what == "max_running_requests" else "tokens"
+        recorder.mark(
+            "refuse", rid=req.rid, result=result.name, need=need, left=left,
+            reason=f"{what}: needs {need} {unit}, {left} left",
+        )  # fmt: skip
+    return result

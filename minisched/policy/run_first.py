@@ -1,0 +1,84 @@
+"""Who runs in the next step: prompts, those who decode, or both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core import ForwardMode, Request
+from ..memory import LeasePool
+from .decode import DecodeManager
+from .mixed_chunk import can_mix, mix_with_running
+from .prefill import PrefillManager
+from .retraction import Retraction
+from .unified import UnifiedBudget
+
+Work = list[tuple[Request, int]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Requests and how many tokens of each to compute, prompts first."""
+
+    prompts: Work
+    decodes: Work
+
+    @property
+    def mode(self) -> ForwardMode:
+        """What a batch of it is."""
+        if self.prompts and self.decodes:
+            return ForwardMode.MIXED
+        if self.prompts:
+            return ForwardMode.EXTEND
+        return ForwardMode.DECODE if self.decodes else ForwardMode.IDLE
+
+
+@dataclass
+class RunFirst:
+    """The rule that chooses between prompts and decodes.
+
+    ``prefill``: prompts whenever one can be admitted (SGLang ``get_next_batch_to_run``), with
+    ``enable_mixed_chunk`` those who run beside them. ``decode``: prompts only while nobody can
+    decode (MindIE's ``DecidePDPriority`` under pressure). ``unified``: both from one budget (vLLM).
+    """
+
+    rule: str
+    enable_mixed_chunk: bool
+    decode: DecodeManager
+    prefill: PrefillManager
+    retraction: Retraction
+    leases: LeasePool
+    unified: UnifiedBudget
+
+    def plan(self) -> Plan:
+        """The next step's work; retracts whoever has to give way."""
+        num_retractions = self.retraction.num_retractions
+        plan = self._choose()
+        if plan.mode is ForwardMode.IDLE and self.retraction.num_retractions > num_retractions:
+            return self.plan()  # there may be room now for whom they gave way to
+        return plan
+
+    def _choose(self) -> Plan:
+        if self.rule == "unified":
+            return Plan(*self.unified.schedule())
+        if self.rule == "decode" and (decodes := self._decodes()):
+            return Plan([], decodes)
+        if not self.retraction.starved and (plan := self._prompts()).prompts:
+            return plan
+        return Plan([], self._decodes())
+
+    def _decodes(self) -> Work:
+        ready = self.decode.schedule_next_batch()
+        return [(req, 1) for req in self.retraction.make_room(ready)]
+
+    def _prompts(self) -> Plan:
+        running = self.decode.running_reqs
+        mixed = self.decode.schedule_next_batch() if self.enable_mixed_chunk else []
+        if not can_mix(mixed):
+            mixed = []
+        prompts = self.prefill.schedule_next_batch(
+            running, len(mixed), lambda victim: self.retraction.retract(victim, "priority")
+        )
+        if not prompts:
+            return Plan([], [])
+        still_there = [req for req in mixed if req.lease is not None]
+        return Plan(prompts, mix_with_running(prompts, still_there, self.leases))

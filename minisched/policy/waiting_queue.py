@@ -1,0 +1,71 @@
+"""The waiting queue: what it costs to look at depends on who is admitted, not on who waits."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from ..core import Request
+from ..trace import Recorder
+from .schedule_policy import SchedulePolicy
+
+
+class WaitingQueue:
+    """Requests that hold no memory yet, or none any more (SGLang's ``waiting_queue``, a list).
+
+    A heap by the policy's rank, then by arrival. A request that was retracted has its old place
+    in the order of arrival, so it is ahead of everybody who came later.
+    """
+
+    def __init__(self, policy: SchedulePolicy, recorder: Recorder) -> None:
+        self.policy = policy
+        self.recorder = recorder
+        self.num_added = 0  # so far
+        self._waiting: dict[str, Request] = {}
+        self._heap: list[tuple[int, int, str]] = []  # may still list requests that have left
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Request]:
+        """In order of arrival."""
+        return iter(sorted(self._waiting.values(), key=lambda req: req.order))
+
+    def __contains__(self, req: Request) -> bool:
+        return self._waiting.get(req.rid) is req
+
+    def add(self, req: Request) -> None:
+        """Let a request wait."""
+        self.num_added += 1
+        self._waiting[req.rid] = req
+        heapq.heappush(self._heap, (self.policy.rank(req), req.order, req.rid))
+
+    def remove(self, req: Request) -> None:
+        """Let a request go, if it waits."""
+        if req in self:
+            del self._waiting[req.rid]
+
+    def in_order(self) -> Iterator[Request]:
+        """Who is to be admitted next, while each is taken out before the next is asked for.
+
+        The first one that stays ends it: whoever is refused stops those behind.
+        """
+        by_cache = self._by_cache()
+        while self._waiting:
+            req = next(by_cache) if by_cache else self._head()
+            yield req
+            if req in self:
+                return
+
+    def _head(self) -> Request:
+        while self._heap[0][2] not in self._waiting:
+            heapq.heappop(self._heap)
+        return self._waiting[self._heap[0][2]]
+
+    def _by_cache(self) -> Iterator[Request] | None:
+        if not self.policy.is_cache_aware(len(self)):
+            return None
+        ordered = self.policy.sort(list(self))
+        rids = " ".join(req.rid for req in ordered[:20])
+        self.recorder.mark("queue order", policy=self.policy.name, rids=rids)
+        return iter(ordered)

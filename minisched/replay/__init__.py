@@ -1,0 +1,1 @@
+"""Recorded workloads, replayed on the simulated device with a model that only knows lengths."""

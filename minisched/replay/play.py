@@ -1,0 +1,100 @@
+"""Drives a loop over requests of which only lengths are known, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import cast
+
+from ..core import Output, Request
+from ..devices.base import Device
+from ..devices.cost import CostModel
+from ..devices.sim import SimDevice
+from ..loops.engine import Engine
+from ..loops.frontend import Frontend
+from ..loops.interrupt import abort_on_interrupt
+from ..loops.metrics import Metrics
+from ..loops.registry import find_loop
+from ..loops.run import drive, make_relay
+from ..models.length import LengthModel
+from ..scheduler import Scheduler, SchedulerConfig
+from .tally import Tally
+from .worker import LengthWorker
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run that has ended: what its clients saw, and what it took."""
+
+    loop: str
+    config: SchedulerConfig
+    metrics: Metrics
+    tally: Tally
+    num_steps: int
+    peak_tokens: int  # of one step
+    num_retractions: int
+    host_seconds: float  # real ones
+
+    @property
+    def device_busy(self) -> float:
+        """Share of the time since the first request came in which the forward stream worked."""
+        duration = self.tally.end - (self.metrics.first_arrival or 0)
+        return self.tally.busy_ns["forward"] / duration if duration > 0 else 0.0
+
+
+def play(
+    loop: str,
+    model: LengthModel,
+    requests: Iterator[Request],
+    config: SchedulerConfig,
+    cost: CostModel,
+    on_output: Callable[[Output], None] = lambda output: None,
+) -> Played:
+    """Run requests, read as they arrive, through one loop on a fresh ``sim``.
+
+    Raises:
+        ValueError: the loop is unknown, or the requests are not in order of arrival.
+        KeyboardInterrupt: somebody pressed Ctrl-C; the run has ended cleanly all the same.
+    """
+    began = perf_counter()
+    frontend = Frontend(requests, on_output)
+    engine, worker, tally = make_length_engine(loop, model, config, frontend, cost)
+    with abort_on_interrupt(frontend):
+        drive(find_loop(loop).run(engine), engine)
+    if frontend.interrupted:
+        raise KeyboardInterrupt
+    scheduler = engine.scheduler
+    return Played(
+        loop,
+        scheduler.config,
+        engine.metrics,
+        tally,
+        worker.num_steps,
+        worker.peak_tokens,
+        scheduler.num_retractions,
+        perf_counter() - began,
+    )
+
+
+def make_length_engine(
+    loop: str, model: LengthModel, config: SchedulerConfig, frontend: Frontend, cost: CostModel
+) -> tuple[Engine, LengthWorker, Tally]:
+    """What ``loops/run.py:make_engine`` makes, but with the worker that ships no tokens.
+
+    Raises:
+        ValueError: the loop is unknown.
+    """
+    spec, tally = find_loop(loop), Tally()
+    device = cast(Device, SimDevice(tally))
+    relay = make_relay(spec, spec.relays[0], device, config.max_running_requests)
+    config = replace(
+        config,
+        run_ahead=relay.run_ahead,
+        foresee_length=spec.foresee_length,
+        context_len=model.context_len,
+        vocab_size=model.vocab_size,
+        eos_ids=model.eos_ids,
+    )
+    worker = LengthWorker(device, model, relay, spec.depth, cost)
+    return Engine(Scheduler(config, tally), worker, device, frontend, cost), worker, tally

@@ -1,0 +1,87 @@
+"""A worker whose steps take time on the device and next to none on the host that simulates it."""
+
+from __future__ import annotations
+
+from ..core import ScheduleBatch
+from ..devices.base import NO_LABEL, Device, Label
+from ..devices.cost import CostModel
+from ..devices.profiles import AttentionCost
+from ..devices.vector import Vector
+from ..models.forward_batch import ForwardBatch
+from ..models.length import LengthModel
+from ..relay import Relay
+from ..worker import Pending, Worker
+
+NOTHING = ForwardBatch(NO_LABEL, False, 0, [], [], [], [], *([Vector()] * 7))
+
+
+class LengthWorker(Worker):
+    """Launches the same three ops as ``Worker``, at the same cost, but ships no tokens with them.
+
+    No page table is filled and no id resolved: the length model looks at neither. So a step costs
+    the simulation what its rows cost, not what their prompts would.
+    """
+
+    def __init__(
+        self, device: Device, model: LengthModel, relay: Relay, depth: int, cost: CostModel
+    ) -> None:
+        super().__init__(
+            device, model, relay,
+            num_slots=0, max_running_requests=0, max_len=0, depth=depth, cost=cost,
+        )  # fmt: skip
+        self.lengths = model
+        self.num_steps = 0
+        self.peak_tokens = 0  # computed in one step: what activations need memory for
+
+    def prepare(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
+        """Host: there is nothing to ship."""
+        return NOTHING
+
+    def launch(
+        self,
+        batch: ScheduleBatch,
+        inputs: ForwardBatch,
+        previous: Pending | None = None,
+        launched_by: int = 0,
+    ) -> Pending:
+        """Host: queue forward, sample and copy, and return at once."""
+        recorder = self.device.recorder
+        label = NO_LABEL
+        if recorder.is_on:
+            label = Label(batch.step, batch.mode.value, batch.rids)
+        forward = self.forward_stream.launch(
+            do_nothing, name="forward", cost=self._forward_cost(batch), label=label
+        )
+        tokens = self.forward_stream.launch(
+            self._sample_rows, batch, name="sample", cost=self.cost.sample, label=label
+        )
+        self.copy_stream.wait(tokens)
+        copy = self.copy_stream.launch(
+            bring_over, tokens, name="copy", cost=self.cost.copy, label=label
+        )
+        recorder.edge("launch", launched_by, forward.slice_id)
+        recorder.edge("copy", tokens.slice_id, copy.slice_id)
+        return Pending(batch, tokens, copy)
+
+    def _forward_cost(self, batch: ScheduleBatch) -> int:
+        lengths = [(row.start, len(row.ids)) for row in batch.rows]
+        num_tokens = sum(length for _, length in lengths)
+        self.num_steps += 1
+        self.peak_tokens = max(self.peak_tokens, num_tokens)
+        if isinstance(self.cost, AttentionCost):
+            return self.cost.forward_rows(lengths)
+        return self.cost.forward(num_tokens)
+
+    def _sample_rows(self, batch: ScheduleBatch) -> Vector:
+        """Device: each row's token, [num_reqs]."""
+        token = self.lengths.token
+        return Vector([token(row.req.params) for row in batch.rows])
+
+
+def do_nothing() -> None:
+    """Device: a forward pass that only takes time."""
+
+
+def bring_over(tokens: Vector) -> Vector:
+    """Device: the copy to the host."""
+    return tokens

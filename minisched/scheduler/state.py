@@ -1,0 +1,124 @@
+"""What the scheduler is made of, and what it says about itself."""
+
+from __future__ import annotations
+
+from ..core import Output, Request, ScheduleBatch
+from ..memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
+from ..policy import (
+    DecodeManager,
+    NewTokenRatio,
+    PrefillManager,
+    Retraction,
+    RunFirst,
+    SchedulePolicy,
+    UnifiedBudget,
+    WaitingQueue,
+)
+from ..trace import Recorder
+from .config import SchedulerConfig
+
+
+class MemoryLeak(RuntimeError):
+    """Nothing runs, yet memory is missing or still held."""
+
+
+class SchedulerState:
+    """Memory and policies, wired; and SGLang's four words for where requests are.
+
+    ``waiting_queue``: those without memory. ``new_batch``: the prompts admitted last.
+    ``running_batch``: those who decode. ``cur_batch``: what was committed last.
+    """
+
+    def __init__(self, config: SchedulerConfig, recorder: Recorder) -> None:
+        self.config = config
+        self.recorder = recorder
+        self._make_memory(config)
+        self._make_policies(config)
+        self.live: dict[str, Request] = {}  # received and not ended
+        self.seen: set[str] = set()
+        self.outbox: list[Output] = []
+        self.batches_in_flight = 0
+        self.step = 0
+        self.new_batch: ScheduleBatch | None = None
+        self.cur_batch: ScheduleBatch | None = None
+
+    def _make_memory(self, config: SchedulerConfig) -> None:
+        self.allocator = PageAllocator(config.num_pages, config.page_size)
+        self.table = ReqToTokenPool(config.max_running_requests)
+        self.tree: RadixCache | None = None
+        if not config.disable_radix_cache:
+            policy = config.radix_eviction_policy
+            self.tree = RadixCache(config.page_size, policy, self.recorder)
+        self.leases = LeasePool(self.allocator, self.table, self.tree)
+        self.prefix_cache = PrefixCache(self.leases, self.recorder)
+
+    def _make_policies(self, config: SchedulerConfig) -> None:
+        recorder, leases = self.recorder, self.leases
+        chunk = config.chunked_prefill_size
+        by_priority = config.schedule_policy == "priority"
+        policy = SchedulePolicy(config.schedule_policy, self.tree, config.random_seed)
+        self.waiting_queue = WaitingQueue(policy, recorder)
+        self.new_token_ratio = NewTokenRatio(config.schedule_conservativeness, recorder)
+        self.decode = DecodeManager(config.run_ahead, config.foresee_length)
+        self.prefill = PrefillManager(
+            self.waiting_queue, leases, self.prefix_cache, self.new_token_ratio, recorder,
+            chunk_size=None if chunk == -1 else chunk,
+            max_prefill_tokens=config.max_prefill_tokens,
+            preemption_threshold=(
+                config.priority_scheduling_preemption_threshold if by_priority else None
+            ),
+        )  # fmt: skip
+        self.retraction = Retraction(self.decode, self.prefill, leases, recorder)
+        self.run_first = RunFirst(
+            config.run_first, config.enable_mixed_chunk,
+            self.decode, self.prefill, self.retraction, leases,
+            UnifiedBudget(
+                config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder
+            ),
+        )  # fmt: skip
+
+    @property
+    def running_batch(self) -> list[Request]:
+        """The requests that decode, in order of arrival."""
+        return self.decode.running_reqs
+
+    @property
+    def num_retractions(self) -> int:
+        """How often a request has lost its memory so far."""
+        return self.retraction.num_retractions
+
+    @property
+    def num_used_tokens(self) -> int:
+        """KV slots held by requests; what is cached and could be evicted is not counted."""
+        used = self.allocator.num_pages - self.leases.available_pages
+        return used * self.allocator.page_size
+
+    @property
+    def token_usage(self) -> float:
+        """Share of the KV pool that requests hold."""
+        return self.num_used_tokens / self.config.num_slots
+
+    def flush_cache(self) -> bool:
+        """Forget every cached prefix; refused (False) while anything holds memory."""
+        if not self.leases.is_idle:
+            return False
+        if self.tree is not None:
+            self.allocator.free(self.tree.evict(self.tree.total_size))
+        return True
+
+    def self_check(self) -> None:
+        """At idle: every page is free or cached, every row free (``self_check_during_idle``).
+
+        Raises:
+            MemoryLeak: they are not.
+        """
+        protected = self.tree.protected_size if self.tree else 0
+        available, total = self.leases.available_pages, self.allocator.num_pages
+        if available != total:
+            raise MemoryLeak(
+                f"{available} pages are free or evictable and {protected} protected, "
+                f"but there are {total} and nothing runs."
+            )
+        if not self.leases.is_idle:
+            free, size = self.table.available_size, self.table.size
+            raise MemoryLeak(f"{free} of {size} rows are free, but nothing runs.")

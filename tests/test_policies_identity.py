@@ -1,0 +1,93 @@
+"""Identity under every policy, page and chunk size, where memory is so short that it hurts.
+
+The pools hold the longest request and hardly more, so that in most examples something is evicted
+and somebody is retracted; each test counts and asserts that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minisched.core import Request, SamplingParams
+from minisched.devices.cost import CostModel
+from minisched.devices.sim import SimDevice
+from minisched.policy.schedule_policy import POLICIES
+from minisched.scheduler import SchedulerConfig
+
+from .backends import hash_model
+from .laws import LOOP_OPTIONS, check_all, play
+from .workloads import VOCAB, Workload
+
+WHO_RUNS: dict[str, dict[str, Any]] = {
+    "prefill first": {"run_first": "prefill"},
+    "mixed chunk": {"run_first": "prefill", "enable_mixed_chunk": True},
+    "decode first": {"run_first": "decode"},
+    "unified": {"run_first": "unified"},
+}
+COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 1, 2, 1)
+PREFIXES = [[1] * 12, [1] * 6 + [2] * 6, [3] * 12]
+
+
+@st.composite
+def tight_workloads(draw: st.DrawFn, policy: str, who_runs: str) -> Workload:
+    """Many requests that share prefixes, and a pool for hardly more than one of them."""
+    page_size = draw(st.sampled_from([1, 2, 4]))
+    chunk = page_size * draw(st.sampled_from([2, 4, 8]))
+    if not WHO_RUNS[who_runs].get("enable_mixed_chunk"):
+        chunk = draw(st.sampled_from([-1, chunk]))
+    requests = []
+    for index in range(8):
+        own = draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4))
+        shared = draw(st.sampled_from(PREFIXES))[: draw(st.sampled_from([0, 8, 8, 12]))]
+        params = SamplingParams(max_new_tokens=draw(st.integers(14, 18)), ignore_eos=True)
+        priority = draw(st.integers(0, 3))
+        requests.append(Request(f"r{index}", shared + own, params, priority=priority))
+    longest = max(-(-req.max_device_len // page_size) for req in requests)
+    config = SchedulerConfig(
+        kv_tokens=longest * page_size + draw(st.sampled_from([12, 16, 20])),
+        page_size=page_size,
+        max_running_requests=4,
+        chunked_prefill_size=chunk,
+        schedule_policy=policy,
+        priority_scheduling_preemption_threshold=0,
+        schedule_conservativeness=0.0,
+        context_len=64,
+        **WHO_RUNS[who_runs],
+    )
+    arrivals = [0] * 4 + [draw(st.integers(0, 9)) for _ in requests[4:]]
+    return Workload(requests, arrivals, {}, config)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("who_runs", WHO_RUNS)
+def test_identity_where_memory_is_short(policy: str, who_runs: str) -> None:
+    happened: Counter[str] = Counter()
+
+    @given(tight_workloads(policy, who_runs), st.sampled_from(LOOP_OPTIONS))
+    @settings(
+        max_examples=40,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    def law(workload: Workload, spec: tuple[str, str, dict[str, Any]]) -> None:
+        device = SimDevice()
+        model = hash_model("sim", frozenset())
+        engine, outputs = play(workload, *spec, device, model, COST)
+        marks = device.recorder.trace("", "", "", "").marks
+        happened.update({mark.name for mark in marks} | {"example"})
+        happened["hit"] += any(mark.attrs.get("hit_len") for mark in marks)
+        check_all(workload, engine, outputs)
+
+    law()
+    half = happened["example"] / 2
+    assert happened["radix evict"] > half and happened["hit"] > half, happened
+    if who_runs == "decode first":  # admits only while nobody runs, and then all they may need
+        assert not happened["retraction"], happened
+    else:
+        assert happened["retraction"] > half, happened
