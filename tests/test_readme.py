@@ -19,11 +19,15 @@ COMMANDS = [
     if line
 ]
 
+CSV = re.findall(r"```csv\n(.*?)```", README, re.DOTALL)[0]  # the file that it tells how to make
+
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("minisched")])
 def test_a_command_of_the_readme(line: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "smollm2" in line:
         request.getfixturevalue("smollm2")  # the fetch, if it has not happened yet
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    (tmp_path / "requests.csv").write_text(CSV, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(line)],
         cwd=tmp_path,

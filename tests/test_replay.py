@@ -143,7 +143,8 @@ def test_everybody_finishes_with_what_the_file_says_and_twice_the_same(
 
 def test_small_pools_do_retract(tmp_path: Path) -> None:
     """That the law above holds under pressure would mean little if there was none."""
-    trace = write(tmp_path / "trace", [Arrival(0, 100, 600)] * 5)
+    rows = [Arrival(n * 20 * MILLISECOND, 100, 600) for n in range(5)]
+    trace = write(tmp_path / "trace", rows)
     for loop in LOOPS:
         run = replay(trace, loop, kv_tokens=1600, schedule_conservativeness=0.0)
         assert run.num_retractions > 0 and run.metrics.num_finished == 5
@@ -197,6 +198,24 @@ def test_the_hit_rate_of_a_worked_example(tmp_path: Path) -> None:
     by_token = replay(trace, machine=machine, page_size=1)
     assert [item.cached_tokens for item in by_token.metrics.ended] == [0, 1024, 512, 1023, 0]
     assert replay(trace, machine=machine, disable_radix_cache=True).metrics.cache_hit_rate == 0
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=9)
+)
+@settings(max_examples=40, deadline=None)
+def test_with_memory_for_all_the_cache_gives_what_a_set_of_prefixes_would(
+    tmp_path_factory: pytest.TempPathFactory, prompts: list[list[int]]
+) -> None:
+    rows = apart(*map(tuple, prompts))
+    trace = write(tmp_path_factory.getbasetemp() / "hits", rows)
+    run = replay(trace, machine=find_profile("llama8b-h100"))
+    known: set[tuple[int, ...]] = set()
+    for row, item in zip(rows, run.metrics.ended, strict=True):
+        prefixes = [row.hash_ids[:n] for n in range(1, len(row.hash_ids) + 1)]
+        hits = sum(prefix in known for prefix in prefixes[:-1])  # never the last token
+        assert item.cached_tokens == hits * BLOCK
+        known.update(prefixes)
 
 
 def test_a_trace_without_content_shares_nothing(tmp_path: Path) -> None:

@@ -67,14 +67,20 @@ def test_everybody_finishes_whatever_the_setting(loop: str, name: str) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("profile", PROFILES)
-def test_chunks_bound_a_step_and_only_mixing_bounds_the_pause(loop: str, profile: str) -> None:
+def test_chunks_bound_a_step_and_are_no_faster(loop: str, profile: str) -> None:
     plain, chunked, mixed = long_document(loop, find_profile(profile))
     assert (plain.peak_tokens, chunked.peak_tokens, mixed.peak_tokens) == (100_000, 2048, 2048)
-    assert plain.document_ttft <= chunked.document_ttft, "chunks are no faster"
-    assert plain.longest_pause >= plain.document_ttft * 0.9, "those who decode stand still"
-    assert chunked.longest_pause >= chunked.document_ttft * 0.9, "with chunks as well"
+    assert plain.document_ttft < chunked.document_ttft
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("profile", ["llama8b-h100", "llama8b-a100"])
+def test_only_mixing_lets_anybody_decode_between_chunks(loop: str, profile: str) -> None:
+    """On the small model nobody would notice: all who come before the document have ended."""
+    plain, chunked, mixed = long_document(loop, find_profile(profile))
+    assert plain.longest_pause > 0.9 * plain.document_ttft
+    assert chunked.longest_pause > 0.9 * chunked.document_ttft
     assert mixed.longest_pause * 10 < chunked.longest_pause
-    assert chunked.steps >= plain.steps + 48, "49 chunks instead of one prompt"
 
 
 def test_which_claims_hold() -> None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from minisched.cli.app import main
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
+from minisched.export import native
 from minisched.export.golden_runs import recipes
 from minisched.export.views import NothingToShow, draw
 from minisched.export.views.look import LOOKS
@@ -36,6 +42,7 @@ from .svg_reader import Picture, check_picture
 from .test_diagrams import luminance
 from .workloads import VOCAB, Workload, workloads
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 POLICY_VIEWS = [topic for topic in TOPICS if TOPICS[topic] != "loops"]
 COST = CostModel(
     dict.fromkeys(("receive", "schedule", "prepare", "launch", "process", "output"), 7_000),
@@ -170,6 +177,20 @@ def test_a_long_run_is_cut_and_says_so(topic: str) -> None:
     assert re.search(r"the first \d+ of \d+", picture.words) and len(svg) < 400_000
 
 
+def test_views_need_only_the_standard_library() -> None:
+    """Every golden run and its view, in an interpreter without site-packages."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
+        "from minisched.export.golden_runs import recipes\n"
+        "from minisched.export.views import draw\n"
+        "assert all(draw(topic, recipe.run()) for topic, recipe in recipes().items())\n"
+        "roots = {name.partition('.')[0] for name in sys.modules} - {'minisched', '__main__'}\n"
+        "print(sorted(roots - sys.stdlib_module_names))\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True)
+    assert (done.stdout.decode().strip(), done.stderr.decode()) == ("[]", "")
+
+
 def test_looks_can_be_told_apart_without_colour_and_read() -> None:
     """WCAG contrast of text on its fill; and what has one fill in a legend has another texture."""
     for look in LOOKS.values():
@@ -224,6 +245,9 @@ def test_bars_are_as_high_as_what_the_device_computed(run: Any, topic: str) -> N
         assert sum(int(part["data-tokens"]) for part in parts) == tokens
         heights = {float(p["height"]) / int(p["data-tokens"]) for p in parts}
         assert max(heights) - min(heights) < 0.11
+        edges = [(float(p["y"]) + float(p["height"]), float(p["y"])) for p in parts]
+        for (_, top), (bottom, _) in pairwise(edges):
+            assert abs(top - bottom) < 0.11  # each stands on the one before
     steps = steps_shown(trace, 60)
     flags = {int(flag["data-step"]) for flag in picture.shapes("path", mark="retraction", step="*")}
     assert flags <= steps
@@ -311,6 +335,19 @@ def round_key(events: list[Mark]) -> tuple[Any, tuple[str, ...], Any] | None:
     return admits, rids, tuple(mark.attrs["result"] for mark in refused)
 
 
+def test_rounds_in_a_row_with_one_outcome_are_shown_once() -> None:
+    budget = dict.fromkeys(("rem_total", "cur_rem", "rem_input", "rem_chunk"), 5)
+    refused = []
+    for time, rid in enumerate(["a", "a", "b", "a"]):
+        attrs = {"rid": rid, "result": "NO_TOKEN", "reason": f"no {rid}", "need": 9, "left": 5}
+        refused += [Mark("budget", time, {**budget, "mixed_decode_tokens": 0})]
+        refused += [Mark("refuse", time, attrs)]
+    trace = Trace("serial", "sim", "hash", "virtual", (), (), (), tuple(refused))
+    picture = picture_of("prefill", trace)
+    assert [s["data-rid"] for s in picture.shapes("text", mark="refuse")] == ["a", "b", "a"]
+    assert "(2 rounds)" in picture.words and "4 rounds" in picture.words
+
+
 def test_the_golden_budget_falls_by_what_was_taken() -> None:
     picture = picture_of("prefill", golden("prefill"))
     for budget in ("rem_chunk", "rem_input", "cur_rem", "rem_total"):
@@ -318,8 +355,14 @@ def test_the_golden_budget_falls_by_what_was_taken() -> None:
         spent = picture.shapes("rect", kind="spent", budget=budget)
         assert len(spent) == 7  # three chunks and the rest, and three more requests
         ends = {round(float(shape["x"]) + float(shape["width"]), 1) for shape in left}
-        for shape in spent:
-            assert float(shape["x"]) in {round(end, 1) for end in ends}
+        assert {float(shape["x"]) for shape in spent} <= ends
+        values = [int(shape["data-left"]) for shape in left]
+        rests = [float(shape["width"]) for shape in left]
+        scale = max(rests) / max(values)
+        after = [at for at, shape in enumerate(left) if shape["data-mark"] == "admit"]
+        for at, shape in zip(after, spent, strict=True):
+            taken = values[at - 1] - values[at]
+            assert abs(float(shape["width"]) - taken * scale) < 0.11
     assert "KV memory: needs 25 tokens" in picture.words
 
 
@@ -335,6 +378,14 @@ def test_schedule_policy_shows_the_queue_as_it_was_sorted(run: tuple[Trace, Engi
         assert rids == str(mark.attrs["rids"]).split()
         places = [float(shape["y"]) for shape in column]
         assert places == sorted(places)
+    story = marks(trace, "queue order", "admit")
+    starts = [at for at, mark in enumerate(story) if mark.name == "queue order"]
+    for at, (start, end) in enumerate(pairwise([*starts, len(story)]), 1):
+        if len(orders) == len(starts) and at <= MOST_ROUNDS:
+            now = {mark.attrs["rid"] for mark in story[start + 1 : end]}
+            queue = set(str(story[start].attrs["rids"]).split())
+            marked = picture.shapes("rect", kind="admitted", round=str(at))
+            assert {shape["data-rid"] for shape in marked} == now & queue
     admitted = {mark.attrs["rid"] for mark in marks(trace, "admit")}
     waits = [s for s in picture.shapes("rect", kind="queued", rid="*") if "data-round" not in s]
     assert {shape["data-rid"] for shape in waits} == admitted
@@ -506,3 +557,59 @@ def test_a_large_tree_is_cut_to_what_can_be_read() -> None:
     picture = picture_of("radix_cache", trace)
     assert "more nodes" in picture.words
     assert len(picture.shapes("rect", node="*")) <= MOST_LEAVES * MOST_LEVELS
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def view(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """``minisched view`` in an empty folder; gives exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["minisched", "view", *arguments])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        out, err = capsys.readouterr()
+        code = exit_info.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return call
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_the_command_draws_every_golden_trace(view: Any, tmp_path: Path, topic: str) -> None:
+    source = str(REPOSITORY / "traces" / f"{topic}.json")
+    code, svg, err = view(topic, source, "--out", "-")
+    assert (code, err) == (0, "") and not list(tmp_path.iterdir())
+    assert view(topic, source)[:2] == (0, f"{topic}.svg\n")
+    assert (tmp_path / f"{topic}.svg").read_text() == svg
+    assert view(topic, source, "--out", "other.svg")[0] == 0
+    assert (tmp_path / "other.svg").read_text() == svg
+
+
+def test_bad_input_to_the_command_is_one_sentence(view: Any, tmp_path: Path) -> None:
+    good = str(REPOSITORY / "traces" / "decode.json")
+    (tmp_path / "text.json").write_text("hello")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    for arguments, words in (
+        (("nope", good), "unknown topic 'nope'"),
+        (("decode", "missing.json"), "missing.json can't be read: No such file"),
+        (("decode", str(tmp_path)), "can't be read: Is a directory"),
+        (("decode", "text.json"), "text.json is not a minisched trace"),
+        (("decode", "bytes.json"), "bytes.json is not a minisched trace: it is not text"),
+        (("unified", good, "--out", "no/such/folder.svg"), "can't be written: No such file"),
+        (("radix_cache", str(REPOSITORY / "traces" / "serial.json"), "--nope"), "No such option"),
+    ):
+        code, out, err = view(*arguments)
+        assert (code, out) == (2, "") and words in err, err
+        assert err.count("\n") == 1 and "Traceback" not in err
+    empty = native.to_json(Trace("serial", "sim", "hash", "virtual", (), (), (), ()))
+    (tmp_path / "empty.json").write_text(empty)
+    for topic in TOPICS:
+        code, out, err = view(topic, "empty.json")
+        assert (code, out) == (2, "") and err.count("\n") == 1
+        assert err.startswith(f"minisched: empty.json can't be shown as {topic}: the trace has no ")

@@ -118,9 +118,10 @@ class Metrics:
     def on_outputs(self, outputs: Iterable[Output], now: int) -> None:
         """Clients hear this."""
         for output in outputs:
-            if output.rid not in self.live:
+            entry = self.live.get(output.rid)
+            if entry is None:
                 continue  # it was refused
-            req, metrics = self.live[output.rid]
+            req, metrics = entry
             if output.token is not None:
                 self.output_tokens += 1
                 self.last_output = now

@@ -50,7 +50,7 @@ def stays_of(trace: Trace) -> list[Stay]:
         for slot in whole_numbers(mark, "reads"):
             if slot not in newest:
                 raise lacking(mark, f"a token in slot {slot}, which it reads")
-            pass
+            newest[slot].reads.append(starts[step])
         for rid, slot in zip(rids[step], slots, strict=True):
             promised = mark.time
             if before := newest.pop(slot, None):
