@@ -13,7 +13,8 @@ def running(rid: str, prompt: int, launched: int, known: int, new: int = 9) -> R
     """A request with ``launched`` tokens launched, of which the host knows ``known``."""
     req = Request(rid, [1] * prompt, SamplingParams(max_new_tokens=new))
     req.lease, req.order = Lease(1), int(rid)
-    req.output_ids = [5] * known
+    for _ in range(known):
+        req.append_host(5)
     req.computed_len, req.device_len = prompt + launched - 1, prompt + launched
     return req
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import ForwardMode, Request, SamplingParams
+from minisched.core import FinishReason, ForwardMode, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.dispatcher import AbortReq, FlushCacheReq, TypeBasedDispatcher
@@ -66,6 +66,17 @@ def test_the_cache_is_flushed_only_while_nothing_runs() -> None:
     marks = engine.device.recorder.trace("", "", "", "virtual").marks
     done = [mark.attrs["done"] for mark in marks if mark.name == "flush cache"]
     assert done == [True, True, False]
+
+
+def test_clients_hear_at_once_what_scheduling_had_to_say() -> None:
+    """A request that turns out not to fit ends while a batch is being chosen."""
+    heard: list[Output] = []
+    engine = an_engine()
+    engine.frontend.on_output = heard.append
+    too_large = Output("r0", None, FinishReason.ERROR, "it needs more pages than there are.")
+    engine.scheduler.outbox.append(too_large)
+    assert not engine.get_next_batch_to_run()
+    assert heard == [too_large] and not engine.scheduler.outbox
 
 
 def run_to_end(engine: Engine) -> None:

@@ -37,14 +37,14 @@ PREFIXES = [[1] * 12, [1] * 6 + [2] * 6, [3] * 12]
 def tight_workloads(draw: st.DrawFn, policy: str, who_runs: str) -> Workload:
     """Many requests that share prefixes, and a pool for hardly more than one of them."""
     page_size = draw(st.sampled_from([1, 2, 4]))
-    chunk = page_size * draw(st.sampled_from([2, 4, 8]))
+    chunk = page_size * draw(st.sampled_from([4, 8, 16]))
     if not WHO_RUNS[who_runs].get("enable_mixed_chunk"):
         chunk = draw(st.sampled_from([-1, chunk]))
     requests = []
     for index in range(8):
         own = draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4))
-        shared = draw(st.sampled_from(PREFIXES))[: draw(st.sampled_from([0, 8, 8, 12]))]
-        params = SamplingParams(max_new_tokens=draw(st.integers(14, 18)), ignore_eos=True)
+        shared = draw(st.sampled_from(PREFIXES))[: draw(st.sampled_from([4, 8, 8, 12]))]
+        params = SamplingParams(max_new_tokens=draw(st.integers(18, 24)), ignore_eos=True)
         priority = draw(st.integers(0, 3))
         requests.append(Request(f"r{index}", shared + own, params, priority=priority))
     longest = max(-(-req.max_device_len // page_size) for req in requests)

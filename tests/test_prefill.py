@@ -80,7 +80,7 @@ def filled_pool(page: int, cached: list[list[int]]) -> tuple[LeasePool, set[tupl
     allocator, tree = PageAllocator(NUM_PAGES, page), RadixCache(page)
     prefixes: set[tuple[int, ...]] = set()
     for tokens in cached:
-        lease = Lease(0, is_open=False)
+        lease = Lease(0, is_released=True)
         count = len(tokens) // page
         if count > allocator.available_pages:
             continue
@@ -229,8 +229,8 @@ def test_who_is_refused_is_not_asked_again_before_something_has_changed() -> Non
         marks = scheduler.recorder.trace("", "", "", "").marks
         return sum(mark.name == "refuse" for mark in marks)
 
-    for _ in range(4):
+    for expected in (1, 2, 2, 2):  # the second time, because somebody has been admitted since
         batch = scheduler.next_batch()
-        assert batch and refusals() == 1
+        assert batch and refusals() == expected
         scheduler.process(batch, Result([5]))
     assert scheduler.next_batch().rids == ("r1",), "the first one has ended"  # type: ignore[union-attr]

@@ -16,7 +16,8 @@ from .books import check_books
 
 def with_outputs(rid: int, prompt: int, outputs: int) -> Request:
     req = Request(str(rid), [1] * prompt, order=rid)
-    req.output_ids = [5] * outputs
+    for _ in range(outputs):
+        req.append_host(5)
     return req
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,7 @@ def test_what_can_not_be_read_gets_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"can't be read: Is a directory\.$"):
         TraceFile(tmp_path).survey()
     with pytest.raises(ValueError, match=r"it is read twice, so it must be a regular file\.$"):
-        TraceFile(Path("/dev/null")).survey()
+        TraceFile(Path(os.devnull)).survey()
     with pytest.raises(ValueError, match=r"^--limit is 0, but it must be at least 1\.$"):
         TraceFile(tmp_path, limit=0)
 

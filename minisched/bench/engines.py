@@ -72,8 +72,8 @@ class Minisched:
         """One turn of a loop."""
         batch = self.scheduler.next_batch()
         assert batch, "somebody can always run"
-        self.scheduler.process(batch, result_of(len(batch.rows)))
-        return len(batch.rows)
+        self.scheduler.process(batch, result_of(len(batch.reqs)))
+        return len(batch.reqs)
 
 
 class RunAhead(Minisched):
@@ -87,9 +87,9 @@ class RunAhead(Minisched):
         """One turn of a loop."""
         batch, last = self.scheduler.next_batch(), self.last
         if last:
-            self.scheduler.process(last, result_of(len(last.rows)))
+            self.scheduler.process(last, result_of(len(last.reqs)))
         self.last = batch or None
-        return len(batch.rows) if batch else 0
+        return len(batch.reqs) if batch else 0
 
 
 class NanoVllmEngine:

@@ -75,7 +75,11 @@ def _token_usage(usage: float, running: float, anyone_waits: bool, metrics: Metr
 
 def _running(usage: float, running: float, anyone_waits: bool) -> Advice:
     verdict, sentence = _within(running, RUNNING), FINE
-    if verdict == "above" and usage > TOKEN_USAGE[1]:
+    if verdict == "above" and not anyone_waits:
+        sentence = (
+            "Raise --max-running-requests before more come: as yet, nobody waits for a place."
+        )
+    elif verdict == "above" and usage > TOKEN_USAGE[1]:
         sentence = "Raise --kv-tokens and then --max-running-requests: both are nearly used up."
     elif verdict == "above":
         sentence = "Raise --max-running-requests: nearly all places are taken beside free memory."

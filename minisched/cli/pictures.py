@@ -7,13 +7,16 @@ from pathlib import Path
 from ..compare import Comparison
 from ..export.chrome import to_chrome
 from ..export.html import to_html
+from ..export.native import to_json
 from ..export.puml_sequence import to_sequence
 from ..export.puml_timing import to_timing
 from ..export.svg import to_svg
 
 
 def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
-    """The page, the picture, and for each loop its diagrams and its Chrome trace.
+    """The page, the picture, and for each loop its diagrams and its trace, in two forms.
+
+    ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
 
     Raises:
         ValueError: a file can't be written.
@@ -25,6 +28,7 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
             files[f"{trace.loop}_timing.puml"] = to_timing(trace)
             files[f"{trace.loop}_sequence.puml"] = to_sequence(trace)
         files[f"{trace.loop}.trace.json"] = to_chrome(trace)
+        files[f"{trace.loop}.json"] = to_json(trace)
     for name, text in files.items():
         try:
             (out / name).write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from .request import FinishReason, Lease, Request
@@ -41,8 +42,8 @@ class Row(NamedTuple):
     lease: Lease
     start: int  # first position this row computes
     ids: tuple[int | None, ...]  # [extend_len] input tokens; None: only the device knows it
-    new_pages: Sequence[int]  # pages that the device's page table does not list for it yet
     pages_at: int  # which page of the row new_pages[0] is
+    new_pages: Sequence[int]  # pages that the device's page table does not list for it yet
     deliver: bool  # False for a chunk that is not the last
 
     @property
@@ -56,28 +57,44 @@ class Row(NamedTuple):
         return self.start + len(self.ids)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ScheduleBatch:
     """A step as the scheduler sees it (SGLang ``managers/schedule_batch.py:ScheduleBatch``).
 
-    The first of three forms: the worker makes a ``ModelWorkerBatch`` of it, flat lists on the
-    host, and of that a ``ForwardBatch``, arrays on the device.
+    Columns, filled at commit and never changed after; ``rows`` shows the same request by request.
+    It is the first of three forms: the worker makes a ``ModelWorkerBatch`` of it, flat lists on
+    the host, and of that a ``ForwardBatch``, arrays on the device.
     """
 
     step: int = on_host()
     mode: ForwardMode = on_host()
-    rows: tuple[Row, ...] = on_host("[num_reqs]")  # prompts first
-    num_extend_reqs: int = on_host()  # how many of the rows are prompts; the others decode
+    num_extend_reqs: int = on_host()  # how many are prompts; they come first, the others decode
+    reqs: list[Request] = on_host("[num_reqs]", list)
+    leases: list[Lease] = on_host("[num_reqs]", list)
+    starts: list[int] = on_host("[num_reqs]", list)  # see Row for these
+    ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
+    delivers: list[bool] = on_host("[num_reqs]", list)
+    new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The requests' parts, prompts first."""
+        columns = zip(self.reqs, self.leases, self.starts, self.ids, self.delivers, strict=True)
+        none: tuple[int, Sequence[int]] = (0, ())
+        return tuple(
+            Row(req, lease, start, ids, *self.new_pages.get(index, none), deliver)
+            for index, (req, lease, start, ids, deliver) in enumerate(columns)
+        )
 
     @property
     def rids(self) -> tuple[str, ...]:
         """The request ids, row by row."""
-        return tuple(row.req.rid for row in self.rows)
+        return tuple(req.rid for req in self.reqs)
 
     @property
     def num_tokens(self) -> int:
         """Positions computed by the whole batch."""
-        return sum(len(row.ids) for row in self.rows)
+        return sum(map(len, self.ids))
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,8 @@ class Result:
     error: str = ""
 
 
-class Output(NamedTuple):
+@dataclass(slots=True)
+class Output:
     """One thing a client hears: a token, the end of its request, or both."""
 
     rid: str

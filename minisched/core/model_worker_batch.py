@@ -42,26 +42,30 @@ def get_model_worker_batch(
 ) -> ModelWorkerBatch:
     """Lay a batch out flat (SGLang's ``ScheduleBatch.get_model_worker_batch``).
 
-    ``ids`` and ``dests`` come from the relay. Everything else is read from the rows, nothing from
-    the live requests. A row of the page table has ``max_len`` cells.
+    ``ids`` and ``dests`` come from the relay. Everything else is the batch's own, nothing is read
+    from the live requests. A row of the page table has ``max_len`` cells.
     """
+    rows = [lease.row for lease in batch.leases]
+    lens = list(map(len, batch.ids))
+    ends = [start + length for start, length in zip(batch.starts, lens, strict=True)]
     index: list[int] = []
     slots: list[int] = []
-    for row in batch.rows:
-        if row.new_pages:
-            cell = row.lease.row * max_len + row.pages_at * page_size
-            slots += slots_of(row.new_pages, page_size)
-            index += range(cell, cell + len(row.new_pages) * page_size)
+    for at, (pages_at, pages) in batch.new_pages.items():
+        cell = rows[at] * max_len + pages_at * page_size
+        slots += slots_of(pages, page_size)
+        index += range(cell, cell + len(pages) * page_size)
     return ModelWorkerBatch(
         step=batch.step,
         forward_mode=batch.mode,
         rids=batch.rids,
         input_ids=ids,
         dests=dests,
-        req_pool_indices=[row.lease.row for row in batch.rows],
-        extend_prefix_lens=[row.start for row in batch.rows],
-        extend_seq_lens=[len(row.ids) for row in batch.rows],
-        sampling_info=[(row.req.params, row.req.sampling_key, row.end) for row in batch.rows],
+        req_pool_indices=rows,
+        extend_prefix_lens=batch.starts,
+        extend_seq_lens=lens,
+        sampling_info=[
+            (req.params, req.sampling_key, end) for req, end in zip(batch.reqs, ends, strict=True)
+        ],
         table_index=index,
         table_slots=slots,
     )

@@ -34,20 +34,10 @@ class Lease:
     node: object = None  # where they end in the radix tree; locked while the lease lives
     sent_pages: int = 0  # how many of them the device's page table lists as they are now
     settled_len: int = 0  # positions whose KV is written for sure: their step has come back
-    launched: int = 0  # batches launched that name this lease ...
-    returned: int = 0  # ... and how many of them have come back
-    retired: list[tuple[int, list[int]]] = field(default_factory=list)
-    is_open: bool = True
-
-    @property
-    def in_flight(self) -> int:
-        """Launched batches that name this lease."""
-        return self.launched - self.returned
-
-    @property
-    def is_released(self) -> bool:
-        """Whether nobody may read or write this lease's row and pages any more."""
-        return not self.is_open and self.launched == self.returned
+    last_step: int = 0  # the last step launched that names it
+    num_chunks: int = 0  # steps that computed a part of its prompt
+    retired: list[tuple[int, list[int]]] = field(default_factory=list)  # pages, after which step
+    is_released: bool = False  # nobody may read or write its row and pages any more
 
 
 @dataclass(eq=False)
@@ -75,9 +65,11 @@ class Request:
     computed_len: int = 0
     device_len: int = field(init=False)
     max_device_len: int = field(init=False)
+    known_len: int = field(init=False)  # tokens whose value the host knows
+    stop_ids: frozenset[int] = frozenset()  # tokens that end it: its own, and the model's
 
     def __post_init__(self) -> None:
-        self.device_len = len(self.prompt)
+        self.device_len = self.known_len = len(self.prompt)
         self.max_device_len = len(self.prompt) + self.params.max_new_tokens
 
     @property
@@ -99,11 +91,6 @@ class Request:
     def finished(self) -> bool:
         """Whether the request has ended, for whatever reason."""
         return self.finish_reason is not None
-
-    @property
-    def known_len(self) -> int:
-        """Tokens whose value the host knows."""
-        return len(self.prompt) + len(self.output_ids)
 
     @property
     def sampling_key(self) -> int:
@@ -133,6 +120,7 @@ class Request:
     def append_host(self, token: int) -> None:
         """Learn the value of the next token."""
         self.output_ids.append(token)
+        self.known_len += 1
 
     def start(self, lease: Lease) -> None:
         """Begin under a new lease, after the prefix that it found in the cache."""

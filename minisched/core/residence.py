@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, field, fields
+from dataclasses import MISSING, Field, field, fields
 from typing import Any, NamedTuple
 
 
@@ -13,9 +13,9 @@ class Residence(NamedTuple):
     shape: str
 
 
-def on_host(shape: str = "one") -> Any:
+def on_host(shape: str = "one", factory: Any = MISSING) -> Any:
     """A dataclass field that the scheduler's process owns."""
-    return field(metadata={"residence": Residence("host", shape)})
+    return field(default_factory=factory, metadata={"residence": Residence("host", shape)})
 
 
 def on_device(shape: str) -> Any:

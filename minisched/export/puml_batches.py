@@ -26,7 +26,7 @@ left to right direction
 skinparam ranksep 40
 """
 TAIL = """\
-ScheduleBatch *-- Row : rows
+ScheduleBatch ..> Row : rows: the same,\\nrequest by request
 ScheduleBatch --> ModelWorkerBatch : {flat}
 ModelWorkerBatch --> ForwardBatch : {shipped}
 @enduml

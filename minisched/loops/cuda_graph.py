@@ -19,7 +19,7 @@ def launch_cost(
     launch = cost.host.get("launch", 0)
     if batch.mode is not ForwardMode.DECODE or cuda_graph_max_bs is None:
         return launch
-    if len(batch.rows) <= cuda_graph_max_bs:
+    if len(batch.reqs) <= cuda_graph_max_bs:
         return launch
-    recorder.mark("eager launch", step=batch.step, rows=len(batch.rows))
+    recorder.mark("eager launch", step=batch.step, rows=len(batch.reqs))
     return cost.host.get("launch eager", launch)

@@ -47,7 +47,7 @@ class SchedulerLog:
         """The scheduler has just decided: retractions, and the prompts of a new batch."""
         if not logger.isEnabledFor(logging.INFO):
             return
-        prompts = batch.rows[: batch.num_extend_reqs] if batch else ()
+        prompts = batch.rows[: batch.num_extend_reqs] if batch and batch.num_extend_reqs else ()
         if self.scheduler.num_retractions > self._num_retractions:
             self._retracted(bool(prompts))
         self._num_retractions = self.scheduler.num_retractions
@@ -72,18 +72,18 @@ class SchedulerLog:
             "#running-req: %d, #queue-req: %d",
             len(prompts),
             sum(row.extend_len for row in prompts),
-            sum(row.req.hit_len for row in prompts if row.lease.launched == 1),
+            sum(row.req.hit_len for row in prompts if row.lease.num_chunks == 1),
             scheduler.token_usage,
             len(scheduler.running_batch) - sum(row.deliver for row in prompts),
             len(scheduler.waiting_queue),
         )
         for row in prompts:
-            if row.lease.launched > 1 or not row.deliver:
+            if row.lease.num_chunks > 1 or not row.deliver:
                 self._chunk(row)
 
     def _chunk(self, row: Row) -> None:
         """How far a prompt is; how many chunks there will be is a guess until the last one."""
-        number, total = row.lease.launched, row.req.known_len
+        number, total = row.lease.num_chunks, row.req.known_len
         chunks_left = -(-(total - row.end) // self.scheduler.config.prefill_budget)
         self._info(
             "Chunked prefill. rid: %s, #done-token: %d, #prompt-token: %d, chunk: %d/%d",

@@ -106,10 +106,10 @@ class Metrics:
 
     def on_batch(self, batch: ScheduleBatch, now: int) -> None:
         """A batch was committed just now; only its prompts cost anything."""
-        for row in batch.rows[: batch.num_extend_reqs]:
-            if row.lease.launched > 1:
+        for index in range(batch.num_extend_reqs):
+            if batch.leases[index].num_chunks > 1:
                 continue  # a later chunk
-            req, metrics = self.live[row.req.rid]
+            req, metrics = self.live[batch.reqs[index].rid]
             self.admitted_tokens += req.known_len
             self.cached_tokens += req.hit_len
             if metrics.scheduled is None:

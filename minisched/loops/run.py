@@ -97,9 +97,14 @@ def make_engine(
 
 
 def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
-    """Turn the loop until every request has ended and every step has come back."""
+    """Turn the loop until every request has ended and every step has come back.
+
+    Raises:
+        MemoryLeak: memory is missing, or still held, after that.
+    """
     while not engine.is_done:
         next(turns)
+    engine.scheduler.self_check()
 
 
 def run_loop(

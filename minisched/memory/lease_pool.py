@@ -26,7 +26,9 @@ class LeasePool:
         self.allocator = allocator
         self.table = table
         self.tree = tree
-        self.returning: dict[Lease, None] = {}  # closed, but a launched batch still names them
+        self.returned_step = 0  # the last one that has come back; they come back in order
+        self.returning: dict[Lease, None] = {}  # closed, but a launched step still names them
+        self.retiring: dict[Lease, None] = {}  # open, with pages that one may still read
         self.num_released = 0  # leases so far; it grows whenever memory has come back
 
     @property
@@ -82,28 +84,39 @@ class LeasePool:
 
     def retire(self, lease: Lease, pages: list[int]) -> None:
         """Pages that a lease no longer needs; free once what is launched has come back."""
-        lease.retired.append((lease.launched, pages))
+        lease.retired.append((lease.last_step, pages))
+        self.retiring[lease] = None
         self._free_retired(lease)
 
-    def came_back(self, lease: Lease) -> None:
-        """A launched batch that named it has been processed."""
-        lease.returned += 1
-        if lease.retired:
+    def is_settled(self, lease: Lease) -> bool:
+        """Whether every step that names it has come back."""
+        return lease.last_step <= self.returned_step
+
+    def came_back(self, step: int) -> None:
+        """A step has been processed: free what waited for it, and look at nothing else.
+
+        Raises:
+            RuntimeError: it is not the next one; streams run in order, and so do their results.
+        """
+        if step != self.returned_step + 1:
+            raise RuntimeError(f"step {step} came back, but {self.returned_step + 1} is next")
+        self.returned_step = step
+        for lease in list(self.retiring):
             self._free_retired(lease)
-        if not lease.is_open:
+        for lease in list(self.returning):
             self.release(lease)
 
     def close(self, lease: Lease) -> None:
         """Its request lets go of it."""
-        lease.is_open = False
         self.returning[lease] = None
         self.release(lease)
 
     def release(self, lease: Lease) -> None:
         """Free its pages and its row and unlock its prefix, if nobody can touch them."""
-        if not lease.is_released:
+        if not self.is_settled(lease):
             return
         del self.returning[lease]
+        lease.is_released = True
         self.num_released += 1
         self.allocator.free(lease.pages[lease.shared_pages :])
         self.table.free(lease)
@@ -116,8 +129,10 @@ class LeasePool:
             self.allocator.free(self.tree.evict(num_pages))
 
     def _free_retired(self, lease: Lease) -> None:
-        while lease.retired and lease.retired[0][0] <= lease.returned:
+        while lease.retired and lease.retired[0][0] <= self.returned_step:
             _, pages = lease.retired.pop(0)
             self.allocator.disown(pages)
             self.allocator.free(pages)
             self.num_released += 1
+        if not lease.retired:
+            del self.retiring[lease]

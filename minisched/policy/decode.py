@@ -45,5 +45,10 @@ class DecodeManager:
 
     def schedule_next_batch(self) -> list[Request]:
         """The requests that may run now, in order of arrival."""
-        may_run = self.may_run
-        return [req for req in self.running_reqs if may_run(req)]
+        late = not self.foresee_length
+        return [
+            req
+            for req in self.running_reqs
+            if req.device_len < req.max_device_len + late
+            and (self.run_ahead or req.computed_len < req.known_len)
+        ]

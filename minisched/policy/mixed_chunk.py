@@ -15,7 +15,7 @@ def can_mix(reqs: Sequence[Request]) -> bool:
 
 def mix_with_running(
     prefill: list[tuple[Request, int]], running: Sequence[Request], leases: LeasePool
-) -> list[tuple[Request, int]]:
+) -> list[Request]:
     """The running requests to add to a prefill batch, with an extend length of 1 each.
 
     SGLang ``schedule_batch.py:ScheduleBatch.mix_with_running``. Nobody, if one of the prompts wants
@@ -30,7 +30,7 @@ def mix_with_running(
     )
     if need > leases.available_pages or not can_mix([req for req, _ in work]):
         return []
-    return [(req, 1) for req in running]
+    return list(running)
 
 
 def prefix_len(req: Request, enable_overlap: bool) -> int:

@@ -102,8 +102,8 @@ class PrefillManager:
                 result = self._try_add(adder, req) if victims else result
             if req.lease is not None:
                 self.start(*adder.can_run_list[-1])
-            elif result is AddReqResult.NO_TOKEN:
-                self.mark_full()
+            elif result is AddReqResult.NO_TOKEN and not adder.can_run_list:
+                self.mark_full()  # else those just admitted will count for less, once they run
             if result is not AddReqResult.CONTINUE:
                 return
 

@@ -65,6 +65,8 @@ class Retraction:
             reqs = [req for req in reqs if req is not victim]
         if retracted:
             self.prefill.new_token_ratio.on_retraction(self.decode.running_reqs)
+        elif reqs:
+            self.prefill.new_token_ratio.on_decode()
         self.starved = self.starved and not reqs
         return reqs
 
@@ -91,4 +93,4 @@ class Retraction:
         self.prefill.waiting_queue.add(req)
 
     def _is_settled(self, req: Request) -> bool:
-        return req.lease is None or req.lease.in_flight == 0
+        return req.lease is None or self.leases.is_settled(req.lease)

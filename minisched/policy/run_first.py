@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core import ForwardMode, Request
 from ..memory import LeasePool
@@ -15,12 +16,11 @@ from .unified import UnifiedBudget
 Work = list[tuple[Request, int]]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Requests and how many tokens of each to compute, prompts first."""
+class Plan(NamedTuple):
+    """Prompts, with the tokens of each to compute, and those of whom one more is computed."""
 
     prompts: Work
-    decodes: Work
+    decodes: list[Request]
 
     @property
     def mode(self) -> ForwardMode:
@@ -66,9 +66,9 @@ class RunFirst:
             return plan
         return Plan([], self._decodes())
 
-    def _decodes(self) -> Work:
+    def _decodes(self) -> list[Request]:
         ready = self.decode.schedule_next_batch()
-        return [(req, 1) for req in self.retraction.make_room(ready)]
+        return self.retraction.make_room(ready)
 
     def _prompts(self) -> Plan:
         running = self.decode.running_reqs

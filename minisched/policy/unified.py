@@ -33,7 +33,7 @@ class UnifiedBudget:
     leases: LeasePool
     recorder: Recorder
 
-    def schedule(self) -> tuple[Work, Work]:
+    def schedule(self) -> tuple[Work, list[Request]]:
         """Prompts, or chunks of them, and those who decode: with tokens to compute of each."""
         num_retractions = self.retraction.num_retractions
         decodes, promised = self._running()
@@ -48,9 +48,9 @@ class UnifiedBudget:
             prompts += self._waiting(left, promised)
         return prompts, decodes
 
-    def _running(self) -> tuple[Work, int]:
+    def _running(self) -> tuple[list[Request], int]:
         """Those who decode, oldest first, and the pages they are going to take."""
-        work: Work = []
+        work: list[Request] = []
         promised = 0
         self.retraction.starved = False
         for req in self.decode.schedule_next_batch()[: self.budget]:
@@ -59,7 +59,7 @@ class UnifiedBudget:
             need = self._pages(req, 1)
             if self._make_room(req, promised + need):
                 promised += need
-                work.append((req, 1))
+                work.append(req)
             else:
                 self.retraction.starved = True
         return work, promised

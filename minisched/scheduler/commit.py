@@ -1,40 +1,59 @@
-"""Turning a plan into a batch: from here on its rows are in flight."""
+"""Turning a plan into a batch: from here on it is in flight."""
 
 from __future__ import annotations
 
-from ..core import ChunkedReq, Request, Row, ScheduleBatch
-from ..memory import LeasePool
+from ..core import ChunkedReq, Request, ScheduleBatch
 from ..policy import Plan
 from .state import SchedulerState
 
 
 def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
-    """Advance lengths, reserve pages, and freeze what is true now, row by row."""
+    """Advance lengths, reserve pages, and freeze what is true now."""
     state.step += 1
     state.batches_in_flight += 1
-    rows = [make_row(state.leases, req, length) for req, length in plan.prompts]
+    batch = ScheduleBatch(state.step, plan.mode, len(plan.prompts))
     if plan.prompts:
-        state.decode.add_reqs(row.req if row.deliver else ChunkedReq(row.req) for row in rows)
-    else:
-        state.new_token_ratio.on_decode()
-    rows += [make_row(state.leases, req, 1) for req, _ in plan.decodes]
-    batch = ScheduleBatch(state.step, plan.mode, tuple(rows), len(plan.prompts))
+        for req, extend_len in plan.prompts:
+            add_prompt(state, batch, req, extend_len)
+        joining = zip(batch.reqs, batch.delivers, strict=True)
+        state.decode.add_reqs(req if done else ChunkedReq(req) for req, done in joining)
+        state.new_batch = batch
+    add_decodes(state, batch, plan.decodes)
     state.cur_batch = batch
-    state.new_batch = batch if plan.prompts else state.new_batch
     return batch
 
 
-def make_row(leases: LeasePool, req: Request, extend_len: int) -> Row:
-    """Advance one request by ``extend_len`` positions."""
+def add_prompt(state: SchedulerState, batch: ScheduleBatch, req: Request, extend_len: int) -> None:
+    """Advance a prompt by ``extend_len`` positions."""
     lease = req.lease
     assert lease is not None
-    start = req.computed_len
-    end = start + extend_len
-    pages_at, new_pages = leases.extend(lease, end)
-    lease.launched += 1
-    ids = (req.token_at(start),) if extend_len == 1 else req.tokens(start, end)
+    start, end = req.computed_len, req.computed_len + extend_len
     is_last = end == req.device_len
+    batch.new_pages[len(batch.reqs)] = state.leases.extend(lease, end)
+    batch.reqs.append(req)
+    batch.leases.append(lease)
+    batch.starts.append(start)
+    batch.ids.append(req.tokens(start, end))
+    batch.delivers.append(is_last)
+    lease.last_step = batch.step
+    lease.num_chunks += 1
     req.computed_len = end
     if is_last:
         req.device_len += 1  # the token that this step samples will exist
-    return Row(req, lease, start, ids, new_pages, pages_at, is_last)
+
+
+def add_decodes(state: SchedulerState, batch: ScheduleBatch, reqs: list[Request]) -> None:
+    """Advance each by one position. Every running request passes here at every step."""
+    page_size, step = state.allocator.page_size, batch.step
+    for index, req in enumerate(reqs, len(batch.reqs)):
+        lease, start, end = req.lease, req.computed_len, req.device_len
+        assert lease is not None
+        if lease.sent_pages * page_size < end:
+            batch.new_pages[index] = state.leases.extend(lease, end)
+        lease.last_step = step
+        batch.leases.append(lease)
+        batch.starts.append(start)
+        batch.ids.append((req.output_ids[-1] if start < req.known_len else None,))
+        req.computed_len, req.device_len = end, end + 1
+    batch.reqs += reqs
+    batch.delivers += [True] * len(reqs)

@@ -47,6 +47,8 @@ class Scheduler(SchedulerState):
                 outputs.append(self._finish(req, FinishReason.ERROR, error=problem))
                 continue
             req.order = len(self.seen)
+            model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
+            req.stop_ids = req.params.stop_token_ids | model_stops
             self.seen.add(req.rid)
             self.live[req.rid] = req
             self.waiting_queue.add(req)
@@ -84,7 +86,7 @@ class Scheduler(SchedulerState):
         It is a decode batch whose composition is still right: nobody waits, nobody ended, every
         row may run and has room (SGLang ``hardware_backend/mlx/scheduler_mixin.py``).
         """
-        reqs = [row.req for row in batch.rows]
+        reqs = batch.reqs
         if batch.num_extend_reqs or self.waiting_queue or self.prefill.chunked_req:
             return False
         if reqs != self.decode.running_reqs:
@@ -95,40 +97,47 @@ class Scheduler(SchedulerState):
         """Commit the rows of a decode batch once more; None where ``can_chain`` says no."""
         if not self.can_chain(batch):
             return None
-        return commit(self, Plan([], [(row.req, 1) for row in batch.rows]))
+        return commit(self, Plan([], batch.reqs))
 
     # -- what a result means -------------------------------------------------------------------
 
     def process(self, batch: ScheduleBatch, result: Result) -> list[Output]:
-        """Take a batch back: deliver its tokens, end what is done, free what nobody names."""
+        """Take a batch back: deliver its tokens, end what is done, free what nobody names.
+
+        Raises:
+            RuntimeError: an earlier batch has not come back yet.
+        """
         self.batches_in_flight -= 1
+        self.leases.came_back(batch.step)
+        tokens = [0] * len(batch.reqs) if result.error else result.tokens
         outputs = []
-        for index, row in enumerate(batch.rows):
-            req, lease = row.req, row.lease
-            self.leases.came_back(lease)
+        columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
+        for req, lease, deliver, token in columns:
             if req.lease is not lease:  # ended or retracted while the step was running
                 self.recorder.mark("wasted row", rid=req.rid, step=batch.step)
-                continue
-            if result.error:
+            elif result.error:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=result.error))
-                continue
-            lease.settled_len = row.end
-            if row.deliver:
-                outputs.append(self._deliver(req, result.tokens[index]))
-            if index < batch.num_extend_reqs and req.lease is lease:
-                self.prefix_cache.cache_unfinished_req(req, lease)
+            elif deliver:
+                lease.settled_len = req.known_len
+                req.append_host(token)
+                if token in req.stop_ids or req.known_len == req.max_device_len:
+                    outputs.append(self._end(req, token))
+                else:
+                    outputs.append(Output(req.rid, token))
+        self._cache_prompts(batch)
         return outputs
 
-    def _deliver(self, req: Request, token: int) -> Output:
-        req.append_host(token)
-        params = req.params
-        if token in params.stop_token_ids:
-            return self._finish(req, FinishReason.STOP, token)
-        if token in self.config.eos_ids and not params.ignore_eos:
-            return self._finish(req, FinishReason.STOP, token)
-        if len(req.output_ids) >= params.max_new_tokens:
-            return self._finish(req, FinishReason.LENGTH, token)
-        return Output(req.rid, token)
+    def _end(self, req: Request, token: int) -> Output:
+        """A request got its last token."""
+        reason = FinishReason.STOP if token in req.stop_ids else FinishReason.LENGTH
+        return self._finish(req, reason, token)
+
+    def _cache_prompts(self, batch: ScheduleBatch) -> None:
+        """Share the prompts, or the chunks, that a step has computed, if they still run."""
+        for row in batch.rows[: batch.num_extend_reqs] if batch.num_extend_reqs else ():
+            if row.req.lease is row.lease:
+                row.lease.settled_len = row.end
+                self.prefix_cache.cache_unfinished_req(row.req, row.lease)
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""

@@ -12,6 +12,7 @@ from .marks import named, word
 from .page import SIGNS, Page
 from .shapes import band, line, path, rect, text
 from .steps import StepWork
+from .wording import short
 
 PITCH, BOX = 24, 16  # from lane to lane, and how high a box is
 NAMES = {
@@ -59,11 +60,6 @@ def draw_lanes(page: Page, rids: list[str], x: TimeAxis, steps: list[StepWork], 
     page.add(*x.draw(lanes.bottom + 2))
     page.top = lanes.bottom + 26
     return lanes
-
-
-def short(words: str, most: int) -> str:
-    """As much of a name as there is room for."""
-    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def _boxes(lanes: Lanes, step: StepWork) -> list[str]:

@@ -83,6 +83,15 @@ class Page:
         )
 
 
+def labels(flags: list[tuple[float, str]]) -> list[str]:
+    """The words beside flags, given with where they stand; empty where there is no room."""
+    ends = [x for x, _ in flags[1:]] + [WIDTH - 4.0]
+    return [
+        words if x + 10 + len(words) * char_width(11, True) <= end else ""
+        for (x, words), end in zip(flags, ends, strict=False)
+    ]
+
+
 def sample(kind: str, x: float, y: float) -> str:
     """What a kind looks like, for the legend."""
     if kind not in SIGNS:

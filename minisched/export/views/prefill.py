@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...trace import Mark, Trace
 from ..units import ms
-from .lanes import short
 from .marks import number, word
 from .page import EDGE, WIDTH, Page, about_run
 from .rounds import BUDGETS, Round, left, merged, rounds_of
 from .shapes import line, rect, text
+from .wording import short
 
 MOST_ROWS, ROW, BAR = 60, 20, 12  # rows in all; pixels
 TITLES = {
@@ -74,11 +74,11 @@ def _draw_round(page: Page, one: Round, scales: dict[str, int]) -> None:
     page.add(line("grid", 20, page.top, EDGE, page.top))
     steps = f"step {one.step}" if one.step else "no step"
     if one.repeats > 1:
-        steps = f"steps {one.step} to {one.last_step} ({one.repeats} rounds)"
+        steps = f"steps {one.step} to {one.last_step} ({one.repeats} ×)"
     when = f"{steps}, {ms(one.budget.time)} ms"
     if decodes := number(one.budget, "mixed_decode_tokens"):
-        when += f", less {decodes} to decode"
-    _row_title(page, when, "small bold")
+        when += f", {decodes} decode"
+    _row_title(page, short(when, 42), "small bold")
     _bars(page, one.budget, one.budget, scales)
     before = one.budget
     for event in one.events:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...trace import Trace
+from ..svg_style import char_width
 from ..units import ms
 from .axes import TimeAxis, ValueAxis
-from .lanes import short
 from .marks import NothingToShow, named, number, word
 from .page import EDGE, Page, about_run
 from .radix_panel import draw_tree, panel_size
 from .radix_tree import Moment, moments_of, tree_at
 from .series import most, stacked, step_area
 from .shapes import line, text
+from .wording import short
 
 MOST_MOMENTS, PANELS, HEIGHT = 200, 4, 80
 NAMES = {
@@ -74,10 +75,12 @@ def _draw_pages(page: Page, trace: Trace, moments: list[Moment], chosen: list[Mo
     page.add(*y.draw("pages"), *x.grid(y.top, y.bottom))
     page.add(step_area(both, x, y, "evictable", "evictable pages, on top of the protected ones"))
     page.add(step_area(protected, x, y, "protected", "protected pages"))
+    beside = 0.0
     for place, moment in enumerate(chosen, 1):
         at = x.x(moment.time)
+        beside = max(at, beside + 11)
         page.add(line("flag", at, y.top - 6, at, y.bottom))
-        page.add(text(at, y.top - 10, str(place), "warn", "middle"))
+        page.add(text(beside, y.top - 10, str(place), "warn", "middle"))
     page.add(*x.draw(y.bottom + 2))
     page.top = y.bottom + 54
 
@@ -93,7 +96,8 @@ def _draw_trees(page: Page, trace: Trace, chosen: list[Moment]) -> None:
             left = 20 + (at - row) * room
             title = f"{at + 1}  at {ms(chosen[at].time)} ms"
             page.add(text(left, page.top, title, "run"))
-            page.add(text(left, page.top + 16, _story(trace, chosen[at]), "small faint"))
+            story = short(_story(trace, chosen[at]), int((room - 16) / char_width(11)))
+            page.add(text(left, page.top + 16, story, "small faint"))
             draw_tree(page, trees[at], chosen[at], left, page.top + 28, room - 16)
         page.top += 28 + max(height for _, height in sizes[row : row + columns]) + 22
 
@@ -114,4 +118,4 @@ def _story(trace: Trace, moment: Moment) -> str:
     words = [f"{count} {what}" for what, count in counts.items() if count]
     given = moment.count("radix lock") - taken
     words += [f"{taken} locked"] * bool(taken) + [f"{given} unlocked"] * bool(given)
-    return short("".join(whose) + "nodes: " + ", ".join(words), 68)
+    return "".join(whose) + "nodes: " + ", ".join(words)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..svg_style import char_width
-from .lanes import short
 from .marks import number
 from .page import Page
 from .radix_tree import ROOT, Moment, Node, Tree
 from .shapes import path, rect, text
+from .wording import many, short
 
 MOST_LEAVES, MOST_LEVELS = 14, 10
 ROOT_WIDTH, PITCH, GAP, ROW, BOX = 44, 168, 22, 44, 36  # pixels
@@ -52,9 +52,9 @@ def draw_tree(
 
 def _draw_node(page: Page, node: Node, x: float, y: float, width: float, changed: bool) -> None:
     kind = node.state + (" changed" if changed else "")
-    pages = f"{node.pages} page{'s' * (node.pages != 1)}"
-    locks = f"{node.lock_ref} lock{'s' * (node.lock_ref != 1)}" if node.lock_ref else node.state
-    about = f"node {node.id}: tokens {node.tokens}; {pages}; {node.lock_ref} locks; {node.state}"
+    pages, locks = many(node.pages, "page"), many(node.lock_ref, "lock")
+    about = f"node {node.id}: tokens {node.tokens}; {pages}; {locks}; {node.state}"
+    held = f"{pages}, {locks if node.lock_ref else node.state}"
     page.add(
         rect(kind, x, y, width, BOX, about, node=node.id, parent=node.parent, pages=node.pages,
              lock=node.lock_ref, state=node.state)
@@ -63,7 +63,8 @@ def _draw_node(page: Page, node: Node, x: float, y: float, width: float, changed
     ink = f"small in-{node.state}"
     tokens = short(node.tokens, int((width - 14) / char_width(11, True)))
     page.add(text(x + width / 2, y + 15, tokens, f"{ink} bold", "middle"))
-    page.add(text(x + width / 2, y + 29, short(f"{pages}, {locks}", most), ink, "middle"))
+    words = next((w for w in (held, pages) if len(w) <= most), f"{node.pages} p")
+    page.add(text(x + width / 2, y + 29, words, ink, "middle"))
 
 
 def _link(x1: float, y1: float, x2: float, y2: float) -> str:

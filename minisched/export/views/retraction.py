@@ -5,12 +5,13 @@ from __future__ import annotations
 from ...trace import Mark, Trace
 from ..units import ms
 from .axes import TimeAxis, ValueAxis
-from .lanes import NAMES, draw_lanes, short
+from .lanes import NAMES, draw_lanes
 from .marks import NothingToShow, named, number, word
-from .page import SIGNS, Page, about_run
+from .page import SIGNS, Page, about_run, labels
 from .series import counter, most, stacked, step_area, step_line
 from .shapes import line, path, text
 from .steps import StepWork, opening, requests_in, steps_of
+from .wording import many
 
 MOST_STEPS, MOST_LANES, MOST_NOTES, HEIGHT = 150, 16, 8, 90
 LEGEND = {
@@ -35,10 +36,17 @@ def view(trace: Trace) -> str:
     _draw_memory(page, part, x, marks)
     _draw_ratio(page, part, x, marks)
     page.heading("Requests", "a box is one step on the device; the line: it holds memory")
-    draw_lanes(page, requests_in(steps)[:MOST_LANES], x, steps, part)
+    draw_lanes(page, _lanes(requests_in(steps), marks), x, steps, part)
     page.legend(LEGEND)
     page.notes(*_bills(marks, steps))
     return page.finish()
+
+
+def _lanes(rids: list[str], marks: list[Mark]) -> list[str]:
+    """Those who get a lane: whoever was retracted, and others for as long as there is room."""
+    paid = {word(mark, "rid") for mark in marks}
+    kept = sorted(rids, key=lambda rid: rid not in paid)[:MOST_LANES]
+    return [rid for rid in rids if rid in kept]
 
 
 def _draw_memory(page: Page, trace: Trace, x: TimeAxis, marks: list[Mark]) -> None:
@@ -50,11 +58,11 @@ def _draw_memory(page: Page, trace: Trace, x: TimeAxis, marks: list[Mark]) -> No
     if most(cached):
         page.add(step_area(both, x, y, "evictable", "held or cached"))
     page.add(step_area(used, x, y, "stored", "held by requests"))
-    for mark in marks:
-        rid, at = word(mark, "rid"), x.x(mark.time)
+    flags = [(x.x(mark.time), word(mark, "rid")) for mark in marks]
+    for (at, rid), words in zip(flags, labels(flags), strict=True):
         page.add(line("flag", at, y.top - 12, at, y.bottom))
         page.add(path("flag-head", f"M{at:.1f} {y.top - 12:.1f}{SIGNS['flag-head']}", rid, rid=rid))
-        page.add(text(at + 9, y.top - 9, short(rid, 10), "small warn"))
+        page.add(text(at + 9, y.top - 9, words, "small warn") if words else "")
     page.top = y.bottom + 34
 
 
@@ -78,11 +86,11 @@ def _bills(marks: list[Mark], steps: list[StepWork]) -> list[str]:
         rid = word(mark, "rid")
         words = (
             f"{rid} at {ms(mark.time)} ms ({word(mark, 'reason')}): gives back "
-            f"{number(mark, 'pages')} pages, keeps {number(mark, 'outputs')} tokens that its "
-            "client has"
+            f"{many(number(mark, 'pages'), 'page')}, keeps "
+            f"{many(number(mark, 'outputs'), 'token')} that its client has"
         )
         again = _again(rid, mark.time, steps)
-        bills.append(words + (f"; computes {again} tokens again." if again else "."))
+        bills.append(words + (f"; computes {many(again, 'token')} again." if again else "."))
     if len(marks) > MOST_NOTES:
         bills.append(f"… and {len(marks) - MOST_NOTES} more.")
     return bills

@@ -6,11 +6,11 @@ from ...trace import Trace
 from ..svg_style import char_width
 from ..units import ms
 from .axes import TimeAxis
-from .lanes import short
 from .marks import NothingToShow
 from .page import EDGE, LEFT, Page, about_run
-from .queue_story import Story, Visit, story_of
+from .queue_story import Order, Story, Visit, story_of
 from .shapes import band, line, path, rect, text
+from .wording import ordinal, short, short_end
 
 MOST_ROUNDS, MOST_LANES = 10, 24
 PITCH, BOX = 24, 17  # from row to row, and how high a box is
@@ -43,10 +43,12 @@ def view(trace: Trace) -> str:
 
 def _draw_orders(page: Page, story: Story) -> None:
     """A column for each time the queue was sorted; lines follow a request from one to the next."""
-    orders = story.orders[:MOST_ROUNDS]
-    cut = f"; the first {len(orders)} of {len(story.orders)} rounds" * (orders != story.orders)
+    orders = shown_orders(story.orders)
+    cut = f"; {len(orders)} of {len(story.orders)} rounds" * (orders != story.orders)
     page.heading("The queue, sorted", f"first on top; in the left column as they came{cut}")
-    columns = [("arrival", story.arrived), *((f"{ms(o.time)} ms", o.rids) for o in orders)]
+    there = {rid for order in orders for rid in order.rids}
+    arrived = [rid for rid in story.arrived if rid in there]
+    columns = [("arrival", arrived), *((f"{ms(o.time)} ms", o.rids) for o in orders)]
     pitch = (EDGE - 20) / len(columns)
     width, top = min(72.0, 0.68 * pitch), page.top + 24
     for at, (name, rids) in enumerate(columns):
@@ -61,9 +63,16 @@ def _draw_orders(page: Page, story: Story) -> None:
             kind = "admitted" if rid in admitted else "queued"
             about = f"{rid}: place {place + 1}"
             page.add(rect(kind, x, y, width, BOX, about, rid=rid, round=at, place=place))
-            words = short(rid, int(width / char_width(11)))
+            words = short_end(rid, int((width - 6) / char_width(11)))
             page.add(text(x + width / 2, y + 12.5, words, f"small in-{kind}", "middle"))
     page.top = top + max(len(rids) for _, rids in columns) * PITCH + 26
+
+
+def shown_orders(orders: list[Order]) -> list[Order]:
+    """All rounds; of many the first in which there was something to sort."""
+    if len(orders) <= MOST_ROUNDS:
+        return orders
+    return [order for order in orders if len(order.rids) > 1][:MOST_ROUNDS] or orders[:1]
 
 
 def _link(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -107,9 +116,3 @@ def _draw_visit(page: Page, visit: Visit, x: TimeAxis, y: float, scale: float) -
             at += tokens * scale
     words = f"{visit.hit_len} + {visit.extend_len} tokens"
     page.add(text(at + 5, y + 12.5, words, "small faint"))
-
-
-def ordinal(number: int) -> str:
-    """``1st``, ``2nd``, ``3rd``, ``4th``."""
-    special = {1: "st", 2: "nd", 3: "rd"} if number % 100 not in (11, 12, 13) else {}
-    return f"{number}{special.get(number % 10, 'th')}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from ...trace import Trace
 from ..svg_style import char_width
 from .axes import ValueAxis
-from .lanes import short
 from .marks import NothingToShow, named, number, word
-from .page import EDGE, LEFT, SIGNS, Page
+from .page import EDGE, LEFT, SIGNS, Page, labels
 from .shapes import line, path, rect, text
 from .steps import Part, StepWork, led_to
 
@@ -17,7 +16,7 @@ NAMES = {
     "prompt": "prompt tokens",
     "again": "prompt tokens, computed again",
     "wasted": "wasted rows",
-    "limit": "the most tokens of a step that has prompts in it",
+    "limit": "the most that a step with prompts may have",
     "flag-head": "retraction: somebody lost its memory for this step",
 }
 
@@ -36,16 +35,16 @@ def draw_step_bars(page: Page, trace: Trace, steps: list[StepWork], limit: int) 
     y = ValueAxis(highest, page.top + 34, page.top + 34 + HEIGHT)
     page.add(*y.draw("tokens"))
     pitch = (EDGE - LEFT) / len(steps)
+    page.add(*_flags(trace, steps, pitch, y))
     every = -(-26 // int(max(1, pitch)))  # so that the numbers of steps do not touch
     for at, step in enumerate(steps):
         middle, width = LEFT + (at + 0.5) * pitch, min(WIDEST, 0.82 * pitch)
-        page.add(*_flag(trace, step, middle, y), *_bar(step, middle - width / 2, width, y))
+        page.add(*_bar(step, middle - width / 2, width, y))
         if at % every == 0:
             page.add(text(middle, y.bottom + 17, str(step.step), "small", "middle"))
             page.add(text(middle, y.bottom + 32, step.mode[:1].upper(), "small faint", "middle"))
     if limit > 0:
         page.add(line("limit", LEFT, y.y(limit), EDGE, y.y(limit), limit=limit))
-        page.add(text(EDGE, y.y(limit) - 6, f"limit: {limit} tokens", "warn small", "end"))
     page.add(text(20, y.bottom + 17, "step", "small"), text(20, y.bottom + 32, "mode", "small"))
     page.top = y.bottom + 36
     page.notes("mode: E extend (prompts only), D decode, M mixed")
@@ -91,17 +90,20 @@ def _label(part: Part, middle: float, width: float, top: float, bottom: float) -
     ]
 
 
-def _flag(trace: Trace, step: StepWork, middle: float, y: ValueAxis) -> list[str]:
-    """Who was retracted to make room for this step."""
-    finder = led_to(trace)
-    rids = [
-        word(mark, "rid") for mark in named(trace, "retraction") if finder.step(mark) == step.step
-    ]
+def _flags(trace: Trace, steps: list[StepWork], pitch: float, y: ValueAxis) -> list[str]:
+    """Who was retracted to make room for which step."""
+    finder, numbers = led_to(trace), [step.step for step in steps]
+    found: list[tuple[float, str]] = []
     drawn, top = [], y.top - 12.0
-    for at, rid in enumerate(rids):
-        about = f"{rid} is retracted before step {step.step}"
-        d = f"M{middle:.1f} {top - at * 14:.1f}{SIGNS['flag-head']}"
-        drawn.append(line("flag", middle, top - at * 14, middle, y.bottom))
-        drawn.append(path("flag-head", d, about, rid=rid, mark="retraction", step=step.step))
-        drawn.append(text(middle + 9, top - at * 14 + 4, short(rid, 10), "small warn"))
+    for mark in named(trace, "retraction"):
+        if (step := finder.step(mark)) not in numbers:
+            continue
+        rid, x = word(mark, "rid"), LEFT + (numbers.index(step) + 0.5) * pitch
+        found.append((x, rid))
+        about, d = f"{rid} is retracted before step {step}", f"M{x:.1f} {top:.1f}"
+        drawn.append(line("flag", x, top, x, y.bottom))
+        drawn.append(path("flag-head", d + SIGNS["flag-head"], about, rid=rid, mark="retraction",
+                          step=step))  # fmt: skip
+    for (x, _), words in zip(found, labels(found), strict=True):
+        drawn.append(text(x + 9, top + 4, words, "small warn") if words else "")
     return drawn

@@ -7,6 +7,7 @@ from .marks import named
 from .page import Page, about_run
 from .step_bars import MOST_STEPS, NAMES, draw_step_bars, token_limit
 from .steps import opening, steps_of
+from .wording import many
 
 
 def view(trace: Trace) -> str:
@@ -19,7 +20,8 @@ def view(trace: Trace) -> str:
     page = Page("unified: one token budget for whoever runs and whoever waits",
                 about_run(trace, shown))  # fmt: skip
     preempted = len(named(part, "retraction"))
-    page.heading("Tokens a step", f"{preempted} preemptions")
-    draw_step_bars(page, part, steps_of(part), token_limit(trace))
-    page.legend(NAMES)
+    page.heading("Tokens a step", many(preempted, "preemption"))
+    limit = token_limit(trace)
+    draw_step_bars(page, part, steps_of(part), limit)
+    page.legend({**NAMES, "limit": f"{NAMES['limit']}: {limit} tokens"})
     return page.finish()
