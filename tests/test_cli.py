@@ -455,3 +455,17 @@ def test_ctrl_c_ends_with_one_sentence(command: str, tmp_path: Path) -> None:
     _, err = started.communicate(timeout=60)
     assert started.returncode == 130
     assert "interrupted" in err and "Traceback" not in err
+
+
+def test_run_says_what_each_client_would_have_measured(cli: Any) -> None:
+    """The second request of a pair with one prompt finds it cached, if it comes later."""
+    line = "--requests 3 --prompt aaaaaaaaaaaaaaaa --max-new-tokens 4 --max-running-requests 1"
+    code, out, _ = cli(f"run --json {line}")
+    requests = json.loads(out)["requests"]
+    assert code == 0 and list(requests) == ["r0", "r1", "r2"]
+    assert [found["cached_tokens"] for found in requests.values()] == [0, 15, 15]
+    for found in requests.values():
+        assert found["output_tokens"] == 4 and found["prompt_tokens"] == 16
+        assert 0 < found["queue_ms"] < found["ttft_ms"] and found["itl_ms"] > 0
+    code, out, _ = cli(f"run {line}")
+    assert code == 0 and "ttft ms" in out

@@ -11,7 +11,7 @@ from rich.console import Console
 from ..checks.overlap import measure
 from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
-from . import advice
+from . import advice, request_metrics
 from .loop_choice import choose_loops
 from .options import ReportOptions, WorkloadOptions, make_config
 from .report import milliseconds, print_errors
@@ -43,9 +43,11 @@ def run_run(
         run = run_loop(loop, device, model, requests, config, cost, on_output=transcript.hear)
     if wanted.json:
         result = {"loop": loop, "outputs": run.outputs, "errors": run.errors}
+        result["requests"] = request_metrics.as_json(run.metrics)
         advised = {"advice": advice.as_json(run, config)} if wanted.advise else {}
         print(json.dumps(result | advised))
-    elif wanted.advise:
+    say.print(request_metrics.table(run.metrics))
+    if wanted.advise and not wanted.json:
         advice.print_advice(say, [run], config)
     say.print(summary(run))
     return exit_code(run)
