@@ -62,11 +62,14 @@ figures = st.builds(
     retractions=st.integers(0, 2),
 )
 configs = st.builds(
-    SchedulerConfig,
-    kv_tokens=st.just(100),
-    max_running_requests=st.just(100),
-    run_first=st.sampled_from(["prefill", "decode", "unified"]),
-    enable_mixed_chunk=st.booleans(),
+    lambda run_first, mixed: SchedulerConfig(
+        kv_tokens=100,
+        max_running_requests=100,
+        run_first=run_first,
+        enable_mixed_chunk=mixed and run_first == "prefill",
+    ),
+    st.sampled_from(["prefill", "decode", "unified"]),
+    st.booleans(),
 )
 
 

@@ -38,6 +38,7 @@ PATTERNS = {
     rf"chunk: {NUMBER}/{NUMBER}",
     "retract": rf"KV cache pool is full\. Retract requests\. #retracted_reqs: {NUMBER}, "
     rf"#new_token_ratio: {NUMBER} -> {NUMBER}",
+    "recompute": rf"KV cache pool is full\. Preempt the newest\. #retracted_reqs: {NUMBER}",
     "preempt": rf"Priority preemption\. Retract requests\. #retracted_reqs: {NUMBER}",
 }
 
@@ -116,9 +117,12 @@ def test_every_number_is_one_of_the_trace(
         assert line.number(1) == used and line.number(2) == round(used / config.num_slots, 2)
         assert line.number(4) == counter(trace, "waiting", line.time)
     retracted = sum(mark.name == "retraction" for mark in trace.marks)
-    assert sum(line.number(0) for line in lines["retract"] + lines["preempt"]) == retracted
+    assert (
+        sum(line.number(0) for line in lines["retract"] + lines["recompute"] + lines["preempt"])
+        == retracted
+    )
     decodes = [item for item in trace.on("host")
-               if item.name == "process" and item.mode == ForwardMode.DECODE.value]  # fmt: skip
+               if item.name == "process" and item.mode != ForwardMode.EXTEND.value]  # fmt: skip
     assert len(lines["decode"]) == len(decodes) // interval
 
 
@@ -187,8 +191,8 @@ def test_throughput_times_time_is_every_token_of_a_decode_batch(
         def watch(batch: ScheduleBatch, result: Result) -> list[Output]:
             nonlocal tokens
             outputs = process(batch, result)
-            if batch.mode is ForwardMode.DECODE:
-                tokens += len(outputs)
+            if batch.mode is not ForwardMode.EXTEND:
+                tokens += sum(output.token is not None for output in outputs)
             return outputs
 
         engine.scheduler.process = watch  # type: ignore[method-assign]

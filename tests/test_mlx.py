@@ -111,14 +111,15 @@ def llama_workloads(draw: st.DrawFn) -> Workload:
     requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
     page_size = draw(st.sampled_from([1, 4, 16]))
     longest = max(req.max_device_len for req in requests)
+    run_first = draw(st.sampled_from(["prefill", "unified"]))
     config = SchedulerConfig(
         kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
         page_size=page_size,
         max_running_requests=draw(st.integers(1, 5)),
         chunked_prefill_size=page_size * draw(st.sampled_from([1, 7, 33])),
-        enable_mixed_chunk=draw(st.booleans()),
+        enable_mixed_chunk=run_first == "prefill" and draw(st.booleans()),
         context_len=100,
-        run_first=draw(st.sampled_from(["prefill", "unified"])),
+        run_first=run_first,
         schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
     )
     return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)

@@ -215,6 +215,11 @@ def test_every_refusal_says_why() -> None:
     assert reasons(small, [10, 10], 9) == {"KV memory: needs 20 tokens, 10 left"}
     rows = SchedulerConfig(max_running_requests=1)
     assert reasons(rows, [4, 4], 4) == {"max_running_requests: needs 1 row, 0 left"}
+    chunked = SchedulerConfig(chunked_prefill_size=16)
+    assert reasons(chunked, [16, 16, 16], 4) == {"chunked_prefill_size: needs 1 tokens, 0 left"}
+    assert reasons(chunked, [40, 16], 4) == {"chunked_prefill_size: needs 1 tokens, 0 left"}
+    unified = SchedulerConfig(chunked_prefill_size=16, run_first="unified")
+    assert reasons(unified, [16, 16], 4) == {"the token budget: needs 1 tokens, 0 left"}
     wide = SchedulerConfig(chunked_prefill_size=-1, max_prefill_tokens=12)
     assert reasons(wide, [8, 8], 4) == {"max_prefill_tokens: needs 8 tokens, 4 left"}
 
@@ -234,3 +239,51 @@ def test_who_is_refused_is_not_asked_again_before_something_has_changed() -> Non
         assert batch and refusals() == expected
         scheduler.process(batch, Result([5]))
     assert scheduler.next_batch().rids == ("r1",), "the first one has ended"  # type: ignore[union-attr]
+
+
+def test_who_waits_behind_an_aborted_request_is_asked_at_once() -> None:
+    scheduler = Scheduler(SchedulerConfig(kv_tokens=40, context_len=40))
+    params = SamplingParams(max_new_tokens=20, ignore_eos=True)
+    scheduler.receive([Request("runs", [1], params), Request("large", [2] * 20, params)])
+    scheduler.receive([Request("small", [3], SamplingParams(max_new_tokens=2))])
+    for _ in range(2):
+        batch = scheduler.next_batch()
+        assert batch and batch.rids == ("runs",)
+        scheduler.process(batch, Result([5]))
+    scheduler.abort("large")
+    batch = scheduler.next_batch()
+    assert batch and batch.rids == ("small",)
+
+
+@given(
+    prompt=st.integers(2, 40),
+    chunk=st.integers(1, 30),
+    held=st.integers(0, 39),
+    mixed=st.integers(0, 3),
+    reserve=st.integers(0, 30),
+    new=st.integers(1, 9),
+)
+def test_a_chunk_goes_on_by_the_published_rule(
+    prompt: int, chunk: int, held: int, mixed: int, reserve: int, new: int
+) -> None:
+    """min(chunk, total) where total is left, else the chunk; never more than memory really has."""
+    leases = LeasePool(PageAllocator(NUM_PAGES, 1), ReqToTokenPool(9), None)
+    req = Request("r", [1] * prompt, SamplingParams(max_new_tokens=new))
+    req.start(leases.open())
+    assert req.lease is not None
+    leases.extend(req.lease, 1)
+    req.computed_len = 1
+    leases.extend(leases.open(), held)
+    running = [Request("x", [1], SamplingParams(max_new_tokens=reserve))] if reserve else []
+    budget = PrefillBudget(leases, running, 1.0, 999, chunk, mixed)
+    adder = PrefillAdder(budget, leases, PrefixCache(leases, NullRecorder()), NullRecorder())
+    memory = NUM_PAGES - 1 - held
+    total = memory - mixed - reserve
+    wanted = min(chunk - mixed, total) if total >= 1 else chunk - mixed
+    expected = max(0, min(wanted, prompt - 1, memory))
+    is_chunked = adder.add_chunked_req(req)
+    assert adder.can_run_list == ([(req, expected)] if expected else [])
+    assert is_chunked == (expected < prompt - 1)
+    if expected:
+        future = 0 if is_chunked else new
+        assert budget.rem_total_tokens == total - expected - future - 1

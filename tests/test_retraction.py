@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from minisched.core import FinishReason, Request, Result, SamplingParams
 from minisched.policy import NewTokenRatio, choose_victim
 from minisched.policy.new_token_ratio import DECAY_STEPS
 from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.scheduler.config import RUN_FIRST
 from minisched.trace import NullRecorder, Recorder
 
 from .books import check_books
@@ -141,3 +143,47 @@ def test_a_retraction_sets_the_ratio_to_what_is_really_used(reqs: list[tuple[int
     ratio.on_retraction(kept)
     produced, wanted = sum(out for out, _ in reqs), sum(new for _, new in reqs)
     assert ratio.current == min(1.0, (produced + 20 * len(reqs)) / (wanted + 1))
+
+
+@pytest.mark.parametrize("run_first", RUN_FIRST)
+def test_whoever_can_never_fit_ends_once_under_every_rule(run_first: str) -> None:
+    config = SchedulerConfig(kv_tokens=9, run_first=run_first, disable_radix_cache=True)
+    scheduler = Scheduler(config)
+    scheduler.receive([Request("r0", [1], SamplingParams(max_new_tokens=8, ignore_eos=True))])
+    batch = scheduler.next_batch()
+    assert batch
+    scheduler.process(batch, Result([5]))
+    held = scheduler.leases.open()
+    scheduler.leases.extend(held, scheduler.allocator.available_pages)
+    assert not scheduler.next_batch()
+    assert [output.rid for output in scheduler.take_outputs()] == ["r0"]
+
+
+def test_while_a_step_starves_the_victim_is_not_admitted_again() -> None:
+    """Else it would take the pages that the others wait for, for ever (vllm-ascend #16315)."""
+    scheduler = starving(3, 12, run_ahead=True)
+    in_flight = []
+    while not scheduler.num_retractions:
+        batch = scheduler.next_batch()
+        if batch:
+            in_flight.append(batch)
+        if len(in_flight) == 2 and not scheduler.num_retractions:
+            first = in_flight.pop(0)
+            scheduler.process(first, Result([5] * len(first.reqs)))
+    assert scheduler.retraction.starved and not scheduler.next_batch(), "its pages are in flight"
+    reasons = [m.attrs["reason"] for m in scheduler.recorder.trace("", "", "", "").marks
+               if m.name == "refuse"]  # fmt: skip
+    assert reasons[-1] == "a decode step waits for memory that is on its way back"
+    for batch in in_flight:
+        scheduler.process(batch, Result([5] * len(batch.reqs)))
+    batch = scheduler.next_batch()
+    assert batch and not batch.num_extend_reqs, "those who starved run before anybody is admitted"
+
+
+def test_the_ratio_is_reset_when_nobody_is_left() -> None:
+    scheduler = starving(1, 99)
+    ratio = scheduler.new_token_ratio
+    ratio.init, ratio.current = 0.5, 0.3
+    while batch := scheduler.next_batch():
+        scheduler.process(batch, Result([5]))
+    assert ratio.current == 0.5

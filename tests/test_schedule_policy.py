@@ -228,3 +228,39 @@ def test_every_policy_ends_every_request(policy: str) -> None:
         if batch:
             scheduler.process(batch, Result([5] * len(batch.rows)))
     assert all(req.finished for req in reqs)
+
+
+def test_memory_on_its_way_back_is_waited_for_not_taken_from_somebody_else() -> None:
+    """A request that has just ended, its step in flight, gives what is needed (SGLang #17797)."""
+    config = SchedulerConfig(kv_tokens=20, disable_radix_cache=True)
+    scheduler = Scheduler(config)
+    reqs = []
+    for index in range(2):
+        req = Request(f"r{index}", [1], SamplingParams(max_new_tokens=1))
+        req.order, req.lease = index, scheduler.leases.open()
+        scheduler.leases.extend(req.lease, 9)
+        reqs.append(req)
+    ended, runs = reqs
+    assert ended.lease is not None
+    ended.lease.last_step = 1  # launched, and not back
+    scheduler.leases.close(ended.lease)
+    new = Request("new", [1] * 6, SamplingParams(max_new_tokens=1), priority=9)
+    budget = PrefillBudget(scheduler.leases, [runs], 0.0, 99, None)
+    assert preempt_to_schedule(new, budget, [runs], 0) == []
+    scheduler.leases.came_back(1)
+    assert scheduler.leases.available_pages == 11
+
+
+def test_what_several_share_comes_back_only_with_the_last_of_them() -> None:
+    scheduler = Scheduler(SchedulerConfig(kv_tokens=30))
+    first = Request("a", [1] * 8, SamplingParams(max_new_tokens=4, ignore_eos=True))
+    scheduler.receive([first])
+    batch = scheduler.next_batch()
+    assert batch
+    scheduler.process(batch, Result([5]))
+    assert first.lease is not None
+    assert scheduler.leases.pages_given_back(first.lease) == 8
+    scheduler.receive([Request("b", [1] * 8, first.params)])
+    batch = scheduler.next_batch()
+    assert batch and batch.starts == [7]
+    assert scheduler.leases.pages_given_back(first.lease) == 1, "seven are locked twice"

@@ -247,9 +247,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             },
             "priority",
         ),
-        ({"run_first": "unified"}, "unified"),
-        ({"chunked_prefill_size": 8, "enable_mixed_chunk": True}, "mixed"),
-        ({"run_first": "decode"}, "decode"),
+        ({"run_first": "unified", "enable_mixed_chunk": False}, "unified"),
+        ({"run_first": "prefill", "chunked_prefill_size": 8, "enable_mixed_chunk": True}, "mixed"),
+        ({"run_first": "decode", "enable_mixed_chunk": False}, "decode"),
     ],
     ids=str,
 )

@@ -47,6 +47,7 @@ prompts = st.builds(
 def configs(draw: st.DrawFn, page_size: int, num_pages: int) -> SchedulerConfig:
     """Every policy and budget, on a pool of that many pages."""
     chunk = draw(st.sampled_from([-1, *(page_size * pages for pages in (1, 1, 2, 3, 5))]))
+    run_first = draw(st.sampled_from(["prefill", "prefill", "decode", "unified"]))
     return SchedulerConfig(
         kv_tokens=num_pages * page_size,
         page_size=page_size,
@@ -58,8 +59,8 @@ def configs(draw: st.DrawFn, page_size: int, num_pages: int) -> SchedulerConfig:
         schedule_policy=draw(st.sampled_from(SCHEDULE_POLICIES)),
         priority_scheduling_preemption_threshold=draw(st.integers(0, 2)),
         schedule_conservativeness=draw(st.sampled_from([0.0, 0.0, 0.4, 2.0])),
-        run_first=draw(st.sampled_from(["prefill", "prefill", "decode", "unified"])),
-        enable_mixed_chunk=chunk != -1 and draw(st.booleans()),
+        run_first=run_first,
+        enable_mixed_chunk=run_first == "prefill" and chunk != -1 and draw(st.booleans()),
         context_len=32,
     )
 

@@ -137,10 +137,11 @@ def make_config(
         kv_tokens=(sum(pages[-running:]) + 1) * page,
         context_len=max(lengths),
     )
-    if max(config.num_slots, config.max_running_requests * config.context_len) > MOST_CELLS:
+    cells = max(config.num_slots, config.max_running_requests * config.context_len)
+    if cells > MOST_CELLS:
         raise ValueError(
-            f"the KV pool or the page table would have more than {MOST_CELLS} cells; lower "
-            "--kv-tokens, --page-size or --max-running-requests."
+            f"the KV pool or the page table would have {cells} cells, more than {MOST_CELLS}; "
+            "lower --kv-tokens, --page-size or --max-running-requests."
         )
     return config
 

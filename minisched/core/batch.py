@@ -1,4 +1,4 @@
-"""What one step runs: rows that name a request and a lease, frozen when they were committed."""
+"""What one step runs: requests with their leases, frozen when the step was committed."""
 
 from __future__ import annotations
 

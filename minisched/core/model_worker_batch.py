@@ -30,12 +30,6 @@ class ModelWorkerBatch:
     table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
     table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
 
-    @property
-    def seq_lens(self) -> list[int]:
-        """Positions that each row attends to, [num_reqs]."""
-        lens = zip(self.extend_prefix_lens, self.extend_seq_lens, strict=True)
-        return [prefix + extend for prefix, extend in lens]
-
 
 def get_model_worker_batch(
     batch: ScheduleBatch, ids: list[int], dests: list[int], max_len: int, page_size: int

@@ -97,13 +97,6 @@ class Request:
         """A number for (seed, request); with the position it decides every random draw."""
         return (zlib.crc32(self.rid.encode()) * 0x9E3779B1 + self.params.seed) % (2**31 - 1)
 
-    def token_at(self, position: int) -> int | None:
-        """The token at ``position``, or None while only the device knows it."""
-        if position < len(self.prompt):
-            return self.prompt[position]
-        at = position - len(self.prompt)
-        return self.output_ids[at] if at < len(self.output_ids) else None
-
     def tokens(self, start: int, end: int) -> tuple[int | None, ...]:
         """The tokens at ``start`` up to ``end``; None where only the device knows them."""
         known_end = min(end, self.known_len)

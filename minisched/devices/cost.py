@@ -35,6 +35,7 @@ SIM_COST = CostModel(
         "schedule": 2200 * MICROSECOND,
         "prepare": 1000 * MICROSECOND,
         "launch": 500 * MICROSECOND,
+        "launch eager": 3000 * MICROSECOND,  # op by op, where no captured graph is large enough
         "process": 2200 * MICROSECOND,
         "output": 800 * MICROSECOND,
     },

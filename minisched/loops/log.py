@@ -27,7 +27,7 @@ class SchedulerLog:
         self._num_decodes = 0
         self._num_generated_tokens = 0  # since the last decode line ...
         self._last_decode_line = now()  # ... which was at this time
-        self._num_retractions = scheduler.num_retractions
+        self._num_by_reason = scheduler.retraction.num_by_reason.copy()
         self._new_token_ratio = scheduler.new_token_ratio.current
 
     def on_start(self) -> None:
@@ -48,16 +48,14 @@ class SchedulerLog:
         if not logger.isEnabledFor(logging.INFO):
             return
         prompts = batch.rows[: batch.num_extend_reqs] if batch and batch.num_extend_reqs else ()
-        if self.scheduler.num_retractions > self._num_retractions:
-            self._retracted(bool(prompts))
-        self._num_retractions = self.scheduler.num_retractions
+        self._retracted()
         self._new_token_ratio = self.scheduler.new_token_ratio.current
         if prompts:
             self._prefill(prompts)
 
     def on_processed(self, batch: ScheduleBatch, outputs: Sequence[Output]) -> None:
         """A batch has come back, and this was heard of it."""
-        if batch.mode is not ForwardMode.DECODE or not logger.isEnabledFor(logging.INFO):
+        if batch.mode is ForwardMode.EXTEND or not logger.isEnabledFor(logging.INFO):
             return
         self._num_decodes += 1
         self._num_generated_tokens += sum(output.token is not None for output in outputs)
@@ -109,19 +107,28 @@ class SchedulerLog:
             len(scheduler.waiting_queue),
         )
 
-    def _retracted(self, beside_prompts: bool) -> None:
-        """Who waits makes others give way by priority; who decodes does so for want of memory."""
-        count = self.scheduler.num_retractions - self._num_retractions
-        if beside_prompts and self.scheduler.config.schedule_policy == "priority":
-            self._info("Priority preemption. Retract requests. #retracted_reqs: %d", count)
+    def _retracted(self) -> None:
+        """Who lost their memory just now: for want of it, or to somebody of higher priority."""
+        num_by_reason = self.scheduler.retraction.num_by_reason
+        new = num_by_reason - self._num_by_reason
+        if not new:
             return
-        self._info(
-            "KV cache pool is full. Retract requests. #retracted_reqs: %d, "
-            "#new_token_ratio: %.4f -> %.4f",
-            count,
-            self._new_token_ratio,
-            self.scheduler.new_token_ratio.current,
-        )
+        self._num_by_reason = num_by_reason.copy()
+        if new["priority"]:
+            text = "Priority preemption. Retract requests. #retracted_reqs: %d"
+            self._info(text, new["priority"])
+        if new["unified"]:
+            self._info(
+                "KV cache pool is full. Preempt the newest. #retracted_reqs: %d", new["unified"]
+            )
+        if new["memory"]:
+            self._info(
+                "KV cache pool is full. Retract requests. #retracted_reqs: %d, "
+                "#new_token_ratio: %.4f -> %.4f",
+                new["memory"],
+                self._new_token_ratio,
+                self.scheduler.new_token_ratio.current,
+            )
 
     def _info(self, text: str, *values: object) -> None:
         if logger.isEnabledFor(logging.INFO):

@@ -43,7 +43,7 @@ class PrefixCache:
             return
         tokens = req.known_tokens(0, num_pages * size)
         insertion = tree.insert(tokens, lease.pages[:num_pages])
-        num_cached = max(insertion.num_cached_pages, lease.shared_pages)
+        num_cached = insertion.num_cached_pages  # what is shared is locked, so it is among them
         duplicates = lease.pages[lease.shared_pages : num_cached]
         self.leases.allocator.disown(lease.pages[num_cached:num_pages])
         self.recorder.mark("insert", rid=req.rid, pages=num_pages, duplicates=len(duplicates))

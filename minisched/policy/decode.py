@@ -44,7 +44,10 @@ class DecodeManager:
         return req.device_len < req.max_device_len + (not self.foresee_length)
 
     def schedule_next_batch(self) -> list[Request]:
-        """The requests that may run now, in order of arrival."""
+        """The requests that may run now, in order of arrival.
+
+        ``may_run``, written out: everybody who runs passes here at every step.
+        """
         late = not self.foresee_length
         return [
             req

@@ -54,6 +54,8 @@ class PrefillManager:
             self.chunked_req = None
         if self.chunked_req is None and adder.budget.state() is AddReqResult.CONTINUE:
             self._admit(adder, running, retract)
+        elif adder.can_run_list:
+            self._refuse_next(adder.budget)
         return adder.can_run_list
 
     @property
@@ -72,8 +74,10 @@ class PrefillManager:
             self.chunked_req = ChunkedReq(req)
 
     def remove_req(self, req: Request) -> None:
-        """Drop one request, wherever it waits."""
-        self.waiting_queue.remove(req)
+        """Drop one request, wherever it waits; those behind it may be luckier."""
+        if req in self.waiting_queue:
+            self.waiting_queue.remove(req)
+            self._full_at = None
         if self.chunked_req is not None and self.chunked_req.req is req:
             self.chunked_req = None
 
@@ -102,10 +106,18 @@ class PrefillManager:
                 result = self._try_add(adder, req) if victims else result
             if req.lease is not None:
                 self.start(*adder.can_run_list[-1])
+                if result is not AddReqResult.CONTINUE:
+                    self._refuse_next(adder.budget)
             elif result is AddReqResult.NO_TOKEN and not adder.can_run_list:
                 self.mark_full()  # else those just admitted will count for less, once they run
             if result is not AddReqResult.CONTINUE:
                 return
+
+    def _refuse_next(self, budget: PrefillBudget) -> None:
+        """Say to whoever is next that others have spent the budget."""
+        if self.recorder.is_on and (req := self.waiting_queue.first()):
+            what, left = budget.spent()
+            refuse(self.recorder, req, budget.state(), what, 1, left)
 
     def _try_add(self, adder: PrefillAdder, req: Request) -> AddReqResult:
         if not self.leases.table.available_size:

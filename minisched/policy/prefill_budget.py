@@ -77,6 +77,14 @@ class PrefillBudget:
             return AddReqResult.OTHER
         return AddReqResult.CONTINUE
 
+    def spent(self) -> tuple[str, int]:
+        """Which number lets nobody in any more, by its limit's name, and what is left of it."""
+        if self.rem_total_tokens <= 0 or self.cur_rem_tokens <= 0:
+            return "KV memory", int(min(self.rem_total_tokens, self.cur_rem_tokens))
+        if self.rem_chunk_tokens is not None and self.rem_chunk_tokens <= 0:
+            return "chunked_prefill_size", self.rem_chunk_tokens
+        return "max_prefill_tokens", self.rem_input_tokens
+
     def cut(self, extend_len: int) -> int:
         """What fits into the chunk: all, or as many whole pages as do."""
         rem = self.rem_chunk_tokens

@@ -18,3 +18,10 @@ def refuse(
             reason=f"{what}: needs {need} {unit}, {left} left",
         )  # fmt: skip
     return result
+
+
+def hold_back(recorder: Recorder, req: Request | None, reason: str) -> None:
+    """Record that ``req``, the first who waits, was not even asked, and why."""
+    if req is not None and recorder.is_on:
+        other = AddReqResult.OTHER.name
+        recorder.mark("refuse", rid=req.rid, result=other, need=0, left=0, reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -35,8 +36,13 @@ class Retraction:
     leases: LeasePool
     recorder: Recorder
     starved: bool = False
-    num_retractions: int = 0
+    num_by_reason: Counter[str] = field(default_factory=Counter)  # memory, priority, unified
     hopeless: list[Request] = field(default_factory=list)  # alone, and still too large
+
+    @property
+    def num_retractions(self) -> int:
+        """How often somebody has lost their memory so far."""
+        return self.num_by_reason.total()
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
         """Pages that one more position for each of ``reqs`` needs beyond those to be had."""
@@ -74,7 +80,7 @@ class Retraction:
         """Let a step wait for memory; one that waits for nothing can never run."""
         self.starved = True
         if not self.leases.returning and all(self._is_settled(req) for req in reqs):
-            self.hopeless += reqs
+            self.hopeless = list(reqs)
         return []
 
     def retract(self, req: Request, reason: str) -> None:
@@ -84,7 +90,7 @@ class Retraction:
         self.recorder.mark(
             "retraction", rid=req.rid, reason=reason, outputs=len(req.output_ids), pages=pages
         )
-        self.num_retractions += 1
+        self.num_by_reason[reason] += 1
         self.prefill.remove_req(req)
         self.decode.remove_req(req)
         req.restart()

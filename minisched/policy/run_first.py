@@ -10,6 +10,7 @@ from ..memory import LeasePool
 from .decode import DecodeManager
 from .mixed_chunk import can_mix, mix_with_running
 from .prefill import PrefillManager
+from .refusal import hold_back
 from .retraction import Retraction
 from .unified import UnifiedBudget
 
@@ -61,10 +62,16 @@ class RunFirst:
         if self.rule == "unified":
             return Plan(*self.unified.schedule())
         if self.rule == "decode" and (decodes := self._decodes()):
+            self._hold_back("those who decode run first")
             return Plan([], decodes)
-        if not self.retraction.starved and (plan := self._prompts()).prompts:
+        if self.retraction.starved:
+            self._hold_back("a decode step waits for memory that is on its way back")
+        elif (plan := self._prompts()).prompts:
             return plan
         return Plan([], self._decodes())
+
+    def _hold_back(self, reason: str) -> None:
+        hold_back(self.retraction.recorder, self.prefill.waiting_queue.first(), reason)
 
     def _decodes(self) -> list[Request]:
         ready = self.decode.schedule_next_batch()
@@ -81,4 +88,7 @@ class RunFirst:
         if not prompts:
             return Plan([], [])
         still_there = [req for req in mixed if req.lease is not None]
-        return Plan(prompts, mix_with_running(prompts, still_there, self.leases))
+        decodes = mix_with_running(prompts, still_there, self.leases)
+        if still_there and not decodes:
+            self.retraction.recorder.mark("not mixed", running=len(still_there))
+        return Plan(prompts, decodes)

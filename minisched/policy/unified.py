@@ -11,7 +11,7 @@ from ..trace.events import Value
 from .decode import DecodeManager
 from .prefill import PrefillManager
 from .prefill_budget import AddReqResult
-from .refusal import refuse
+from .refusal import hold_back, refuse
 from .retraction import Retraction
 
 Work = list[tuple[Request, int]]
@@ -23,7 +23,8 @@ class UnifiedBudget:
 
     Every request has tokens to compute, one or many; all take from one budget
     (``max_num_batched_tokens``), so chunks and decodes mix by themselves. Nothing is kept back for
-    the future: who runs out of pages preempts the newest, which recomputes everything later.
+    the future: who runs out of pages preempts the newest, which recomputes everything later. Who
+    wants log-probabilities is mixed like everybody else; the rule against that is SGLang's.
     """
 
     budget: int
@@ -46,6 +47,9 @@ class UnifiedBudget:
         preempted = self.retraction.num_retractions > num_retractions
         if not (preempted or self.retraction.starved or self.prefill.chunked_req):
             prompts += self._waiting(left, promised)
+        else:
+            reason = "somebody was preempted or starves, or a prompt is in chunks"
+            hold_back(self.recorder, self.prefill.waiting_queue.first(), reason)
         return prompts, decodes
 
     def _running(self) -> tuple[list[Request], int]:

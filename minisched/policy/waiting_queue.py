@@ -9,6 +9,8 @@ from ..core import Request
 from ..trace import Recorder
 from .schedule_policy import SchedulePolicy
 
+LEAST = 64  # entries; a heap this small is not worth tidying up
+
 
 class WaitingQueue:
     """Requests that hold no memory yet, or none any more (SGLang's ``waiting_queue``, a list).
@@ -39,6 +41,13 @@ class WaitingQueue:
         self.num_added += 1
         self._waiting[req.rid] = req
         heapq.heappush(self._heap, (self.policy.rank(req), req.order, req.rid))
+        if len(self._heap) > 2 * len(self._waiting) + LEAST:
+            self._heap = [item for item in self._heap if item[2] in self._waiting]
+            heapq.heapify(self._heap)
+
+    def first(self) -> Request | None:
+        """Who is next, as far as a look at the requests alone can tell."""
+        return self._head() if self._waiting else None
 
     def remove(self, req: Request) -> None:
         """Let a request go, if it waits."""

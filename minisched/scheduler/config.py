@@ -74,6 +74,11 @@ class SchedulerConfig:
             raise ValueError(
                 "enable_mixed_chunk needs chunks, but chunked_prefill_size is -1 (no limit)."
             )
+        if self.enable_mixed_chunk and self.run_first != "prefill":
+            raise ValueError(
+                f"enable_mixed_chunk adds decodes to prompts that run first, but run_first is "
+                f"{self.run_first!r}; it must be 'prefill'."
+            )
 
     @property
     def num_pages(self) -> int:
