@@ -98,20 +98,31 @@ class PrefillManager:
         self, adder: PrefillAdder, running: Sequence[Request], retract: Callable[[Request], None]
     ) -> None:
         for req in self.waiting_queue.in_order():
-            result = self._try_add(adder, req)
-            if result is AddReqResult.NO_TOKEN and req.lease is None:
-                victims = self._victims(req, adder, running)
-                for victim in victims:
-                    retract(victim)
-                result = self._try_add(adder, req) if victims else result
-            if req.lease is not None:
-                self.start(*adder.can_run_list[-1])
-                if result is not AddReqResult.CONTINUE:
-                    self._refuse_next(adder.budget)
-            elif result is AddReqResult.NO_TOKEN and not adder.can_run_list:
-                self.mark_full()  # else those just admitted will count for less, once they run
-            if result is not AddReqResult.CONTINUE:
+            result = self._offer(adder, req, running, retract)
+            if req.lease is None:  # refused
+                if result is AddReqResult.NO_TOKEN and not adder.can_run_list:
+                    self.mark_full()  # those just admitted would count for less, once they run
                 return
+            self.start(*adder.can_run_list[-1])
+            if result is not AddReqResult.CONTINUE:
+                self._refuse_next(adder.budget)
+                return
+
+    def _offer(
+        self,
+        adder: PrefillAdder,
+        req: Request,
+        running: Sequence[Request],
+        retract: Callable[[Request], None],
+    ) -> AddReqResult:
+        """Try to add a request, if need be at the cost of those it may preempt."""
+        result = self._try_add(adder, req)
+        if result is not AddReqResult.NO_TOKEN or req.lease is not None:
+            return result
+        victims = self._victims(req, adder, running)
+        for victim in victims:
+            retract(victim)
+        return self._try_add(adder, req) if victims else result
 
     def _refuse_next(self, budget: PrefillBudget) -> None:
         """Say to whoever is next that others have spent the budget."""
