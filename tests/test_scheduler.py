@@ -234,7 +234,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         happened.update(reasons)
 
 
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("overrides", "expected"),
     [
         ({"run_first": "prefill", "schedule_policy": "fcfs"}, "memory"),
@@ -253,12 +253,27 @@ class SchedulerMachine(RuleBasedStateMachine):
     ],
     ids=str,
 )
-def test_the_scheduler_machine(overrides: dict[str, Any], expected: str) -> None:
+
+
+def run_machine(overrides: dict[str, Any], derandomize: bool) -> None:
     happened.clear()
     eager = {"schedule_conservativeness": 0.0, "max_running_requests": 5, "eos_ids": frozenset()}
     machine = type("Machine", (SchedulerMachine,), {"overrides": {**eager, **overrides}})
-    steps = settings(max_examples=150, stateful_step_count=50, deadline=None)
+    steps = settings(
+        max_examples=150, stateful_step_count=50, deadline=None, derandomize=derandomize
+    )
     run_state_machine_as_test(machine, settings=steps)
+
+
+@CASES
+def test_the_scheduler_machine(overrides: dict[str, Any], expected: str) -> None:
+    run_machine(overrides, derandomize=False)
+
+
+@CASES
+def test_the_machine_goes_where_it_hurts(overrides: dict[str, Any], expected: str) -> None:
+    """On examples that are the same every time: what each case is for really happens."""
+    run_machine(overrides, derandomize=True)
     for name in (expected, "late finish", "forced eviction", "duplicates", "radix split",
                  "radix evict", "wasted row"):  # fmt: skip
         assert happened[name], f"{name} never happened: {happened}"
