@@ -1,9 +1,13 @@
-"""Models that tests share. The folder of fetched models is ``$MINISCHED_HOME``, as for users."""
+"""What tests share: models, in ``$MINISCHED_HOME`` as for users, and the command line."""
 
+import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from minisched.cli.app import main
 from minisched.models.fetch import fetch
 from minisched.models.tiny import write_tiny_llama
 
@@ -18,3 +22,19 @@ def smollm2() -> Path:
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Llama without a tokenizer (``models/tiny.py``)."""
     return write_tiny_llama(tmp_path_factory.mktemp("tiny_llama"))
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Runs a command line in an empty folder; gives exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["minisched", *shlex.split(line)])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        out, err = capsys.readouterr()
+        code = exit_info.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return call

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import typer
 
 import minisched.cli.run
 import minisched.compare
-from minisched.cli.app import app, main
+from minisched.cli.app import app
 from minisched.cli.scheduler_options import SchedulerOptions
 from minisched.loops.run import Run, run_loop
 from minisched.scheduler import SchedulerConfig
@@ -36,22 +35,6 @@ RUN_FIELDS = {
     "bubble_ns",
     "wasted_rows",
 }
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Runs a command line in an empty folder; gives exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(line: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["minisched", *shlex.split(line)])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        out, err = capsys.readouterr()
-        code = exit_info.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 def test_compare_with_no_option_at_all(cli: Any) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.cli.app import main
 from minisched.core import FinishReason, Request
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.profiles import (
@@ -294,21 +291,11 @@ KEYS = {
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Runs a command line in a folder with two traces; gives exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
+def cli(cli: Any, tmp_path: Path) -> Any:
+    """The command line, in a folder with two traces."""
     write(tmp_path / "shared.jsonl", apart((1, 2), (1, 2, 3), (1,)))
     write(tmp_path / "lengths.csv", [Arrival(0, 20, 3), Arrival(10**7, 2000, 5)])
-
-    def call(line: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["minisched", *shlex.split(line)])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        out, err = capsys.readouterr()
-        code = exit_info.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
+    return cli
 
 
 @pytest.mark.parametrize(("file", "page"), [("shared.jsonl", 512), ("lengths.csv", 16)])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.cli.app import main
 from minisched.devices.profiles import PROFILES, find_profile
 from minisched.loops.registry import LOOPS
 from minisched.replay.claims import CLAIMS, verdicts
@@ -29,21 +26,6 @@ from minisched.replay.long_document import (
 )
 
 MACHINE = find_profile("llama8b-h100")
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command line; gives exit code, stdout and stderr."""
-
-    def call(line: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["minisched", *shlex.split(line)])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        out, err = capsys.readouterr()
-        code = exit_info.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 def test_the_case_is_the_guide_s() -> None:

@@ -105,6 +105,7 @@ def request_progress(total: int, errors: list[str]) -> Iterator[Callable[[Output
         bar = progress.add_task("replay", total=total)
 
         def on_output(output: Output) -> None:
+            """Count the ends, and keep the errors."""
             if output.finish_reason is None:
                 return
             progress.advance(bar)

@@ -78,16 +78,6 @@ class Request:
         return self.device_len - self.computed_len
 
     @property
-    def remain_len(self) -> int:
-        """Tokens that have not even been launched yet."""
-        return self.max_device_len - self.device_len
-
-    @property
-    def can_decode(self) -> bool:
-        """Whether another token may be launched, as far as lengths can tell."""
-        return self.remain_len > 0
-
-    @property
     def finished(self) -> bool:
         """Whether the request has ended, for whatever reason."""
         return self.finish_reason is not None

@@ -58,6 +58,20 @@ def make_relay(spec: LoopSpec, name: str, device: Device, max_running_requests: 
     return RELAYS[name](device, max_running_requests)
 
 
+def fit_config(
+    config: SchedulerConfig, spec: LoopSpec, relay: Relay, model: Model
+) -> SchedulerConfig:
+    """``config`` with what the loop, its relay and the model decide."""
+    return replace(
+        config,
+        run_ahead=relay.run_ahead,
+        foresee_length=spec.foresee_length,
+        context_len=min(config.context_len, model.context_len),
+        vocab_size=model.vocab_size,
+        eos_ids=model.eos_ids,
+    )
+
+
 def make_engine(
     loop: str,
     device: Device,
@@ -74,14 +88,7 @@ def make_engine(
     """
     spec = find_loop(loop)
     made = make_relay(spec, relay or spec.relays[0], device, config.max_running_requests)
-    config = replace(
-        config,
-        run_ahead=made.run_ahead,
-        foresee_length=spec.foresee_length,
-        context_len=min(config.context_len, model.context_len),
-        vocab_size=model.vocab_size,
-        eos_ids=model.eos_ids,
-    )
+    config = fit_config(config, spec, made, model)
     worker = Worker(
         device,
         model,

@@ -67,6 +67,10 @@ class LeasePool:
             lease.settled_len = len(match.pages) * self.allocator.page_size
         return lease
 
+    def pages_lacking(self, lease: Lease, length: int) -> int:
+        """Pages that a lease would need on top of its own to hold ``length`` positions."""
+        return max(0, self.allocator.pages_for(length) - len(lease.pages))
+
     def extend(self, lease: Lease, length: int) -> tuple[int, Sequence[int]]:
         """Let a lease hold ``length`` positions, at the cost of what is cached if need be.
 
@@ -74,7 +78,7 @@ class LeasePool:
         """
         at, pages = lease.sent_pages, lease.pages
         if length > len(pages) * self.allocator.page_size:
-            short = self.allocator.pages_for(length) - len(pages)
+            short = self.pages_lacking(lease, length)
             self._evict(short - self.allocator.available_pages)
             self.allocator.alloc(lease, short)
         elif at == len(pages):

@@ -39,8 +39,8 @@ class DecodeManager:
 
     def may_run(self, req: Request) -> bool:
         """Whether a step for ``req`` may be launched now."""
-        if not self.run_ahead and len(req.prompt) + len(req.output_ids) <= req.computed_len:
-            return False  # (the sum is its known_len, without the call)
+        if not self.run_ahead and req.known_len <= req.computed_len:
+            return False
         return req.device_len < req.max_device_len + (not self.foresee_length)
 
     def schedule_next_batch(self) -> list[Request]:

@@ -22,11 +22,11 @@ def mix_with_running(
     log-probabilities, or if memory does not reach for all: then the prompts run alone, and the
     next decode step sees to it.
     """
-    pages_for = leases.allocator.pages_for
     work = [*prefill, *((req, 1) for req in running)]
-    ends = [(req, req.computed_len + length) for req, length in work]
     need = sum(
-        max(0, pages_for(end) - len(req.lease.pages)) for req, end in ends if req.lease is not None
+        leases.pages_lacking(req.lease, req.computed_len + length)
+        for req, length in work
+        if req.lease is not None
     )
     if need > leases.available_pages or not can_mix([req for req, _ in work]):
         return []

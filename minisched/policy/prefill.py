@@ -90,8 +90,9 @@ class PrefillManager:
             self.chunk_size,
             num_mixed_decode_tokens,
         )
-        mixed = num_mixed_decode_tokens
-        self.recorder.mark("budget", mixed_decode_tokens=mixed, **budget.remains())
+        if self.recorder.is_on:
+            mixed = num_mixed_decode_tokens
+            self.recorder.mark("budget", mixed_decode_tokens=mixed, **budget.remains())
         return PrefillAdder(budget, self.leases, self.cache, self.recorder)
 
     def _admit(

@@ -49,11 +49,8 @@ class Retraction:
         available = self.leases.available_pages
         if len(reqs) <= available:
             return len(reqs) - available  # at the most: nobody takes two pages for one position
-        size = self.leases.allocator.page_size
-        need = 0
-        for req in reqs:
-            if req.lease is not None and len(req.lease.pages) * size < req.device_len:
-                need += self.leases.allocator.pages_for(req.device_len) - len(req.lease.pages)
+        lacking = self.leases.pages_lacking
+        need = sum(lacking(req.lease, req.device_len) for req in reqs if req.lease is not None)
         return need - available
 
     def make_room(self, reqs: list[Request]) -> list[Request]:

@@ -93,7 +93,7 @@ class UnifiedBudget:
         req = chunked.req
         assert req.lease is not None
         pages = self.leases.available_pages - promised + len(req.lease.pages)
-        room = pages * self.leases.allocator.page_size - req.computed_len
+        room = pages * self._size - req.computed_len
         length = min(req.extend_len, left, room)
         if length <= 0:
             return []
@@ -124,11 +124,11 @@ class UnifiedBudget:
         lease = self.leases.open(self.prefill.cache.match_prefix(req))
         length = min(req.known_len - lease.settled_len, left)
         free = self.leases.available_pages - promised
-        need = self.leases.allocator.pages_for(lease.settled_len + length) - len(lease.pages)
+        need = self.leases.pages_lacking(lease, lease.settled_len + length)
         if need > free:
             self.leases.close(lease)
-            size = self.leases.allocator.page_size
-            refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need * size, free * size)
+            need, free = need * self._size, free * self._size
+            refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need, free)
             self.prefill.mark_full()
             return 0
         req.start(lease)
@@ -155,5 +155,5 @@ class UnifiedBudget:
 
     def _pages(self, req: Request, length: int) -> int:
         """Pages that ``length`` more positions take."""
-        held = len(req.lease.pages) if req.lease else 0
-        return max(0, self.leases.allocator.pages_for(req.computed_len + length) - held)
+        assert req.lease is not None
+        return self.leases.pages_lacking(req.lease, req.computed_len + length)

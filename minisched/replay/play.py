@@ -16,7 +16,7 @@ from ..loops.frontend import Frontend
 from ..loops.interrupt import abort_on_interrupt
 from ..loops.metrics import Metrics
 from ..loops.registry import find_loop
-from ..loops.run import drive, make_relay
+from ..loops.run import drive, fit_config, make_relay
 from ..models.length import LengthModel
 from ..scheduler import Scheduler, SchedulerConfig
 from .tally import Tally
@@ -88,13 +88,6 @@ def make_length_engine(
     spec, tally = find_loop(loop), Tally()
     device = cast(Device, SimDevice(tally))
     relay = make_relay(spec, spec.relays[0], device, config.max_running_requests)
-    config = replace(
-        config,
-        run_ahead=relay.run_ahead,
-        foresee_length=spec.foresee_length,
-        context_len=model.context_len,
-        vocab_size=model.vocab_size,
-        eos_ids=model.eos_ids,
-    )
+    config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.depth, cost)
     return Engine(Scheduler(config, tally), worker, device, frontend, cost), worker, tally
