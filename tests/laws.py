@@ -9,8 +9,8 @@ from typing import Any
 from minisched.core import FinishReason, Output
 from minisched.devices.base import Device
 from minisched.devices.cost import NO_COST, CostModel
-from minisched.loops.engine import Engine
-from minisched.loops.frontend import Frontend
+from minisched.engine.engine import Engine
+from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.models.base import Model
@@ -52,7 +52,7 @@ def play(
     frontend = Frontend(on_output=outputs.append)
     engine = make_engine(loop, device, model, workload.config, frontend, cost, relay)
     patch(engine)
-    turns = LOOPS[loop].run(engine, **options)
+    turns = LOOPS[loop].start(engine, **options)
     last = max([*workload.arrivals, *workload.aborts])
     try:
         for turn in range(MAX_TURNS):

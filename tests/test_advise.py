@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from minisched.checks.advise import FINE, Advice, advise
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND
-from minisched.loops.load import Load
-from minisched.loops.metrics import Metrics, RequestMetrics
+from minisched.engine.load import Load
+from minisched.engine.metrics import Metrics, RequestMetrics
 from minisched.scheduler import SchedulerConfig
 
 from .timed_runs import play_timed

@@ -36,9 +36,9 @@ def test_who_may_run(prompt: int, launched: int, behind: int) -> None:
     req = running("0", prompt, launched, max(0, launched - behind))
     knows_its_input = behind == 0
     for run_ahead in (False, True):
-        for foresees in (False, True):
-            decode = DecodeManager(run_ahead, foresees)
-            longest = 8 if foresees else 9  # launched tokens from which one more may follow
+        for overrun in (0, 1, 3):
+            decode = DecodeManager(run_ahead, overrun)
+            longest = 8 + overrun  # launched tokens from which one more may follow
             expected = launched <= longest and (run_ahead or knows_its_input)
             assert decode.may_run(req) == expected
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from minisched.core import FinishReason, ForwardMode, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.loops.dispatcher import AbortReq, FlushCacheReq, TypeBasedDispatcher
-from minisched.loops.engine import Engine
-from minisched.loops.frontend import Frontend
+from minisched.engine.dispatcher import AbortReq, FlushCacheReq, TypeBasedDispatcher
+from minisched.engine.engine import Engine
+from minisched.engine.frontend import Frontend
 from minisched.loops.run import make_engine, run_loop
 from minisched.scheduler import MemoryLeak, SchedulerConfig
 from minisched.trace import NullRecorder, Trace

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.sim import Deadlock, SimDevice
-from minisched.loops.engine import Engine
+from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig

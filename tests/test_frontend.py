@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.sim import SimDevice
-from minisched.loops.dispatcher import AbortReq, FlushCacheReq, Message
-from minisched.loops.frontend import Frontend
+from minisched.engine.dispatcher import AbortReq, FlushCacheReq, Message
+from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.scheduler import SchedulerConfig

@@ -18,6 +18,7 @@ TIERS = [
     {"scheduler"},
     {"devices", "models", "relay"},
     {"worker"},
+    {"engine"},
     {"loops"},
     {"checks"},
     {"compare.py", "topics.py"},
@@ -84,7 +85,7 @@ def test_sim_needs_only_the_standard_library() -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", ["core", "trace", "memory", "policy", "scheduler", "loops", "worker"]
+    "layer", ["core", "trace", "memory", "policy", "scheduler", "engine", "loops", "worker"]
 )
 def test_the_scheduler_knows_no_tensor_library(layer: str) -> None:
     for path in (PACKAGE / layer).rglob("*.py"):

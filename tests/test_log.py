@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from minisched.core import ForwardMode, Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.devices.sim import SimDevice
-from minisched.loops.engine import Engine
-from minisched.loops.log import log_to, logger
+from minisched.engine.engine import Engine
+from minisched.engine.log import log_to, logger
 from minisched.loops.run import run_loop
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Output, Request, SamplingParams
-from minisched.loops.load import Load
-from minisched.loops.metrics import Metrics, RequestMetrics, percentiles
+from minisched.engine.load import Load
+from minisched.engine.metrics import Metrics, RequestMetrics, percentiles
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
 from minisched.devices.sim import SimDevice
-from minisched.loops.engine import Engine
+from minisched.engine.engine import Engine
 from minisched.policy.mixed_chunk import prefix_len
 from minisched.scheduler import Scheduler, SchedulerConfig
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.loops.frontend import Frontend
+from minisched.engine.frontend import Frontend
 from minisched.loops.mlx_async import mlx_async
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.hash import HashModel

@@ -17,7 +17,7 @@ from hypothesis import find, settings
 from minisched.core import Lease, Output, Request, Result, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.loops.engine import Engine
+from minisched.engine.engine import Engine
 from minisched.memory import Match, OwnershipError
 from minisched.models.hash import HashModel
 from minisched.relay import FutureMapRing

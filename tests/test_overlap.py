@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minisched.core import ForwardMode, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.loops.engine import Engine
+from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
@@ -42,7 +42,7 @@ def test_one_row_is_wasted_for_an_end_that_nobody_foresaw(
 @settings(max_examples=100, deadline=None)
 def test_a_foreseen_length_wastes_nothing(workload: Workload) -> None:
     def foresee(engine: Engine) -> None:
-        engine.scheduler.decode.foresee_length = True
+        engine.scheduler.decode.overrun = 0
 
     workload.config = SchedulerConfig(kv_tokens=200, chunked_prefill_size=100, context_len=32)
     device = SimDevice()

@@ -24,7 +24,7 @@ from minisched.devices.profiles import (
     find_profile,
 )
 from minisched.devices.sim import SimDevice
-from minisched.loops.frontend import Frontend
+from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import drive, make_engine
 from minisched.models.length import LengthModel

@@ -50,7 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         config=st.sampled_from([1, 1, 2, 4]).flatmap(lambda page: configs(page, -(-32 // page))),
         depth=st.integers(1, 4),
-        foresee=st.booleans(),
+        overrun=st.integers(0, 1),
         eos_ids=st.sampled_from(EOS),
         first=st.lists(requests, min_size=3, max_size=8),
     )
@@ -58,11 +58,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self,
         config: SchedulerConfig,
         depth: int,
-        foresee: bool,
+        overrun: int,
         eos_ids: frozenset[int],
         first: list[tuple[list[int], int, int]],
     ) -> None:
-        changed = {"run_ahead": depth > 1, "foresee_length": foresee, "eos_ids": eos_ids}
+        changed = {"run_ahead": depth > 1, "overrun": overrun, "eos_ids": eos_ids}
         self.config = SchedulerConfig(
             **{**vars(config), "vocab_size": VOCAB, **changed, **self.overrides}
         )

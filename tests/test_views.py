@@ -21,6 +21,7 @@ from minisched.cli.app import main
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
 from minisched.export import native
 from minisched.export.golden_runs import recipes
 from minisched.export.views import NothingToShow, draw
@@ -30,7 +31,6 @@ from minisched.export.views.radix_tree import ROOT, Tree, tree_at
 from minisched.export.views.schedule_policy import MOST_ROUNDS
 from minisched.export.views.wording import ordinal
 from minisched.export.window import forwards
-from minisched.loops.engine import Engine
 from minisched.memory import RadixCache
 from minisched.memory.radix_node import TreeNode
 from minisched.models.hash import HashModel

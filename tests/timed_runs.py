@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from minisched.core import Output, Request
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.loops.engine import Engine
-from minisched.loops.frontend import Frontend
+from minisched.engine.engine import Engine
+from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.trace import Trace
@@ -73,7 +73,7 @@ def play_timed(
     model = hash_model("sim", workload.eos_ids)
     engine = make_engine(loop, device, model, workload.config, frontend, COST, relay)
     patch(engine)
-    turns = LOOPS[loop].run(engine, **options)
+    turns = LOOPS[loop].start(engine, **options)
     for _ in range(MAX_TURNS):
         if engine.is_done:
             return TimedRun(engine, device, heard)

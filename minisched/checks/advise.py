@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..loops.metrics import Metrics
+from ..engine.metrics import Metrics
 from ..scheduler import SchedulerConfig
 
 TOKEN_USAGE = (60.0, 80.0)  # percent of the KV pool

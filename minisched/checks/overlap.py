@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..trace import Slice, Trace
+from ..trace.lanes import is_copy, is_forward, is_host
 
 Interval = tuple[int, int]  # start and end, in nanoseconds
 
@@ -19,7 +20,8 @@ class OverlapReport:
     leaves out the slices in which the host only waited, and ``host_hidden_ns`` is the part of it
     during which the device was busy: work that cost no time. A bubble lies between the first and
     the last thing the forward stream ran: time it spent waiting for the host, or for a request
-    to arrive.
+    to arrive. Where a run has several devices or host threads, each one's time is added up, and
+    ``bubbles`` are those moments at which no device worked.
     """
 
     loop: str
@@ -33,11 +35,13 @@ class OverlapReport:
     bubble_ns: int
     wasted_rows: int
     bubbles: tuple[Interval, ...]
+    devices: int = 1
 
     @property
     def device_busy_percent(self) -> float:
-        """The share of the makespan in which the forward stream was busy."""
-        return 100 * self.device_busy_ns / self.makespan_ns if self.makespan_ns else 0.0
+        """The share of the makespan in which the forward stream was busy; of several, the mean."""
+        whole = self.makespan_ns * self.devices
+        return 100 * self.device_busy_ns / whole if whole else 0.0
 
     @property
     def host_hidden_percent(self) -> float:
@@ -47,21 +51,30 @@ class OverlapReport:
 
 def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
     """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
-    device, host = device_busy(trace), host_busy(trace)
-    bubbles = gaps(device)
+    lanes = {item.lane: union(trace.on(item.lane)) for item in trace.slices}
+    forwards = [busy for lane, busy in lanes.items() if is_forward(lane)]
+    device, hosts = device_busy(trace), hosts_busy(trace)
     return OverlapReport(
         loop=trace.loop,
-        steps=len({item.step for item in trace.on("forward")}),
+        steps=len(steps_in(trace)),
         tokens=tokens,
         makespan_ns=trace.end,
-        device_busy_ns=length(device),
-        copy_busy_ns=length(union(trace.on("copy"))),
-        host_busy_ns=length(host),
-        host_hidden_ns=length(intersection(host, device)),
-        bubble_ns=length(bubbles),
+        device_busy_ns=sum(map(length, forwards)),
+        copy_busy_ns=sum(length(busy) for lane, busy in lanes.items() if is_copy(lane)),
+        host_busy_ns=sum(map(length, hosts)),
+        host_hidden_ns=sum(length(intersection(host, device)) for host in hosts),
+        bubble_ns=sum(length(gaps(busy)) for busy in forwards),
         wasted_rows=sum(mark.name == "wasted row" for mark in trace.marks),
-        bubbles=bubbles,
+        bubbles=gaps(device),
+        devices=max(1, len(forwards)),
     )
+
+
+def steps_in(trace: Trace) -> set[tuple[str, int]]:
+    """Every step that ran: where it began, and its number."""
+    first = [item for item in trace.slices if is_forward(item.lane) and item.name == "forward"]
+    stages = {item.lane for item in first if item.lane.startswith("stage ")}
+    return {(item.lane, item.step) for item in first if item.lane == min(stages, default=item.lane)}
 
 
 def ideal_speedup(serial: OverlapReport) -> float:
@@ -75,18 +88,30 @@ def ideal_speedup(serial: OverlapReport) -> float:
 
 def step_intervals(trace: Trace) -> list[int]:
     """Nanoseconds from the start of each step's forward to the start of the next one's."""
-    starts = [item.start for item in trace.on("forward") if item.name == "forward"]
+    lane = min((item.lane for item in trace.slices if is_forward(item.lane)), default="forward")
+    starts = [item.start for item in trace.on(lane) if item.name == "forward"]
     return [after - before for before, after in pairwise(starts)]
 
 
 def device_busy(trace: Trace) -> tuple[Interval, ...]:
-    """When the forward stream ran something."""
-    return union(trace.on("forward"))
+    """When any forward stream ran something."""
+    return union(item for item in trace.slices if is_forward(item.lane))
 
 
 def host_busy(trace: Trace) -> tuple[Interval, ...]:
-    """When the host worked, and did not merely wait."""
-    return union(item for item in trace.on("host") if item.name != "wait")
+    """When any host thread worked, and did not merely wait."""
+    return union(item for item in trace.slices if works_on_host(item))
+
+
+def hosts_busy(trace: Trace) -> list[tuple[Interval, ...]]:
+    """When each host thread worked."""
+    lanes = {item.lane for item in trace.slices if works_on_host(item)}
+    return [union(filter(works_on_host, trace.on(lane))) for lane in sorted(lanes)]
+
+
+def works_on_host(item: Slice) -> bool:
+    """Whether a slice is work of the host, and not merely waiting."""
+    return is_host(item.lane) and item.name != "wait"
 
 
 def union(slices: Iterable[Slice]) -> tuple[Interval, ...]:

@@ -12,7 +12,7 @@ import typer
 
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, NO_COST, SIM_COST, CostModel
-from ..loops.log import log_to
+from ..engine.log import log_to
 from ..models.base import Model
 from ..models.registry import open_model
 from ..models.tokenizer import ByteTokenizer, TextCodec

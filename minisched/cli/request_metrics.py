@@ -7,7 +7,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..loops.metrics import Metrics, RequestMetrics
+from ..engine.metrics import Metrics, RequestMetrics
 
 COLUMNS = ("prompt_tokens", "cached_tokens", "output_tokens", "queue_ms", "ttft_ms", "itl_ms")
 

@@ -92,6 +92,13 @@ class ScheduleBatch:
         return tuple(req.rid for req in self.reqs)
 
     @property
+    def anyone_left(self) -> bool:
+        """Whether a request of it has ended, or lost its memory, since it was committed."""
+        return any(
+            req.lease is not lease for req, lease in zip(self.reqs, self.leases, strict=True)
+        )
+
+    @property
     def num_tokens(self) -> int:
         """Positions computed by the whole batch."""
         return sum(map(len, self.ids))

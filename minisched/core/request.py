@@ -78,6 +78,15 @@ class Request:
         return self.device_len - self.computed_len
 
     @property
+    def num_output_placeholders(self) -> int:
+        """Tokens that will exist once what is launched has run, and that the host has yet to learn.
+
+        vLLM ``v1/request.py``; MindIE pushes a -1 for each. ``computed_len`` less these are the
+        positions computed from tokens that the host knows.
+        """
+        return self.device_len - self.known_len
+
+    @property
     def finished(self) -> bool:
         """Whether the request has ended, for whatever reason."""
         return self.finish_reason is not None

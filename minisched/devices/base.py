@@ -45,6 +45,14 @@ class Op(Protocol):
         ...
 
 
+class Signal(Op, Protocol):
+    """Something that the host says and a thread of it waits for (``threading.Event``)."""
+
+    def set(self) -> None:
+        """Say it; once is enough."""
+        ...
+
+
 class Stream(Protocol):
     """Runs what is launched on it in order (``torch.cuda.Stream``)."""
 
@@ -99,6 +107,17 @@ class Device(Protocol):
 
     def stream(self, name: str) -> Stream:
         """The stream of that name, created on first use; its lane has the same name."""
+        ...
+
+    def thread(self, name: str) -> Stream:
+        """A further thread of the host, with a queue of calls; its name should end in ``thread``.
+
+        A call's ``cost`` is host work; what it does becomes true at its end. It may launch ops.
+        """
+        ...
+
+    def signal(self, name: str) -> Signal:
+        """A new signal, which a thread can wait for as if it were an op."""
         ...
 
     def memory(self, name: str, size: int) -> Buffer:

@@ -134,6 +134,7 @@ class CudaDevice(TorchDevice):
 
     def close(self) -> None:
         """Let the GPU finish, and record the rest."""
+        self.close_threads()
         torch.cuda.synchronize()
         self.flush()
 

@@ -117,6 +117,7 @@ class MlxDevice(WallClock):
         """Finish what was handed over, drop the rest, and end both threads; once is enough."""
         if self._is_open:
             self._is_open = False
+            self.close_threads()
             self._runner.close()
             self.launched = []
             sys.setswitchinterval(self._interval)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from ..trace import Recorder, Slice
 from .base import NO_LABEL, Label
 from .sim_memory import SimMemory
-from .sim_stream import SimOp, SimStream
+from .sim_stream import SimOp, SimSignal, SimStream, SimThread
 from .vector import Vector, VectorArrays
 
 
@@ -34,6 +34,7 @@ class SimDevice:
         self.time = 0
         self.running: SimOp | None = None
         self._streams: dict[str, SimStream] = {}
+        self._threads: dict[str, SimThread] = {}
         self._heap: list[tuple[int, int, int, Callable[[], None]]] = []
         self._sequence = 0
 
@@ -52,6 +53,14 @@ class SimDevice:
     def stream(self, name: str) -> SimStream:
         """The stream of that name."""
         return self._streams.setdefault(name, SimStream(self, name))
+
+    def thread(self, name: str) -> SimThread:
+        """A further thread of the host, which works beside it."""
+        return self._threads.setdefault(name, SimThread(self, name))
+
+    def signal(self, name: str) -> SimSignal:
+        """A new signal."""
+        return SimSignal(self, name)
 
     def memory(self, name: str, size: int) -> SimMemory:
         """Device memory whose writes appear when the writing op ends."""
@@ -80,7 +89,7 @@ class SimDevice:
             self._run_next()
         self.time = max(self.time, time)
 
-    def run_until_done(self, op: SimOp) -> None:
+    def run_until_done(self, op: SimOp | SimSignal) -> None:
         """Let time pass until ``op`` is done.
 
         Raises:
@@ -99,7 +108,8 @@ class SimDevice:
     @property
     def is_idle(self) -> bool:
         """Whether no stream has anything left to do."""
-        return not self._heap and not any(s.queue or s.is_busy for s in self._streams.values())
+        lanes = [*self._streams.values(), *self._threads.values()]
+        return not self._heap and not any(lane.queue or lane.is_busy for lane in lanes)
 
     def at(self, time: int, order: int, action: Callable[[], None]) -> None:
         """Let ``action`` happen at ``time``; finishes come before starts, then first come."""

@@ -57,13 +57,40 @@ class SimOp:
             self.error = error
 
 
+class SimSignal:
+    """Something that is said at a moment (``devices/base.py:Signal``)."""
+
+    slice_id = 0
+
+    def __init__(self, device: SimDevice, name: str) -> None:
+        self.device = device
+        self.name = name
+        self.done = False
+        self.when_done: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        """Say it; whatever waited goes on at this moment."""
+        if not self.done:
+            self.done = True
+            for callback in self.when_done:
+                callback()
+
+    def query(self) -> bool:
+        """Whether it was said by now."""
+        return self.done
+
+    def synchronize(self) -> None:
+        """Let virtual time pass until it is said."""
+        self.device.run_until_done(self)
+
+
 class SimStream:
     """A queue of ops and waits, worked off one at a time."""
 
     def __init__(self, device: SimDevice, name: str) -> None:
         self.device = device
         self.name = name
-        self.queue: deque[tuple[str, SimOp]] = deque()
+        self.queue: deque[tuple[str, SimOp | SimSignal]] = deque()
         self.is_busy = False
 
     def launch(
@@ -77,7 +104,7 @@ class SimStream:
         self.advance()
         return op
 
-    def wait(self, op: SimOp) -> None:
+    def wait(self, op: SimOp | SimSignal) -> None:
         """Hold back what follows until ``op`` has ended."""
         self.queue.append(("wait", op))
         self.advance()
@@ -90,7 +117,7 @@ class SimStream:
                 op.when_done.append(self.advance)
                 return
             self.queue.popleft()
-            if action == "run":
+            if isinstance(op, SimOp) and action == "run":
                 self.is_busy = True
                 self.device.at(self.device.time, START, partial(self._start, op))
 
@@ -109,3 +136,15 @@ class SimStream:
         for callback in op.when_done:
             callback()
         self.advance()
+
+
+class SimThread(SimStream):
+    """A further thread of the host: what a call does becomes true at its end, as on the host."""
+
+    def _start(self, op: SimOp) -> None:
+        op.start = self.device.time
+        self.device.at(op.start + op.cost, FINISH, partial(self._finish, op))
+
+    def _finish(self, op: SimOp) -> None:
+        op.run()
+        super()._finish(op)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from ..trace import Recorder, Slice
 from .base import NO_LABEL, Label
+from .host_thread import HostThread, Signal
 from .host_work import nanoseconds_per_round, spend
 
 
@@ -21,6 +22,9 @@ class WallClock:
         self.recorder = recorder or Recorder()
         self.recorder.now = self.now
         self.opened = time.perf_counter_ns()
+        self.is_closed = False
+        self._threads: dict[str, HostThread] = {}
+        self._signals: list[Signal] = []
 
     def now(self) -> int:
         """Nanoseconds since the device was opened."""
@@ -39,6 +43,26 @@ class WallClock:
     def idle_until(self, time_ns: int) -> None:
         """Sleep until ``time_ns``."""
         time.sleep(max(0, time_ns - self.now()) / 1e9)
+
+    def thread(self, name: str) -> HostThread:
+        """The host's thread of that name; it starts with its first use."""
+        if name not in self._threads:
+            self._threads[name] = HostThread(self, name)
+        return self._threads[name]
+
+    def signal(self, name: str) -> Signal:
+        """A new signal; once it is said, it stays said."""
+        self._signals = [signal for signal in self._signals if not signal.query()]
+        self._signals.append(Signal(name))
+        return self._signals[-1]
+
+    def close_threads(self) -> None:
+        """End the host's threads: what waits for a signal waits no longer, what is queued drops."""
+        self.is_closed = True
+        for signal in self._signals:
+            signal.set()
+        for thread in self._threads.values():
+            thread.close()
 
     def record(
         self, lane: str, name: str, start: int, end: int, label: Label, slice_id: int

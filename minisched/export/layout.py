@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..checks.overlap import Interval, device_busy, gaps
 from ..trace import Slice, Trace
+from ..trace.lanes import is_forward, is_host
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,24 @@ def lane_of(item: Slice) -> Lane:
     if item.lane in (FORWARD.key, COPY.key):
         return FORWARD if item.lane == FORWARD.key else COPY
     key = "".join(char if char.isalnum() else "_" for char in item.lane)
-    return Lane(f"stream_{key}", f"{item.lane} stream", "device")
+    if is_host(item.lane):
+        return Lane(f"thread_{key}", item.lane.capitalize(), "host")
+    suffix = "" if is_forward(item.lane) else " stream"
+    return Lane(f"stream_{key}", f"{item.lane.capitalize()}{suffix}", "device")
 
 
 def lanes_of(trace: Trace) -> tuple[Lane, ...]:
-    """The four lanes every picture has, and one for each further stream."""
+    """The lanes every picture has, and one for each further thread and stream; the host's first.
+
+    Where forward passes run on other lanes (pipeline stages, two devices), there is no forward
+    stream to show.
+    """
     usual = (SCHEDULER, PROCESS, FORWARD, COPY)
     found = {lane_of(item) for item in trace.slices}
-    return usual + tuple(sorted(found.difference(usual), key=lambda lane: lane.key))
+    elsewhere = any(is_forward(item.lane) and item.lane != FORWARD.key for item in trace.slices)
+    shown = [lane for lane in usual if lane in found or not elsewhere]
+    further = sorted(found.difference(usual), key=lambda lane: lane.key)
+    return tuple(sorted([*shown, *further], key=lambda lane: lane.side, reverse=True))
 
 
 def boxes_of(trace: Trace) -> tuple[Box, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
+from ..engine.engine import Engine
 from ..worker import Pending
-from .engine import Engine
 from .mlx_runner import MlxModelRunner
 
 
@@ -42,5 +42,4 @@ def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[Schedule
 
 def still_right(engine: Engine, batch: ScheduleBatch) -> bool:
     """Whether a chained step may be chained upon: nobody in it ended, and nobody waits."""
-    anyone_ended = any(row.req.lease is not row.lease for row in batch.rows)
-    return not anyone_ended and not engine.scheduler.waiting_queue
+    return not batch.anyone_left and not engine.scheduler.waiting_queue

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..core import ForwardMode, ScheduleBatch
+from ..engine.engine import Engine
 from ..worker import Pending
-from .engine import Engine
 
 
 class MlxModelRunner:

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from ..core import ForwardMode, NoBatch, ScheduleBatch
+from ..engine.engine import Engine
 from ..worker import Pending
-from .engine import Engine
 
 
 def overlap(

@@ -1,45 +1,26 @@
-"""Which loops there are, and what each needs from the scheduler, the relay and the worker."""
+"""Which loops there are, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
-from ..core import NoBatch, ScheduleBatch
-from ..devices.base import Device
-from ..relay import FutureMapPool, FutureMapRing, HostTrip, LazyChain, Relay
 from .mlx_async import mlx_async
 from .overlap import overlap
 from .serial import serial
-
-
-@dataclass(frozen=True)
-class LoopSpec:
-    """A loop and the design it belongs to.
-
-    ``depth`` is how many steps can be in flight. ``relays`` are those that fit, the default
-    first. ``foresee_length`` says whether the original stops a request at its length before
-    launching one step too many.
-    """
-
-    run: Callable[..., Iterator[ScheduleBatch | NoBatch]]
-    depth: int
-    foresee_length: bool
-    relays: tuple[str, ...]
-
-
-RELAYS: dict[str, Callable[[Device, int], Relay]] = {
-    "host": lambda device, max_running_requests: HostTrip(),
-    "ring": FutureMapRing,
-    "pool": FutureMapPool,
-    "chain": LazyChain,
-}
+from .spec import LoopSpec
 
 LOOPS: dict[str, LoopSpec] = {
-    "serial": LoopSpec(serial, depth=1, foresee_length=True, relays=("host",)),
-    "overlap": LoopSpec(overlap, depth=2, foresee_length=False, relays=("ring", "pool")),
-    "mlx_async": LoopSpec(mlx_async, depth=2, foresee_length=False, relays=("chain",)),
-}
+    "serial": LoopSpec(
+        serial, depth=1, relays=("host",),
+        source="SGLang managers/scheduler.py:event_loop_normal",
+    ),
+    "overlap": LoopSpec(
+        overlap, depth=2, overrun=1, relays=("ring", "pool"),
+        source="SGLang managers/scheduler.py:event_loop_overlap",
+    ),
+    "mlx_async": LoopSpec(
+        mlx_async, depth=2, overrun=1, relays=("chain",),
+        source="SGLang hardware_backend/mlx/scheduler_mixin.py:event_loop_overlap_mlx",
+    ),
+}  # fmt: skip
 
 
 def find_loop(name: str) -> LoopSpec:

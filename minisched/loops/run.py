@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from ..core import NoBatch, Output, Request, ScheduleBatch
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..engine.interrupt import abort_on_interrupt
+from ..engine.metrics import Metrics
 from ..models.base import Model
 from ..relay import Relay
+from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..trace import Trace
-from ..worker import Worker
-from .engine import Engine
-from .frontend import Frontend
-from .interrupt import abort_on_interrupt
-from .metrics import Metrics
-from .registry import RELAYS, LoopSpec, find_loop
+from .registry import find_loop
+from .spec import LoopSpec
 
 
 @dataclass(frozen=True)
@@ -47,29 +48,25 @@ class Run:
         return {req.rid: req.error for req in self.requests if req.error}
 
 
-def make_relay(spec: LoopSpec, name: str, device: Device, max_running_requests: int) -> Relay:
-    """The relay of that name, if it fits the loop.
-
-    Raises:
-        ValueError: it does not, or there is none of that name.
-    """
-    if name not in spec.relays:
-        raise ValueError(f"relay {name!r} does not fit; this loop takes {', '.join(spec.relays)}.")
-    return RELAYS[name](device, max_running_requests)
-
-
 def fit_config(
     config: SchedulerConfig, spec: LoopSpec, relay: Relay, model: Model
 ) -> SchedulerConfig:
     """``config`` with what the loop, its relay and the model decide."""
     return replace(
         config,
+        **spec.settings,
         run_ahead=relay.run_ahead,
-        foresee_length=spec.foresee_length,
+        overrun=spec.overrun,
         context_len=min(config.context_len, model.context_len),
+        row_len=row_len_of(config, spec, model),
         vocab_size=model.vocab_size,
         eos_ids=model.eos_ids,
     )
+
+
+def row_len_of(config: SchedulerConfig, spec: LoopSpec, model: Model) -> int:
+    """Positions in a row of the page table: the context, and what a loop runs past it."""
+    return min(config.context_len + max(0, spec.overrun - 1), model.context_len)
 
 
 def make_engine(
@@ -84,18 +81,21 @@ def make_engine(
     """Everything a loop needs, wired. ``config`` gets the loop's run-ahead and the model's limits.
 
     Raises:
-        ValueError: the loop is unknown, or the relay does not fit it.
+        ValueError: the loop is unknown, or device or relay do not fit it.
     """
     spec = find_loop(loop)
-    made = make_relay(spec, relay or spec.relays[0], device, config.max_running_requests)
+    spec.check_device(loop, device.name)
+    row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
+    shape = RelayShape(config.max_running_requests, row_len)
+    made = make_relay(loop, spec.relays, relay, device, shape)
     config = fit_config(config, spec, made, model)
-    worker = Worker(
+    worker = spec.worker(
         device,
         model,
         made,
         num_slots=config.num_slots + config.page_size,  # page 0 is padding
         max_running_requests=config.max_running_requests,
-        max_len=config.context_len + config.page_size,  # the last page may stick out
+        max_len=row_len,
         page_size=config.page_size,
         depth=spec.depth,
         cost=cost,
@@ -128,7 +128,7 @@ def run_loop(
     """Run requests through one loop on one device; the device is closed at the end.
 
     Raises:
-        ValueError: the loop is unknown, or the relay does not fit it.
+        ValueError: the loop is unknown, or device or relay do not fit it.
     """
     requests = tuple(requests)
     try:
@@ -137,7 +137,7 @@ def run_loop(
             loop, device, model, config or SchedulerConfig(), frontend, cost, relay
         )
         with abort_on_interrupt(frontend):
-            drive(find_loop(loop).run(engine, **options), engine)
+            drive(find_loop(loop).start(engine, **options), engine)
     finally:
         device.close()
     trace = device.recorder.trace(loop, device.name, model.name, device.clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
-from .engine import Engine
+from ..engine.engine import Engine
 
 
 def serial(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:

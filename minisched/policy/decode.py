@@ -18,12 +18,13 @@ class DecodeManager:
     can forget it for ever.
 
     ``run_ahead``: a row may be launched before the host knows its input token.
-    ``foresee_length``: a request is not launched past ``max_new_tokens``. Designs that only look
-    at ``finished`` (SGLang's overlap loop) launch such a row once and waste it.
+    ``overrun``: how many steps a request may be launched past ``max_new_tokens``. A design that
+    foresees a length stop has 0; one that only looks at ``finished`` (SGLang's overlap loop) has
+    1, launches such a row once and wastes it; one that runs N steps at a time has N - 1.
     """
 
     run_ahead: bool = False
-    foresee_length: bool = True
+    overrun: int = 0
     running_reqs: list[Request] = field(default_factory=list)
 
     def add_reqs(self, reqs: Iterable[Request | ChunkedReq]) -> None:
@@ -41,17 +42,17 @@ class DecodeManager:
         """Whether a step for ``req`` may be launched now."""
         if not self.run_ahead and req.known_len <= req.computed_len:
             return False
-        return req.device_len < req.max_device_len + (not self.foresee_length)
+        return req.device_len < req.max_device_len + self.overrun
 
     def schedule_next_batch(self) -> list[Request]:
         """The requests that may run now, in order of arrival.
 
         ``may_run``, written out: everybody who runs passes here at every step.
         """
-        late = not self.foresee_length
+        overrun = self.overrun
         return [
             req
             for req in self.running_reqs
-            if req.device_len < req.max_device_len + late
+            if req.device_len < req.max_device_len + overrun
             and (self.run_ahead or req.computed_len < req.known_len)
         ]

@@ -11,13 +11,14 @@ from ..core import Output, Request
 from ..devices.base import Device
 from ..devices.cost import CostModel
 from ..devices.sim import SimDevice
-from ..loops.engine import Engine
-from ..loops.frontend import Frontend
-from ..loops.interrupt import abort_on_interrupt
-from ..loops.metrics import Metrics
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..engine.interrupt import abort_on_interrupt
+from ..engine.metrics import Metrics
 from ..loops.registry import find_loop
-from ..loops.run import drive, fit_config, make_relay
+from ..loops.run import drive, fit_config
 from ..models.length import LengthModel
+from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from .tally import Tally
 from .worker import LengthWorker
@@ -61,7 +62,7 @@ def play(
     frontend = Frontend(requests, on_output)
     engine, worker, tally = make_length_engine(loop, model, config, frontend, cost)
     with abort_on_interrupt(frontend):
-        drive(find_loop(loop).run(engine), engine)
+        drive(find_loop(loop).start(engine), engine)
     if frontend.interrupted:
         raise KeyboardInterrupt
     scheduler = engine.scheduler
@@ -87,7 +88,7 @@ def make_length_engine(
     """
     spec, tally = find_loop(loop), Tally()
     device = cast(Device, SimDevice(tally))
-    relay = make_relay(spec, spec.relays[0], device, config.max_running_requests)
+    relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.depth, cost)
     return Engine(Scheduler(config, tally), worker, device, frontend, cost), worker, tally

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..loops.metrics import Percentiles
+from ..engine.metrics import Percentiles
 from .play import Played
 
 MILLISECOND = 1e6  # nanoseconds

@@ -43,8 +43,9 @@ class LengthWorker(Worker):
         inputs: ForwardBatch,
         previous: Pending | None = None,
         launched_by: int = 0,
+        delay_sample: bool = False,
     ) -> Pending:
-        """Host: queue forward, sample and copy, and return at once."""
+        """Host: queue forward, sample and copy, and return at once; sampling is never delayed."""
         recorder = self.device.recorder
         label = NO_LABEL
         if recorder.is_on:
@@ -61,7 +62,7 @@ class LengthWorker(Worker):
         )
         recorder.edge("launch", launched_by, forward.slice_id)
         recorder.edge("copy", tokens.slice_id, copy.slice_id)
-        return Pending(batch, tokens, copy)
+        return Pending(batch, forward, tokens, copy)
 
     def _forward_cost(self, batch: ScheduleBatch) -> int:
         lengths = [(row.start, len(row.ids)) for row in batch.rows]

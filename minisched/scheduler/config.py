@@ -15,7 +15,7 @@ RUN_FIRST = ("prefill", "decode", "unified")
 class SchedulerConfig:
     """Sizes and rules of one scheduler (SGLang ``server_args.py:ServerArgs``).
 
-    The last five fields are not for users: the model and the loop fill them in.
+    The last six fields are not for users: the model and the loop fill them in.
 
     Raises:
         ValueError: a setting is outside its limits; the sentence names the value and the limit.
@@ -44,7 +44,8 @@ class SchedulerConfig:
     vocab_size: int = 257
     eos_ids: frozenset[int] = frozenset()
     run_ahead: bool = False  # see policy/decode.py
-    foresee_length: bool = True
+    overrun: int = 0
+    row_len: int = 2**31  # positions in a row of the page table: the context, and what runs past it
 
     def __post_init__(self) -> None:
         for name in ("page_size", "max_running_requests", "max_prefill_tokens", "context_len"):

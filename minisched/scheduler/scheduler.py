@@ -86,18 +86,26 @@ class Scheduler(SchedulerState):
         It is a decode batch whose composition is still right: nobody waits, nobody ended, every
         row may run and has room (SGLang ``hardware_backend/mlx/scheduler_mixin.py``).
         """
-        reqs = batch.reqs
-        if batch.num_extend_reqs or self.waiting_queue or self.prefill.chunked_req:
+        if self.waiting_queue or self.prefill.chunked_req:
             return False
-        if reqs != self.decode.running_reqs:
-            return False
-        return all(map(self.decode.may_run, reqs)) and self.retraction.pages_short(reqs) <= 0
+        return batch.reqs == self.decode.running_reqs and self.can_repeat(batch)
 
     def chain(self, batch: ScheduleBatch) -> ScheduleBatch | None:
         """Commit the rows of a decode batch once more; None where ``can_chain`` says no."""
-        if not self.can_chain(batch):
-            return None
-        return commit(self, Plan([], batch.reqs))
+        return self.repeat(batch) if self.can_chain(batch) else None
+
+    def can_repeat(self, batch: ScheduleBatch) -> bool:
+        """Whether a decode batch may run once more, whoever waits: all of it lives and has room."""
+        reqs = batch.reqs
+        if batch.num_extend_reqs or batch.anyone_left:
+            return False
+        has_room = all(req.device_len <= self.config.row_len for req in reqs)
+        may_run = all(map(self.decode.may_run, reqs))
+        return has_room and may_run and self.retraction.pages_short(reqs) <= 0
+
+    def repeat(self, batch: ScheduleBatch) -> ScheduleBatch | None:
+        """Commit the same rows once more, deaf to all that wait (multi-step scheduling)."""
+        return commit(self, Plan([], batch.reqs)) if self.can_repeat(batch) else None
 
     # -- what a result means -------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class SchedulerState:
         policy = SchedulePolicy(config.schedule_policy, self.tree, config.random_seed)
         self.waiting_queue = WaitingQueue(policy, recorder)
         self.new_token_ratio = NewTokenRatio(config.schedule_conservativeness, recorder)
-        self.decode = DecodeManager(config.run_ahead, config.foresee_length)
+        self.decode = DecodeManager(config.run_ahead, config.overrun)
         self.prefill = PrefillManager(
             self.waiting_queue, leases, self.prefix_cache, self.new_token_ratio, recorder,
             chunk_size=None if chunk == -1 else chunk,

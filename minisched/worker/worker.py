@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ..core import Result, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Array, Device, Op
@@ -12,17 +14,25 @@ from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay import Relay
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pending:
-    """A step on its way: its tokens on the device, and their copy to the host."""
+    """A step on its way: its tokens on the device, and their copy to the host.
+
+    A step whose sampling is delayed has neither before ``delay_sample_func`` was called (SGLang
+    ``managers/utils.py:GenerationBatchResult``).
+    """
 
     batch: ScheduleBatch
-    tokens: Op
-    copy: Op
+    logits: Op
+    tokens: Op | None = None
+    copy: Op | None = None
+    delay_sample_func: Callable[[], None] | None = None
 
     def result(self) -> Result:
         """Block the host until the copy is there. An error comes back as a result; never raises."""
         try:
+            if self.tokens is None or self.copy is None:
+                raise RuntimeError("its sampling was delayed, and nobody has launched it since")
             values = self.copy.synchronize()
             self.tokens.synchronize()  # done before its copy; raises what the step raised
             return Result(values.tolist())
@@ -81,28 +91,54 @@ class Worker:
         inputs: ForwardBatch,
         previous: Pending | None = None,
         launched_by: int = 0,
+        delay_sample: bool = False,
     ) -> Pending:
-        """Host: queue the step's three ops and return at once; ``launched_by`` is a slice's id."""
-        label, cost = inputs.label, self.cost
+        """Host: queue the step's three ops and return at once; ``launched_by`` is a slice's id.
+
+        With ``delay_sample`` only the forward pass is queued; ``delay_sample_func`` of what comes
+        back queues the rest.
+        """
+        pending = self.launch_forward(batch, inputs, previous, launched_by)
+        if delay_sample:
+            self.device.flush(pending.logits)
+            pending.delay_sample_func = partial(self.launch_sample, pending, inputs)
+        else:
+            self.launch_sample(pending, inputs)
+        return pending
+
+    def launch_forward(
+        self,
+        batch: ScheduleBatch,
+        inputs: ForwardBatch,
+        previous: Pending | None = None,
+        launched_by: int = 0,
+    ) -> Pending:
+        """Host: queue the forward pass."""
         logits = self.forward_stream.launch(
             self._forward, inputs, previous and previous.tokens,
-            name="forward", cost=cost.forward(inputs.num_tokens), label=label,
+            name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
         self._draw_token_edges(batch, logits)
+        return Pending(batch, logits)
+
+    def launch_sample(self, pending: Pending, inputs: ForwardBatch) -> None:
+        """Host: queue sampling, and the copy of the tokens to the host."""
+        batch, label, cost = pending.batch, inputs.label, self.cost
         source, target = self.outputs[batch.step % len(self.outputs)]
-        tokens = self.forward_stream.launch(
-            self._sample, logits, inputs, source, name="sample", cost=cost.sample, label=label
-        )
+        pending.delay_sample_func = None
+        pending.tokens = tokens = self.forward_stream.launch(
+            self._sample, pending.logits, inputs, source,
+            name="sample", cost=cost.sample, label=label,
+        )  # fmt: skip
         self.copy_stream.wait(tokens)
-        copy = self.copy_stream.launch(
+        pending.copy = copy = self.copy_stream.launch(
             self.device.copy_to_host, target, source, len(batch.rows),
             name="copy", cost=cost.copy, label=label,
         )  # fmt: skip
         self.device.recorder.edge("copy", tokens.slice_id, copy.slice_id)
         self.device.flush(tokens, copy)
         self.sampled_by.update((rid, tokens.slice_id) for rid in batch.rids)
-        return Pending(batch, tokens, copy)
 
     def _forward(self, inputs: ForwardBatch, previous: Array | None) -> Array:
         """Device: logits [num_reqs, vocab]."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..core import NoBatch, Output, Request, ScheduleBatch
+from ..core import NoBatch, Output, Request, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import NO_COST, CostModel
+from ..models.forward_batch import ForwardBatch
 from ..scheduler import Scheduler
 from ..worker import Pending, Worker
 from .cuda_graph import launch_cost
@@ -96,26 +97,67 @@ class Engine:
         self._scheduled(chained)
         return chained
 
-    def run_batch(self, batch: ScheduleBatch, previous: Pending | None = None) -> Pending:
-        """Prepare the inputs and launch the step; returns before the device has run it."""
+    def run_batch(
+        self, batch: ScheduleBatch, previous: Pending | None = None, delay_sample: bool = False
+    ) -> Pending:
+        """Prepare the inputs and launch the step; returns before the device has run it.
+
+        ``previous`` is the step whose tokens it is built upon, where the relay wants to be told.
+        With ``delay_sample`` the step does not sample before ``launch_batch_sample_if_needed``.
+        """
+        inputs = self.prepare_batch(batch, previous)
+        return self.launch_batch(batch, inputs, previous, delay_sample)
+
+    def prepare_batch(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
+        """Lay a batch out for the device."""
         label = self.recording.label(batch)
         with self.device.host("prepare", self.cost.host.get("prepare", 0), label) as prepare:
             inputs = self.worker.prepare(batch, previous)
         self.recording.tokens_by_host(batch, prepare)
-        limit, recorder = self.scheduler.config.cuda_graph_max_bs, self.device.recorder
-        launch_ns = launch_cost(batch, self.cost, limit, recorder)
-        with self.device.host("launch", launch_ns, label) as launch:
-            return self.worker.launch(batch, inputs, previous, launched_by=launch)
+        return inputs
+
+    def launch_batch(
+        self,
+        batch: ScheduleBatch,
+        inputs: ForwardBatch,
+        previous: Pending | None = None,
+        delay_sample: bool = False,
+    ) -> Pending:
+        """Launch a step; returns before the device has run it."""
+        label = self.recording.label(batch)
+        with self.device.host("launch", self.launch_cost(batch), label) as launch:
+            return self.worker.launch(batch, inputs, previous, launch, delay_sample)
+
+    def launch_cost(self, batch: ScheduleBatch) -> int:
+        """What launching costs the host: a graph is replayed, or every op launched by itself."""
+        limit = self.scheduler.config.cuda_graph_max_bs
+        return launch_cost(batch, self.cost, limit, self.device.recorder)
+
+    def launch_batch_sample_if_needed(self, pending: Pending) -> None:
+        """Launch the sampling of a step that was told to wait with it."""
+        if pending.delay_sample_func is not None:
+            label = self.recording.label(pending.batch)
+            with self.device.host("launch", self.cost.host.get("launch sample", 0), label):
+                pending.delay_sample_func()
 
     def process_batch_result(self, pending: Pending) -> None:
         """Wait for a step's tokens and let the scheduler say what they mean."""
-        batch = pending.batch
-        label, start = self.recording.label(batch), self.device.now()
+        self.process_result(pending, self.wait_for(pending))
+
+    def wait_for(self, pending: Pending) -> Result:
+        """Block until a step's tokens are on the host; the time is a slice, but no work."""
+        label, start = self.recording.label(pending.batch), self.device.now()
         result = pending.result()
         self.recording.wait(start, label)
+        return result
+
+    def process_result(self, pending: Pending, result: Result) -> None:
+        """Let the scheduler say what a step's tokens mean, and clients hear it."""
+        batch, label = pending.batch, self.recording.label(pending.batch)
         with self.device.host("process", self.cost.host.get("process", 0), label) as process:
             outputs = self.scheduler.process(batch, result)
-        self.device.recorder.edge("result", pending.copy.slice_id, process)
+        if pending.copy is not None:
+            self.device.recorder.edge("result", pending.copy.slice_id, process)
         self._observe()
         self._stream_output(outputs, label, process)
         self.log.on_processed(batch, outputs)

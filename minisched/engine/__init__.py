@@ -1,0 +1,1 @@
+"""What every loop drives: a scheduler, a worker and a frontend, with one method for each phase."""

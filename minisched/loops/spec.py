@@ -1,0 +1,53 @@
+"""What a loop is made of, beside its body: what it needs from relay, scheduler, worker, device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core import NoBatch, ScheduleBatch
+from ..engine.engine import Engine
+from ..worker import Worker
+
+DEVICES = ("sim", "thread", "cuda", "mlx")
+Turns = Iterator[ScheduleBatch | NoBatch]
+
+
+@dataclass(frozen=True)
+class LoopSpec:
+    """A loop and the design it belongs to.
+
+    ``run`` is the generator. ``depth`` is how many steps can be in flight. ``relays`` are those
+    that fit, the default first. ``overrun`` is how many steps the original launches for a request
+    past its length (``policy/decode.py``). ``options`` are given to the loop, ``settings`` to the
+    scheduler, whatever the user's are. ``devices`` says where it runs, and ``only`` why nowhere
+    else. ``source`` is the published code that it follows.
+    """
+
+    run: Callable[..., Turns]
+    depth: int
+    relays: tuple[str, ...]
+    overrun: int = 0
+    source: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    worker: Callable[..., Worker] = Worker
+    devices: tuple[str, ...] = DEVICES
+    only: str = ""
+
+    def start(self, engine: Engine, **options: Any) -> Turns:
+        """The loop's turns on an engine; ``options`` go before the spec's own."""
+        return self.run(engine, **{**self.options, **options})
+
+    def check_device(self, loop: str, device: str) -> None:
+        """Whether the loop runs on a device.
+
+        Raises:
+            ValueError: it does not; the sentence says why.
+        """
+        if device not in self.devices:
+            raise ValueError(
+                f"loop {loop!r} does not run on device {device!r}: {self.only}; "
+                f"it runs on {', '.join(self.devices)}."
+            )

@@ -1,0 +1,64 @@
+"""Which relays there are, by name, and what each needs of a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..devices.base import Device
+from .base import HostTrip, Relay
+from .future_map import FutureMapPool, FutureMapRing
+from .lazy_chain import LazyChain
+
+
+class RelayShape(NamedTuple):
+    """What a relay has room for: rows of the request table (from 1), positions in each."""
+
+    max_running_requests: int
+    max_len: int
+
+
+class RelaySpec(NamedTuple):
+    """How a relay is made, and ``needs``: what a loop must do so that it fits."""
+
+    make: Callable[[Device, RelayShape], Relay]
+    needs: str
+
+
+RELAYS: dict[str, RelaySpec] = {
+    "host": RelaySpec(
+        lambda device, shape: HostTrip(),
+        "a loop that launches a step only when the host has every token of it",
+    ),
+    "ring": RelaySpec(
+        lambda device, shape: FutureMapRing(device, shape.max_running_requests),
+        "a loop that runs ahead, with at most two steps in flight (a third would lap the ring)",
+    ),
+    "pool": RelaySpec(
+        lambda device, shape: FutureMapPool(device, shape.max_running_requests),
+        "a loop that runs ahead",
+    ),
+    "chain": RelaySpec(
+        lambda device, shape: LazyChain(device),
+        "a loop that builds each step on the one before, with the same rows",
+    ),
+}
+
+
+def make_relay(
+    loop: str, fitting: tuple[str, ...], name: str, device: Device, shape: RelayShape
+) -> Relay:
+    """The relay of that name (by default the first of those that fit the loop).
+
+    Raises:
+        ValueError: it does not fit, or there is none of that name; the sentence says why.
+    """
+    name = name or fitting[0]
+    if name not in RELAYS:
+        raise ValueError(f"unknown relay {name!r}; the relays are {', '.join(RELAYS)}.")
+    if name not in fitting:
+        raise ValueError(
+            f"relay {name!r} does not fit loop {loop!r}: it needs {RELAYS[name].needs}; "
+            f"this loop takes {', '.join(fitting)}."
+        )
+    return RELAYS[name].make(device, shape)
