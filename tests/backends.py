@@ -13,7 +13,7 @@ from minisched.models.base import Model
 from minisched.models.registry import HASH, load
 from minisched.trace import Slice, Trace
 
-from .laws import LOOP_OPTIONS
+from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS
 from .workloads import VOCAB
 
 BACKENDS = ("sim", "thread", "mlx")
@@ -30,6 +30,7 @@ PROMPTS = [
 ]
 
 EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
+SOME_LOOPS = pytest.mark.parametrize(("loop", "relay", "options"), SOME_LOOP_OPTIONS, ids=str)
 EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
 
 

@@ -20,13 +20,28 @@ from .workloads import VOCAB, Workload
 
 MAX_TURNS = 3000  # no workload here needs a tenth of it: more is a livelock
 
-LOOP_OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
-    ("serial", "host", {}),
-    ("overlap", "ring", {}),
-    ("overlap", "pool", {}),
+LoopOptions = tuple[str, str, dict[str, Any]]  # loop, relay, what the loop is called with
+
+VARIANTS: list[LoopOptions] = [
     ("overlap", "ring", {"disable_consecutive_prefill_overlap": True}),
     ("mlx_async", "chain", {"clear_cache_every": 3}),
 ]
+LOOP_OPTIONS: list[LoopOptions] = [
+    *((loop, relay, {}) for loop, spec in LOOPS.items() for relay in spec.relays),
+    *VARIANTS,
+]
+"""Every loop with every relay that fits it, and with options that change its course."""
+
+SOME_LOOP_OPTIONS = [item for item in LOOP_OPTIONS if item[:2] in {
+    ("serial", "host"), ("overlap", "ring"), ("mlx_async", "chain"), ("overlap_thread", "ring"),
+    ("mindie_plugin", "fill_host"), ("multi_step", "pool"),
+}]  # fmt: skip
+"""Loops that differ most in how they call the engine, for laws about everything around a loop."""
+
+
+def runs_on(loop: str, device: str) -> bool:
+    """Whether a loop runs on a device."""
+    return device in LOOPS[loop].devices
 
 
 class Livelock(AssertionError):

@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minisched.export import golden, native, render_puml
-from minisched.export.golden_runs import recipes
+from minisched.cli.diagrams import run_diagrams
+from minisched.export import native, render_puml
 from minisched.export.palette import PAINTS
+from minisched.export.recipes import recipes, titles
 from minisched.export.render_puml import ADVICE, DRIVER, RenderError, find_renderer, render
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +23,7 @@ SOURCES = sorted(DIAGRAMS.glob("*.puml"))
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of what golden looks after."""
+    """A copy of what the command looks after."""
     for name in ("diagrams", "traces"):
         ignore = shutil.ignore_patterns("node_modules")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
@@ -30,11 +31,22 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_nothing_is_stale(capsys: pytest.CaptureFixture[str]) -> None:
-    assert golden.main(["--check"]) == 0, capsys.readouterr().out
+    assert diagrams([], is_check=True) == 0, capsys.readouterr().out
+    assert re.fullmatch(r"\d+ files checked, none stale", last_line(capsys))
+
+
+def diagrams(names: list[str], root: Path = ROOT, is_check: bool = False, svg: bool = True) -> int:
+    return run_diagrams(names, is_check, svg, root)
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out.splitlines()[-1]
 
 
 def test_the_check_names_each_stale_file(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert golden.main(["--check"], copy) == 0
+    names = ["overlap", "serial", "compare"]
+    assert diagrams(names, copy, is_check=True) == 0
+    checked = int(last_line(capsys).split()[0])
     trace, picture, missing = (
         copy / name
         for name in ("traces/overlap.json", "diagrams/compare.svg", "traces/serial.json")
@@ -42,30 +54,48 @@ def test_the_check_names_each_stale_file(copy: Path, capsys: pytest.CaptureFixtu
     trace.write_text(trace.read_text().replace("17100000", "17100001", 1) + "\n")
     picture.write_text(picture.read_text().replace("overlap", "overlap!", 1))
     missing.unlink()
-    assert golden.main(["--check"], copy) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "diagrams/compare.svg", "traces/overlap.json", "traces/serial.json",
-    ]  # fmt: skip
-    assert not missing.exists()  # a check changes nothing
-    assert golden.main([], copy) == 0
-    assert golden.main(["--check"], copy) == 0
+    before = contents(copy)
+    assert diagrams(names, copy, is_check=True) == 1
+    assert contents(copy) == before  # a check changes nothing
+    assert capsys.readouterr().out.splitlines() == [
+        "diagrams/compare.svg is stale",
+        "traces/overlap.json is stale",
+        "traces/serial.json is stale",
+        f"{checked} files checked, 3 stale; "
+        "`minisched diagrams overlap serial compare` brings them up to date",
+    ]
+    assert diagrams(names, copy, svg=False) == 0
+    assert last_line(capsys) == f"{checked - 4} files generated, 3 of them changed"
+    assert diagrams(names, copy, is_check=True) == 0
 
 
-def test_an_edited_diagram_makes_its_picture_stale(
-    copy: Path, capsys: pytest.CaptureFixture[str]
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_edited_diagram_makes_its_picture_stale_without_a_renderer(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(render_puml, "DRIVER", copy / "render.mjs")
+    monkeypatch.setenv("PATH", str(copy))
     source = copy / "diagrams" / "decode.puml"
     source.write_text(source.read_text() + "' edited\n")
-    assert golden.main(["--check"], copy) == 1
-    assert capsys.readouterr().out.startswith("diagrams/decode.svg is stale;")
+    assert diagrams(["decode"], copy, is_check=True) == 1
+    assert capsys.readouterr().out.startswith("diagrams/decode.svg is stale\n")
     (copy / "diagrams" / "decode.svg").unlink()
-    assert golden.main(["--check"], copy) == 1
+    assert diagrams(["decode"], copy, is_check=True) == 1
+
+
+def test_a_name_that_is_nothing_gets_a_sentence(copy: Path) -> None:
+    with pytest.raises(ValueError, match=r"^'overlapp' is no topic and no diagram; did you mean"):
+        diagrams(["overlapp"], copy)
+    with pytest.raises(ValueError, match=r"^'zzz' is no topic and no diagram; some are "):
+        diagrams(["zzz"], copy)
 
 
 def test_golden_traces_can_be_read_back() -> None:
-    for topic, recipe in recipes().items():
-        assert native.read(ROOT / "traces" / f"{topic}.json") == recipe.run()
+    for topic in ("serial", "decode", "future_map"):
+        assert native.read(ROOT / "traces" / f"{topic}.json") == recipes()[topic].run()
 
 
 @pytest.mark.parametrize("path", sorted(DIAGRAMS.glob("*.svg")), ids=lambda path: path.name)
@@ -79,7 +109,7 @@ def test_every_picture_is_whole(path: Path) -> None:
 
 def test_every_diagram_has_its_picture() -> None:
     names = {path.stem for path in SOURCES}
-    assert names >= {"decode", "prefill", "future_map", "scheduler", *golden.TITLES}
+    assert names >= {"decode", "prefill", "future_map", "scheduler", *titles()}
     assert {path.stem for path in DIAGRAMS.glob("*.svg")} == names | {"compare"}
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
@@ -111,13 +141,6 @@ def can_render_with_node() -> bool:
     return (DRIVER.parent / "node_modules").is_dir() and shutil.which("node") is not None
 
 
-def test_pictures_are_what_the_driver_draws(capsys: pytest.CaptureFixture[str]) -> None:
-    """Byte for byte where the driver is; elsewhere by what they say they were drawn from."""
-    if can_render_with_node():
-        assert golden.main(["--check", "--svg"]) == 0, capsys.readouterr().out
-    assert golden.stale_pictures(ROOT) == []
-
-
 def test_a_wrong_diagram_fails_with_a_sentence(tmp_path: Path) -> None:
     """Without any renderer the sentence is that there is none."""
     wrong, right = tmp_path / "wrong.puml", tmp_path / "right.puml"
@@ -132,12 +155,12 @@ def test_a_wrong_diagram_fails_with_a_sentence(tmp_path: Path) -> None:
         assert "hello" in right.with_suffix(".svg").read_text()
 
 
-def test_golden_says_why_it_cannot_render(
+def test_the_command_says_why_it_cannot_render(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "diagrams").mkdir()
     (tmp_path / "diagrams" / "wrong.puml").write_text("@startuml\nno diagram\n@enduml\n")
-    assert golden.main(["--svg"], tmp_path) == 2
+    assert diagrams(["wrong"], tmp_path) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -19,7 +19,7 @@ from minisched.loops.run import make_engine, run_loop
 from minisched.scheduler import MemoryLeak, SchedulerConfig
 from minisched.trace import NullRecorder, Trace
 
-from .backends import EVERY_LOOP, hash_model
+from .backends import SOME_LOOPS, hash_model
 from .timed_runs import a_request, play_timed, timed_workloads
 from .workloads import Workload
 
@@ -34,12 +34,15 @@ def an_engine(*requests: Request, config: SchedulerConfig | None = None) -> Engi
 def test_each_message_goes_to_the_handler_of_its_type() -> None:
     engine = an_engine()
     request = a_request("r0")
-    assert engine.process_input_requests([request]) == []
+    assert engine.inbox.process_input_requests([request]) == []
     assert list(engine.scheduler.live) == ["r0"]
-    outputs = engine.process_input_requests([AbortReq("nobody"), AbortReq("r0"), AbortReq("r0")])
+    unknown, twice = AbortReq("nobody"), AbortReq("r0")
+    outputs = engine.inbox.process_input_requests([unknown, twice, twice])
+        [AbortReq("nobody"), AbortReq("r0"), AbortReq("r0")]
+    )
     assert [output.rid for output in outputs] == ["r0"]
-    engine.process_input_requests([a_request("r1"), a_request("r2")])
-    outputs = engine.process_input_requests([AbortReq(abort_all=True)])
+    engine.inbox.process_input_requests([a_request("r1"), a_request("r2")])
+    outputs = engine.inbox.process_input_requests([AbortReq(abort_all=True)])
     assert [output.rid for output in outputs] == ["r1", "r2"]
 
 
@@ -58,11 +61,11 @@ def test_the_cache_is_flushed_only_while_nothing_runs() -> None:
     run_to_end(engine)
     tree = engine.scheduler.tree
     assert tree is not None and tree.total_size > 0
-    engine.process_input_requests([FlushCacheReq()])
+    engine.inbox.process_input_requests([FlushCacheReq()])
     assert tree.total_size == 0
-    engine.process_input_requests([a_request("r1")])
+    engine.inbox.process_input_requests([a_request("r1")])
     engine.get_next_batch_to_run()
-    engine.process_input_requests([FlushCacheReq()])
+    engine.inbox.process_input_requests([FlushCacheReq()])
     marks = engine.device.recorder.trace("", "", "", "virtual").marks
     done = [mark.attrs["done"] for mark in marks if mark.name == "flush cache"]
     assert done == [True, True, False]
@@ -88,7 +91,7 @@ def run_to_end(engine: Engine) -> None:
             engine.on_idle()
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=timed_workloads())
 @settings(max_examples=60, deadline=None)
 def test_counters_change_and_end_where_they_should(
@@ -121,7 +124,7 @@ def test_nothing_is_recorded_where_nothing_is_kept() -> None:
     assert engine.metrics.num_finished == 3
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 def test_a_leak_is_found_at_the_next_idle_moment(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:
@@ -153,7 +156,7 @@ def launched(
     return trace, {item.step: item.duration for item in launches if item.mode == decode}
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(rows=st.integers(1, 8), limit=st.one_of(st.none(), st.integers(1, 8)))
 @settings(max_examples=20, deadline=None)
 def test_a_decode_batch_larger_than_any_graph_is_launched_op_by_op(

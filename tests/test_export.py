@@ -17,7 +17,8 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export import native
 from minisched.export.chrome import to_chrome
-from minisched.export.golden_runs import LOOPS, recipes
+from minisched.export.recipes import recipes
+from minisched.export.recipes.loops import TITLES as LOOPS
 from minisched.export.html import to_html
 from minisched.export.layout import make_view
 from minisched.export.puml_sequence import to_sequence

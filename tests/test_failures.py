@@ -17,7 +17,7 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_LOOP, check_no_thread_left, hash_model, open_device
+from .backends import SOME_LOOPS, check_no_thread_left, hash_model, open_device
 from .laws import check_ends, check_leaks, play
 from .oracle import hash_oracle
 from .workloads import VOCAB, Workload, workloads
@@ -56,7 +56,7 @@ def check_failed_step(
         assert req.output_ids == truth
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
 @settings(max_examples=150, deadline=None)
 def test_a_failed_step_ends_only_its_own_requests_on_sim(
@@ -65,7 +65,7 @@ def test_a_failed_step_ends_only_its_own_requests_on_sim(
     check_failed_step("sim", loop, relay, options, workload, at)
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @pytest.mark.parametrize("backend", ["thread", "mlx"])
 @given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
 @settings(max_examples=40, deadline=None)
@@ -95,7 +95,7 @@ BAD_REQUESTS = [
 ]
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @pytest.mark.parametrize(("bad", "sentence"), BAD_REQUESTS, ids=lambda value: str(value)[:30])
 def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
     loop: str, relay: str, options: dict[str, Any], bad: Request, sentence: str
@@ -115,7 +115,7 @@ def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
     assert [output.error for output in heard if output.error] == [bad.error]
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 def test_ctrl_c_aborts_every_request_and_leaves_nothing_behind(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:

@@ -18,7 +18,7 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_LOOP, hash_model
+from .backends import SOME_LOOPS, hash_model
 from .laws import check_ends, check_identity, check_leaks
 from .timed_runs import PHASES, a_request, play_timed, timed_workloads
 from .workloads import Workload
@@ -143,7 +143,7 @@ def test_an_interrupt_leaves_the_rest_of_a_stream_unread() -> None:
     assert frontend.is_empty and list(stream) == [requests[2]]
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @EVERY_KIND
 @given(workload=timed_workloads())
 @settings(max_examples=80, deadline=None)
@@ -162,7 +162,7 @@ def test_an_abort_at_any_time_ends_a_request_once(
             assert aborted_at[req.rid] >= req.arrival_time, "nobody asked while it was there"
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 def test_a_timed_abort_ends_a_request_at_that_time(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_timed_abort_ends_a_request_at_that_time(
     assert 2000 <= ends["given up"] <= 2000 + longest_turn
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 def test_an_abort_that_nothing_waits_for_wakes_nobody(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:
@@ -186,7 +186,7 @@ def test_an_abort_that_nothing_waits_for_wakes_nobody(
     assert run.device.now() < 10**6 and workload.requests[0].finish_reason is FinishReason.LENGTH
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @pytest.mark.parametrize("what", ["interrupt", "push"])
 def test_a_sleeping_loop_hears_what_is_said(
     loop: str, relay: str, options: dict[str, Any], what: str

@@ -12,7 +12,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 
 from .backends import EVERY_LOOP, check_no_thread_left, hash_model, open_device
-from .laws import check_all, play
+from .laws import LOOP_OPTIONS, check_all, play, runs_on
 from .workloads import Workload, workloads
 
 costs = st.builds(
@@ -28,7 +28,7 @@ costs = st.builds(
 
 @EVERY_LOOP
 @given(workload=workloads(), cost=costs)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_laws_on_sim(
     loop: str, relay: str, options: dict[str, Any], workload: Workload, cost: CostModel
 ) -> None:
@@ -41,10 +41,18 @@ def test_laws_on_sim(
     assert loop != "serial" or workload.aborts or not wasted
 
 
-@EVERY_LOOP
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
+@pytest.mark.parametrize(
+    ("backend", "loop", "relay", "options"),
+    [
+        (backend, *item)
+        for backend in ("thread", "mlx")
+        for item in LOOP_OPTIONS
+        if runs_on(item[0], backend)
+    ],
+    ids=str,
+)
 @given(workload=workloads())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_laws_in_real_time(
     backend: str, loop: str, relay: str, options: dict[str, Any], workload: Workload
 ) -> None:

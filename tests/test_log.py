@@ -21,7 +21,7 @@ from minisched.loops.run import run_loop
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 
-from .backends import EVERY_LOOP, hash_model
+from .backends import SOME_LOOPS, hash_model
 from .timed_runs import COST, TimedRun, play_timed, timed_workloads
 from .workloads import VOCAB, Workload
 
@@ -95,7 +95,7 @@ def counter(trace: Trace, name: str, time: int) -> int:
     return values[-1] if values else 0
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=timed_workloads(), interval=st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
 def test_every_number_is_one_of_the_trace(
@@ -126,7 +126,7 @@ def test_every_number_is_one_of_the_trace(
     assert len(lines["decode"]) == len(decodes) // interval
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=timed_workloads())
 @settings(max_examples=80, deadline=None)
 def test_each_prefill_batch_has_its_line(
@@ -176,7 +176,7 @@ def check_chunks(chunks: list[Line]) -> None:
         before[rid] = line
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=timed_workloads())
 @settings(max_examples=40, deadline=None)
 def test_throughput_times_time_is_every_token_of_a_decode_batch(

@@ -16,7 +16,7 @@ from minisched.engine.metrics import Metrics, RequestMetrics, percentiles
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 
-from .backends import EVERY_LOOP
+from .backends import SOME_LOOPS
 from .timed_runs import TimedRun, a_request, play_timed, timed_workloads
 from .workloads import Workload
 
@@ -37,7 +37,7 @@ def heard_at(run: TimedRun, rid: str) -> list[int]:
     return [time for time, output in run.heard if output.rid == rid and output.token is not None]
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=timed_workloads())
 @settings(max_examples=100, deadline=None)
 def test_times_are_those_at_which_clients_heard_and_add_up(
@@ -77,7 +77,7 @@ def check_queue(item: RequestMetrics, trace: Trace) -> None:
         assert item.scheduled is None and item.queue_ns is None
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=timed_workloads())
 @settings(max_examples=60, deadline=None)
 def test_totals_agree_with_the_requests_and_with_the_trace(
@@ -107,7 +107,7 @@ def first_admissions(trace: Trace) -> dict[str, int]:
     return hits
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=timed_workloads())
 @settings(max_examples=60, deadline=None)
 def test_averages_are_the_areas_under_the_counters(

@@ -23,7 +23,7 @@ from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_LOOP, PROMPTS, check_no_thread_left, check_trace, named, some_requests
+from .backends import SOME_LOOPS, PROMPTS, check_no_thread_left, check_trace, named, some_requests
 from .laws import check_ends, check_leaks, play
 from .workloads import VOCAB, Workload, params
 
@@ -125,7 +125,7 @@ def llama_workloads(draw: st.DrawFn) -> Workload:
     return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=llama_workloads())
 @settings(max_examples=20, deadline=None)
 def test_a_llama_is_exact_to_the_bit(
@@ -163,7 +163,7 @@ def test_a_tiny_llama_says_more_than_one_word(tiny: Recording) -> None:
 # -- the device --------------------------------------------------------------------------------
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 def test_the_trace_tells_what_happened(loop: str, relay: str, options: dict[str, Any]) -> None:
     device = MlxDevice()
     cost = CostModel({"schedule": 1_000_000})
@@ -186,7 +186,7 @@ def test_the_cache_is_cleared_every_so_many_decode_steps(every: int) -> None:
     assert len(marks) == (len(decodes) // every if every else 0)
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 def test_no_graph_outlives_its_step(
     loop: str, relay: str, options: dict[str, Any], tiny: Recording
 ) -> None:

@@ -28,8 +28,8 @@ from minisched.models.llama_torch import DTYPES, LlamaTorch
 from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_LOOP, PROMPTS, check_no_thread_left, check_trace, some_requests
-from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play
+from .backends import SOME_LOOPS, PROMPTS, check_no_thread_left, check_trace, some_requests
+from .laws import SOME_LOOP_OPTIONS, check_all, check_ends, check_leaks, play
 from .workloads import VOCAB, Workload, params, workloads
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
@@ -194,7 +194,7 @@ def llama_workloads(draw: st.DrawFn) -> Workload:
     return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=llama_workloads())
 @settings(max_examples=25, deadline=None)
 def test_a_llama_is_exact_to_the_bit(
@@ -266,7 +266,7 @@ def test_an_unknown_dtype_is_refused(tiny_llama: Path) -> None:
 # -- the device --------------------------------------------------------------------------------
 
 
-@EVERY_LOOP
+@SOME_LOOPS
 def test_the_trace_tells_what_happened(loop: str, relay: str, options: dict[str, Any]) -> None:
     model = HashTorch(eos_ids=frozenset())
     run = run_loop(loop, ThreadDevice(), model, some_requests(), relay=relay, **options)
@@ -342,7 +342,7 @@ def test_closing_drops_what_is_queued_even_behind_a_wait() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
-@EVERY_LOOP
+@SOME_LOOPS
 def test_an_error_of_the_loop_leaves_no_thread(
     loop: str, relay: str, options: dict[str, Any], error: type[BaseException]
 ) -> None:
@@ -381,7 +381,7 @@ def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 @NO_GPU
 @pytest.mark.cuda
-@EVERY_LOOP
+@SOME_LOOPS
 @given(workload=workloads())
 @settings(max_examples=30, deadline=None)
 def test_laws_on_cuda(loop: str, relay: str, options: dict[str, Any], workload: Workload) -> None:
@@ -392,7 +392,7 @@ def test_laws_on_cuda(loop: str, relay: str, options: dict[str, Any], workload: 
 
 @NO_GPU
 @pytest.mark.cuda
-@EVERY_LOOP
+@SOME_LOOPS
 def test_the_trace_on_cuda(loop: str, relay: str, options: dict[str, Any]) -> None:
     model = HashTorch(eos_ids=frozenset())
     run = run_loop(loop, CudaDevice(), model, some_requests(), relay=relay, **options)
@@ -405,7 +405,7 @@ def test_a_llama_on_cuda_says_the_same_in_every_loop(tiny_llama: Path) -> None:
     model = LlamaTorch(tiny_llama, "float64", CONTEXT)
     runs = [
         run_loop(loop, CudaDevice(), model, some_requests(), relay=relay, **options).outputs
-        for loop, relay, options in LOOP_OPTIONS
+        for loop, relay, options in SOME_LOOP_OPTIONS
     ]
     assert all(outputs == runs[0] for outputs in runs)
 

@@ -23,7 +23,7 @@ from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export import native
-from minisched.export.golden_runs import recipes
+from minisched.export.recipes import recipes
 from minisched.export.views import NothingToShow, draw
 from minisched.export.views.look import LOOKS
 from minisched.export.views.radix_panel import MOST_LEAVES, MOST_LEVELS
@@ -182,7 +182,7 @@ def test_views_need_only_the_standard_library() -> None:
     """Every golden run and its view, in an interpreter without site-packages."""
     program = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n"
-        "from minisched.export.golden_runs import recipes\n"
+        "from minisched.export.recipes import recipes\n"
         "from minisched.export.views import draw\n"
         "assert all(draw(topic, recipe.run()) for topic, recipe in recipes().items())\n"
         "roots = {name.partition('.')[0] for name in sys.modules} - {'minisched', '__main__'}\n"

@@ -102,6 +102,24 @@ def view(
     run_view(topic, trace, out)
 
 
+@app.command()
+def diagrams(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Topics or diagrams; all unless named.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 if something is stale.")
+    ] = False,
+    svg: Annotated[
+        bool, typer.Option(help="Render the SVGs too (with --check: where the driver is).")
+    ] = True,
+) -> None:
+    """Regenerate golden traces, their views and the diagrams of this repository, from runs."""
+    from .diagrams import run_diagrams
+
+    exit_with(lambda: run_diagrams(names or [], check, svg))
+
+
 app.command()(replay)
 app.command()(scenario)
 

@@ -30,3 +30,18 @@ def token_progress(loops: list[str], total: int) -> Iterator[Callable[[str, Outp
                 progress.advance(bars[loop])
 
         yield on_output
+
+
+@contextmanager
+def named_progress(total: int) -> Iterator[Callable[[str], None]]:
+    """One bar that names what is being worked on, each name a step; gone when done."""
+    columns = (BarColumn(), TextColumn("{task.completed} of {task.total}  {task.description}"))
+    with Progress(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    ) as progress:
+        bar = progress.add_task("", total=total)
+
+        def hear(name: str) -> None:
+            progress.update(bar, advance=1, description=name)
+
+        yield hear

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..core import NoBatch, Output, Request, Result, ScheduleBatch
+from ..core import NoBatch, Output, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import NO_COST, CostModel
 from ..models.forward_batch import ForwardBatch
 from ..scheduler import Scheduler
 from ..worker import Pending, Worker
 from .cuda_graph import launch_cost
-from .dispatcher import AbortReq, FlushCacheReq, Message, TypeBasedDispatcher
 from .frontend import Frontend
+from .inbox import Inbox
 from .log import SchedulerLog
 from .metrics import Metrics
 from .recording import Recording
@@ -43,11 +43,7 @@ class Engine:
         self.recording = Recording(self.scheduler, self.device)
         self.log = SchedulerLog(self.scheduler, now)
         self.log.on_start()
-        self._request_dispatcher = TypeBasedDispatcher([
-            (Request, self.handle_generate_request),
-            (AbortReq, self.abort_request),
-            (FlushCacheReq, self.flush_cache),
-        ])  # fmt: skip
+        self.inbox = Inbox(self.scheduler, self.device, self.metrics)
 
     def recv_requests(self) -> None:
         """Take in what has arrived."""
@@ -56,29 +52,9 @@ class Engine:
             return
         label = self.recording.arrival(messages)
         with self.device.host("receive", self.cost.host.get("receive", 0), label):
-            outputs = self.process_input_requests(messages)
+            outputs = self.inbox.process_input_requests(messages)
         self._observe()
         self._stream_output(outputs)
-
-    def process_input_requests(self, messages: Iterable[Message]) -> list[Output]:
-        """Hand each message to its handler."""
-        return [output for item in messages for output in self._request_dispatcher(item)]
-
-    def handle_generate_request(self, req: Request) -> list[Output]:
-        """Put a request into the waiting queue, or refuse it."""
-        outputs = self.scheduler.receive([req])
-        self.metrics.on_received(req, self.device.now())
-        return outputs
-
-    def abort_request(self, message: AbortReq) -> list[Output]:
-        """End one request, or all of them."""
-        rids = list(self.scheduler.live) if message.abort_all else [message.rid]
-        return [output for rid in rids for output in self.scheduler.abort(rid)]
-
-    def flush_cache(self, message: FlushCacheReq) -> list[Output]:
-        """Forget the cached prefixes, if nothing runs; a mark says whether it was done."""
-        self.device.recorder.mark("flush cache", done=self.scheduler.flush_cache())
-        return []
 
     def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
         """Let the scheduler commit a batch."""

@@ -1,53 +1,115 @@
-"""Regenerates what the repository keeps of its own output: ``python -m minisched.export.golden``.
+"""What the repository keeps of its own output, and whether it is up to date.
 
-Golden traces and their views (``traces/``), the PlantUML pictures of each loop and of the batches,
-and the README's picture (``diagrams/``), all from small workloads on the simulated device, so that
-the same code gives the same bytes. ``--check`` changes nothing and fails with the name of each file
-that is stale.
-``--svg`` also renders every ``diagrams/*.puml`` to SVG, which needs a renderer (``render_puml``).
+Golden traces and their views (``traces/``) and the generated diagrams (``diagrams/``), all from
+small workloads on the simulated device, so that the same code gives the same bytes. A diagram's SVG
+ends in a line with the hash of the text it was drawn from, so that a stale one shows without a
+renderer. ``minisched diagrams`` is the command (``cli/diagrams.py``).
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from . import native
-from .golden_runs import recipes
-from .puml_batches import to_batches
-from .puml_sequence import to_sequence
-from .puml_timing import to_timing
-from .render_puml import RenderError, render
-from .svg import to_svg
-from .views import draw
+from .golden_files import Files, makers
+from .render_puml import has_driver, render
 
-TITLES = {
-    "serial": "serial: host and device take turns",
-    "overlap": "overlap: the host works on the steps before and after",
-    "mlx_async": "mlx_async: the next step is built on tokens nobody has computed yet",
-}
 ROOT = Path(__file__).resolve().parents[2]
+Hear = Callable[[str], None]  # is told what is being made
 
 
-def golden_files() -> dict[str, str]:
-    """Every generated file's text, by its path in the repository."""
-    traces = {topic: recipe.run() for topic, recipe in recipes().items()}
-    files = {"diagrams/compare.svg": to_svg([traces["serial"], traces["overlap"]])}
-    files["diagrams/batches.puml"] = to_batches()
-    files |= {f"traces/{topic}.json": native.to_json(trace) for topic, trace in traces.items()}
-    files |= {f"traces/{topic}.svg": draw(topic, trace) for topic, trace in traces.items()}
-    for loop, title in TITLES.items():
-        files[f"diagrams/{loop}.puml"] = to_timing(traces[loop], title=title)
-        files[f"diagrams/{loop}_sequence.puml"] = to_sequence(traces[loop], title=title)
+@dataclass(frozen=True)
+class Golden:
+    """What one call looked at, as paths in the repository, and which of that was stale."""
+
+    checked: tuple[str, ...]
+    stale: tuple[str, ...]
+
+
+def silent(name: str) -> None:
+    """Hears, and says nothing."""
+
+
+def generate(
+    names: Sequence[str] = (), with_svg: bool = True, root: Path = ROOT, hear: Hear = silent
+) -> Golden:
+    """Write the files of the topics and diagrams named (of all, if none), and render their SVGs.
+
+    Gives which were stale and have been written.
+
+    Raises:
+        ValueError: there is no topic or diagram of a name.
+        RenderError: there is no renderer, or a diagram is wrong; the texts have been written.
+    """
+    files = made(names, root, hear)
+    stale = stale_files(root, files)
+    write_files(root, files)
+    if with_svg:
+        pictures = rendered_svgs(sources(root, names, files), hear)
+        stale += stale_files(root, pictures)
+        write_files(root, pictures)
+        files |= pictures
+    return Golden(tuple(files), tuple(stale))
+
+
+def check(
+    names: Sequence[str] = (), with_svg: bool = True, root: Path = ROOT, hear: Hear = silent
+) -> Golden:
+    """Compare every text byte for byte, and every SVG by the hash of its text; change nothing.
+
+    The bytes of an SVG are compared only ``with_svg`` and with the pinned renderer, where it is.
+
+    Raises:
+        ValueError: there is no topic or diagram of a name.
+        RenderError: the pinned renderer is there, but fails.
+    """
+    files = made(names, root, hear)
+    drawn = sources(root, names, files)
+    stale = {*stale_files(root, files), *stale_pictures(drawn)}
+    if with_svg and has_driver():
+        stale |= {*stale_files(root, rendered_svgs(drawn, hear))}
+    pictures = [picture_of(source) for source in drawn]
+    return Golden((*files, *pictures), tuple(sorted(stale)))
+
+
+def made(names: Sequence[str], root: Path, hear: Hear) -> Files:
+    """The generated texts of the topics and diagrams named, or of all.
+
+    Raises:
+        ValueError: there is no topic or diagram of a name.
+    """
+    known = makers()
+    by_hand = {path.stem for path in root.glob("diagrams/*.puml")}
+    for name in names:
+        if name not in known and name not in by_hand:
+            raise ValueError(f"{name!r} is no topic and no diagram; {nearest(name, known)}")
+    files: Files = {}
+    for name in names or known:
+        if name in known:
+            hear(name)
+            files |= known[name]()
     return files
 
 
-def stale_files(root: Path, files: dict[str, str]) -> list[str]:
+def nearest(name: str, known: Sequence[str] | dict[str, Callable[[], Files]]) -> str:
+    """What else may have been meant."""
+    alike = [other for other in known if name in other or other in name]
+    return f"did you mean {', '.join(alike)}?" if alike else f"some are {', '.join([*known][:5])}."
+
+
+def sources(root: Path, names: Sequence[str], files: Files) -> list[Path]:
+    """The PlantUML texts under ``root``: of the names, with what was made for them, or all."""
+    if not names:
+        return sorted(root.glob("diagrams/*.puml"))
+    wanted = {f"diagrams/{name}.puml" for name in names}
+    wanted |= {name for name in files if name.endswith(".puml")}
+    return sorted(root / name for name in wanted if (root / name).is_file())
+
+
+def stale_files(root: Path, files: Files) -> list[str]:
     """Which of ``files`` are missing under ``root``, or different there."""
     return [
         name
@@ -56,78 +118,44 @@ def stale_files(root: Path, files: dict[str, str]) -> list[str]:
     ]
 
 
-def write_files(root: Path, files: dict[str, str]) -> None:
+def write_files(root: Path, files: Files) -> None:
     """Write every file under ``root``."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(text.encode())
 
 
-def rendered_svgs(root: Path) -> dict[str, str]:
-    """What each ``diagrams/*.puml`` under ``root`` looks like as SVG, by path.
-
-    Each ends in a line that names the text it was drawn from.
+def rendered_svgs(drawn: Sequence[Path], hear: Hear) -> Files:
+    """What each PlantUML text looks like as SVG, by path; each names the text it was drawn from.
 
     Raises:
         RenderError: there is no renderer, or a diagram is wrong.
     """
-    sources = sorted((root / "diagrams").glob("*.puml"))
+    hear(f"rendering {len(drawn)} diagrams")
     with TemporaryDirectory() as folder:
-        pictures = render(sources, Path(folder))
+        pictures = render(drawn, Path(folder))
         texts = [path.read_text(encoding="utf-8").rstrip() for path in pictures]
     return {
-        f"diagrams/{source.stem}.svg": f"{text}\n{drawn_from(source)}\n"
-        for source, text in zip(sources, texts, strict=True)
+        picture_of(source): f"{text}\n{drawn_from(source)}\n"
+        for source, text in zip(drawn, texts, strict=True)
     }
 
 
+def picture_of(source: Path) -> str:
+    """The path of a text's picture, in the repository."""
+    return f"diagrams/{source.stem}.svg"
+
+
 def drawn_from(source: Path) -> str:
-    """The line that ties a picture to its text, so that a stale one shows without a renderer."""
+    """The line that ties a picture to its text."""
     return f"<!-- {source.name} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]} -->"
 
 
-def stale_pictures(root: Path) -> list[str]:
-    """Pictures under ``root`` that were not drawn from the text beside them."""
-    pictures = [path.with_suffix(".svg") for path in sorted((root / "diagrams").glob("*.puml"))]
+def stale_pictures(drawn: Sequence[Path]) -> list[str]:
+    """Pictures that were not drawn from the text beside them."""
     return [
-        f"diagrams/{path.name}"
-        for path in pictures
-        if not path.is_file()
-        or drawn_from(path.with_suffix(".puml")) not in path.read_text(encoding="utf-8")
+        picture_of(source)
+        for source in drawn
+        if not (picture := source.with_suffix(".svg")).is_file()
+        or drawn_from(source) not in picture.read_text(encoding="utf-8")
     ]
-
-
-def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """The command; returns its exit code: 1 if a check found something, 2 if it cannot render."""
-    parser = argparse.ArgumentParser(prog="python -m minisched.export.golden", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if stale")
-    parser.add_argument("--svg", action="store_true", help="diagrams/*.svg too; needs a renderer")
-    options = parser.parse_args(arguments)
-    files = golden_files()
-    stale = stale_files(root, files)
-    if not options.check:
-        write_files(root, files)
-    try:
-        pictures = rendered_svgs(root) if options.svg else {}
-    except RenderError as error:
-        print(error, file=sys.stderr)
-        return 2
-    stale += stale_files(root, pictures) if options.svg else stale_pictures(root)
-    if not options.check:
-        write_files(root, pictures)
-    for name in stale:
-        print(f"{name} {verdict(name, options.check, options.svg)}")
-    return 1 if stale and options.check else 0
-
-
-def verdict(name: str, is_check: bool, with_svg: bool) -> str:
-    """What is to be said about a file that was stale."""
-    is_picture = re.fullmatch(r"diagrams/(?!compare).*\.svg", name) is not None
-    if is_check or (is_picture and not with_svg):
-        needs = " --svg" if is_picture else ""
-        return f"is stale; python -m minisched.export.golden{needs} brings it up to date."
-    return "was written."
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,14 +19,19 @@ class RenderError(RuntimeError):
     """A diagram could not be rendered; the message is one sentence."""
 
 
+def has_driver() -> bool:
+    """Whether the pinned renderer is installed: its SVGs are the same bytes on every machine."""
+    return (DRIVER.parent / "node_modules").is_dir() and shutil.which("node") is not None
+
+
 def find_renderer() -> list[str]:
     """The start of the command that renders here.
 
     Raises:
         RenderError: there is none; the message says what to install.
     """
-    if (DRIVER.parent / "node_modules").is_dir() and (node := shutil.which("node")):
-        return [node, str(DRIVER)]
+    if has_driver():
+        return [shutil.which("node") or "node", str(DRIVER)]
     if plantuml := shutil.which("plantuml"):
         return [plantuml]
     jar, java = os.environ.get("PLANTUML_JAR", ""), shutil.which("java")

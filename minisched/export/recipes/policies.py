@@ -1,55 +1,11 @@
-"""The runs behind the golden traces: for each topic a small workload that shows it at work."""
+"""The runs of policy, memory and the ring of future tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-from ..core import Request, SamplingParams
-from ..devices.cost import MILLISECOND, SIM_COST
-from ..devices.registry import open_device
-from ..loops.run import run_loop
-from ..models.hash import HashModel
-from ..scheduler import SchedulerConfig
-from ..trace import Trace
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """One run on sim with the hash model."""
-
-    loop: str
-    requests: list[Request]
-    config: SchedulerConfig
-    relay: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def run(self) -> Trace:
-        """The run's trace, the same every time."""
-        device, model = open_device("sim"), HashModel()
-        run = run_loop(
-            self.loop, device, model, self.requests, self.config, SIM_COST, self.relay,
-            **self.options,
-        )  # fmt: skip
-        return run.trace
-
-
-def a_bit_of_everything(loop: str) -> Recipe:
-    """Five requests for comparing loops.
-
-    Prompts that have to be chunked, greedy and sampled tokens, one request that stops early (c),
-    and one that comes while the others run (e).
-    """
-    greedy = tokens(28)
-    sampled = SamplingParams(0.8, max_new_tokens=28, ignore_eos=True)
-    requests = [
-        Request("a", range(10, 22), greedy),
-        Request("b", range(30, 60), sampled),
-        Request("c", range(40, 70), SamplingParams(max_new_tokens=28)),
-        Request("d", range(70, 85), sampled),
-        Request("e", range(90, 110), greedy, arrival_time=20 * MILLISECOND),
-    ]
-    return Recipe(loop, requests, SchedulerConfig(chunked_prefill_size=48))
+from ...core import Request
+from ...devices.cost import MILLISECOND
+from ...scheduler import SchedulerConfig
+from .recipe import Recipe, one_by_one, tokens
 
 
 def radix_cache() -> Recipe:
@@ -135,33 +91,13 @@ def future_map() -> Recipe:
     return Recipe("overlap", requests, SchedulerConfig(max_running_requests=2), relay="ring")
 
 
-LOOPS = ("serial", "overlap", "mlx_async")
-
-
-def tokens(count: int) -> SamplingParams:
-    """Exactly so many, greedily."""
-    return SamplingParams(max_new_tokens=count, ignore_eos=True)
-
-
-def one_by_one(rids: str, prompt_len: int, count: int) -> list[Request]:
-    """Requests that come 10 ms apart and share nothing."""
-    return [
-        Request(rid, range(20 * at, 20 * at + prompt_len), tokens(count),
-                arrival_time=10 * at * MILLISECOND)
-        for at, rid in enumerate(rids)
-    ]  # fmt: skip
-
-
-def recipes() -> dict[str, Recipe]:
-    """Every golden run, by topic."""
-    return {
-        "radix_cache": radix_cache(),
-        "schedule_policy": schedule_policy(),
-        "prefill": prefill(),
-        "decode": decode(),
-        "retraction": retraction(),
-        "mixed_chunk": mixed_chunk(),
-        "unified": unified(),
-        "future_map": future_map(),
-        **{loop: a_bit_of_everything(loop) for loop in LOOPS},
-    }
+RECIPES = {
+    "radix_cache": radix_cache(),
+    "schedule_policy": schedule_policy(),
+    "prefill": prefill(),
+    "decode": decode(),
+    "retraction": retraction(),
+    "mixed_chunk": mixed_chunk(),
+    "unified": unified(),
+    "future_map": future_map(),
+}

@@ -1,0 +1,46 @@
+"""``minisched diagrams``: regenerates what the repository keeps of its own output, or checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..export import golden
+from ..export.render_puml import RenderError
+from .exit import complain
+from .progress import named_progress
+
+
+def run_diagrams(
+    names: Sequence[str], is_check: bool, with_svg: bool, root: Path = golden.ROOT
+) -> int:
+    """Write the files, or compare them; the last line of the output sums it up.
+
+    Gives the exit code: 0, 1 if a check found something stale, 2 if it cannot render.
+
+    Raises:
+        ValueError: there is no topic or diagram of a name.
+    """
+    work = golden.check if is_check else golden.generate
+    try:
+        with named_progress(len(names or golden.makers()) + 1) as hear:
+            done = work(names, with_svg, root, hear)
+    except RenderError as error:
+        return complain(str(error), 2)
+    for line in report(done, is_check, names):
+        print(line)
+    return 1 if is_check and done.stale else 0
+
+
+def report(done: golden.Golden, is_check: bool, names: Sequence[str]) -> Iterator[str]:
+    """A line for each stale file, and the summary."""
+    for name in done.stale:
+        yield f"{name} {'is stale' if is_check else 'was written'}"
+    count = f"{len(done.checked)} files"
+    if not is_check:
+        yield f"{count} generated, {len(done.stale)} of them changed"
+    elif done.stale:
+        again = " ".join(["minisched diagrams", *names])
+        yield f"{count} checked, {len(done.stale)} stale; `{again}` brings them up to date"
+    else:
+        yield f"{count} checked, none stale"
