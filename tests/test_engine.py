@@ -38,8 +38,6 @@ def test_each_message_goes_to_the_handler_of_its_type() -> None:
     assert list(engine.scheduler.live) == ["r0"]
     unknown, twice = AbortReq("nobody"), AbortReq("r0")
     outputs = engine.inbox.process_input_requests([unknown, twice, twice])
-        [AbortReq("nobody"), AbortReq("r0"), AbortReq("r0")]
-    )
     assert [output.rid for output in outputs] == ["r0"]
     engine.inbox.process_input_requests([a_request("r1"), a_request("r2")])
     outputs = engine.inbox.process_input_requests([AbortReq(abort_all=True)])

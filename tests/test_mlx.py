@@ -23,7 +23,7 @@ from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import SchedulerConfig
 
-from .backends import SOME_LOOPS, PROMPTS, check_no_thread_left, check_trace, named, some_requests
+from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, named, some_requests
 from .laws import check_ends, check_leaks, play
 from .workloads import VOCAB, Workload, params
 

@@ -28,7 +28,7 @@ from minisched.models.llama_torch import DTYPES, LlamaTorch
 from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
 from minisched.scheduler import SchedulerConfig
 
-from .backends import SOME_LOOPS, PROMPTS, check_no_thread_left, check_trace, some_requests
+from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, some_requests
 from .laws import SOME_LOOP_OPTIONS, check_all, check_ends, check_leaks, play
 from .workloads import VOCAB, Workload, params, workloads
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..export import golden
+from ..export.golden_files import makers
 from ..export.render_puml import RenderError
 from .exit import complain
 from .progress import named_progress
@@ -23,7 +24,7 @@ def run_diagrams(
     """
     work = golden.check if is_check else golden.generate
     try:
-        with named_progress(len(names or golden.makers()) + 1) as hear:
+        with named_progress(len(names or makers()) + 1) as hear:
             done = work(names, with_svg, root, hear)
     except RenderError as error:
         return complain(str(error), 2)

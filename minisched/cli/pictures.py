@@ -24,11 +24,12 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
     traces = [run.trace for run in comparison.runs]
     files = {"compare.html": to_html(traces, comparison.reports), "compare.svg": to_svg(traces)}
     for report, trace in zip(comparison.reports, traces, strict=True):
+        name = trace.loop.replace(":", "-")  # not every system takes a colon in a file's name
         if report.steps:  # nothing to draw where every request was refused
-            files[f"{trace.loop}_timing.puml"] = to_timing(trace)
-            files[f"{trace.loop}_sequence.puml"] = to_sequence(trace)
-        files[f"{trace.loop}.trace.json"] = to_chrome(trace)
-        files[f"{trace.loop}.json"] = to_json(trace)
+            files[f"{name}_timing.puml"] = to_timing(trace)
+            files[f"{name}_sequence.puml"] = to_sequence(trace)
+        files[f"{name}.trace.json"] = to_chrome(trace)
+        files[f"{name}.json"] = to_json(trace)
     for name, text in files.items():
         try:
             (out / name).write_text(text, encoding="utf-8")

@@ -36,9 +36,11 @@ def token_progress(loops: list[str], total: int) -> Iterator[Callable[[str, Outp
 def named_progress(total: int) -> Iterator[Callable[[str], None]]:
     """One bar that names what is being worked on, each name a step; gone when done."""
     columns = (BarColumn(), TextColumn("{task.completed} of {task.total}  {task.description}"))
+    console = Console(stderr=True)
     with Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as progress:
+        *columns, TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
         bar = progress.add_task("", total=total)
 
         def hear(name: str) -> None:

@@ -18,6 +18,7 @@ COLUMNS = (
     "loop", "steps", "tokens", "makespan\n(ms)", "device\nbusy", "host\nhidden", "wasted\nrows",
     "speed-up", "of\nideal",
 )  # fmt: skip
+MOST_REASONS = 3  # of more loops than these, only the fastest gets a sentence
 JSON_FIELDS = (
     "loop", "steps", "tokens", "makespan_ns", "device_busy_ns", "host_busy_ns", "host_hidden_ns",
     "bubble_ns", "wasted_rows",
@@ -34,6 +35,8 @@ def print_report(console: Console, comparison: Comparison) -> None:
     console.print(table)
     serial, rest = comparison.reports[0], comparison.reports[1:]
     console.print(f"[bold]{verdict(comparison)}[/bold]", highlight=False)
+    if len(rest) > MOST_REASONS:  # the table says it for the others
+        rest = (min(rest, key=lambda report: report.makespan_ns),)
     for report in rest if serial.tokens else ():
         console.print(reason(comparison, serial, report), highlight=False)
 
@@ -60,10 +63,11 @@ def verdict(comparison: Comparison) -> str:
         return "No request gave a token, so there is nothing to compare."
     if not comparison.identical:
         return "Not identical. " + ". ".join(map(str, comparison.differences)) + "."
-    others = ", ".join(run.loop for run in comparison.runs[1:])
+    others = [run.loop for run in comparison.runs[1:]]
     if not others:
         return "Only serial ran, so there is nothing to compare."
-    return f"Identical: {others} gave every request the same tokens as serial."
+    names = ", ".join(others) if len(others) <= MOST_REASONS else f"all {len(others)} loops"
+    return f"Identical: {names} gave every request the same tokens as serial."
 
 
 def reason(comparison: Comparison, serial: OverlapReport, report: OverlapReport) -> str:

@@ -32,7 +32,9 @@ def run_run(
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    [loop] = choose_loops(asked, workload.device, scheduler.disable_overlap_schedule)
+    loop, *more = choose_loops(asked, workload.device, scheduler.disable_overlap_schedule)
+    if more:
+        raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")
     device = open_device(workload.device)
     model = workload.open_model()
     requests = workload.make_requests(model)

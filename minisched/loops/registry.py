@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ..relay.registry import check_relay
 from .mlx_async import mlx_async
 from .overlap import overlap
 from .serial import serial
@@ -24,11 +27,16 @@ LOOPS: dict[str, LoopSpec] = {
 
 
 def find_loop(name: str) -> LoopSpec:
-    """The loop of that name.
+    """The loop of that name; ``overlap:pool`` is the loop ``overlap`` with the relay ``pool``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or the relay does not fit it.
     """
-    if name not in LOOPS:
-        raise ValueError(f"unknown loop {name!r}; the loops are {', '.join(LOOPS)}.")
-    return LOOPS[name]
+    loop, colon, relay = name.partition(":")
+    if loop not in LOOPS:
+        raise ValueError(f"unknown loop {loop!r}; the loops are {', '.join(LOOPS)}.")
+    spec = LOOPS[loop]
+    if colon:
+        check_relay(loop, spec.relays, relay)
+        spec = replace(spec, relays=(relay,))
+    return spec

@@ -54,6 +54,16 @@ def make_relay(
         ValueError: it does not fit, or there is none of that name; the sentence says why.
     """
     name = name or fitting[0]
+    check_relay(loop, fitting, name)
+    return RELAYS[name].make(device, shape)
+
+
+def check_relay(loop: str, fitting: tuple[str, ...], name: str) -> None:
+    """Whether a relay fits a loop.
+
+    Raises:
+        ValueError: it does not, or there is none of that name; the sentence says why.
+    """
     if name not in RELAYS:
         raise ValueError(f"unknown relay {name!r}; the relays are {', '.join(RELAYS)}.")
     if name not in fitting:
@@ -61,4 +71,3 @@ def make_relay(
             f"relay {name!r} does not fit loop {loop!r}: it needs {RELAYS[name].needs}; "
             f"this loop takes {', '.join(fitting)}."
         )
-    return RELAYS[name].make(device, shape)

@@ -37,32 +37,37 @@ class LengthWorker(Worker):
         """Host: there is nothing to ship."""
         return NOTHING
 
-    def launch(
+    def launch_forward(
         self,
         batch: ScheduleBatch,
         inputs: ForwardBatch,
         previous: Pending | None = None,
         launched_by: int = 0,
-        delay_sample: bool = False,
     ) -> Pending:
-        """Host: queue forward, sample and copy, and return at once; sampling is never delayed."""
-        recorder = self.device.recorder
-        label = NO_LABEL
-        if recorder.is_on:
-            label = Label(batch.step, batch.mode.value, batch.rids)
+        """Host: queue a forward pass that only takes time."""
         forward = self.forward_stream.launch(
-            do_nothing, name="forward", cost=self._forward_cost(batch), label=label
+            do_nothing, name="forward", cost=self._forward_cost(batch), label=self._label(batch)
         )
-        tokens = self.forward_stream.launch(
+        self.device.recorder.edge("launch", launched_by, forward.slice_id)
+        return Pending(batch, forward)
+
+    def launch_sample(self, pending: Pending, inputs: ForwardBatch) -> None:
+        """Host: queue sampling and the copy to the host."""
+        batch, label = pending.batch, self._label(pending.batch)
+        pending.delay_sample_func = None
+        pending.tokens = tokens = self.forward_stream.launch(
             self._sample_rows, batch, name="sample", cost=self.cost.sample, label=label
         )
         self.copy_stream.wait(tokens)
-        copy = self.copy_stream.launch(
+        pending.copy = copy = self.copy_stream.launch(
             bring_over, tokens, name="copy", cost=self.cost.copy, label=label
         )
-        recorder.edge("launch", launched_by, forward.slice_id)
-        recorder.edge("copy", tokens.slice_id, copy.slice_id)
-        return Pending(batch, forward, tokens, copy)
+        self.device.recorder.edge("copy", tokens.slice_id, copy.slice_id)
+
+    def _label(self, batch: ScheduleBatch) -> Label:
+        if not self.device.recorder.is_on:
+            return NO_LABEL
+        return Label(batch.step, batch.mode.value, batch.rids)
 
     def _forward_cost(self, batch: ScheduleBatch) -> int:
         lengths = [(row.start, len(row.ids)) for row in batch.rows]
