@@ -38,6 +38,8 @@ class Lease:
     num_chunks: int = 0  # steps that computed a part of its prompt
     retired: list[tuple[int, list[int]]] = field(default_factory=list)  # pages, after which step
     is_released: bool = False  # nobody may read or write its row and pages any more
+    future_slot: int = 0  # where a ring FutureMap keeps its newest token
+    sampled_by: int = 0  # slice id of the op that sampled its newest token
 
 
 @dataclass(eq=False)

@@ -61,7 +61,6 @@ class FutureMapRing(FutureMap):
         super().__init__(device, 5 * max_running_requests + 1)
         self.future_ct = 0
         self.future_limit = 3 * max_running_requests
-        self.slot_of: dict[str, int] = {}  # the future slot of each request's newest token
 
     def alloc_future_indices(self, num_reqs: int) -> range:
         """Future slots for a batch: ``num_reqs`` in a row, never 0."""
@@ -74,12 +73,13 @@ class FutureMapRing(FutureMap):
     ) -> tuple[list[int], list[int]]:
         """Unknown ids become minus their future slot; every row gets a new slot."""
         ids = [
-            -self.slot_of[row.req.rid] if token is None else token
+            -row.lease.future_slot if token is None else token
             for row in batch.rows
             for token in row.ids
         ]
         indices = list(self.alloc_future_indices(len(batch.rows)))
-        self.slot_of.update(zip(batch.rids, indices, strict=True))
+        for lease, index in zip(batch.leases, indices, strict=True):
+            lease.future_slot = index
         self.recorder.counter("future slots", self.future_ct)
         self.record(batch, ids, indices)
         return ids, indices

@@ -77,7 +77,6 @@ class Worker:
         ]  # fmt: skip
         self.forward_stream = device.stream("forward")
         self.copy_stream = device.stream("copy")
-        self.sampled_by: dict[str, int] = {}  # request id -> slice id of its newest sample op
 
     def prepare(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
         """Host: number the unknown tokens, lay the batch out flat, ship it."""
@@ -138,7 +137,8 @@ class Worker:
         )  # fmt: skip
         self.device.recorder.edge("copy", tokens.slice_id, copy.slice_id)
         self.device.flush(tokens, copy)
-        self.sampled_by.update((rid, tokens.slice_id) for rid in batch.rids)
+        for lease in batch.leases:
+            lease.sampled_by = tokens.slice_id
 
     def _forward(self, inputs: ForwardBatch, previous: Array | None) -> Array:
         """Device: logits [num_reqs, vocab]."""
@@ -158,4 +158,4 @@ class Worker:
         """Record which sample ops this step takes its tokens from without the host."""
         for row in batch.rows:
             if None in row.ids:
-                self.device.recorder.edge("token", self.sampled_by[row.req.rid], forward.slice_id)
+                self.device.recorder.edge("token", row.lease.sampled_by, forward.slice_id)

@@ -1,0 +1,41 @@
+"""The README's tables of loops and relays, from the registries, so that they cannot be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..loops.registry import LOOPS
+from ..relay.registry import RELAYS
+
+
+def loops_table() -> str:
+    """Markdown: each loop with its source, its depth, its relays (the default first), devices."""
+    head = ("loop", "follows", "steps in flight", "past a length", "relays", "devices")
+    rows = (
+        (f"`{name}`", spec.source, str(spec.depth), str(spec.overrun),
+         ", ".join(spec.relays), "all" if len(spec.devices) > 3 else ", ".join(spec.devices))
+        for name, spec in LOOPS.items()
+    )  # fmt: skip
+    return table(head, rows)
+
+
+def relays_table() -> str:
+    """Markdown: which loop may use which relay, and what the others lack."""
+    head = ("relay", "needs", "loops that take it")
+    rows = (
+        (f"`{name}`", spec.needs, ", ".join(loops_with(name)) or "none")
+        for name, spec in RELAYS.items()
+    )
+    return table(head, rows)
+
+
+def loops_with(relay: str) -> Iterator[str]:
+    """The loops that a relay fits."""
+    return (name for name, spec in LOOPS.items() if relay in spec.relays)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
