@@ -11,8 +11,13 @@ TOPICS = {  # topic -> the folder of its code
     "mixed_chunk": "policy",
     "unified": "policy",
     "future_map": "relay",
+    "token_pool": "relay",
+    "lazy_chain": "relay",
     "serial": "loops",
     "overlap": "loops",
+    "overlap_thread": "loops",
+    "mini_normal": "loops",
+    "mini_overlap": "loops",
     "mlx_async": "loops",
 }
 

@@ -16,12 +16,13 @@ from xml.etree import ElementTree
 
 from minisched.export.layout import make_view
 from minisched.export.palette import OTHER, PAINTS
-from minisched.export.svg import LEFT, RIGHT, WIDTH
-from minisched.trace import Trace
+from minisched.export.puml_style import BUBBLE
+from minisched.export.svg import RIGHT, WIDTH, left_of
+from minisched.trace import Slice, Trace
 
 SVG = "{http://www.w3.org/2000/svg}"
-FILLS = {paint.fill: name for name, paint in PAINTS.items()}
-assert len({*FILLS, OTHER.fill}) == len(PAINTS) + 1, "a colour must tell the phase"
+FILLS = {paint.fill: name for name, paint in [*PAINTS.items(), ("other", OTHER)]}
+assert len({*FILLS, BUBBLE.fill}) == len(PAINTS) + 2, "a colour must tell the phase"
 
 
 @dataclass
@@ -43,12 +44,9 @@ def truth(trace: Trace) -> Shown:
     """What a picture of the whole run must show; boxes of length zero cannot be seen."""
     slices = {item.id: item for item in trace.slices}
     assert len(slices) == len(trace.slices)
-    lanes = {
-        item.id: HOST_LANES[item.name] if item.lane == "host" else item.lane
-        for item in trace.slices
-    }
+    lanes = {item.id: lane_key(item) for item in trace.slices}
     boxes = Counter(
-        (lanes[item.id], item.name, item.start, item.end)
+        (lanes[item.id], phase(item.name), item.start, item.end)
         for item in trace.slices
         if item.end > item.start
     )
@@ -58,13 +56,30 @@ def truth(trace: Trace) -> Shown:
     return Shown(boxes, arrows, trace.end)
 
 
+def lane_key(item: Slice) -> str:
+    """The one word by which a picture knows the lane of a slice."""
+    if item.lane == "host":
+        return HOST_LANES.get(item.name, "scheduler")
+    word = item.lane.replace(" ", "_")
+    if item.lane.endswith(("host", "thread")):
+        return f"thread_{word}"
+    return word if word in ("forward", "copy") else f"stream_{word}"
+
+
+def phase(name: str) -> str:
+    """How a picture's colours name a phase: those without one of their own share one."""
+    return name if name in PAINTS else "other"
+
+
 def read_chrome(text: str) -> Shown:
     """Chrome Trace Event JSON: slices, and flows by the ids of the slices they connect."""
     events = json.loads(text)["traceEvents"]
     lanes = chrome_lanes(events)
     slices = {event["args"]["id"]: event for event in events if event["ph"] == "X"}
     boxes = Counter(
-        (lanes[e["tid"]], e["cat"], ns(e["ts"]), chrome_end(e)) for e in slices.values() if e["dur"]
+        (lanes[e["tid"]], phase(e["cat"]), ns(e["ts"]), chrome_end(e))
+        for e in slices.values()
+        if e["dur"]
     )
     starts, ends = (
         {event["id"]: event for event in events if event["ph"] == phase} for phase in "sf"
@@ -86,9 +101,17 @@ def chrome_end(event: dict[str, Any]) -> int:
 
 def chrome_lanes(events: list[dict[str, Any]]) -> dict[int, str]:
     """Lane keys by thread id."""
-    keys = {"Scheduler": "scheduler", "Process": "process"}
-    keys |= {"Forward stream": "forward", "Copy stream": "copy"}
-    return {e["tid"]: keys[e["args"]["name"]] for e in events if e["name"] == "thread_name"}
+    titles = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    sides = {e["tid"]: e["pid"] for e in events if e["name"] == "thread_name"}
+    return {tid: key_of_title(title, sides[tid] == 1) for tid, title in titles.items()}
+
+
+def key_of_title(title: str, is_host: bool) -> str:
+    """A lane's key, from the name that the reader sees."""
+    usual = {"Scheduler": "scheduler", "Process": "process"}
+    usual |= {"Forward stream": "forward", "Copy stream": "copy"}
+    word = title.lower().removesuffix(" stream").replace(" ", "_")
+    return usual.get(title) or f"{'thread' if is_host else 'stream'}_{word}"
 
 
 def ns(microseconds: float) -> int:
@@ -100,7 +123,8 @@ def read_svg(text: str, trace: Trace) -> Shown:
     """The SVG of one whole run: from where its shapes lie, to within half a tenth of a pixel."""
     root = ElementTree.fromstring(text)
     view = make_view(trace)
-    scale = (WIDTH - LEFT - RIGHT) / max(1, view.duration)
+    left = left_of([view])
+    scale = (WIDTH - left - RIGHT) / max(1, view.duration)
     rects = list(root.iter(f"{SVG}rect"))
     tops = [float(rect.attrib["y"]) + 3 for rect in rects if rect.get("class") == "lane"]
     by_id = {str(box.slice.id): box for box in view.boxes}
@@ -112,7 +136,7 @@ def read_svg(text: str, trace: Trace) -> Shown:
             by_id[found].slice,
             (float(rect.attrib[k]) for k in ("x", "y", "width")),
         )
-        assert abs(x - LEFT - item.start * scale) < 0.051
+        assert abs(x - left - item.start * scale) < 0.051
         assert abs(width - max(1, item.duration * scale)) < 0.051  # at least a pixel, to be seen
         lane = view.lanes[tops.index(y)].key
         boxes[lane, rect.attrib["class"].split()[-1], item.start, item.end] += 1
@@ -125,8 +149,8 @@ def read_svg(text: str, trace: Trace) -> Shown:
         src, dst = by_id[path.attrib["data-src"]], by_id[path.attrib["data-dst"]]
         points = [float(number) for number in re.findall(r"-?[\d.]+", path.attrib["d"])]
         if "L" in path.attrib["d"]:  # not a bow within a lane
-            assert abs(points[0] - LEFT - src.slice.end * scale) < 0.051
-            assert abs(points[2] - LEFT - dst.slice.start * scale) < 0.051
+            assert abs(points[0] - left - src.slice.end * scale) < 0.051
+            assert abs(points[2] - left - dst.slice.start * scale) < 0.051
         rows = [max(i for i, top in enumerate(tops) if top - 2 <= y) for y in points[1::2]]
         lanes = view.lanes[rows[0]].key, view.lanes[rows[-1]].key
         arrows[lanes[0], src.slice.end, lanes[1], dst.slice.start] += 1
@@ -141,9 +165,9 @@ def read_html(text: str) -> Shown:
     run, names = data["runs"][0], data["names"]
     lane_of = {one[0]: lane["key"] for lane in run["lanes"] for one in lane["slices"]}
     boxes = Counter(
-        (lane["key"], names[phase], start, end)
+        (lane["key"], phase(names[number]), start, end)
         for lane in run["lanes"]
-        for _, phase, start, end, *_ in lane["slices"]
+        for _, number, start, end, *_ in lane["slices"]
         if end > start
     )
     arrows = Counter(
@@ -172,7 +196,7 @@ def read_timing(text: str) -> Shown:
             lane, fill = found[1], found[2]
             if lane in open_boxes:
                 boxes[(lane, *open_boxes.pop(lane), now)] += 1
-            if fill:
+            if fill and fill != BUBBLE.fill:  # an idle device is no slice
                 open_boxes[lane] = (FILLS[fill], now)
         elif found := re.fullmatch(r"(\w+)@([\d.]+) -\[#\w+\]> (\w+)@([\d.]+)", line):
             arrows[found[1], time(found[2]), found[3], time(found[4])] += 1

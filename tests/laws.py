@@ -24,10 +24,16 @@ LoopOptions = tuple[str, str, dict[str, Any]]  # loop, relay, what the loop is c
 
 VARIANTS: list[LoopOptions] = [
     ("overlap", "ring", {"disable_consecutive_prefill_overlap": True}),
+    ("overlap", "ring", {"delay_sample": True}),
+    ("overlap_thread", "ring", {"delay_sample": True}),
+    ("overlap_thread", "pool", {"wait_launch_done": False}),
     ("mlx_async", "chain", {"clear_cache_every": 3}),
 ]
+ONE_ENGINE = [name for name in LOOPS if name not in ("pd", "mixed")]
+"""Not ``pd``, whose two engines tests/test_pd.py drives; ``mixed`` is ``overlap`` with a policy."""
+
 LOOP_OPTIONS: list[LoopOptions] = [
-    *((loop, relay, {}) for loop, spec in LOOPS.items() for relay in spec.relays),
+    *((loop, relay, {}) for loop in ONE_ENGINE for relay in LOOPS[loop].relays),
     *VARIANTS,
 ]
 """Every loop with every relay that fits it, and with options that change its course."""

@@ -17,14 +17,15 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export import native
 from minisched.export.chrome import to_chrome
-from minisched.export.recipes import recipes
-from minisched.export.recipes.loops import TITLES as LOOPS
 from minisched.export.html import to_html
 from minisched.export.layout import make_view
 from minisched.export.puml_sequence import to_sequence
-from minisched.export.puml_timing import to_timing
+from minisched.export.puml_style import BUBBLE
+from minisched.export.puml_timing import Panel, draw_panels, to_timing
+from minisched.export.recipes import recipes
+from minisched.export.recipes.loops import TITLES as LOOPS
 from minisched.export.svg import to_svg
-from minisched.export.text import GLYPHS, MARGIN, to_text
+from minisched.export.text import GLYPHS, OTHER, margin_of, to_text
 from minisched.export.units import exact, ms, tick_step
 from minisched.export.window import forwards, steady_views, view_of_steps, whole_run
 from minisched.models.hash import HashModel
@@ -35,6 +36,7 @@ from .export_readers import (
     chrome_end,
     chrome_lanes,
     ns,
+    phase,
     read_chrome,
     read_html,
     read_sequence,
@@ -141,7 +143,7 @@ def test_text_tells_the_same_story(trace: Trace, columns: int) -> None:
     """A cell shows the phase that took the most of its time, and is blank only if none ran."""
     lines = to_text([trace], whole=True, columns=columns).splitlines()
     assert f"whole run: {ms(trace.end)} ms" in lines[0]
-    cells, longest = columns - MARGIN, max(1, trace.end)
+    cells, longest = columns - margin_of([whole_run(trace)]), max(1, trace.end)
     for lane, line in zip(whole_run(trace).lanes, lines[1:], strict=False):
         assert line.strip().startswith(lane.title)
         drawn = line.partition("│")[2].ljust(cells)
@@ -150,7 +152,9 @@ def test_text_tells_the_same_story(trace: Trace, columns: int) -> None:
             if glyph.isdigit():
                 continue
             start, end = cell * longest // cells, (cell + 1) * longest // cells
-            took = [(min(b.end, end) - max(b.start, start), GLYPHS[b.name]) for b in boxes]
+            took = [
+                (min(b.end, end) - max(b.start, start), GLYPHS.get(b.name, OTHER)) for b in boxes
+            ]
             most = max((time for time, _ in took), default=0)
             best = {name for time, name in took if time == most} if most > 0 else {" ", "╱"}
             assert glyph in best, (lane.key, cell, took)
@@ -187,7 +191,7 @@ def test_a_window_shows_what_touches_it(trace: Trace, data: st.DataObject) -> No
     first, last = sorted(data.draw(st.tuples(st.sampled_from(steps), st.sampled_from(steps))))
     view = view_of_steps(trace, first, last)
     wanted = Counter(
-        (box.lane.key, box.slice.name, *view.clip(box.slice.start, box.slice.end))
+        (box.lane.key, phase(box.slice.name), *view.clip(box.slice.start, box.slice.end))
         for box in view.boxes
         if view.clip(box.slice.start, box.slice.end)[0]
         < view.clip(box.slice.start, box.slice.end)[1]
@@ -247,15 +251,76 @@ def test_other_streams_get_lanes_of_their_own() -> None:
     slices = (
         Slice(1, "host", "launch", 0, 5, 1),
         Slice(2, "forward", "forward", 5, 9, 1),
-        Slice(3, "stage 1", "gather", 9, 12, 1),
+        Slice(3, "detokenize", "gather", 9, 12, 1),
     )
     edges = (Edge(1, 2, "launch"), Edge(2, 3, "hand over"))
     trace = Trace("stages", "sim", "hash", "virtual", slices, edges, (), ())
-    assert [lane.title for lane in make_view(trace).lanes][4:] == ["stage 1 stream (device)"]
+    lanes = make_view(trace).lanes
+    assert [lane.title for lane in lanes][4:] == ["Detokenize stream (device)"]
     assert 'class="thin other"' in to_svg([trace]) or 'class="box other"' in to_svg([trace])
-    assert "stage 1 stream (device)" in to_timing(trace)
+    assert "Detokenize stream (device)" in to_timing(trace)
     assert "▚" in to_text([trace])
-    assert "stage 1 stream" in to_chrome(trace)
+    assert "Detokenize stream" in to_chrome(trace)
+
+
+LANES = (
+    ["host", "worker thread", "forward", "copy"],
+    ["host", "stage 0", "stage 1", "copy"],
+    ["prefill host", "prefill forward", "kv transfer", "decode host", "decode forward", "copy"],
+)
+
+
+@st.composite
+def odd_traces(draw: st.DrawFn) -> Trace:
+    """Slices and edges on the lanes of any design, with phases that no loop has had yet."""
+    clocks = dict.fromkeys(draw(st.sampled_from(LANES)), 0)
+    slices: list[Slice] = []
+    names = st.sampled_from(["forward", "launch", "wait", "fill", "transfer"])
+    for at in range(1, draw(st.integers(1, 12)) + 1):
+        lane = draw(st.sampled_from(sorted(clocks)))
+        start = clocks[lane] + draw(times)
+        clocks[lane] = end = start + draw(times) + 1
+        slices.append(Slice(at, lane, draw(names), start, end, draw(st.integers(0, 3))))
+    pairs = [(a.id, b.id) for a in slices for b in slices if a is not b and a.end <= b.start]
+    chosen = draw(st.lists(st.sampled_from(pairs), max_size=4, unique=True)) if pairs else []
+    edges = sorted(Edge(src, dst, "token") for src, dst in chosen)
+    ordered = sorted(slices, key=lambda item: (item.start, item.end, item.id))
+    return Trace("odd", "sim", "hash", "virtual", tuple(ordered), tuple(edges), (), ())
+
+
+@law
+@given(odd_traces())
+def test_several_hosts_threads_stages_and_devices_tell_the_same_story(trace: Trace) -> None:
+    assert read_chrome(to_chrome(trace)) == truth(trace)
+    assert read_svg(to_svg([trace], whole=True), trace) == truth(trace)
+    assert read_html(to_html([trace])) == truth(trace)
+    assert native.from_json(native.to_json(trace)) == trace
+    assert read_timing(to_timing_of_all(trace)) == truth(trace)
+    lines = to_text([trace], whole=True).splitlines()
+    assert [line.partition("│")[0].strip() for line in lines if "│" in line] == [
+        lane.title for lane in make_view(trace).lanes
+    ]
+
+
+def to_timing_of_all(trace: Trace) -> str:
+    """The whole run, however its steps are numbered."""
+    return draw_panels([Panel(make_view(trace))], trace.loop)
+
+
+def test_each_device_idles_on_its_own_lane() -> None:
+    slices = (
+        Slice(1, "stage 0", "forward", 0, 4, 1),
+        Slice(2, "stage 1", "forward", 4, 6, 1),
+        Slice(3, "stage 0", "forward", 4, 8, 2),
+        Slice(4, "stage 1", "forward", 8, 10, 2),
+    )
+    trace = Trace("stages", "sim", "hash", "virtual", slices, (), (), ())
+    (bubble,) = make_view(trace).bubbles
+    assert (bubble.lane.name, bubble.start, bubble.end) == ("Stage 1", 6, 8)
+    assert to_svg([trace]).count('class="bubble"') == 2  # one on its lane, one in the legend
+    assert to_timing(trace).count(BUBBLE.fill) == 2
+    drawn = [line.strip() for line in to_text([trace]).splitlines()]
+    assert [line.partition(" (")[0] for line in drawn if "│" in line and "╱" in line] == ["Stage 1"]
 
 
 def test_an_op_that_starts_inside_its_launch_points_forward() -> None:

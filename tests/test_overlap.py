@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import ForwardMode, Request, SamplingParams
+import minisched.loops.overlap as overlap_module
+from minisched.checks.overlap import step_intervals
+from minisched.core import ForwardMode, NoBatch, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
+from minisched.loops.overlap_rules import is_disable_overlap_for_batch
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 
-from .laws import play
+from .laws import check_all, play
 from .workloads import VOCAB, Workload, workloads
+
+LOOPS = [("overlap", "ring"), ("overlap", "pool"), ("overlap_pool_indexed", "pool")]
 
 
 def wasted_by(device: SimDevice) -> Counter[str]:
@@ -27,15 +33,20 @@ def wasted_by(device: SimDevice) -> Counter[str]:
     return Counter(str(mark.attrs["rid"]) for mark in marks if mark.name == "wasted row")
 
 
-@pytest.mark.parametrize(("loop", "relay"), [("overlap", "ring"), ("overlap", "pool")])
-@given(workload=workloads(max_requests=1, with_aborts=False))
-@settings(max_examples=100, deadline=None)
-def test_one_row_is_wasted_for_an_end_that_nobody_foresaw(
-    loop: str, relay: str, workload: Workload
-) -> None:
+def check_one_row_is_wasted(loop: str, relay: str, workload: Workload) -> None:
+    """One request: whatever ends it, it is launched once more."""
     device = SimDevice()
     play(workload, loop, relay, {}, device, HashModel(VOCAB, eos_ids=workload.eos_ids))
     assert wasted_by(device) == {"r0": 1}
+
+
+@pytest.mark.parametrize(("loop", "relay"), LOOPS)
+@given(workload=workloads(max_requests=1, with_aborts=False))
+@settings(max_examples=60, deadline=None)
+def test_one_row_is_wasted_for_an_end_that_nobody_foresaw(
+    loop: str, relay: str, workload: Workload
+) -> None:
+    check_one_row_is_wasted(loop, relay, workload)
 
 
 @given(workload=workloads(with_aborts=False))
@@ -52,6 +63,122 @@ def test_a_foreseen_length_wastes_nothing(workload: Workload) -> None:
     for req in workload.requests:
         reached_its_length = len(req.output_ids) == req.params.max_new_tokens
         assert wasted[req.rid] == 0 if reached_its_length else wasted[req.rid] <= 1
+
+
+# -- what keeps a batch from overlapping -----------------------------------------------------------
+
+BATCHES = {
+    "none": NoBatch.WAIT,
+    "extend": ScheduleBatch(1, ForwardMode.EXTEND, 1),
+    "decode": ScheduleBatch(1, ForwardMode.DECODE, 0),
+    "mixed": ScheduleBatch(1, ForwardMode.MIXED, 1),
+}
+kinds = st.sampled_from(sorted(BATCHES))
+
+
+@given(kinds, kinds, st.integers(0, 2), st.booleans(), st.booleans(), st.booleans())
+@settings(max_examples=300)
+def test_overlap_is_disabled_for_two_reasons_and_no_other(
+    kind: str, last: str, num_results: int, option: bool, speculates: bool, grammar: bool
+) -> None:
+    disabled = is_disable_overlap_for_batch(
+        BATCHES[kind],
+        BATCHES[last],
+        num_results,
+        disable_consecutive_prefill_overlap=option,
+        is_speculative=speculates,
+        has_grammar=grammar,
+    )
+    prefills = (kind, last, option) == ("extend", "extend", True)
+    blind_draft = (kind, speculates, grammar) == ("decode", True, True)
+    assert disabled == (prefills or (blind_draft and num_results > 0))
+
+
+@given(workload=workloads())
+@settings(max_examples=100, deadline=None)
+def test_a_loop_that_must_know_the_last_token_before_a_decode_has_one_in_flight(
+    workload: Workload,
+) -> None:
+    """The second condition in the loop: laws hold, and no decode row is wasted on it."""
+    device = SimDevice()
+
+    def always(*args: Any, **options: Any) -> bool:
+        return is_disable_overlap_for_batch(
+            *args, **{**options, "is_speculative": True, "has_grammar": True}
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap_module, "is_disable_overlap_for_batch", always)
+        model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+        check_all(workload, *play(workload, "overlap", "ring", {}, device, model, COST))
+    trace = device.recorder.trace("", "", "", "virtual")
+    processed = {item.step: item.end for item in trace.on("host") if item.name == "process"}
+    for item in trace.on("host"):
+        if item.name == "launch" and item.mode == ForwardMode.DECODE.value and item.step > 1:
+            assert processed[item.step - 1] <= item.start
+
+
+# -- sampling that waits for the result before it --------------------------------------------------
+
+COST = CostModel(
+    {"schedule": 5, "launch": 3, "launch sample": 4, "mask": 6, "process": 5},
+    forward_base=20,
+    sample=2,
+    copy=1,
+)
+
+
+@given(
+    workload=workloads(with_aborts=False),
+    relay=st.sampled_from(["ring", "pool", "token_pool"]),
+)
+@settings(max_examples=100, deadline=None)
+def test_delayed_sampling_follows_the_result_before_it_and_the_forward_pass_does_not(
+    workload: Workload, relay: str
+) -> None:
+    device = SimDevice()
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    options = {"delay_sample": True}
+    check_all(workload, *play(workload, "overlap", relay, options, device, model, COST))
+    trace = device.recorder.trace("", "", "", "virtual")
+    host = {(item.name, item.step): item for item in trace.on("host")}
+    masks = {item.step: item for item in trace.on("host") if item.name == "mask"}
+    launches = {item.step: item for item in reversed(trace.on("host")) if item.name == "launch"}
+    samples = {item.step: item for item in trace.on("forward") if item.name == "sample"}
+    assert masks.keys() == launches.keys() == samples.keys() != set()
+    for step, mask in masks.items():
+        assert launches[step].end <= mask.start < samples[step].start
+        before = host.get(("process", step - 1))
+        assert before is None or before.end <= mask.start
+
+
+@given(
+    part=st.fixed_dictionaries(
+        {
+            name: st.integers(0, 60).map(lambda half: 2 * half)
+            for name in ("schedule", "prepare", "launch", "process", "output", "mask",
+                         "launch sample", "forward", "sample", "copy")
+        }
+    ),
+    delay=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_delayed_sampling_costs_a_chain_through_every_step(
+    part: dict[str, int], delay: bool
+) -> None:
+    """Copy, process, mask, launch and sample follow one another: no step can be shorter."""
+    forward, e, c = part["forward"] + 2, part["sample"], part["copy"]
+    known = part["process"] + part["output"]
+    h, d = known + part["schedule"] + part["prepare"] + part["launch"], forward + e
+    late = part["mask"] + part["launch sample"] if delay else 0
+    chain = c + known + late + e if delay else 0
+    law = max(2 * d, 2 * c, 2 * (h + late), d + c + h + late, 2 * chain)
+    cost = CostModel(part, forward_base=forward, sample=e, copy=c)
+    request = Request("r", [1, 2, 3], SamplingParams(max_new_tokens=48, ignore_eos=True))
+    run = run_loop("overlap", SimDevice(), HashModel(VOCAB), [request], cost=cost,
+                   delay_sample=delay)  # fmt: skip
+    intervals = step_intervals(run.trace)[12:40]
+    assert {sum(pair) for pair in pairwise(intervals)} == {law}
 
 
 @given(chunks=st.integers(2, 6), rule=st.booleans())

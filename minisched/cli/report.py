@@ -27,7 +27,7 @@ JSON_FIELDS = (
 
 def print_report(console: Console, comparison: Comparison) -> None:
     """The table, the verdict and the reason."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "loop" else "right", no_wrap=True)
     for report in comparison.reports:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..memory.eviction import POLICIES as EVICTION_POLICIES
+from ..memory.free_rule import RULES as FREE_RULES
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.presets import find_preset
@@ -71,6 +72,14 @@ class SchedulerOptions:
     radix_eviction_policy: Annotated[
         str | None,
         option(f"Which prefix is evicted first: {', '.join(EVICTION_POLICIES)}.", default="lru"),
+    ] = None
+    free_rule: Annotated[
+        str | None,
+        option(
+            f"When a finished request's memory goes back: {', '.join(FREE_RULES)}. Only the first "
+            "is right with any loop and relay.",
+            default="lease",
+        ),
     ] = None
     disable_overlap_schedule: Annotated[
         bool, option("Run the serial loop and no other.", "--disable-overlap-schedule")

@@ -37,6 +37,7 @@ class Lease:
     last_step: int = 0  # the last step launched that names it
     num_chunks: int = 0  # steps that computed a part of its prompt
     retired: list[tuple[int, list[int]]] = field(default_factory=list)  # pages, after which step
+    num_transfers: int = 0  # copies of its KV to or from another device that are not over
     is_released: bool = False  # nobody may read or write its row and pages any more
     future_slot: int = 0  # where a ring FutureMap keeps its newest token
     sampled_by: int = 0  # slice id of the op that sampled its newest token
@@ -69,6 +70,8 @@ class Request:
     max_device_len: int = field(init=False)
     known_len: int = field(init=False)  # tokens whose value the host knows
     stop_ids: frozenset[int] = frozenset()  # tokens that end it: its own, and the model's
+    num_in_flight_tokens: int = 0  # positions of launched steps (scheduler/stale_outputs.py)
+    num_stale_output_tokens: int = 0  # those of them launched before it lost its lease
 
     def __post_init__(self) -> None:
         self.device_len = self.known_len = len(self.prompt)
@@ -116,6 +119,11 @@ class Request:
         self.output_ids.append(token)
         self.known_len += 1
 
+    def append_stale(self, token: int) -> None:
+        """Learn a token of a lease that is gone; a placeholder for it is gone as well."""
+        self.append_host(token)
+        self.device_len += 1
+
     def start(self, lease: Lease) -> None:
         """Begin under a new lease, after the prefix that it found in the cache."""
         self.lease = lease
@@ -126,6 +134,7 @@ class Request:
         self.lease = None
         self.computed_len = 0
         self.device_len = self.known_len
+        self.num_stale_output_tokens = self.num_in_flight_tokens  # with what was stale already
         self.retractions += 1
 
 

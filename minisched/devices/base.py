@@ -140,6 +140,10 @@ class Device(Protocol):
         """Give cached buffers back to the system, where the library keeps any."""
         ...
 
+    def count_memory(self) -> None:
+        """Record what is in use and what the library keeps for later, where it says so (MLX)."""
+        ...
+
     def idle_until(self, time: int) -> None:
         """Let the host sleep until ``time``."""
         ...

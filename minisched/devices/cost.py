@@ -22,6 +22,7 @@ class CostModel:
     forward_per_token: int = 0
     sample: int = 0
     copy: int = 0
+    recv: int = 0  # the hidden states of a step, from a pipeline stage to the next one
 
     def forward(self, num_tokens: int) -> int:
         """The cost of a forward pass over ``num_tokens`` positions."""
@@ -34,8 +35,11 @@ SIM_COST = CostModel(
         "receive": 300 * MICROSECOND,
         "schedule": 2200 * MICROSECOND,
         "prepare": 1000 * MICROSECOND,
+        "advance step": 200 * MICROSECOND,  # the same rows, one position on
         "launch": 500 * MICROSECOND,
         "launch eager": 3000 * MICROSECOND,  # op by op, where no captured graph is large enough
+        "fill": 300 * MICROSECOND,  # tokens from the host into inputs that are laid out already
+        "postprocess": 700 * MICROSECOND,  # where a second layer keeps a book of its own
         "process": 2200 * MICROSECOND,
         "output": 800 * MICROSECOND,
     },
@@ -43,5 +47,6 @@ SIM_COST = CostModel(
     forward_per_token=50 * MICROSECOND,
     sample=1 * MILLISECOND,
     copy=500 * MICROSECOND,
+    recv=200 * MICROSECOND,
 )
 NO_COST = CostModel()

@@ -106,12 +106,28 @@ class MlxDevice(WallClock):
     def flush(self, *ops: MlxOp) -> None:
         """Hand over everything launched since the last flush, and the memory it changed."""
         step, self.launched = self.launched, []
-        self._runner.submit(step, [memory.astype(INTEGER) for memory in self.arrays])
+        self._runner.submit(step, self._cache_state_arrays())
+
+    def _cache_state_arrays(self) -> list[mx.array]:
+        """What steps write in place, to be evaluated with their tokens: page table, KV, outputs.
+
+        SGLang ``hardware_backend/mlx/model_runner.py:_cache_state_arrays``. The handles are new
+        ones, so that the host may go on writing while a step is being evaluated.
+        """
+        return [memory.astype(memory.dtype) for memory in self.arrays]
 
     def clear_cache(self) -> None:
         """Give MLX's cached buffers back to the system, and mark the moment."""
         mx.clear_cache()
         self.recorder.mark("clear cache")
+
+    def count_memory(self) -> None:
+        """Record two counters, in bytes: ``active memory`` and ``cache memory``.
+
+        Both are the process's, not the device's: whatever else uses MLX is in them.
+        """
+        self.recorder.counter("active memory", mx.get_active_memory())
+        self.recorder.counter("cache memory", mx.get_cache_memory())
 
     def close(self) -> None:
         """Finish what was handed over, drop the rest, and end both threads; once is enough."""

@@ -83,6 +83,9 @@ class SimDevice:
         """Nothing is cached; the moment is marked."""
         self.recorder.mark("clear cache")
 
+    def count_memory(self) -> None:
+        """Nothing is cached, so there is nothing to count."""
+
     def idle_until(self, time: int) -> None:
         """Run everything that happens up to ``time``, and move the clock there."""
         while self._heap and self._heap[0][0] <= time:
@@ -104,6 +107,11 @@ class SimDevice:
     def close(self) -> None:
         """Drop what is queued."""
         self._heap.clear()
+
+    @property
+    def next_event(self) -> int | None:
+        """When something starts or ends next, or None."""
+        return self._heap[0][0] if self._heap else None
 
     @property
     def is_idle(self) -> bool:

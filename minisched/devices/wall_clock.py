@@ -44,6 +44,9 @@ class WallClock:
         """Sleep until ``time_ns``."""
         time.sleep(max(0, time_ns - self.now()) / 1e9)
 
+    def count_memory(self) -> None:
+        """Nothing, unless the device's library says what it keeps."""
+
     def thread(self, name: str) -> HostThread:
         """The host's thread of that name; it starts with its first use."""
         if name not in self._threads:

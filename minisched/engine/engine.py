@@ -84,12 +84,27 @@ class Engine:
         inputs = self.prepare_batch(batch, previous)
         return self.launch_batch(batch, inputs, previous, delay_sample)
 
+    def advance_step(self, pending: Pending) -> Pending | None:
+        """Run a decode step's rows once more, one position on, without asking the scheduler.
+
+        vLLM V0 ``worker/multi_step_model_runner.py:_advance_step``. None where they have no room.
+        """
+        batch = self.scheduler.repeat(pending.batch)
+        self._scheduled(batch)
+        if batch is None:
+            return None
+        label = self.recording.label(batch)
+        with self.device.host("prepare", self.cost.host.get("advance step", 0), label):
+            inputs = self.worker.prepare(batch, pending)
+        return self.launch_batch(batch, inputs, pending)
+
     def prepare_batch(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
         """Lay a batch out for the device."""
         label = self.recording.label(batch)
         with self.device.host("prepare", self.cost.host.get("prepare", 0), label) as prepare:
             inputs = self.worker.prepare(batch, previous)
-        self.recording.tokens_by_host(batch, prepare)
+        if not self.worker.uploads.gives_every_input:
+            self.recording.tokens_by_host(batch, prepare)
         return inputs
 
     def launch_batch(

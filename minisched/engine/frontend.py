@@ -90,6 +90,12 @@ class Frontend:
         return self._next.arrival_time if self._next is not None else None
 
     @property
+    def next_message(self) -> int | None:
+        """When the next request or timed abort comes, or None."""
+        times = [self.next_arrival, *(time for time, _, _ in self._timed_aborts[:1])]
+        return min((time for time in times if time is not None), default=None)
+
+    @property
     def is_empty(self) -> bool:
         """Whether nobody is to come any more, as far as is known, and nothing was said."""
         return self._next is None and not self._said

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from ..trace import Trace
-from .layout import SCHEDULER, Lane, View
+from .layout import Lane, View
 from .window import whole_run
 
 Event = dict[str, Any]
@@ -22,7 +22,7 @@ def to_chrome(trace: Trace) -> str:
     """A whole run as text, one event a line."""
     view = whole_run(trace)
     tids = {lane: 10 * PIDS[lane.side] + at for at, lane in enumerate(view.lanes, 1)}
-    events = [*_names(view, tids), *_slices(view, tids), *_flows(view, tids), *_rest(trace, tids)]
+    events = [*_names(view, tids), *_slices(view, tids), *_flows(view, tids), *_rest(view, tids)]
     about = {"loop": trace.loop, "device": trace.device, "model": trace.model, "clock": trace.clock}
     lines = ",".join("\n" + json.dumps(event) for event in events)
     return (
@@ -79,22 +79,22 @@ def _flows(view: View, tids: dict[Lane, int]) -> list[Event]:
     return events
 
 
-def _rest(trace: Trace, tids: dict[Lane, int]) -> list[Event]:
-    """Counters and marks."""
+def _rest(view: View, tids: dict[Lane, int]) -> list[Event]:
+    """Counters, and marks on the first host lane."""
     counters = [
         {"ph": "C", "name": c.name, "pid": 1, "ts": _us(c.time), "args": {"value": c.value}}
-        for c in trace.counters
+        for c in view.trace.counters
     ]
     marks = [
         {
             "ph": "i",
             "s": "t",
             "name": mark.name,
-            **_place(SCHEDULER, tids),
+            **_place(view.lanes[0], tids),
             "ts": _us(mark.time),
             "args": mark.attrs,
         }
-        for mark in trace.marks
+        for mark in view.trace.marks
     ]
     return counters + marks
 

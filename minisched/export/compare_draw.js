@@ -21,7 +21,7 @@ function drawRun(canvas, run, view, hovered, colours) {
   pen.beginPath();
   pen.rect(LEFT, 0, scale.right - LEFT, canvas.clientHeight);
   pen.clip();
-  drawBubbles(pen, run, view, scale);
+  run.lanes.forEach((lane, index) => drawBubbles(pen, lane, index * LANE, view, scale));
   run.lanes.forEach((lane, index) => {
     for (let at = firstAfter(lane.slices, view.start); at < lane.slices.length; at++) {
       const slice = lane.slices[at];
@@ -58,11 +58,11 @@ function hatching(pen) {
   return pen.createPattern(tile, "repeat");
 }
 
-function drawBubbles(pen, run, view, scale) {
-  const y = run.lanes.findIndex((lane) => lane.key === "forward") * LANE + (LANE - BOX) / 2;
+function drawBubbles(pen, lane, top, view, scale) {
+  const y = top + (LANE - BOX) / 2;
   const pattern = hatching(pen);
-  for (let at = firstAfter(run.bubbles, view.start); at < run.bubbles.length; at++) {
-    const bubble = run.bubbles[at];
+  for (let at = firstAfter(lane.bubbles, view.start); at < lane.bubbles.length; at++) {
+    const bubble = lane.bubbles[at];
     if (bubble.start > view.end) break;
     const x = scale.x(bubble.start), width = scale.x(bubble.end) - x;
     pen.fillStyle = width > 3 ? pattern : css("bubble");

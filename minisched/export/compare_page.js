@@ -24,13 +24,13 @@ function unpack(packed) {
       byId.set(id, slice);
       return slice;
     }),
+    bubbles: lane.bubbles.map(([start, end]) => ({ start, end })),
   }));
   const edges = packed.edges.map(([src, dst, kind, start, end]) => (
     { src: byId.get(src), dst: byId.get(dst), kind: data.names[kind], start, end }
   ));
-  const bubbles = packed.bubbles.map(([start, end]) => ({ start, end }));
   const marks = packed.marks.map(([time, text]) => ({ time, text }));
-  return { ...packed, lanes, edges, bubbles, marks };
+  return { ...packed, lanes, edges, marks };
 }
 
 // #20-60 shows milliseconds 20 to 60: a link to a place.
@@ -113,9 +113,8 @@ function hover(canvas, run, event) {
   hovered = slice && { run, slice };
   if (marks.length) tell(event, marks.map((mark) => `${mark.text} at ${ms(mark.time)} ms`));
   else if (slice) tell(event, aboutSlice(slice));
-  else if (lane && lane.key === "forward" && at(run.bubbles, time)) {
-    tell(event, aboutBubble(at(run.bubbles, time)));
-  } else tip.hidden = true;
+  else if (lane && at(lane.bubbles, time)) tell(event, aboutBubble(at(lane.bubbles, time)));
+  else tip.hidden = true;
   redraw();
 }
 

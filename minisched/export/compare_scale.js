@@ -2,7 +2,7 @@
 "use strict";
 
 const LANE = 30, BOX = 20; // pixels from lane to lane, and the height of a box
-const LEFT = 168; // room for the names of the lanes
+const LEFT = 196; // room for the names of the lanes
 
 // The page's colours, asked for once: a style is slow to look up.
 const known = new Map();

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
-from ..trace import Trace
 from . import native
+from .pictures import drawings, pictures
 from .puml_batches import to_batches
 from .puml_sequence import to_sequence
 from .puml_timing import to_timing
-from .recipes import recipes, titles
+from .recipes import recipes, titles, trace_of
 from .svg import to_svg
+from .three_way import to_three_way
+from .thread_or_stream import thread_or_stream
 from .views import draw
 
 Files = dict[str, str]  # text by path in the repository
@@ -20,31 +22,46 @@ Files = dict[str, str]  # text by path in the repository
 def makers() -> dict[str, Callable[[], Files]]:
     """What makes the files of each topic and each diagram."""
     return {
+        **{name: partial(picture_file, name) for name in pictures()},
         **{topic: partial(topic_files, topic) for topic in recipes()},
+        **{name: partial(drawing_file, name) for name in drawings()},
         "batches": lambda: {"diagrams/batches.puml": to_batches()},
         "compare": compare_picture,
+        "async_scheduling_three_way_compare": written_comparison,
+        "thread_or_stream": lambda: {"diagrams/thread_or_stream.md": thread_or_stream()},
     }
 
 
-@cache
-def trace_of(topic: str) -> Trace:
-    """The golden run of a topic; several pictures may show it."""
-    return recipes()[topic].run()
-
-
 def topic_files(topic: str) -> Files:
-    """A topic's trace and view; where its run has a title, also its two diagrams."""
+    """A topic's trace and view; its diagram if it has one; where its run has a title, two."""
     trace = trace_of(topic)
     files = {
         f"traces/{topic}.json": native.to_json(trace),
         f"traces/{topic}.svg": draw(topic, trace),
     }
+    if topic in pictures():
+        files |= picture_file(topic)
     if title := titles().get(topic):
         files[f"diagrams/{topic}.puml"] = to_timing(trace, title=title)
         files[f"diagrams/{topic}_sequence.puml"] = to_sequence(trace, title=title)
     return files
 
 
+def picture_file(name: str) -> Files:
+    """A diagram that shows a design, or several."""
+    return {f"diagrams/{name}.puml": pictures()[name]()}
+
+
+def drawing_file(name: str) -> Files:
+    """A drawing of a run that is no topic's view."""
+    return {f"traces/{name}.svg": drawings()[name]()}
+
+
 def compare_picture() -> Files:
     """The README's picture."""
     return {"diagrams/compare.svg": to_svg([trace_of("serial"), trace_of("overlap")])}
+
+
+def written_comparison() -> Files:
+    """The designs side by side, in words and figures."""
+    return {"diagrams/async_scheduling_three_way_compare.md": to_three_way()}

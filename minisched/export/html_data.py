@@ -47,7 +47,6 @@ def _run(view: View, names: Names) -> dict[str, Any]:
             [a.src.slice.id, a.dst.slice.id, names.number(a.kind), a.start, a.end]
             for a in view.arrows
         ],
-        "bubbles": view.bubbles,
         "marks": [[mark.time, _mark(mark)] for mark in view.trace.marks],
     }
 
@@ -69,6 +68,7 @@ def _lane(view: View, lane: Lane, names: Names) -> dict[str, Any]:
             ]
             for box in view.on(lane)
         ],
+        "bubbles": [[item.start, item.end] for item in view.bubbles if item.lane == lane],
     }
 
 

@@ -5,9 +5,10 @@ The exporters differ only in how they draw a ``View``, so all of them tell the s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..checks.overlap import Interval, device_busy, gaps
+from ..checks.overlap import Interval, gaps, union
 from ..trace import Slice, Trace
 from ..trace.lanes import is_forward, is_host
 
@@ -76,6 +77,18 @@ class Arrow:
 
 
 @dataclass(frozen=True)
+class Bubble:
+    """A stretch in which a device idles between two things it runs; ``lane`` is where it forwards.
+
+    Of several devices each has its own.
+    """
+
+    lane: Lane
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
 class View:
     """What a picture shows of a run: everything that touches the time from ``start`` to ``end``.
 
@@ -91,7 +104,7 @@ class View:
     lanes: tuple[Lane, ...]
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
-    bubbles: tuple[Interval, ...]
+    bubbles: tuple[Bubble, ...]
 
     @property
     def duration(self) -> int:
@@ -114,10 +127,11 @@ def lane_of(item: Slice) -> Lane:
     if item.lane in (FORWARD.key, COPY.key):
         return FORWARD if item.lane == FORWARD.key else COPY
     key = "".join(char if char.isalnum() else "_" for char in item.lane)
+    name = item.lane.capitalize().replace("Kv", "KV")
     if is_host(item.lane):
-        return Lane(f"thread_{key}", item.lane.capitalize(), "host")
-    suffix = "" if is_forward(item.lane) else " stream"
-    return Lane(f"stream_{key}", f"{item.lane.capitalize()}{suffix}", "device")
+        return Lane(f"thread_{key}", name, "host")
+    suffix = "" if is_forward(item.lane) or name == "KV transfer" else " stream"
+    return Lane(f"stream_{key}", f"{name}{suffix}", "device")
 
 
 def lanes_of(trace: Trace) -> tuple[Lane, ...]:
@@ -137,13 +151,12 @@ def lanes_of(trace: Trace) -> tuple[Lane, ...]:
 def boxes_of(trace: Trace) -> tuple[Box, ...]:
     """Every slice on its lane. A schedule belongs to the step whose prepare follows it."""
     led_to: dict[int, int] = {}
-    schedule = 0
-    for item in trace.on("host"):
+    schedule: dict[str, int] = {}  # of each host, the last one that has led to nothing yet
+    for item in trace.slices:
         if item.name == "schedule":
-            schedule = item.id
+            schedule[item.lane] = item.id
         elif item.name == "prepare":
-            led_to[schedule] = item.step
-            schedule = 0
+            led_to[schedule.pop(item.lane, 0)] = item.step
     return tuple(
         Box(item, lane_of(item), item.step or led_to.get(item.id, 0)) for item in trace.slices
     )
@@ -169,8 +182,15 @@ def make_view(
         lanes_of(trace),
         tuple(boxes.values()),
         tuple(arrows),
-        tuple(gap for gap in gaps(device_busy(trace)) if gap[1] > start and gap[0] < end),
+        tuple(item for item in bubbles_of(trace) if item.end > start and item.start < end),
     )
+
+
+def bubbles_of(trace: Trace) -> Iterator[Bubble]:
+    """Where each device idles."""
+    for name in sorted({item.lane for item in trace.slices if is_forward(item.lane)}):
+        slices = trace.on(name)
+        yield from (Bubble(lane_of(slices[0]), *gap) for gap in gaps(union(slices)))
 
 
 def _touches(item: Slice, start: int, end: int) -> bool:

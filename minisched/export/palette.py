@@ -30,6 +30,22 @@ PAINTS = {
     "forward": Paint(SKY),
     "sample": Paint(BLUE, "#FFFFFF"),
     "copy": Paint(GREEN),
+    # What only some designs have, paler than what it belongs to.
+    "advance step": Paint("#F8F3B8"),
+    "fill": Paint("#E8CFA6"),
+    "launch sample": Paint("#BD936A"),
+    "postprocess": Paint("#DDAAC8"),
+    "verify": Paint("#F7E9F1"),
+    "upload": Paint("#8FD3BF"),
+    "recv": Paint("#BDE5DA"),
+    "transfer": Paint("#4DB893"),
+}
+SHARES = {  # what a step did for one request
+    "waiting": Paint("#ECEEF1", "#3A3F45"),
+    "prompt": Paint("#7CCBB3"),
+    "again": Paint("#C6E8DE"),
+    "decode": Paint(ORANGE),
+    "wasted": Paint("#B34700", "#FFFFFF"),
 }
 OTHER = Paint("#B4B9BF")  # a phase or an op that later designs add
 
@@ -55,15 +71,21 @@ ARROWS = {  # what an edge's kind means
     "copy": "run to copy",
     "result": "copy to process",
     "token": "token to next step",
+    "upload": "prompt to token pool",
+    "recv": "stage to stage",
+    "transfer": "KV from prefill to decode",
 }
 ARROW_COLOURS = {  # on light and on dark paper
     "launch": (LIGHT.ink, DARK.ink),
     "copy": ("#00704F", "#2BC79A"),
     "result": ("#A8447B", "#E58DBE"),
     "token": ("#00558A", "#6CC0F0"),
+    "upload": ("#8A5A00", "#F0B94A"),
+    "recv": ("#5B4B9A", "#B5A6F0"),
+    "transfer": ("#8A5A00", "#F0B94A"),
 }
 
 
 def paint(name: str) -> Paint:
-    """The colours of a phase or an op."""
-    return PAINTS.get(name, OTHER)
+    """The colours of a phase, an op, or a request's share of a step."""
+    return PAINTS.get(name) or SHARES.get(name, OTHER)

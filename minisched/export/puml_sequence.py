@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checks.overlap import device_busy, measure
+from ..checks.overlap import measure, union
 from ..trace import Trace
-from .layout import FORWARD, Arrow, Box, View
+from ..trace.lanes import is_forward
+from .layout import Arrow, Box, Lane, View, boxes_of
 from .palette import paint
 from .puml_style import arrow_colour, choose_view, creole, written
 from .units import ms
@@ -80,24 +81,37 @@ def _participants(view: View) -> Iterator[str]:
 
 
 def _body(view: View) -> Iterator[str]:
-    """The rows, and on the forward stream's life line a bar for as long as it is busy."""
-    busy = device_busy(view.trace)
-    busy_until = 0
+    """The rows, and on each forward lane's life line a bar for as long as it is busy."""
+    busy = {lane: union(box.slice for box in boxes) for lane, boxes in _forwards(view).items()}
+    until: dict[Lane, int] = {}  # the lanes that have a bar, and where it ends
     for row in rows(view):
-        now = row[0].slice.start
-        if busy_until and now >= busy_until:
-            yield f"deactivate {FORWARD.key}"
-            busy_until = 0
-        yield from (
-            f"== device starts step {box.step} ==" for box in row if box.slice.name == "forward"
-        )
-        begun = [box.slice.start for box in row if box.lane == FORWARD and box.slice.duration]
-        if begun and not busy_until:
-            busy_until = next(end for _, end in busy if end > begun[0])
-            yield f"activate {FORWARD.key} {paint('forward').fill}"
+        for lane in [lane for lane, end in until.items() if row[0].slice.start >= end]:
+            yield f"deactivate {lane.key}"
+            del until[lane]
+        yield from _dividers(row, list(busy))
+        for box in row:
+            if box.lane in busy and box.lane not in until and box.slice.duration:
+                until[box.lane] = next(end for _, end in busy[box.lane] if end > box.slice.start)
+                yield f"activate {box.lane.key} {paint('forward').fill}"
         yield from _row(view, row)
-    if busy_until:
-        yield f"deactivate {FORWARD.key}"
+    yield from (f"deactivate {lane.key}" for lane in until)
+
+
+def _forwards(view: View) -> dict[Lane, list[Box]]:
+    """What lies on the lanes on which forward passes run; the first lane is where a step begins."""
+    boxes: dict[Lane, list[Box]] = {}
+    for box in boxes_of(view.trace):
+        if is_forward(box.slice.lane):
+            boxes.setdefault(box.lane, []).append(box)
+    return dict(sorted(boxes.items(), key=lambda item: item[0].key))
+
+
+def _dividers(row: list[Box], forwards: list[Lane]) -> Iterator[str]:
+    """A line where a step begins on the first device."""
+    who = "device" if len(forwards) == 1 else creole(forwards[0].name) if forwards else ""
+    for box in row:
+        if box.slice.name == "forward" and box.lane == forwards[0]:
+            yield f"== {who} starts step {box.step} =="
 
 
 def _row(view: View, row: list[Box]) -> Iterator[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ..trace import Trace
 from .layout import View
-from .palette import ARROW_COLOURS, ARROWS, LIGHT, PAINTS, Paint, paint
+from .palette import ARROW_COLOURS, ARROWS, LIGHT, PAINTS, SHARES, Paint, paint
 from .window import steady_steps, view_of_steps, whole_run
+
+BUBBLE = Paint("#FCE9DF", "#8A3B00")  # where a device idles
 
 
 def choose_view(trace: Trace, first_step: int | None, last_step: int | None, count: int) -> View:
@@ -44,12 +47,18 @@ def arrow_colour(kind: str) -> str:
     return ARROW_COLOURS.get(kind, (LIGHT.ink, ""))[0]
 
 
-def legend(view: View) -> list[str]:
+def legend(views: Sequence[View]) -> list[str]:
     """What the colours of boxes and arrows mean, as far as they occur."""
-    seen = {box.slice.name for box in view.boxes if box.slice.duration}
-    kinds = {arrow.kind for arrow in view.arrows if arrow.start < arrow.end or not arrow.is_level}
-    names = [name for name in PAINTS if name in seen] + sorted(seen.difference(PAINTS))
-    cells = [f"<{paint(name).fill}> {written(name, paint(name))} " for name in names]
+    boxes = [box for view in views for box in view.boxes if box.slice.duration]
+    arrows = [arrow for view in views for arrow in view.arrows]
+    seen = {box.slice.name for box in boxes}
+    kinds = {arrow.kind for arrow in arrows if arrow.start < arrow.end or not arrow.is_level}
+    known = [*PAINTS, *SHARES]
+    names = [name for name in known if name in seen] + sorted(seen.difference(known))
+    paints = [(name, paint(name)) for name in names]
+    if any(view.bubbles for view in views):
+        paints.append(("the device idles", BUBBLE))
+    cells = [f"<{colours.fill}> {written(name, colours)} " for name, colours in paints]
     lines = ["legend", "|" + "|".join(cells) + "|"]
     texts = [
         f"<color:{arrow_colour(kind)}>**<U+2192>** {text}</color>"

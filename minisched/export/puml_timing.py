@@ -1,4 +1,4 @@
-"""A PlantUML timing diagram: how much of each, and where the device idles.
+"""A PlantUML timing diagram: how much of each, and where the device idles; of one run or several.
 
 Times are decimal numbers counted from the start of the view, in milliseconds, or in a smaller unit
 where the view is short: PlantUML wants a whole number of them from tick to tick. Slices are drawn
@@ -8,15 +8,30 @@ ones into hourglasses. Arrows carry no text, which would collide with the names 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from ..checks.overlap import measure
 from ..trace import Trace
-from .layout import FORWARD, Box, Lane, View
+from .layout import Box, Bubble, Lane, View
 from .palette import LIGHT, paint
-from .puml_style import arrow_colour, choose_view, creole, legend, written
+from .puml_style import BUBBLE, arrow_colour, choose_view, creole, legend, written
 from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, ms, tick_step
 
-WIDTH = 1000  # pixels of the time axis
+WIDTH = 860  # pixels of the time axis
 UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One run's lanes in a diagram. ``key`` goes before their names, ``title`` stands above them.
+
+    The title's bar is as long as what is shown of the run.
+    """
+
+    view: View
+    key: str = ""
+    title: str = ""
 
 
 def to_timing(
@@ -28,25 +43,59 @@ def to_timing(
         ValueError: the run has no such steps.
     """
     view = choose_view(trace, first_step, last_step, count=3)
-    tick = _tick(view)
+    return draw_panels([Panel(view)], _title(view, title))
+
+
+def draw_panels(panels: Sequence[Panel], title: str) -> str:
+    """The text of a diagram of several runs, one above the other on one time axis.
+
+    Every ``view`` begins at time 0; ``title`` is PlantUML text.
+    """
+    axis = Axis(max(1, *(panel.view.duration for panel in panels)))
     return "\n".join(
         [
             "@startuml",
             STYLE,
-            f"title {_title(view, title)}",
-            f"caption time in {_unit(view)}",
-            f"scale {_at(view, tick)} as {max(1, round(tick * _scale(view)))} pixels",
-            *(f'rectangle "{creole(lane.title)}" as {lane.key}' for lane in view.lanes),
-            *_states(view),
-            *_bubbles(view),
-            *_arrows(view),
-            *legend(view),
+            f"title {title}",
+            f"caption time in {axis.unit}",
+            f"scale {axis.at(axis.tick)} as {max(1, round(axis.tick * axis.scale))} pixels",
+            *(line for panel in panels for line in _lanes(panel)),
+            *_states(panels, axis),
+            *(line for panel in panels for line in _arrows(panel, axis)),
+            *legend([panel.view for panel in panels]),
             "@enduml",
             "",
         ]
     )
 
 
+@dataclass(frozen=True)
+class Axis:
+    """The time axis, ``duration`` nanoseconds long."""
+
+    duration: int
+
+    @property
+    def scale(self) -> float:
+        """Pixels a nanosecond."""
+        return WIDTH / self.duration
+
+    @property
+    def tick(self) -> int:
+        """Nanoseconds from tick to tick."""
+        return tick_step(self.duration, most=14)
+
+    @property
+    def unit(self) -> str:
+        """The largest unit of which a tick is a whole number."""
+        return next(name for name, unit in UNITS.items() if self.tick % unit == 0)
+
+    def at(self, time: int) -> str:
+        """A time since the view's start, as the diagram writes it."""
+        return exact(time, UNITS[self.unit])
+
+
+HEAD = "#E4E7EB"  # behind the title of a run
 STYLE = f"""<style>
 legend {{
   BackgroundColor {LIGHT.background}
@@ -57,10 +106,6 @@ timingDiagram {{
   FontColor {LIGHT.ink}
   LineColor {LIGHT.faint_ink}
   arrow {{ LineThickness 1 }}
-  constraintArrow {{
-    LineColor {LIGHT.bubble}
-    FontColor {LIGHT.bubble}
-  }}
   rectangle {{
     FontSize 11
     LineColor #FFFFFF
@@ -78,65 +123,69 @@ def _title(view: View, title: str) -> str:
     )
 
 
-def _scale(view: View) -> float:
-    """Pixels a nanosecond."""
-    return WIDTH / max(1, view.duration)
+def _lanes(panel: Panel) -> list[str]:
+    """What every lane is called; the panel's title is a lane of its own, above them."""
+    head = [f'rectangle " " as {panel.key}run'] if panel.title else []
+    lanes = panel.view.lanes
+    return [
+        *head,
+        *(f'rectangle "{creole(lane.title)}" as {panel.key}{lane.key}' for lane in lanes),
+    ]
 
 
-def _tick(view: View) -> int:
-    return tick_step(max(1, view.duration), most=14)
-
-
-def _unit(view: View) -> str:
-    """The largest unit of which a tick is a whole number."""
-    return next(name for name, unit in UNITS.items() if _tick(view) % unit == 0)
-
-
-def _at(view: View, time: int) -> str:
-    """A time since the view's start, as the diagram writes it."""
-    return exact(time, UNITS[_unit(view)])
-
-
-def _states(view: View) -> list[str]:
+def _states(panels: Sequence[Panel], axis: Axis) -> list[str]:
     """What each lane shows from when on, grouped by moment."""
     changes: dict[int, list[str]] = {}
-    for lane in view.lanes:
-        free_at = 0
-        for box in view.on(lane):
-            start, end = view.clip(box.slice.start, box.slice.end)
-            if start == end:
-                continue
-            if start > free_at:
-                changes.setdefault(free_at, []).append(f"{lane.key} is {{-}}")
-            changes.setdefault(start, []).append(_state(lane, box, (end - start) * _scale(view)))
-            free_at = end
-        changes.setdefault(free_at, []).append(f"{lane.key} is {{-}}")
-    return [line for time in sorted(changes) for line in (f"@{_at(view, time)}", *changes[time])]
+    for panel in panels:
+        if panel.title:
+            changes.setdefault(0, []).append(f'{panel.key}run is "{creole(panel.title)}" {HEAD}')
+            changes.setdefault(panel.view.duration, []).append(f"{panel.key}run is {{-}}")
+        for lane in panel.view.lanes:
+            _lane_states(panel, lane, axis, changes)
+    return [line for time in sorted(changes) for line in (f"@{axis.at(time)}", *changes[time])]
 
 
-def _state(lane: Lane, box: Box, width: float) -> str:
+def _lane_states(panel: Panel, lane: Lane, axis: Axis, changes: dict[int, list[str]]) -> None:
+    """Add what one lane shows to ``changes``, by moment."""
+    view, name, free_at = panel.view, f"{panel.key}{lane.key}", 0
+    for start, end, item in _spans(view, lane):
+        if start > free_at:
+            changes.setdefault(free_at, []).append(f"{name} is {{-}}")
+        width = (end - start) * axis.scale
+        text = _bubble(item, width) if isinstance(item, Bubble) else _state(item, width)
+        changes.setdefault(start, []).append(f"{name} is {text}")
+        free_at = end
+    changes.setdefault(free_at, []).append(f"{name} is {{-}}")
+
+
+def _spans(view: View, lane: Lane) -> list[tuple[int, int, Box | Bubble]]:
+    """What is to be seen on a lane: boxes and bubbles, with the part of each that is shown."""
+    spans: list[tuple[int, int, Box | Bubble]] = []
+    for box in view.on(lane):
+        spans.append((*view.clip(box.slice.start, box.slice.end), box))
+    for item in view.bubbles:
+        if item.lane == lane:
+            spans.append((*view.clip(item.start, item.end), item))
+    return sorted((span for span in spans if span[0] < span[1]), key=lambda span: span[:2])
+
+
+def _state(box: Box, width: float) -> str:
     fits = (text for text in (box.label, str(box.step or " ")) if len(text) * 7 + 4 <= width)
     colours = paint(box.slice.name)
-    return f'{lane.key} is "{written(next(fits, " "), colours)}" {colours.fill}'
+    return f'"{written(next(fits, " "), colours)}" {colours.fill}'
 
 
-def _bubbles(view: View) -> list[str]:
-    """Where the device idles, in words where there is room for them."""
-    lines = []
-    for bubble in view.bubbles:
-        start, end = view.clip(*bubble)
-        span, text = (_at(view, start), _at(view, end)), f"idle {ms(bubble[1] - bubble[0])} ms"
-        colours = f"#FCE9DF;line:{LIGHT.bubble.removeprefix('#')}"
-        lines.append(f"highlight {span[0]} to {span[1]} {colours}")
-        if len(text) * 6 < (end - start) * _scale(view):
-            lines.append(f"{FORWARD.key}@{span[0]} <-> @{span[1]} : {text}")
-    return lines
+def _bubble(bubble: Bubble, width: float) -> str:
+    """Where a device idles, in words where there is room for them."""
+    texts = (f"idle {ms(bubble.end - bubble.start)} ms", "idle")
+    fits = (text for text in texts if len(text) * 7 + 4 <= width)
+    return f'"{written(next(fits, " "), BUBBLE)}" {BUBBLE.fill}'
 
 
-def _arrows(view: View) -> list[str]:
-    lines = []
+def _arrows(panel: Panel, axis: Axis) -> list[str]:
+    lines, view = [], panel.view
     for arrow in view.arrows:
-        start, end = (_at(view, view.clip(time, time)[0]) for time in (arrow.start, arrow.end))
-        colour = arrow_colour(arrow.kind)
-        lines.append(f"{arrow.src.lane.key}@{start} -[{colour}]> {arrow.dst.lane.key}@{end}")
+        start, end = (axis.at(view.clip(time, time)[0]) for time in (arrow.start, arrow.end))
+        src, dst = (f"{panel.key}{lane.key}" for lane in (arrow.src.lane, arrow.dst.lane))
+        lines.append(f"{src}@{start} -[{arrow_colour(arrow.kind)}]> {dst}@{end}")
     return lines

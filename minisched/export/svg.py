@@ -18,7 +18,7 @@ from .svg_style import char_width, definitions, style
 from .units import MILLISECOND, ms, tick_step
 from .window import steady_views, whole_run
 
-WIDTH, LEFT, RIGHT = 900, 168, 24  # pixels: the page, the lane titles, the right margin
+WIDTH, RIGHT = 900, 24  # pixels: the page, its right margin
 HEADING = 30  # above the lanes of each run
 
 
@@ -34,17 +34,24 @@ def to_svg(traces: Sequence[Trace], steps: int = 3, whole: bool = False, title: 
         raise ValueError("a picture needs at least one trace, but got 0.")
     views = [whole_run(t) for t in traces] if whole else steady_views(list(traces), steps)
     longest = max(1, *(view.duration for view in views))
-    scale = (WIDTH - LEFT - RIGHT) / longest
+    left = left_of(views)
+    scale = (WIDTH - left - RIGHT) / longest
     reports = [measure(trace) for trace in traces]
     drawn, top = [_heading(views, title)], 62.0
     for view, report in zip(views, reports, strict=True):
-        frame = Frame(view, LEFT, WIDTH - RIGHT, top + HEADING, scale)
+        frame = Frame(view, left, WIDTH - RIGHT, top + HEADING, scale)
         drawn += [*draw_lanes(frame), *_grid(frame, longest)]
         drawn += [_run_title(frame, report, reports[0]), *draw_run(frame), *_end(frame, views[0])]
         top = frame.bottom + 14
-    drawn += [_axis(top, longest, scale)]
+    drawn += [_axis(left, top, longest, scale)]
     legend, top = draw_legend(views, top + 46, WIDTH - RIGHT)
     return _document([*drawn, *legend], top + 8, views, title)
+
+
+def left_of(views: Sequence[View]) -> float:
+    """Pixels for the longest name of a lane."""
+    widths = (len(f"{lane.name} {lane.side}") for view in views for lane in view.lanes)
+    return max(168, round(22 + max(widths) * char_width(12)))
 
 
 def _document(drawn: list[str], height: float, views: list[View], title: str) -> str:
@@ -91,15 +98,14 @@ def _heading(views: list[View], title: str) -> str:
 
 
 def _run_title(frame: Frame, report: OverlapReport, base: OverlapReport) -> str:
-    y = frame.top - 9
+    y, busy = frame.top - 9, f"device busy {report.device_busy_percent:.0f} %"
     faster = ""
     if report is not base and report.makespan_ns:
         factor = base.makespan_ns / report.makespan_ns
         faster = f', <tspan class="bold strong">speed-up {factor:.2f}×</tspan>'
     return (
         f'<text class="run" x="20" y="{y}">{escape(report.loop)}</text>'
-        f'<text class="bold" x="{LEFT}" y="{y}">device busy {report.device_busy_percent:.0f} %'
-        "</text>"
+        f'<text class="bold" x="{frame.left:.0f}" y="{y}">{busy}</text>'
         f'<text class="faint" x="{WIDTH - RIGHT}" y="{y}" text-anchor="end">whole run: '
         f"{report.steps} steps in {ms(report.makespan_ns)} ms{faster}</text>"
     )
@@ -109,15 +115,15 @@ def _grid(frame: Frame, longest: int) -> list[str]:
     step = tick_step(longest)
     return [
         f'<line class="grid" x1="{x:.1f}" y1="{frame.top}" x2="{x:.1f}" y2="{frame.bottom}"/>'
-        for x in (LEFT + at * frame.scale for at in range(0, longest + 1, step))
+        for x in (frame.left + at * frame.scale for at in range(0, longest + 1, step))
     ]
 
 
 def _end(frame: Frame, base: View) -> list[str]:
     """Where the run has done its steps, and how much sooner than the baseline."""
     view, y = frame.view, frame.top + PITCH * 1.5
-    x = LEFT + view.duration * frame.scale
-    there = LEFT + base.duration * frame.scale
+    x = frame.left + view.duration * frame.scale
+    there = frame.left + base.duration * frame.scale
     drawn = [f'<line class="end" x1="{x:.1f}" y1="{frame.top}" x2="{x:.1f}" y2="{frame.bottom}"/>']
     saved = base.duration - view.duration
     factor = base.duration / max(1, view.duration)
@@ -135,11 +141,11 @@ def _end(frame: Frame, base: View) -> list[str]:
     return drawn
 
 
-def _axis(top: float, longest: int, scale: float) -> str:
+def _axis(left: float, top: float, longest: int, scale: float) -> str:
     """The shared time axis, in milliseconds."""
-    drawn = [f'<line class="axis" x1="{LEFT}" y1="{top}" x2="{WIDTH - RIGHT}" y2="{top}"/>']
+    drawn = [f'<line class="axis" x1="{left:.0f}" y1="{top}" x2="{WIDTH - RIGHT}" y2="{top}"/>']
     for at in range(0, longest + 1, tick_step(longest)):
-        x = LEFT + at * scale
+        x = left + at * scale
         drawn.append(
             f'<line class="axis" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + 5}"/>'
             f'<text class="small" x="{x:.1f}" y="{top + 18}" text-anchor="middle">'

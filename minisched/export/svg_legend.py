@@ -11,7 +11,7 @@ def draw_legend(views: list[View], top: float, right: float) -> tuple[list[str],
     """What the colours and arrows mean, as far as they occur; and where it ends."""
     seen = {box_class(box.slice.name) for view in views for box in view.boxes}
     kinds = {arrow.kind for view in views for arrow in view.arrows}
-    names = [(name, name) for name in [*PAINTS, "other"] if name in seen]
+    names = [(box_class(name), name) for name in [*PAINTS, "other"] if box_class(name) in seen]
     if any(view.bubbles for view in views):
         names.append(("bubble", "bubble: the device idles"))
     names += [(f"arrow {kind}", text) for kind, text in ARROWS.items() if kind in kinds]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from .layout import Arrow, Box, Lane, View
+from .layout import Arrow, Box, Bubble, Lane, View
 from .palette import ARROWS
 from .svg_style import box_class, char_width
 from .units import ms
@@ -55,7 +55,7 @@ def draw_lanes(frame: Frame) -> list[str]:
 def draw_run(frame: Frame) -> list[str]:
     """What lies on the lanes."""
     return [
-        *(_bubble(frame, start, end) for start, end in frame.view.bubbles),
+        *(_bubble(frame, bubble) for bubble in frame.view.bubbles),
         *(_box(frame, box) for box in frame.view.boxes if box.slice.duration > 0),
         *(_arrow(frame, arrow) for arrow in frame.view.arrows),
     ]
@@ -71,12 +71,13 @@ def _lane(frame: Frame, lane: Lane) -> str:
     )
 
 
-def _bubble(frame: Frame, start: int, end: int) -> str:
-    (x, width), y = frame.span(start, end), frame.y(frame.view.lanes[2])
-    text = f"idle {ms(end - start)} ms"
+def _bubble(frame: Frame, bubble: Bubble) -> str:
+    (x, width), y = frame.span(bubble.start, bubble.end), frame.y(bubble.lane)
+    idle = ms(bubble.end - bubble.start)
+    text = f"idle {idle} ms"
     drawn = (
         f'<rect class="bubble" x="{x:.1f}" y="{y + 0.5}" width="{width:.1f}" height="{BOX - 1}">'
-        f"<title>bubble: the forward stream waits {ms(end - start)} ms</title></rect>"
+        f"<title>bubble: {escape(bubble.lane.name.lower())} waits {idle} ms</title></rect>"
     )
     room = len(text) * char_width(11, bold=True) + 8
     if room > width:

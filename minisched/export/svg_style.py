@@ -65,15 +65,15 @@ def definitions() -> str:
 
 
 def box_class(name: str) -> str:
-    """The class of a phase or an op."""
-    return name if name in PAINTS else "other"
+    """The class of a phase or an op; a space would make it two."""
+    return name.replace(" ", "-") if name in PAINTS else "other"
 
 
 def _box_rules() -> list[str]:
     paints: dict[str, Paint] = {**PAINTS, "other": OTHER}
     return [
-        f".{name} {{ fill: {paint.fill} }} .on-{name} {{ fill: {paint.text}; font-size: 11px }}"
-        for name, paint in paints.items()
+        f".{kind} {{ fill: {paint.fill} }} .on-{kind} {{ fill: {paint.text}; font-size: 11px }}"
+        for kind, paint in ((box_class(name), paint) for name, paint in paints.items())
     ]
 
 

@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from ..checks.overlap import measure
 from ..trace import Trace
-from .layout import FORWARD, Box, Lane, View
+from .layout import Box, Lane, View
 from .units import MILLISECOND, ms, tick_step
 from .window import steady_views, whole_run
 
@@ -23,7 +23,7 @@ GLYPHS = {
     "sample": "▒",
     "copy": "▓",
 }
-OTHER, BUBBLE, MARGIN = "▚", "╱", 26
+OTHER, BUBBLE = "▚", "╱"
 
 
 def to_text(
@@ -42,25 +42,32 @@ def to_text(
         )
     views = [whole_run(t) for t in traces] if whole else steady_views(list(traces), steps)
     longest = max(1, *(view.duration for view in views))
-    cells = columns - MARGIN
+    margin = margin_of(views)
+    cells = columns - margin
     lines: list[str] = []
     for view in views:
         lines += [_heading(view, traces[0])]
-        lines += [f"{lane.title:>{MARGIN - 2}} │{row(view, lane, longest, cells)}".rstrip()
+        lines += [f"{lane.title:>{margin - 2}} │{row(view, lane, longest, cells)}".rstrip()
                   for lane in view.lanes] + [""]  # fmt: skip
-    lines += _axis(longest, cells)
+    lines += _axis(longest, cells, margin)
     seen = {box.slice.name for view in views for box in view.boxes}
     names = [f"{glyph}\N{NO-BREAK SPACE}{name}" for name, glyph in GLYPHS.items() if name in seen]
+    names += [f"{OTHER}\N{NO-BREAK SPACE}other"] if seen.difference(GLYPHS) else []
     legend = wrap("  ".join([*names, f"{BUBBLE} bubble"]), columns)
     return "\n".join([*lines, "", *legend, ""]).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def margin_of(views: Sequence[View]) -> int:
+    """Columns for the longest name of a lane, and a line after it."""
+    return max(len(lane.title) for view in views for lane in view.lanes) + 3
 
 
 def row(view: View, lane: Lane, longest: int, cells: int) -> str:
     """One lane, ``cells`` characters for ``longest`` nanoseconds."""
     drawn = [" "] * cells
-    if lane == FORWARD:
-        for start, end in view.bubbles:
-            _fill(drawn, *view.clip(start, end), longest, BUBBLE)
+    for bubble in view.bubbles:
+        if bubble.lane == lane:
+            _fill(drawn, *view.clip(bubble.start, bubble.end), longest, BUBBLE)
     boxes = [box for box in view.on(lane) if box.slice.duration > 0]
     for cell in range(cells):
         start = view.start + cell * longest // cells
@@ -103,13 +110,13 @@ def _heading(view: View, base: Trace) -> str:
     return f"{report.loop}: device busy {report.device_busy_percent:.0f} %; {steps}; {whole}"
 
 
-def _axis(longest: int, cells: int) -> list[str]:
+def _axis(longest: int, cells: int, margin: int) -> list[str]:
     marks, numbers = ["─"] * cells, [" "] * (cells + 8)
     for at in range(0, longest + 1, tick_step(longest)):
         cell, text = min(at * cells // longest, cells - 1), f"{at / MILLISECOND:g}"
         marks[cell] = "┴"
         numbers[cell : cell + len(text)] = text
     return [
-        " " * (MARGIN - 1) + "└" + "".join(marks),
-        f"{'time in ms':>{MARGIN - 2}}  " + "".join(numbers).rstrip(),
+        " " * (margin - 1) + "└" + "".join(marks),
+        f"{'time in ms':>{margin - 2}}  " + "".join(numbers).rstrip(),
     ]

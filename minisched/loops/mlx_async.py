@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import Pending
-from .mlx_runner import MlxModelRunner
+from .mlx_jobs import MlxPendingJob
+from .mlx_worker import MlxTpModelWorker
 
 
 def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[ScheduleBatch | NoBatch]:
@@ -17,29 +17,59 @@ def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[Schedule
     breaks when a prompt waits or a request ended: the step in flight is finalized too, and the
     next one is scheduled afresh. Each ``yield`` ends one turn.
     """
-    runner = MlxModelRunner(engine, clear_cache_every)
-    current: Pending | None = None
+    tp_worker = MlxTpModelWorker(engine, clear_cache_every)
+    pending_curr: MlxPendingJob | None = None
     while True:
         engine.recv_requests()
-        following: Pending | None = None
-        if current is not None:
-            chained = engine.chain(current.batch)
-            if chained is not None:
-                following = runner.decode_batch_start_chained(chained, current)
-            runner.finalize(current)
-        if following is not None and still_right(engine, following.batch):
-            current = following
-            yield following.batch
+        pending_next: MlxPendingJob | None = None
+        if pending_curr is not None:
+            pending_next = _launch_chained(engine, tp_worker, pending_curr)
+            _finalize_mlx_pending_job(engine, tp_worker, pending_curr)  # the device runs the next
+            pending_curr = None
+        if pending_next is not None and _may_be_promoted(engine, pending_next):
+            pending_curr = pending_next
+            yield pending_curr.batch_copy
             continue
-        if following is not None:
-            runner.finalize(following)  # its tokens are good for every request that lives on
-        batch = engine.get_next_batch_to_run()
-        current = runner.start(batch) if batch else None
-        if not batch:
+        if pending_next is not None:  # the chain is broken; what it made is good for who lives on
+            _finalize_mlx_pending_job(engine, tp_worker, pending_next)
+        next_batch = engine.get_next_batch_to_run()
+        if next_batch:
+            pending_curr = _launch_fresh(tp_worker, next_batch)
+        else:
             engine.on_idle()
-        yield batch
+        yield next_batch
 
 
-def still_right(engine: Engine, batch: ScheduleBatch) -> bool:
-    """Whether a chained step may be chained upon: nobody in it ended, and nobody waits."""
-    return not batch.anyone_left and not engine.scheduler.waiting_queue
+def _launch_fresh(tp_worker: MlxTpModelWorker, batch: ScheduleBatch) -> MlxPendingJob:
+    launch = tp_worker.async_forward_batch_generation_mlx(batch)
+    return MlxPendingJob(*launch, batch_copy=batch, schedule_batch=batch, reqs=batch.reqs)
+
+
+def _launch_chained(
+    engine: Engine, tp_worker: MlxTpModelWorker, prev: MlxPendingJob
+) -> MlxPendingJob | None:
+    """The same requests once more on ``prev``'s lazy tokens; None where the chain must break.
+
+    It holds for a pure decode, while nobody waits (even one that could not be admitted); and,
+    unlike the original's, only while everybody lives and has room, because a step is committed.
+    """
+    if prev.mode != "decode" or prev.decode is None:
+        return None
+    batch = engine.chain(prev.batch_copy)
+    if batch is None:
+        return None
+    launch = tp_worker.async_chained_decode_mlx(batch, prev.decode)
+    return MlxPendingJob(*launch, batch, prev.schedule_batch, prev.reqs)
+
+
+def _finalize_mlx_pending_job(
+    engine: Engine, tp_worker: MlxTpModelWorker, pending: MlxPendingJob
+) -> None:
+    result = tp_worker.finalize_mlx_result(pending)
+    if pending.lazy_tokens is not None:
+        engine.process_result(pending.lazy_tokens.step, result)
+
+
+def _may_be_promoted(engine: Engine, pending_next: MlxPendingJob) -> bool:
+    """Whether the step in flight may be chained upon: nobody in it ended, and nobody waits."""
+    return not pending_next.batch_copy.anyone_left and not engine.scheduler.waiting_queue

@@ -1,69 +1,92 @@
-"""The pieces of a lazy step: ``start`` builds a graph and hands it over, ``finalize`` reads it."""
+"""What MLX's model runner keeps of each request, and the two halves of every kind of step."""
 
 from __future__ import annotations
 
-from ..core import ForwardMode, ScheduleBatch
-from ..engine.engine import Engine
-from ..worker import Pending
+from dataclasses import dataclass
+
+from ..core import Lease, Row
+from ..devices.base import Device
+from .mlx_jobs import LazyTokens, MlxPendingDecode, MlxPendingExtend, MlxPendingPrefill
+
+
+@dataclass
+class MlxRequestState:
+    """One request's part of the runner (``_req_token_ids``, ``_req_caches`` and so on)."""
+
+    token_ids: list[int]  # the newest one is the input of the next fresh decode
+    cache: Lease
+    req_pool_idx: int
+    synced_offset: int
 
 
 class MlxModelRunner:
     """SGLang ``hardware_backend/mlx/model_runner.py``, under its names.
 
-    Starting costs the host only the graph; the device begins as soon as it has been handed over.
-    Finalizing blocks on the tokens and nothing else. Every ``clear_cache_every`` finalized decode
-    steps the library's cached buffers are given back (0: never).
+    A start notes what the step will change; the matching finalize blocks on the step's tokens and
+    changes it. Every ``clear_steps`` finalized decodes (``SGLANG_MLX_CLEAR_CACHE_STEPS``) the
+    library's cached buffers are given back; 0: never.
     """
 
-    def __init__(self, engine: Engine, clear_cache_every: int = 256) -> None:
-        self.engine = engine
-        self.clear_cache_every = clear_cache_every
-        self.decodes_finalized = 0
+    def __init__(self, device: Device, clear_steps: int) -> None:
+        self.device = device
+        self.clear_steps = clear_steps
+        self.decode_step_ct = 0
+        self.states: dict[str, MlxRequestState] = {}
 
-    def start(self, batch: ScheduleBatch) -> Pending:
-        """Start a freshly scheduled batch, by what it holds."""
-        if batch.mode is ForwardMode.DECODE:
-            return self.decode_batch_start(batch)
-        if any(row.start > 0 for row in batch.rows):
-            return self.extend_start(batch)
-        return self.prefill_start(batch)
+    def has_request(self, req_id: str) -> bool:
+        """Whether the runner keeps anything of it."""
+        return req_id in self.states
 
-    def prefill_start(self, batch: ScheduleBatch) -> Pending:
-        """Prompts from their first token."""
-        return self.engine.run_batch(batch)
+    def remove_request(self, req_id: str) -> None:
+        """Forget it, if it is there."""
+        self.states.pop(req_id, None)
 
-    def extend_start(self, batch: ScheduleBatch) -> Pending:
-        """A later chunk of a prompt, and prompts that start beside it."""
-        return self.engine.run_batch(batch)
+    def prefill_start(self, token: LazyTokens, row: Row) -> MlxPendingPrefill:
+        """A prompt, or its first chunk, behind whatever the prefix cache had of it."""
+        known = list(row.req.known_tokens(0, row.end))
+        return MlxPendingPrefill(token, row.lease, row.req.rid, known, row.lease.row, row.end)
 
-    def decode_batch_start(self, batch: ScheduleBatch) -> Pending:
-        """One token for each request, from tokens the host knows."""
-        return self.engine.run_batch(batch)
+    def extend_start(self, token: LazyTokens, row: Row) -> MlxPendingExtend:
+        """A later chunk."""
+        known = list(row.req.known_tokens(row.start, row.end))
+        return MlxPendingExtend(token, row.lease, row.req.rid, known, row.end)
 
-    def decode_batch_start_chained(self, batch: ScheduleBatch, previous: Pending) -> Pending:
-        """The same requests once more, from the previous step's lazy tokens."""
-        return self.engine.run_batch(batch, previous)
+    def decode_batch_start(self, tokens: LazyTokens, rows: list[Row]) -> MlxPendingDecode:
+        """One token for each request, from tokens that the host knows."""
+        return MlxPendingDecode(tokens, [row.req.rid for row in rows], [row.lease for row in rows])
 
-    def finalize(self, pending: Pending) -> None:
-        """Read a step's tokens and process them, by what the step was."""
-        if pending.batch.mode is ForwardMode.DECODE:
-            self.decode_batch_finalize(pending)
-        elif any(row.start > 0 for row in pending.batch.rows):
-            self.extend_finalize(pending)
-        else:
-            self.prefill_finalize(pending)
+    def decode_batch_start_chained(
+        self, tokens: LazyTokens, prev: MlxPendingDecode
+    ) -> MlxPendingDecode:
+        """The same requests once more, in the same order and caches, from ``prev``'s tokens."""
+        return MlxPendingDecode(tokens, prev.req_ids, prev.caches)
 
-    def prefill_finalize(self, pending: Pending) -> None:
-        """First tokens of whole prompts."""
-        self.engine.process_batch_result(pending)
+    def prefill_finalize(self, pending: MlxPendingPrefill) -> int:
+        """Its token; from now on the runner knows the request."""
+        token = pending.lazy_token.item()
+        self.states[pending.req_id] = MlxRequestState(
+            [*pending.full_token_ids, token],
+            pending.cache,
+            pending.req_pool_idx,
+            pending.synced_offset,
+        )
+        return token
 
-    def extend_finalize(self, pending: Pending) -> None:
-        """First tokens where the last chunk was computed."""
-        self.engine.process_batch_result(pending)
+    def extend_finalize(self, pending: MlxPendingExtend) -> int:
+        """Its token, in place of the one that the chunk before it sampled for nobody."""
+        token, state = pending.lazy_token.item(), self.states[pending.req_id]
+        state.token_ids[-1:] = [*pending.new_token_ids, token]
+        state.synced_offset = pending.new_synced_offset
+        return token
 
-    def decode_batch_finalize(self, pending: Pending) -> None:
-        """One token for each request, and now and then an empty cache."""
-        self.engine.process_batch_result(pending)
-        self.decodes_finalized += 1
-        if self.clear_cache_every and self.decodes_finalized % self.clear_cache_every == 0:
-            self.engine.device.clear_cache()
+    def decode_batch_finalize(self, pending: MlxPendingDecode) -> list[int]:
+        """A token for each, [num_reqs]; and now and then the library's cache is emptied."""
+        tokens = pending.lazy_tokens.tolist()
+        for req_id, token in zip(pending.req_ids, tokens, strict=True):
+            self.states[req_id].token_ids.append(token)
+        self.decode_step_ct += 1
+        self.device.count_memory()
+        if self.clear_steps and self.decode_step_ct % self.clear_steps == 0:
+            self.device.clear_cache()
+            self.device.count_memory()
+        return tokens

@@ -5,42 +5,51 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from ..core import ForwardMode, NoBatch, ScheduleBatch
+from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import Pending
+from .overlap_rules import has_grammar, is_disable_overlap_for_batch, update_vocab_mask
 
 
 def overlap(
-    engine: Engine, disable_consecutive_prefill_overlap: bool = False
+    engine: Engine, disable_consecutive_prefill_overlap: bool = False, delay_sample: bool = False
 ) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``managers/scheduler.py:event_loop_overlap``. Each ``yield`` ends one turn.
 
     A batch is scheduled knowing results only up to the one before the last, so a request that has
-    just ended is in it once more; that row is wasted. With
-    ``disable_consecutive_prefill_overlap`` (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``) a
-    prefill that follows a prefill is launched only after the first one's result was processed:
-    the first tokens get out sooner.
+    just ended is in it once more; that row is wasted. A batch with a grammar (with
+    ``delay_sample`` every batch) is launched without its sampling, which follows when the result
+    before it has been processed. For the other option see ``is_disable_overlap_for_batch``.
     """
     result_queue: deque[Pending] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()
-        disable_overlap = (
-            disable_consecutive_prefill_overlap and is_extend(batch) and is_extend(last_batch)
+        disable_overlap = is_disable_overlap_for_batch(
+            batch,
+            last_batch,
+            len(result_queue),
+            disable_consecutive_prefill_overlap=disable_consecutive_prefill_overlap,
+            has_grammar=has_grammar(batch),
         )
         if disable_overlap:
             engine.process_batch_result(result_queue.popleft())
         if batch:
-            result_queue.append(engine.run_batch(batch))
+            delay = delay_sample or has_grammar(batch)
+            result_queue.append(engine.run_batch(batch, delay_sample=delay))
         if last_batch and not disable_overlap:
             engine.process_batch_result(result_queue.popleft())  # the device runs ``batch``
         elif not batch:
             engine.on_idle()
+        if batch:
+            launch_batch_sample_if_needed(engine, result_queue[-1])
         last_batch = batch
         yield batch
 
 
-def is_extend(batch: ScheduleBatch | NoBatch) -> bool:
-    """Whether this is a batch of prompts."""
-    return isinstance(batch, ScheduleBatch) and batch.mode is ForwardMode.EXTEND
+def launch_batch_sample_if_needed(engine: Engine, pending: Pending) -> None:
+    """Sample a step that was launched without: what its mask depends on is known by now."""
+    if pending.delay_sample_func is not None:
+        update_vocab_mask(engine, pending.batch)
+        engine.launch_batch_sample_if_needed(pending)

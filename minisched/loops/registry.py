@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from ..relay.registry import check_relay
+from ..worker import Worker
+from ..worker.batch_record import OverlapWorker
+from ..worker.pipeline import PipelineWorker
+from . import pd_run
+from .mindie_dual import mindie_dual
+from .mindie_placeholder import mindie_placeholder
+from .mindie_plugin import mindie_plugin
+from .mindie_single import mindie_single
+from .mini_normal import mini_normal
+from .mini_overlap import mini_overlap
 from .mlx_async import mlx_async
+from .multi_step import NUM_STEPS, multi_step
 from .overlap import overlap
+from .overlap_thread import overlap_thread
 from .serial import serial
 from .spec import LoopSpec
+from .vllm_batch_queue import vllm_batch_queue
+from .vllm_step import vllm_step
+
+
+def pipeline_of(stages: int) -> LoopSpec:
+    """vLLM with pipeline parallelism: as many steps in flight as there are stages."""
+    return LoopSpec(
+        vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},
+        settings={"keep_stale_outputs": True}, worker=partial(PipelineWorker, stages=stages),
+        devices=("sim",), only="its stages are streams of the simulated device, which alone has a "
+        "model cut into layers",
+        source="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
+    )  # fmt: skip
+
 
 LOOPS: dict[str, LoopSpec] = {
     "serial": LoopSpec(
@@ -16,12 +43,73 @@ LOOPS: dict[str, LoopSpec] = {
         source="SGLang managers/scheduler.py:event_loop_normal",
     ),
     "overlap": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("ring", "pool"),
+        overlap, depth=2, overrun=1, relays=("ring", "pool", "token_pool"), worker=OverlapWorker,
         source="SGLang managers/scheduler.py:event_loop_overlap",
+    ),
+    "overlap_pool_indexed": LoopSpec(
+        overlap, depth=2, overrun=1, relays=("pool", "ring", "token_pool"), worker=OverlapWorker,
+        source="SGLang managers/scheduler.py:event_loop_overlap since #25862",
+    ),
+    "overlap_thread": LoopSpec(
+        overlap_thread, depth=2, overrun=1, relays=("ring", "pool"),
+        source="SGLang managers/tp_worker_overlap_thread.py (removed by #11210)",
+    ),
+    "mini_normal": LoopSpec(
+        mini_normal, depth=1, relays=("token_pool", "host"),
+        worker=partial(Worker, scheduler_stream="forward"),  # all of it is on the engine's stream
+        source="mini-sglang scheduler/scheduler.py:normal_loop",
+    ),
+    "mini_overlap": LoopSpec(
+        mini_overlap, depth=2, relays=("token_pool", "ring", "pool"),
+        source="mini-sglang scheduler/scheduler.py:overlap_loop",
     ),
     "mlx_async": LoopSpec(
         mlx_async, depth=2, overrun=1, relays=("chain",),
         source="SGLang hardware_backend/mlx/scheduler_mixin.py:event_loop_overlap_mlx",
+    ),
+    "mindie_plugin": LoopSpec(
+        mindie_plugin, depth=2, overrun=1, relays=("fill_host", "fill_device"),
+        source="MindIE-LLM mindie_llm/text_generator/plugins/plugin_manager.py",
+    ),
+    "mindie_placeholder": LoopSpec(
+        mindie_placeholder, depth=2, overrun=1, relays=("host", "fill_device", "pool"),
+        source="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
+    ),
+    "mindie_dual": LoopSpec(
+        mindie_dual, depth=2, overrun=1, relays=("fill_host", "fill_device"),
+        source="MindIE-LLM src/engine/llm_engine.cpp over plugins/plugin_manager.py",
+    ),
+    "mindie_single": LoopSpec(
+        mindie_single, depth=2, relays=("fill_device", "pool"),
+        source="a proposal: MindIE-LLM's two layers as one pipeline",
+    ),
+    "vllm_step": LoopSpec(
+        vllm_step, depth=1, relays=("host",), settings={"keep_stale_outputs": True},
+        source="vLLM v1/engine/core.py:EngineCore.step",
+    ),
+    "vllm_batch_queue": LoopSpec(
+        vllm_batch_queue, depth=2, relays=("host",), settings={"keep_stale_outputs": True},
+        source="vLLM v1/engine/core.py:EngineCore.step_with_batch_queue",
+    ),
+    "vllm_async": LoopSpec(
+        vllm_batch_queue, depth=2, relays=("prev_sampled", "pool"),
+        settings={"keep_stale_outputs": True},
+        source="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
+    ),
+    **{f"vllm_pp{stages}": pipeline_of(stages) for stages in (2, 4)},
+    "multi_step": LoopSpec(
+        multi_step, depth=NUM_STEPS, overrun=NUM_STEPS - 1, relays=("pool", "chain", "ring"),
+        source="vLLM V0 worker/multi_step_model_runner.py (#7000)",
+    ),
+    "pd": LoopSpec(
+        pd_run.no_turns, depth=2, overrun=1, relays=pd_run.RELAYS, whole_run=pd_run.whole_run,
+        devices=("sim",), only="it needs two devices with clocks of their own",
+        source="SGLang disaggregation/prefill.py and decode.py",
+    ),
+    "mixed": LoopSpec(
+        overlap, depth=2, overrun=1, relays=("ring", "pool"),
+        settings={"enable_mixed_chunk": True, "run_first": "prefill"},
+        source="SGLang --enable-mixed-chunk, the other answer to what pd is for",
     ),
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..core import NoBatch, Output, Request, ScheduleBatch
 from ..devices.base import Device
@@ -13,12 +13,10 @@ from ..engine.frontend import Frontend
 from ..engine.interrupt import abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..models.base import Model
-from ..relay import Relay
-from ..relay.registry import RelayShape, make_relay
-from ..scheduler import Scheduler, SchedulerConfig
+from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from .registry import find_loop
-from .spec import LoopSpec
+from .wiring import wire
 
 
 @dataclass(frozen=True)
@@ -48,27 +46,6 @@ class Run:
         return {req.rid: req.error for req in self.requests if req.error}
 
 
-def fit_config(
-    config: SchedulerConfig, spec: LoopSpec, relay: Relay, model: Model
-) -> SchedulerConfig:
-    """``config`` with what the loop, its relay and the model decide."""
-    return replace(
-        config,
-        **spec.settings,
-        run_ahead=relay.run_ahead,
-        overrun=spec.overrun,
-        context_len=min(config.context_len, model.context_len),
-        row_len=row_len_of(config, spec, model),
-        vocab_size=model.vocab_size,
-        eos_ids=model.eos_ids,
-    )
-
-
-def row_len_of(config: SchedulerConfig, spec: LoopSpec, model: Model) -> int:
-    """Positions in a row of the page table: the context, and what a loop runs past it."""
-    return min(config.context_len + max(0, spec.overrun - 1), model.context_len)
-
-
 def make_engine(
     loop: str,
     device: Device,
@@ -78,29 +55,12 @@ def make_engine(
     cost: CostModel = NO_COST,
     relay: str = "",
 ) -> Engine:
-    """Everything a loop needs, wired. ``config`` gets the loop's run-ahead and the model's limits.
+    """Everything a loop needs, wired.
 
     Raises:
         ValueError: the loop is unknown, or device or relay do not fit it.
     """
-    spec = find_loop(loop)
-    spec.check_device(loop, device.name)
-    row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
-    shape = RelayShape(config.max_running_requests, row_len)
-    made = make_relay(loop, spec.relays, relay, device, shape)
-    config = fit_config(config, spec, made, model)
-    worker = spec.worker(
-        device,
-        model,
-        made,
-        num_slots=config.num_slots + config.page_size,  # page 0 is padding
-        max_running_requests=config.max_running_requests,
-        max_len=row_len,
-        page_size=config.page_size,
-        depth=spec.depth,
-        cost=cost,
-    )
-    return Engine(Scheduler(config, device.recorder), worker, device, frontend, cost)
+    return wire(loop, find_loop(loop), device, model, config, frontend, cost, relay)
 
 
 def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
@@ -131,14 +91,20 @@ def run_loop(
         ValueError: the loop is unknown, or device or relay do not fit it.
     """
     requests = tuple(requests)
+    frontend, config = Frontend(requests, on_output), config or SchedulerConfig()
     try:
-        frontend = Frontend(requests, on_output)
-        engine = make_engine(
-            loop, device, model, config or SchedulerConfig(), frontend, cost, relay
-        )
+        spec = find_loop(loop)
+        spec.check_device(loop, device.name)
         with abort_on_interrupt(frontend):
-            drive(find_loop(loop).start(engine, **options), engine)
+            if spec.whole_run is not None:
+                metrics = spec.whole_run(
+                    spec, device, model, requests, config, frontend, cost, relay, **options
+                )
+            else:
+                engine = make_engine(loop, device, model, config, frontend, cost, relay)
+                drive(spec.start(engine, **options), engine)
+                metrics = engine.metrics
     finally:
         device.close()
     trace = device.recorder.trace(loop, device.name, model.name, device.clock)
-    return Run(loop, requests, trace, frontend.interrupted, engine.metrics)
+    return Run(loop, requests, trace, frontend.interrupted, metrics)

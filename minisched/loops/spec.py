@@ -8,6 +8,8 @@ from typing import Any
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from ..engine.metrics import Metrics
+from ..scheduler import Scheduler
 from ..worker import Worker
 
 DEVICES = ("sim", "thread", "cuda", "mlx")
@@ -22,7 +24,8 @@ class LoopSpec:
     that fit, the default first. ``overrun`` is how many steps the original launches for a request
     past its length (``policy/decode.py``). ``options`` are given to the loop, ``settings`` to the
     scheduler, whatever the user's are. ``devices`` says where it runs, and ``only`` why nowhere
-    else. ``source`` is the published code that it follows.
+    else. ``source`` is the published code that it follows. A design for which one engine is not
+    enough has a ``whole_run``, which ``loops/run.py:run_loop`` calls in the place of the turns.
     """
 
     run: Callable[..., Turns]
@@ -33,6 +36,9 @@ class LoopSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     worker: Callable[..., Worker] = Worker
+    scheduler: Callable[..., Scheduler] = Scheduler
+    engine: Callable[..., Engine] = Engine
+    whole_run: Callable[..., Metrics] | None = None
     devices: tuple[str, ...] = DEVICES
     only: str = ""
 

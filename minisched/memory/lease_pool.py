@@ -1,10 +1,11 @@
-"""The one rule for giving memory back: closed, and named by no launched batch."""
+"""Leases on memory: opened, grown, closed, and released when the rule for it says so."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..core import Lease
+from .free_rule import RULES, Steps
 from .page_allocator import PageAllocator
 from .radix_cache import Match, RadixCache
 from .radix_node import TreeNode
@@ -14,18 +15,23 @@ from .req_to_token import ReqToTokenPool
 class LeasePool:
     """Opens leases on cached prefixes, lets them grow, and takes them back in the end.
 
-    The originals free at the finish, at once, and rely on the order of the stream (a later write
-    comes after the zombie's). Here a lease waits for the steps that name it, so that the rule is
-    right for every loop and every number of streams. ``tree`` is None where there is no prefix
-    cache.
+    A closed lease waits for the steps that name it, so that it is right for every loop and every
+    number of streams; ``free_rule`` puts an original's rule in its place. ``tree`` is None where
+    there is no prefix cache.
     """
 
     def __init__(
-        self, allocator: PageAllocator, table: ReqToTokenPool, tree: RadixCache | None = None
+        self,
+        allocator: PageAllocator,
+        table: ReqToTokenPool,
+        tree: RadixCache | None = None,
+        free_rule: str = "lease",
     ) -> None:
         self.allocator = allocator
         self.table = table
         self.tree = tree
+        self.may_free = RULES[free_rule]
+        self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one that has come back; they come back in order
         self.returning: dict[Lease, None] = {}  # closed, but a launched step still names them
         self.retiring: dict[Lease, None] = {}  # open, with pages that one may still read
@@ -110,14 +116,25 @@ class LeasePool:
         for lease in list(self.returning):
             self.release(lease)
 
+    def hold(self, lease: Lease) -> None:
+        """A transfer reads or writes its pages: until it ends, nobody else may have them."""
+        lease.num_transfers += 1
+
+    def let_go(self, lease: Lease) -> None:
+        """A transfer has ended."""
+        lease.num_transfers -= 1
+        if lease in self.returning:
+            self.release(lease)
+
     def close(self, lease: Lease) -> None:
         """Its request lets go of it."""
         self.returning[lease] = None
         self.release(lease)
 
     def release(self, lease: Lease) -> None:
-        """Free its pages and its row and unlock its prefix, if nobody can touch them."""
-        if not self.is_settled(lease):
+        """Free its pages and its row and unlock its prefix, if the rule says that it is time."""
+        steps = Steps(self.launched_step, self.returned_step)
+        if lease.num_transfers or not self.may_free(lease, steps):
             return
         del self.returning[lease]
         lease.is_released = True

@@ -17,6 +17,7 @@ from .forward_batch import ForwardBatch
 from .mix import P, mix
 from .sampling import choose
 
+NUM_LAYERS = 2
 LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and top-p mean something
 
 
@@ -28,6 +29,7 @@ class HashModel:
 
     name = "hash"
     pad_to = 1
+    num_layers = NUM_LAYERS
     tokenizer: Any = None
 
     def __init__(
@@ -43,31 +45,54 @@ class HashModel:
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Two layers of KV, one integer a slot."""
         self.max_len = max_len
-        self.kv: list[Buffer] = [device.memory(f"kv{layer}", num_slots) for layer in (0, 1)]
+        self.kv: list[Buffer] = [
+            device.memory(f"kv{layer}", num_slots) for layer in range(NUM_LAYERS)
+        ]
 
     def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> list[list[float]]:
         """Logits [num_reqs, vocab] from exact integers."""
-        logits, at = [], 0
+        hidden: list[int] = ids
+        for layer in range(NUM_LAYERS):
+            hidden = self.forward_layer(layer, batch, hidden, page_table)
+        return self.compute_logits(batch, hidden)
+
+    def forward_layer(
+        self, layer: int, batch: ForwardBatch, hidden: list[int], page_table: Buffer
+    ) -> list[int]:
+        """One layer, from hidden states [num_tokens] to hidden states; the first takes the ids.
+
+        Row by row, it reads the slots before the row's first position and writes those after.
+        """
+        kv, out, at = self.kv[layer], [], 0
         for row, start, length in zip(
             batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
         ):
             slots = page_table[row * self.max_len : row * self.max_len + start + length]
-            hidden = self._attend(slots, start, ids[at : at + length])
-            logits.append([mix(hidden, token) * LOGIT_SCALE for token in range(self.vocab_size)])
+            total = sum(mix(value, p) for p, value in enumerate(kv[slots[:start]]))
+            for position, value in enumerate(hidden[at : at + length], start):
+                key = kv[slots[position]] = mix(value, position)
+                total += mix(key, position)
+                out.append(total % P)
             at += length
+        return out
+
+    def compute_logits(self, batch: ForwardBatch, hidden: list[int]) -> list[list[float]]:
+        """Logits [num_reqs, vocab] from each row's last hidden state."""
+        logits, at = [], 0
+        for start, length in zip(batch.prefix_lens, batch.extend_lens, strict=True):
+            at += length
+            last = mix(hidden[at - 1], start + length)
+            logits.append([mix(last, token) * LOGIT_SCALE for token in range(self.vocab_size)])
         return logits
 
-    def _attend(self, slots: list[int], start: int, ids: list[int]) -> int:
-        """Both layers over one row: read the slots before ``start``, write those of ``ids``."""
-        lower, upper = self.kv
-        lower_sum = sum(mix(value, p) for p, value in enumerate(lower[slots[:start]]))
-        upper_sum = sum(mix(value, p) for p, value in enumerate(upper[slots[:start]]))
-        for position, token in enumerate(ids, start):
-            key = lower[slots[position]] = mix(token, position)
-            lower_sum += mix(key, position)
-            key = upper[slots[position]] = mix(lower_sum % P, position)
-            upper_sum += mix(key, position)
-        return mix(upper_sum % P, start + len(ids))
+    def read_kv(self, slots: list[int]) -> list[list[int]]:
+        """The KV of these slots, [num_layers][num_slots] (PD separation sends it)."""
+        return [list(layer[slots]) for layer in self.kv]
+
+    def write_kv(self, slots: list[int], values: list[list[int]]) -> None:
+        """Put KV that was computed elsewhere into these slots."""
+        for layer, of_layer in zip(self.kv, values, strict=True):
+            layer[slots] = of_layer
 
     def sample(self, logits: list[list[float]], batch: ForwardBatch) -> Vector:
         """One token a row."""

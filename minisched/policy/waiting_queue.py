@@ -16,7 +16,9 @@ class WaitingQueue:
     """Requests that hold no memory yet, or none any more (SGLang's ``waiting_queue``, a list).
 
     A heap by the policy's rank, then by arrival. A request that was retracted has its old place
-    in the order of arrival, so it is ahead of everybody who came later.
+    in the order of arrival, so it is ahead of everybody who came later. One that has stale output
+    in flight waits aside until it is added again (vLLM's ``skipped_waiting``): it cannot be
+    admitted, and stops nobody.
     """
 
     def __init__(self, policy: SchedulePolicy, recorder: Recorder) -> None:
@@ -24,20 +26,26 @@ class WaitingQueue:
         self.recorder = recorder
         self.num_added = 0  # so far
         self._waiting: dict[str, Request] = {}
+        self._aside: dict[str, Request] = {}  # those with stale output in flight
         self._heap: list[tuple[int, int, str]] = []  # may still list requests that have left
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._aside)
 
     def __iter__(self) -> Iterator[Request]:
         """In order of arrival."""
-        return iter(sorted(self._waiting.values(), key=lambda req: req.order))
+        everybody = [*self._waiting.values(), *self._aside.values()]
+        return iter(sorted(everybody, key=lambda req: req.order))
 
     def __contains__(self, req: Request) -> bool:
-        return self._waiting.get(req.rid) is req
+        return (self._waiting.get(req.rid) or self._aside.get(req.rid)) is req
 
     def add(self, req: Request) -> None:
         """Let a request wait."""
+        if req.num_stale_output_tokens:
+            self._aside[req.rid] = req
+            return
+        self._aside.pop(req.rid, None)
         self.num_added += 1
         self._waiting[req.rid] = req
         heapq.heappush(self._heap, (self.policy.rank(req), req.order, req.rid))
@@ -52,7 +60,8 @@ class WaitingQueue:
     def remove(self, req: Request) -> None:
         """Let a request go, if it waits."""
         if req in self:
-            del self._waiting[req.rid]
+            self._waiting.pop(req.rid, None)
+            self._aside.pop(req.rid, None)
 
     def in_order(self) -> Iterator[Request]:
         """Who is to be admitted next, while each is taken out before the next is asked for.
@@ -74,7 +83,7 @@ class WaitingQueue:
     def _by_cache(self) -> Iterator[Request] | None:
         if not self.policy.is_cache_aware(len(self)):
             return None
-        ordered = self.policy.sort(list(self))
+        ordered = self.policy.sort([req for req in self if req.rid in self._waiting])
         rids = " ".join(req.rid for req in ordered[:20])
         self.recorder.mark("queue order", policy=self.policy.name, rids=rids)
         return iter(ordered)

@@ -1,7 +1,22 @@
 """How a sampled token reaches the next step: over the host, or without it."""
 
-from .base import HostTrip, Relay
+from .base import Relay, UploadRelay
 from .future_map import FutureMapPool, FutureMapRing
+from .host_trip import HostTrip
 from .lazy_chain import LazyChain
+from .placeholder_fill import FillDevice, FillHost
+from .prev_sampled import PrevSampled
+from .token_pool import TokenPool
 
-__all__ = ["FutureMapPool", "FutureMapRing", "HostTrip", "LazyChain", "Relay"]
+__all__ = [
+    "FillDevice",
+    "FillHost",
+    "FutureMapPool",
+    "FutureMapRing",
+    "HostTrip",
+    "LazyChain",
+    "PrevSampled",
+    "Relay",
+    "TokenPool",
+    "UploadRelay",
+]

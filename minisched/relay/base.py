@@ -1,12 +1,11 @@
-"""The small interface of every relay, and the one that needs no device: wait for the host."""
+"""The small interface of every relay."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..core import ScheduleBatch
-from ..devices.base import Array
+from ..devices.base import Array, Label, Op, Stream
 
 
 class Relay(Protocol):
@@ -33,31 +32,13 @@ class Relay(Protocol):
         ...
 
 
-def known_ids(ids: Sequence[int | None]) -> list[int]:
-    """The ids of a row whose tokens the host must all know.
+@runtime_checkable
+class UploadRelay(Relay, Protocol):
+    """A relay that takes every input from the device, so what the host knows has to get there."""
 
-    Raises:
-        ValueError: one is still unknown.
-    """
-    if None in ids:
-        raise ValueError("this relay cannot run ahead, yet a row's input token is still unknown")
-    return [token for token in ids if token is not None]
+    def upload(self, stream: Stream, batch: ScheduleBatch, cost: int, label: Label) -> Op | None:
+        """Host: queue the copy of what a step's rows lack on ``stream``; None if that is nothing.
 
-
-class HostTrip:
-    """No relay: every token goes to the host and comes back as input (SGLang's normal loop)."""
-
-    run_ahead = False
-
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
-        """The known ids, and no destinations."""
-        return [token for row in batch.rows for token in known_ids(row.ids)], []
-
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
-        """The ids as they are."""
-        return ids
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Nothing."""
+        Called once for each step, after ``bind``. Whoever launches the step lets it wait.
+        """
+        ...

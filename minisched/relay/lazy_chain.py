@@ -9,25 +9,40 @@ from ..devices.base import Array, Device
 class LazyChain:
     """No buffer: the previous step's output array is this step's input array.
 
-    SGLang ``hardware_backend/mlx``, ``decode_batch_start_chained``. An unknown id is minus (1 +
-    its row's place in the previous batch).
+    SGLang ``hardware_backend/mlx/model_runner.py:decode_batch_start_chained``, which takes
+    ``prev.lazy_tokens[:, None]`` as it is. An unknown id is minus (1 + its row's place in the
+    previous batch), so that a row whose token the host knows may stand beside it. Two steps at
+    most hold one array: the one that makes it, and the next; then it can go.
     """
 
     run_ahead = True
 
     def __init__(self, device: Device, max_running_requests: int = 0) -> None:
         self.xp = device.xp
+        self.recorder = device.recorder
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
     ) -> tuple[list[int], list[int]]:
-        """Unknown ids become places in the previous batch; nothing has to be stored."""
-        place = {rid: at for at, rid in enumerate(previous.rids)} if previous else {}
-        ids = [
-            -1 - place[row.req.rid] if token is None else token
-            for row in batch.rows
-            for token in row.ids
-        ]
+        """Unknown ids become places in the previous batch; nothing has to be stored.
+
+        Raises:
+            ValueError: nobody has a row's token, neither the host nor the step it is built on.
+        """
+        places = {rid: -1 - at for at, rid in enumerate(previous.rids)} if previous else {}
+        try:
+            ids = [
+                places[row.req.rid] if token is None else token
+                for row in batch.rows
+                for token in row.ids
+            ]
+        except KeyError as lost:
+            source = f"step {previous.step}" if previous else "no step"
+            raise ValueError(
+                f"step {batch.step} is built on {source}, which has no token of {lost}, "
+                "and the host does not know it either."
+            ) from None
+        self.record(batch, previous, ids)
         return ids, []
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
@@ -38,3 +53,10 @@ class LazyChain:
 
     def store(self, dests: Array, tokens: Array) -> None:
         """Nothing: whoever builds on these tokens holds them."""
+
+    def record(self, batch: ScheduleBatch, previous: ScheduleBatch | None, ids: list[int]) -> None:
+        """Mark which step's array a step is built on (0: none), and which places, from 1 on."""
+        if self.recorder.is_on:
+            places = " ".join(str(-token) for token in ids if token < 0)
+            source = previous.step if previous and places else 0
+            self.recorder.mark("lazy tokens", step=batch.step, source=source, places=places)

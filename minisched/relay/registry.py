@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..devices.base import Device
-from .base import HostTrip, Relay
+from .base import Relay
 from .future_map import FutureMapPool, FutureMapRing
+from .host_trip import HostTrip
 from .lazy_chain import LazyChain
+from .placeholder_fill import FillDevice, FillHost
+from .prev_sampled import PrevSampled
+from .token_pool import TokenPool
 
 
 class RelayShape(NamedTuple):
@@ -32,15 +36,32 @@ RELAYS: dict[str, RelaySpec] = {
     ),
     "ring": RelaySpec(
         lambda device, shape: FutureMapRing(device, shape.max_running_requests),
-        "a loop that runs ahead, with at most two steps in flight (a third would lap the ring)",
+        "a loop that runs ahead and reads a token within two steps (a third would lap the ring)",
     ),
     "pool": RelaySpec(
         lambda device, shape: FutureMapPool(device, shape.max_running_requests),
         "a loop that runs ahead",
     ),
+    "token_pool": RelaySpec(
+        lambda device, shape: TokenPool(device, *shape),
+        "a loop whose steps run on one stream, which waits for the copy of each new prompt",
+    ),
+    "prev_sampled": RelaySpec(
+        lambda device, shape: PrevSampled(device, *shape),
+        "a loop with at most two steps in flight, none of which skips a request whose token it "
+        "needs (it holds the last step's tokens only)",
+    ),
     "chain": RelaySpec(
         lambda device, shape: LazyChain(device),
         "a loop that builds each step on the one before, with the same rows",
+    ),
+    "fill_host": RelaySpec(
+        lambda device, shape: FillHost(device, shape.max_running_requests),
+        "a loop that lays a step out before it waits for the tokens, and then writes them in",
+    ),
+    "fill_device": RelaySpec(
+        lambda device, shape: FillDevice(device, shape.max_running_requests),
+        "a loop that runs ahead, with at most two steps in flight (only the last one's rows fill)",
     ),
 }
 

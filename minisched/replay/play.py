@@ -16,7 +16,8 @@ from ..engine.frontend import Frontend
 from ..engine.interrupt import abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..loops.registry import find_loop
-from ..loops.run import drive, fit_config
+from ..loops.run import drive
+from ..loops.wiring import fit_config
 from ..models.length import LengthModel
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig

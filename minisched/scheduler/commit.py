@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ..core import ChunkedReq, Request, ScheduleBatch
 from ..policy import Plan
+from . import stale_outputs
 from .state import SchedulerState
 
 
 def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
     """Advance lengths, reserve pages, and freeze what is true now."""
     state.step += 1
+    state.leases.launched_step = state.step
     state.batches_in_flight += 1
     batch = ScheduleBatch(state.step, plan.mode, len(plan.prompts))
     if plan.prompts:
@@ -20,6 +22,8 @@ def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
         state.new_batch = batch
     add_decodes(state, batch, plan.decodes)
     state.cur_batch = batch
+    if state.config.keep_stale_outputs:
+        stale_outputs.launched(batch)
     return batch
 
 

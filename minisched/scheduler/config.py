@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..core import Request
 from ..memory.eviction import POLICIES as EVICTION_POLICIES
+from ..memory.free_rule import RULES as FREE_RULES
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 
 RUN_FIRST = ("prefill", "decode", "unified")
@@ -15,7 +16,7 @@ RUN_FIRST = ("prefill", "decode", "unified")
 class SchedulerConfig:
     """Sizes and rules of one scheduler (SGLang ``server_args.py:ServerArgs``).
 
-    The last six fields are not for users: the model and the loop fill them in.
+    The last seven fields are not for users: the model and the loop fill them in.
 
     Raises:
         ValueError: a setting is outside its limits; the sentence names the value and the limit.
@@ -27,6 +28,7 @@ class SchedulerConfig:
     max_running_requests: int = 16
     disable_radix_cache: bool = False
     radix_eviction_policy: str = "lru"
+    free_rule: str = "lease"  # when a finished request's memory goes back; see memory/free_rule.py
     # Admission
     chunked_prefill_size: int = 128  # the most prompt tokens of one step; -1: no limit
     max_prefill_tokens: int = 16384  # over this a batch takes no further prompt
@@ -45,6 +47,7 @@ class SchedulerConfig:
     eos_ids: frozenset[int] = frozenset()
     run_ahead: bool = False  # see policy/decode.py
     overrun: int = 0
+    keep_stale_outputs: bool = False  # see scheduler/stale_outputs.py
     row_len: int = 2**31  # positions in a row of the page table: the context, and what runs past it
 
     def __post_init__(self) -> None:
@@ -59,6 +62,7 @@ class SchedulerConfig:
         one_of("run_first", self.run_first, RUN_FIRST)
         one_of("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         one_of("radix_eviction_policy", self.radix_eviction_policy, EVICTION_POLICIES)
+        one_of("free_rule", self.free_rule, FREE_RULES)
 
     def _check_chunk(self) -> None:
         size = self.chunked_prefill_size

@@ -14,16 +14,17 @@ from ..core import (
 )
 from ..policy import Plan
 from ..trace import NullRecorder, Recorder
+from . import stale_outputs
 from .commit import commit
 from .config import SchedulerConfig
-from .state import SchedulerState
+from .ending import Endings
 
 
 class SchedulerStuck(RuntimeError):
     """Requests are left, nothing is in flight and nothing can be scheduled: a scheduler bug."""
 
 
-class Scheduler(SchedulerState):
+class Scheduler(Endings):
     """Decides what runs next and what a result means (SGLang ``managers/scheduler.py``).
 
     ``next_batch`` and ``chain`` *commit*: lengths advance to an upper bound, pages are reserved
@@ -76,7 +77,7 @@ class Scheduler(SchedulerState):
         if not self.live:
             self.new_token_ratio.reset()
             return NoBatch.IDLE
-        if self.batches_in_flight == 0 and not self.outbox:
+        if not (self.batches_in_flight or self.outbox or self.awaits_others):
             raise SchedulerStuck(f"nothing can run, yet {len(self.live)} requests are not done")
         return NoBatch.WAIT
 
@@ -118,11 +119,12 @@ class Scheduler(SchedulerState):
         self.batches_in_flight -= 1
         self.leases.came_back(batch.step)
         tokens = [0] * len(batch.reqs) if result.error else result.tokens
+        drained = stale_outputs.drain(batch) if self.config.keep_stale_outputs else []
         outputs = []
         columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
         for req, lease, deliver, token in columns:
             if req.lease is not lease:  # ended or retracted while the step was running
-                self.recorder.mark("wasted row", rid=req.rid, step=batch.step)
+                outputs += self._late(batch, req, None if result.error or not deliver else token)
             elif result.error:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=result.error))
             elif deliver:
@@ -133,12 +135,10 @@ class Scheduler(SchedulerState):
                 else:
                     outputs.append(Output(req.rid, token))
         self._cache_prompts(batch)
+        for req in drained:
+            if not req.finished:
+                self.waiting_queue.add(req)
         return outputs
-
-    def _end(self, req: Request, token: int) -> Output:
-        """A request got its last token."""
-        reason = FinishReason.STOP if token in req.stop_ids else FinishReason.LENGTH
-        return self._finish(req, reason, token)
 
     def _cache_prompts(self, batch: ScheduleBatch) -> None:
         """Share the prompts, or the chunks, that a step has computed, if they still run."""
@@ -146,31 +146,6 @@ class Scheduler(SchedulerState):
             if row.req.lease is row.lease:
                 row.lease.settled_len = row.end
                 self.prefix_cache.cache_unfinished_req(row.req, row.lease)
-
-    def _finish(
-        self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
-    ) -> Output:
-        req.finish_reason, req.error = reason, error
-        self.prefill.remove_req(req)
-        self.decode.remove_req(req)
-        if self.live.get(req.rid) is req:
-            del self.live[req.rid]
-        lease, req.lease = req.lease, None
-        if lease is not None:
-            if reason is not FinishReason.ERROR:
-                self.prefix_cache.cache_finished_req(req, lease)
-            self.leases.close(lease)
-        return Output(req.rid, token, reason, error)
-
-    def _give_up_hopeless(self) -> None:
-        """End a request that is alone and still finds no memory (SGLang ``retract_decode``)."""
-        for req in self.retraction.hopeless:
-            need = self.allocator.pages_for(req.device_len)
-            held = len(req.lease.pages) if req.lease else 0
-            left = held + self.leases.available_pages
-            error = f"it needs {need} pages of KV memory, but only {left} can be had."
-            self.outbox.append(self._finish(req, FinishReason.ERROR, error=error))
-        self.retraction.hopeless.clear()
 
     def take_outputs(self) -> list[Output]:
         """What ``next_batch`` had to say to clients."""

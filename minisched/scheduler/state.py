@@ -49,7 +49,7 @@ class SchedulerState:
         if not config.disable_radix_cache:
             policy = config.radix_eviction_policy
             self.tree = RadixCache(config.page_size, policy, self.recorder)
-        self.leases = LeasePool(self.allocator, self.table, self.tree)
+        self.leases = LeasePool(self.allocator, self.table, self.tree, config.free_rule)
         self.prefix_cache = PrefixCache(self.leases, self.recorder)
 
     def _make_policies(self, config: SchedulerConfig) -> None:
@@ -81,6 +81,14 @@ class SchedulerState:
     def running_batch(self) -> list[Request]:
         """The requests that decode, in order of arrival."""
         return self.decode.running_reqs
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whether something from outside may help those who can't run (``scheduler/transfer.py``).
+
+        Nothing can, where this is the only scheduler.
+        """
+        return False
 
     @property
     def num_retractions(self) -> int:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..core import Result, ScheduleBatch, get_model_worker_batch
-from ..devices.base import Array, Device, Op
+from ..devices.base import Array, Buffer, Device, Op
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay import Relay
+from .upload import Uploads
 
 
 @dataclass
@@ -27,6 +28,7 @@ class Pending:
     tokens: Op | None = None
     copy: Op | None = None
     delay_sample_func: Callable[[], None] | None = None
+    upload: Op | None = None  # what the forward pass waited for, if the relay copies prompts
 
     def result(self) -> Result:
         """Block the host until the copy is there. An error comes back as a result; never raises."""
@@ -35,6 +37,8 @@ class Pending:
                 raise RuntimeError("its sampling was delayed, and nobody has launched it since")
             values = self.copy.synchronize()
             self.tokens.synchronize()  # done before its copy; raises what the step raised
+            if self.upload is not None:
+                self.upload.synchronize()  # done before the forward pass; raises what it raised
             return Result(values.tolist())
         except Exception as error:
             return Result((), f"step {self.batch.step} failed: {error}")
@@ -61,6 +65,7 @@ class Worker:
         page_size: int = 1,
         depth: int = 2,
         cost: CostModel = NO_COST,
+        scheduler_stream: str = "scheduler",
     ) -> None:
         self.device = device
         self.model = model
@@ -70,19 +75,27 @@ class Worker:
         self.cost = cost
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
-        self.outputs = [
-            (device.memory(f"output {i}", max_running_requests),
-             device.host_memory(f"host output {i}", max_running_requests))
-            for i in range(depth)
-        ]  # fmt: skip
+        self.max_running_requests = max_running_requests
+        self.outputs: list[tuple[Buffer, Buffer]] = []  # on the device, on the host
+        self.hold_outputs(depth)
         self.forward_stream = device.stream("forward")
         self.copy_stream = device.stream("copy")
+        self.uploads = Uploads(device, relay, scheduler_stream)
+
+    def hold_outputs(self, depth: int) -> None:
+        """Let at least ``depth`` steps be in flight: none overwrites the output of another."""
+        device, size = self.device, self.max_running_requests
+        for i in range(len(self.outputs), depth):
+            on_device = device.memory(f"output {i}", size)
+            self.outputs.append((on_device, device.host_memory(f"host output {i}", size)))
 
     def prepare(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
         """Host: number the unknown tokens, lay the batch out flat, ship it."""
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
-        return make_forward_batch(flat, self.device.xp, self.model.pad_to)
+        inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
+        self.uploads.launch(batch, self.forward_stream, self.cost.copy, inputs.label)
+        return inputs
 
     def launch(
         self,
@@ -119,7 +132,7 @@ class Worker:
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
         self._draw_token_edges(batch, logits)
-        return Pending(batch, logits)
+        return Pending(batch, logits, upload=self.uploads.take(batch, logits))
 
     def launch_sample(self, pending: Pending, inputs: ForwardBatch) -> None:
         """Host: queue sampling, and the copy of the tokens to the host."""
@@ -156,6 +169,7 @@ class Worker:
 
     def _draw_token_edges(self, batch: ScheduleBatch, forward: Op) -> None:
         """Record which sample ops this step takes its tokens from without the host."""
-        for row in batch.rows:
-            if None in row.ids:
+        gives_every = self.uploads.gives_every_input
+        for index, row in enumerate(batch.rows):
+            if None in row.ids or (gives_every and index >= batch.num_extend_reqs):
                 self.device.recorder.edge("token", row.lease.sampled_by, forward.slice_id)

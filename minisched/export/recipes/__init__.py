@@ -6,13 +6,15 @@ which the run is drawn as ``diagrams/TOPIC.puml`` and ``diagrams/TOPIC_sequence.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+from ...trace import Trace
 from .recipe import Recipe
 
-__all__ = ["Recipe", "recipes", "titles"]
+__all__ = ["Recipe", "recipes", "titles", "trace_of"]
 
 
 def recipes() -> dict[str, Recipe]:
@@ -23,6 +25,12 @@ def recipes() -> dict[str, Recipe]:
 def titles() -> dict[str, str]:
     """The titles of the runs that are drawn as they are, by topic."""
     return _merged("TITLES")
+
+
+@cache
+def trace_of(topic: str) -> Trace:
+    """The golden run of a topic, made once: several pictures may show it."""
+    return recipes()[topic].run()
 
 
 def _merged(name: str) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""Several designs on one time axis: the same steps of the same requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...checks.overlap import measure
+from ..puml_timing import Panel, draw_panels
+from ..units import ms
+from ..window import steady_views
+from .runs import run_of
+
+STEPS = 3
+
+
+def side_by_side(designs: Mapping[str, str], title: str) -> str:
+    """The same settled steps of several loops; ``designs`` maps loops to the names shown."""
+    views = steady_views([run_of(loop) for loop in designs], STEPS)
+    panels = []
+    for (loop, name), view in zip(designs.items(), views, strict=True):
+        report = measure(view.trace)
+        about = (
+            f"{name}: {STEPS} steps in {ms(view.duration)} ms, device busy "
+            f"{report.device_busy_percent:.0f} %, host hidden {report.host_hidden_percent:.0f} %"
+        )
+        panels.append(Panel(view, f"{loop}_", about))
+    first, last = views[0].first_step, views[0].last_step
+    return draw_panels(panels, f"{title}\\nsteps {first} to {last} of the same five requests")
+
+
+def cpu_gpu_overlap() -> str:
+    """No overlap, vLLM's and SGLang's."""
+    designs = {
+        "serial": "no overlap",
+        "vllm_async": "vLLM batch queue",
+        "overlap": "SGLang event_loop_overlap",
+    }
+    return side_by_side(designs, "Host and device: in turns, and overlapped")
+
+
+def three_way() -> str:
+    """The three ways to schedule ahead."""
+    designs = {
+        "vllm_async": "vLLM AsyncScheduler",
+        "overlap": "SGLang overlap",
+        "mindie_dual": "MindIE, both layers",
+    }
+    return side_by_side(
+        designs, "Three ways to schedule a step before the last one's tokens are known"
+    )
+
+
+def mindie_refactor() -> str:
+    """MindIE's two layers, and the proposal of one."""
+    designs = {
+        "mindie_dual": "C++ scheduler over Python plugin",
+        "mindie_single": "a single main pipeline",
+    }
+    return side_by_side(designs, "MindIE: two layers, and one pipeline in their place")
+
+
+PICTURES = {
+    "compare_cpu_gpu_overlap": cpu_gpu_overlap,
+    "three_way_async_scheduling_compare": three_way,
+    "mindie_pipeline_refactor_compare": mindie_refactor,
+}

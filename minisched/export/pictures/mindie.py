@@ -1,0 +1,112 @@
+"""MindIE's figures: the plugin pipeline with its thread, and the placeholders of the scheduler."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ...core import Request
+from ...trace import Trace
+from ..puml_story import to_story
+from ..recipes.recipe import Recipe, tokens
+from ..story import Actor, Story
+from ..window import steady_steps
+from .runs import run_of
+from .words import ON_DEVICE
+
+PIPELINE = Story(
+    actors={
+        "engine": Actor("LlmEngine", "host"),
+        "manager": Actor("PluginManager", "host"),
+        "input": Actor("input_queue", "host"),
+        "output": Actor("output_queue", "host"),
+        "thread": Actor("forward_loop\\n(thread)", "host"),
+        "worker": Actor("NPU", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": ["engine: schedule\n{ms} ms"],
+        "prepare": [
+            "engine -> manager: generate_token_async({step})",
+            "manager: preprocess {step}, one step behind\n{ms} ms",
+        ],
+        "mark placeholder fill": [
+            "manager -> manager: hit mask of {step}: rows ({rows}) of the step before"
+        ],
+        "fill": [
+            "output --> manager: get: {before}",
+            "manager: fill tokens of {before} into {step}\n{ms} ms",
+        ],
+        "fill end": ["manager -> input: put {step}"],
+        "forward thread launch": [
+            "input --> thread: get {step}",
+            "thread: launch forward {step}\n{ms} ms",
+        ],
+        "forward thread launch end": [
+            "thread ->> worker: forward {step}",
+            "thread --> manager: launch_done of {before}",
+        ],
+        "forward thread verify end": ["thread -> output: put {step}"],
+        "copy end": ["copy ->> manager: tokens of {step}"],
+        "wait": ["manager: blocked ({step})\n{ms} ms"],
+        "postprocess": ["manager: postprocess {step}\n{ms} ms"],
+        "postprocess end": ["manager ->> thread: postprocess_done of {step}"],
+        "process": [
+            "manager --> engine: answer: the tokens of {step}",
+            "engine: process {step}\n{ms} ms",
+        ],
+        "output": ["engine: output of {step}\n{ms} ms"],
+    },
+)
+
+PLACEHOLDERS = Story(
+    actors={
+        "client": Actor("client", "host"),
+        "engine": Actor("LlmEngine (C++)", "host"),
+        "ledger": Actor("the sequence's\\noutput tokens", "host"),
+        "python": Actor("generate_token_async\\n(Python)", "host"),
+        "worker": Actor("NPU", "device"),
+    },
+    says={
+        "schedule": ["engine: schedule\n{ms} ms"],
+        "mark ledger schedule": [
+            "engine -> ledger: step {step}: AddNextTokenPlaceHolder gives {lists}"
+        ],
+        "prepare": ["engine ->> python: execute {step}", "python: prepare {step}\n{ms} ms"],
+        "forward": ["worker: forward {step}\n{ms} ms"],
+        "sample": ["worker: sample {step}\n{ms} ms"],
+        "mark ledger response": [
+            "engine -> ledger: answer: ReplacePlaceHolderWithToken gives {lists}"
+        ],
+        "process": [
+            "python --> engine: tokens of {step}, in answer to the call after it",
+            "engine: process {step}\n{ms} ms",
+        ],
+        "output": ["engine ->> client: output of {step}"],
+    },
+)
+
+
+def plugin_pipeline() -> str:
+    """Two settled turns of the Python layer."""
+    trace = run_of("mindie_plugin")
+    title = "MindIE's plugin pipeline: a call puts N and answers with the tokens of N-1"
+    return to_story(trace, PIPELINE, *(steady_steps(trace, 2) or (1, 2)), title)
+
+
+@cache
+def one_request() -> Trace:
+    """One request through both layers."""
+    return Recipe("mindie_dual", [Request("s", range(12), tokens(4))]).run()
+
+
+def scheduler_placeholders() -> str:
+    """From the prompt to the third token of one request."""
+    title = "MindIE's scheduler: -1 stands for a token to come"
+    return to_story(one_request(), PLACEHOLDERS, 1, 3, title)
+
+
+PICTURES = {
+    "mindie_async_plugin_manager_pipeline": plugin_pipeline,
+    "mindie_scheduler_placeholder_async": scheduler_placeholders,
+}

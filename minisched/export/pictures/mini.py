@@ -1,0 +1,86 @@
+"""mini-sglang's figures: its two loops where a prompt comes, and the token pool."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..puml_sequence import to_sequence
+from ..puml_story import to_story
+from ..puml_timing import to_timing
+from ..recipes import trace_of
+from ..story import Actor, Story
+
+TOKEN_POOL = Story(
+    actors={
+        "scheduler": Actor("Scheduler", "host"),
+        "copies": Actor("scheduler stream", "device"),
+        "pool": Actor("token_pool\\n[table_idx, pos]", "relay"),
+        "engine": Actor("engine stream", "device"),
+    },
+    says={
+        "schedule": ["scheduler: schedule\n{ms} ms"],
+        "prepare": ["scheduler: prepare {step}\n{ms} ms"],
+        "mark token pool": [
+            "scheduler -> scheduler: {step}: rows {rows}, input from {starts} up to {ends}, "
+            "output to {writes}",
+        ],
+        "upload": ["copies: upload {step} ({rids})\n{ms} ms"],
+        "upload end": [
+            "copies -> pool: prompt of {rids}: row {rows}, from {uploads} up to {ends}",
+            "copies ->> engine: wait_stream: {step} may start now",
+        ],
+        "launch": ["scheduler: launch {step}\n{ms} ms"],
+        "put": ["scheduler ->> engine: step {step}"],
+        "forward": [
+            "pool --> engine: gather rows {rows}, from {starts} up to {ends}",
+            "engine: forward {step} ({rids})\n{ms} ms",
+        ],
+        "sample": ["engine: sample {step}\n{ms} ms"],
+        "sample end": ["engine -> pool: rows {rows}, positions {writes}: tokens of {step}"],
+        "process": [
+            "engine ->> scheduler: tokens of {step} are on the host",
+            "scheduler: process {step}\n{ms} ms",
+        ],
+        "mark wasted row": [
+            "scheduler -> scheduler: the row of {rid} in step {step} was wasted; its memory is free"
+        ],
+    },
+)
+
+
+TITLES = {
+    "mini_normal": "mini_normal: one step after the other, prompts copied on the engine's stream",
+    "mini_overlap": "mini_overlap: prompts on the scheduler's stream, steps on the engine's",
+}
+
+
+def steps_around_a_prompt(loop: str) -> tuple[int, int]:
+    """The step before the last prompt's, and the one after it."""
+    step = max(item.step for item in trace_of(loop).slices if item.name == "upload")
+    return step - 1, step + 1
+
+
+def timing(loop: str) -> str:
+    """Who works when, while a prompt comes in."""
+    return to_timing(trace_of(loop), *steps_around_a_prompt(loop), TITLES[loop])
+
+
+def sequence(loop: str) -> str:
+    """Who tells whom, while a prompt comes in."""
+    return to_sequence(trace_of(loop), *steps_around_a_prompt(loop), TITLES[loop])
+
+
+def token_pool() -> str:
+    """A wasted row, the step after it, and the prompt that gets the wasted row's place."""
+    trace = trace_of("token_pool")
+    wasted = next(mark for mark in trace.marks if mark.name == "wasted row")
+    first = int(wasted.attrs["step"])
+    title = "token pool: inputs are gathered by row and position, samples written one further"
+    return to_story(trace, TOKEN_POOL, first, first + 2, title)
+
+
+PICTURES = {
+    "token_pool": token_pool,
+    **{loop: partial(timing, loop) for loop in TITLES},
+    **{f"{loop}_sequence": partial(sequence, loop) for loop in TITLES},
+}

@@ -1,0 +1,57 @@
+"""MLX's figures: two lazy graphs in flight, what a finish costs, and a sketch beside the loop."""
+
+from __future__ import annotations
+
+from ..mlx_finish import finish_picture
+from ..mlx_runs import finish_run, loop_run, sketch_run
+from ..puml_story import to_story
+from ..recipes import trace_of
+from ..story import Actor, Story
+from ..svg import to_svg
+
+TWO_GRAPHS = Story(
+    actors={
+        "loop": Actor("Scheduler\\nevent_loop_overlap_mlx", "host"),
+        "jobs": Actor("Graphs in flight\\npending_curr, pending_next", "relay"),
+        "device": Actor("Device", "device"),
+    },
+    says={
+        "schedule": ["loop: commit the next step\n{ms} ms"],
+        "launch": ["loop: build the graph of {step}\n{ms} ms"],
+        "put": ["loop ->> jobs: async_eval(tokens of {step}, caches): in flight {queue}"],
+        "take": ["jobs --> loop: finalize {step}, left: {queue}"],
+        "wait": ["loop: block on the tokens of {step}\n{ms} ms"],
+        "process": ["device ->> loop: tokens of {step}", "loop: process {step} ({rids})\n{ms} ms"],
+        "mark wasted row": ["loop -> loop: {rid} has ended: its row of {step} was wasted"],
+        "relay": ["jobs -> device: {step} was built on the lazy tokens of {src}"],
+        "forward": ["device: forward {step} ({rids})\n{ms} ms"],
+        "sample": ["device: sample {step}\n{ms} ms"],
+    },
+)
+
+
+def two_graph_chain() -> str:
+    """Two chained steps, of which the first ends a request; and the fresh one after them."""
+    trace = trace_of("lazy_chain")
+    wasted = min(int(mark.attrs["step"]) for mark in trace.marks if mark.name == "wasted row")
+    return to_story(
+        trace,
+        TWO_GRAPHS,
+        wasted - 1,
+        wasted + 1,
+        title="MLX: two lazy graphs in flight, until a request ends",
+    )
+
+
+def finish() -> str:
+    """A row wasted by each finish, the broken chain, and the runner's state that stays a while."""
+    return finish_picture(finish_run().trace)
+
+
+def sketch() -> str:
+    """The widely copied sketch against the loop: the device idles while the host works."""
+    return to_svg([sketch_run().trace, loop_run().trace])
+
+
+PICTURES = {"mlx_two_graph_chain": two_graph_chain}
+DRAWINGS = {"mlx_finish": finish, "mlx_sketch": sketch}

@@ -1,0 +1,82 @@
+"""SGLang's figures: the overlap event loop, and the FutureMap between two steps."""
+
+from __future__ import annotations
+
+from ..puml_story import to_story
+from ..recipes import trace_of
+from ..story import Actor, Story
+from ..window import steady_steps
+from .words import ON_DEVICE
+
+EVENT_LOOP = Story(
+    actors={
+        "scheduler": Actor("Scheduler", "host"),
+        "queue": Actor("result_queue", "host"),
+        "worker": Actor("forward stream", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": ["scheduler: get_next_batch_to_run()\n{ms} ms"],
+        "prepare": ["scheduler: prepare {step}\n{ms} ms"],
+        "launch": ["scheduler: run_batch({step})\n{ms} ms"],
+        "put": [
+            "scheduler ->> worker: launch {step}, do not wait",
+            "scheduler -> queue: append {step}, now: {queue}",
+        ],
+        "take": ["queue --> scheduler: popleft: {step}, left: {queue}"],
+        "wait": ["scheduler: wait for {step}\n{ms} ms"],
+        "process": [
+            "copy ->> scheduler: tokens of {step} are on the host",
+            "scheduler: process_batch_result({step})\n{ms} ms",
+        ],
+        "output": ["scheduler: output of {step}\n{ms} ms"],
+    },
+)
+
+FUTURE_MAP = Story(
+    actors={
+        "scheduler": Actor("Scheduler", "host"),
+        "map": Actor("token_ids_map\\n(FutureMap)", "relay"),
+        "worker": Actor("forward stream", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": ["scheduler: schedule\n{ms} ms"],
+        "prepare": ["scheduler: prepare {step}\n{ms} ms"],
+        "mark future slots": [
+            "scheduler -> map: step {step}: its tokens will be in future slots {slots}",
+            "scheduler -> scheduler: input_ids of {step}: minus ({reads})",
+        ],
+        "launch": ["scheduler: launch {step}\n{ms} ms"],
+        "put": ["scheduler ->> worker: step {step}"],
+        "relay": ["map --> worker: resolve_future: slots {reads} hold the tokens of {src}"],
+        "sample end": [
+            "worker -> map: store_to_map: slots {slots}",
+            "worker ->> copy: tokens of {step}",
+        ],
+        "process": ["copy ->> scheduler: tokens of {step}", "scheduler: process {step}\n{ms} ms"],
+    },
+)
+
+
+def event_loop() -> str:
+    """Two settled turns: what the host does while the device runs a step."""
+    trace = trace_of("overlap")
+    title = "SGLang event_loop_overlap: the host works on the steps before and after"
+    return to_story(trace, EVENT_LOOP, *(steady_steps(trace, 2) or (1, 2)), title)
+
+
+def future_map() -> str:
+    """Three steps with a ring for two requests: the third one's slots are the first one's again."""
+    title = "SGLang FutureMap: a token reaches the next step without the host"
+    trace = trace_of("future_map")
+    first, _ = steady_steps(trace, 3) or (1, 3)
+    return to_story(trace, FUTURE_MAP, first, first + 2, title)
+
+
+PICTURES = {
+    "sglang_cpu_gpu_overlap_event_loop": event_loop,
+    "sglang_futuremap_overlap": future_map,
+}

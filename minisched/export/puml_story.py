@@ -1,0 +1,79 @@
+"""A story as a PlantUML sequence diagram: the design's own participants, in the run's order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..trace import Trace
+from .palette import paint
+from .puml_style import creole, written
+from .story import Event, Story, events
+from .units import ms
+from .window import view_of_steps
+
+SIDES = {"host": "#FFF8EC", "device": "#EEF6FC", "relay": "#F3F0FA"}
+LINE = re.compile(r"(\w+)(?: (-+>+) (\w+))?: (.*)", re.S)
+
+
+def to_story(trace: Trace, story: Story, first_step: int, last_step: int, title: str) -> str:
+    """The diagram of the steps from ``first_step`` to ``last_step``.
+
+    Raises:
+        ValueError: the run has no such steps.
+    """
+    view = view_of_steps(trace, first_step, last_step)
+    about = f"{trace.loop} on {trace.device}: steps {first_step} to {last_step}, "
+    return "\n".join(
+        [
+            "@startuml",
+            "!pragma teoz true",
+            f"title {creole(title)}\\n{creole(about)}{ms(view.duration)} ms; time runs down",
+            "hide footbox",
+            "skinparam sequenceMessageAlign center",
+            "skinparam defaultFontSize 12",
+            *_participants(story),
+            *_body(story, events(trace, view.start, view.end)),
+            "@enduml",
+            "",
+        ]
+    )
+
+
+def _participants(story: Story) -> Iterator[str]:
+    for side in dict.fromkeys(actor.side for actor in story.actors.values()):
+        yield f"box {side.capitalize()} {SIDES[side]}"
+        for key, actor in story.actors.items():
+            if actor.side == side:
+                yield f'participant "{actor.title}" as {key}'
+        yield "end box"
+
+
+def _body(story: Story, told: list[Event]) -> Iterator[str]:
+    """Every event's lines. Notes of what runs at the same time stand in one row."""
+    row: dict[str, Event] = {}  # who has a note in the row that is being written
+    for event in told:
+        for line in story.lines(event):
+            actor, arrow, other, words = _parsed(line, event)
+            if arrow:
+                row = {}
+                yield f"{actor} {arrow} {other} : {creole(words)}"
+                continue
+            beside = row and actor not in row and all(e.end > event.start for e in row.values())
+            row = {**row, actor: event} if beside else {actor: event}
+            yield _note("& " if beside else "", actor, event, words)
+
+
+def _note(joined: str, actor: str, event: Event, words: str) -> str:
+    """A note in the colour of its phase; lines of words are kept apart."""
+    colours = paint(event.name)
+    about = "\\n".join(written(line, colours) for line in words.split("\n"))
+    return f"{joined}rnote over {actor} {colours.fill} : {about}"
+
+
+def _parsed(line: str, event: Event) -> tuple[str, str, str, str]:
+    """Who says what to whom, with the event's numbers in it."""
+    found = LINE.fullmatch(line)
+    assert found, f"{line!r} is no line of a story"
+    actor, arrow, other, words = found.groups("")
+    return actor, arrow, other, words.format_map(event.fields)

@@ -1,0 +1,159 @@
+"""A design's own figure: its participants, and what they tell each other at each phase of a run.
+
+The sentences are written by hand; when each is said, how often, with which numbers and in which
+order is read off a trace. ``puml_story`` draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..trace import Mark, Slice, Trace
+from ..trace.lanes import is_forward, is_host
+from .units import ms
+
+Field = str | int
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A participant; ``side`` is the box in which it stands."""
+
+    title: str
+    side: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """Who takes part, in order, and the lines that each event is told in.
+
+    A line is ``actor: words``, a note over one participant, or ``actor -> actor: words`` (``->>``
+    for what does not wait, ``-->`` for an answer). Its fields are those of ``Event``. ``says`` is
+    looked up by ``LANE NAME`` or ``mark NAME VALUE`` (of one of its attributes), then by ``NAME``;
+    an event that it does not name is left out.
+    """
+
+    actors: Mapping[str, Actor]
+    says: Mapping[str, Sequence[str]]
+
+    def lines(self, event: Event) -> Sequence[str]:
+        """The lines in which an event is told."""
+        keys = [f"{event.lane} {event.name}"]
+        keys += [f"{event.name} {value}" for value in event.fields.values()]
+        return next((self.says[key] for key in [*keys, event.name] if key in self.says), ())
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a run.
+
+    ``name`` is a slice's, or ``NAME end``, or one of these: ``put`` (the end of a step's last
+    launch), ``take`` (the host turns to a step's result: its wait, or its processing where it need
+    not wait), ``relay`` (a forward pass reads tokens that the host has not seen), ``mark NAME``.
+
+    ``fields`` are ``step``, ``before`` (the step before it), ``ms``, ``rids``, ``mode``, ``at``
+    (milliseconds into the view), ``queue`` (the steps launched and not yet taken, oldest first),
+    ``src`` (of ``relay``: the step it reads from), what a mark brings, and what the marks of the
+    same step have brought.
+    """
+
+    name: str
+    start: int
+    end: int
+    lane: str = ""
+    fields: Mapping[str, Field] = field(default_factory=dict)
+
+
+def events(trace: Trace, start: int, end: int) -> list[Event]:
+    """What began between two moments, in order of time."""
+    brought: dict[Field, dict[str, Field]] = {}
+    for mark in map(_mark, trace.marks):
+        brought.setdefault(mark.fields.get("step", 0), {}).update(mark.fields)
+    queue, steps = sorted(_queue(trace), key=_queue_order), {item.step for item in trace.slices}
+    told = []
+    for event in _all(trace):
+        if start <= event.start < end:
+            step = int(event.fields.get("step", 0))
+            before = max((other for other in steps if other < step), default=0)
+            now: dict[str, Field] = {
+                "queue": _in_queue(queue, event),
+                "at": ms(event.start - start),
+            }
+            now["before"] = before
+            marks = brought.get(event.fields.get("step", 0), {})
+            told.append(replace(event, fields={**now, **marks, **event.fields}))
+    return told
+
+
+def _all(trace: Trace) -> list[Event]:
+    """Every event of a run. Of those at one moment, what ends comes before what begins."""
+    found = [*_slices(trace), *_queue(trace), *_relayed(trace), *map(_mark, trace.marks)]
+    return sorted(found, key=lambda event: (event.start, _rank(event)))
+
+
+def _rank(event: Event) -> int:
+    """Of what happens at one moment: what a slice has just done, before the slices that begin."""
+    return 1 if event.end > event.start else 0
+
+
+def _slices(trace: Trace) -> Iterator[Event]:
+    for item in trace.slices:
+        if item.duration:
+            yield Event(item.name, item.start, item.end, item.lane, _fields(item))
+        yield Event(f"{item.name} end", item.end, item.end, item.lane, _fields(item))
+
+
+def _fields(item: Slice) -> dict[str, Field]:
+    rids = ", ".join(item.rids)
+    return {"step": item.step, "ms": ms(item.duration), "rids": rids, "mode": item.mode}
+
+
+def _queue(trace: Trace) -> Iterator[Event]:
+    """A step enters the queue when it has been launched, and leaves it when its turn comes."""
+    launched: dict[int, Slice] = {}
+    taken: dict[int, Slice] = {}
+    for item in trace.slices:
+        if is_host(item.lane) and item.name == "launch":
+            launched[item.step] = item
+        if is_host(item.lane) and item.name in ("wait", "process") and item.step:
+            taken.setdefault(item.step, item)
+    for item in launched.values():
+        yield Event("put", item.end, item.end, item.lane, _fields(item))
+    for item in taken.values():
+        yield Event("take", item.start, item.start, item.lane, _fields(item))
+
+
+def _relayed(trace: Trace) -> Iterator[Event]:
+    """A forward pass that takes tokens from an earlier step on the device."""
+    slices = {item.id: item for item in trace.slices}
+    for edge in trace.edges:
+        src, dst = slices[edge.src], slices[edge.dst]
+        if edge.kind == "token" and is_forward(dst.lane):
+            fields = {**_fields(dst), "src": src.step}
+            yield Event("relay", dst.start, dst.start, dst.lane, fields)
+
+
+def _mark(mark: Mark) -> Event:
+    fields = {name: value if isinstance(value, int) else str(value)
+              for name, value in mark.attrs.items()}  # fmt: skip
+    return Event(f"mark {mark.name}", mark.time, mark.time, "", fields)
+
+
+def _queue_order(event: Event) -> tuple[int, bool]:
+    """At one moment a launch ends before the host turns to the next result."""
+    return event.start, event.name != "put"
+
+
+def _in_queue(queue: list[Event], now: Event) -> str:
+    """The steps launched and not yet taken."""
+    inside: list[int] = []
+    for event in queue:
+        step = int(event.fields["step"])
+        if _queue_order(event) > _queue_order(now):
+            break
+        if event.name == "put":
+            inside.append(step)
+        elif step in inside:
+            inside.remove(step)
+    return " ".join(map(str, inside)) or "empty"

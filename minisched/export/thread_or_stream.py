@@ -1,0 +1,104 @@
+"""SGLang's two ways to overlap, side by side: a table in which every figure is counted in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..devices.cost import MILLISECOND
+from .counted_run import (
+    Counted,
+    blocked,
+    by_name,
+    count,
+    hidden,
+    host_work,
+    lanes,
+    logits_wait,
+    settled_step,
+)
+from .recipes.sglang import LAUNCH, MASK, SAMPLING
+
+FAST = 4  # how many times as fast the second device is
+COLUMNS = {  # heading -> loop, and whether every request has a mask
+    "stream": ("overlap", False),
+    "thread": ("overlap_thread", False),
+    "stream, with masks": ("overlap", True),
+    "thread, with masks": ("overlap_thread", True),
+}
+
+
+ROWS: dict[str, Callable[[Counted], str]] = {
+    "a settled decode step (ms)": settled_step,
+    "host threads busy (ms a step)": host_work,
+    "the forward pass is launched on": lambda run: lanes(run, "launch"),
+    "sampling is launched on": lambda run: lanes(
+        run, "launch sample" if run.named("launch sample") else "launch"),
+    "the mask is built on": lambda run: lanes(run, "mask"),
+    "the device works during so much of that": lambda run: hidden(run, "mask"),
+    "host to device: transfers a step, by who ships": lambda run: by_name(
+        run, run.device.xp.transfers),
+    "host to device: bytes a step": lambda run: run.per_step(run.device.xp.bytes_shipped),
+    "device to host: transfers a step": lambda run: run.per_step(run.device.copies),
+    "device to host: bytes a step": lambda run: run.per_step(run.device.bytes_copied),
+    "sync points that block the scheduler, a step": lambda run: by_name(
+        run, run.device.host_waits),
+    "the scheduler is blocked (ms a step)": blocked,
+    "sync points of the thread, a step": lambda run: by_name(run, run.device.thread_waits),
+    "on the device: inputs that the host still names, at most (bytes)": lambda run: str(
+        run.device.xp.inputs.most),
+    "on the device: future map (bytes)": lambda run: str(run.device.memories["future map"]),
+    "on the host: batches queued or held, at most (bytes)": lambda run: str(
+        run.device.queued.most),
+}  # fmt: skip
+ROWS_WHEN_FAST: dict[str, Callable[[Counted], str]] = {
+    "a settled decode step (ms)": settled_step,
+    "logits wait for their sampling (ms a step)": logits_wait,
+    "the device works during so much of building the mask": lambda run: hidden(run, "mask"),
+}
+
+TEXT = """\
+# Overlap by a stream, or by a thread
+
+SGLang has had both. Until #11210 a worker thread launched what the scheduler had put into a queue
+(`minisched/loops/overlap_thread.py`); since then the scheduler launches by itself, and only the
+device's streams run beside it (`minisched/loops/overlap.py`). Every figure is counted in a run of
+the five requests behind `traces/overlap.json`, on the simulated device with the relay `ring`.
+Launching a step takes {launch} ms, of which {sampling} ms are its sampling. With masks, each step's
+sampling waits for a mask that needs the tokens of the step before, which takes {mask} ms to build.
+
+{table}
+
+The same requests on a device {fast} times as fast, where the host is what everybody waits for:
+
+{table_when_fast}
+
+- **The mask** is built by the scheduler in both, after it has processed the step before. What
+  differs is who launches the sampling then: the scheduler itself
+  (`launch_batch_sample_if_needed`), or the thread, which waits for `sampling_info_done`.
+- **Time.** The scheduler waits for `launch_done` of the batch it has just put, so all that the
+  thread takes off its hands is the launch of the sampling; and that only shows where the host is
+  the slower side.
+- **Transfers** are the same, up and down. Only who ships differs.
+- **Sync points.** The thread costs the scheduler a second one a step, and has one of its own.
+- **Memory.** Both pin the inputs of two batches; the queue keeps flat batches alive on the host.
+"""
+
+
+def thread_or_stream() -> str:
+    """The comparison as a markdown page, the same every time."""
+    return TEXT.format(
+        launch=LAUNCH / MILLISECOND,
+        sampling=SAMPLING / MILLISECOND,
+        mask=MASK / MILLISECOND,
+        fast=FAST,
+        table=table_of(ROWS),
+        table_when_fast=table_of(ROWS_WHEN_FAST, FAST),
+    )
+
+
+def table_of(rows: dict[str, Callable[[Counted], str]], fast: int = 1) -> str:
+    """A markdown table with a column for each run."""
+    runs = {heading: count(*column, fast) for heading, column in COLUMNS.items()}
+    lines = [["", *runs], ["---"] * (len(runs) + 1)]
+    lines += [[title, *(figure(run) for run in runs.values())] for title, figure in rows.items()]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

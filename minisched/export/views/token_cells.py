@@ -1,0 +1,127 @@
+"""Who wrote which cell of the token pool, and who gathered it, read from a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...trace import Mark, Trace
+from ...trace.lanes import is_forward
+from ..window import forwards
+from .marks import lacking, named, number, word
+
+COLUMNS = ("rows", "uploads", "starts", "ends", "writes")
+
+
+@dataclass
+class Cell:
+    """One token in the pool. ``kind`` is prompt, cached, decode or wasted."""
+
+    kind: str
+    step: int  # that wrote it
+    written: int  # when that took effect
+    gathered_by: int = 0  # the step that read it; 0: none
+    gathered: int = 0  # when
+
+
+@dataclass
+class Tenancy:
+    """One request's time in a row of the pool."""
+
+    row: int
+    rid: str
+    cells: dict[int, Cell] = field(default_factory=dict)  # by position
+
+
+class Part(NamedTuple):
+    """What one step does for one request; see ``relay/token_pool.py:TokenPool.record``."""
+
+    rid: str
+    row: int
+    upload: int
+    start: int
+    end: int
+    write: int
+
+
+@dataclass
+class Times:
+    """When the ops of each step took effect."""
+
+    uploads: dict[int, int]
+    forwards: dict[int, int]
+    samples: dict[int, int]
+
+    @classmethod
+    def of(cls, trace: Trace) -> Times:
+        """Read from the slices."""
+        ends: dict[str, dict[int, int]] = {"upload": {}, "sample": {}}
+        for item in trace.slices:
+            if item.name in ends:
+                ends[item.name][item.step] = item.end
+        starts = {item.step: item.start for item in forwards(trace)}
+        return cls(ends["upload"], starts, ends["sample"])
+
+
+def tenancies_of(trace: Trace) -> list[Tenancy]:
+    """Every tenancy of the steps that ran, by row, in order of time.
+
+    Raises:
+        NothingToShow: a mark is not what it should be.
+    """
+    times = Times.of(trace)
+    rids = {item.step: item.rids for item in trace.slices if is_forward(item.lane)}
+    wasted = {(number(m, "step"), word(m, "rid")) for m in named(trace, "wasted row")}
+    current: dict[int, Tenancy] = {}
+    found: list[Tenancy] = []
+    for mark in named(trace, "token pool"):
+        step = number(mark, "step")
+        for part in parts_of(mark, rids.get(step, ())) if step in times.forwards else ():
+            if part.upload == 0:
+                current[part.row] = Tenancy(part.row, part.rid)
+                found.append(current[part.row])
+            if part.row not in current or current[part.row].rid != part.rid:
+                raise lacking(mark, f"an upload for {part.rid}, which has just got row {part.row}")
+            fill(current[part.row].cells, part, mark, times, (step, part.rid) in wasted)
+    return sorted(found, key=lambda tenancy: tenancy.row)
+
+
+def fill(cells: dict[int, Cell], part: Part, mark: Mark, times: Times, is_wasted: bool) -> None:
+    """Let one step write and gather a request's cells: first the prompt, then what it samples."""
+    step = number(mark, "step")
+    for position in range(part.upload, part.end) if part.upload >= 0 else ():
+        kind = "prompt" if position >= part.start else "cached"
+        cells[position] = Cell(kind, step, times.uploads.get(step, mark.time))
+    for position in range(part.start, part.end):
+        if position not in cells:
+            raise lacking(mark, f"a token of {part.rid} at position {position}, which it gathers")
+        cells[position].gathered_by, cells[position].gathered = step, times.forwards[step]
+    if part.write >= 0:
+        kind = "wasted" if is_wasted else "decode"
+        cells[part.write] = Cell(kind, step, times.samples.get(step, mark.time))
+
+
+def parts_of(mark: Mark, rids: Iterable[str]) -> list[Part]:
+    """A mark's columns, request by request.
+
+    Raises:
+        NothingToShow: they are not whole numbers, one for each request.
+    """
+    columns = [whole_numbers(mark, name) for name in COLUMNS]
+    rids = list(rids)
+    if any(len(column) != len(rids) for column in columns):
+        raise lacking(mark, "a number for each request of its step")
+    return [Part(*values) for values in zip(rids, *columns, strict=True)]
+
+
+def whole_numbers(mark: Mark, name: str) -> list[int]:
+    """The numbers in a text, -1 among them.
+
+    Raises:
+        NothingToShow: it holds something else.
+    """
+    parts = word(mark, name).split()
+    if not all(part == "-1" or part.isdecimal() for part in parts):
+        raise lacking(mark, f"{name} as whole numbers")
+    return [int(part) for part in parts]

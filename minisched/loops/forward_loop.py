@@ -1,0 +1,91 @@
+"""The Python plugin's forward thread: what it does with each input that was put into its queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core import Result, ScheduleBatch
+from ..devices.base import Op, Signal
+from ..engine.engine import Engine
+from ..models.forward_batch import ForwardBatch
+from ..worker import Pending
+
+
+@dataclass(eq=False)
+class ModelInput:
+    """What is put into the input queue (MindIE ``ModelInputWrapper``).
+
+    The caller says ``postprocess_done`` when it has post-processed the step before.
+    """
+
+    batch: ScheduleBatch
+    inputs: ForwardBatch
+    postprocess_done: Signal
+
+
+@dataclass(eq=False)
+class ModelOutput:
+    """What the output queue holds (MindIE ``ModelOutputWrapper``).
+
+    The thread says ``launch_done`` when it has launched the forward pass of the step *after* this
+    one. ``launched`` and ``verified`` are its first and its last call for this one; the value of
+    the last is ``pending``. ``result`` is there once the caller has waited for the tokens.
+    """
+
+    batch: ScheduleBatch
+    launch_done: Signal
+    launched: Op
+    verified: Op
+    pending: Pending | None = None
+    result: Result | None = None
+
+
+class ForwardLoop:
+    """MindIE ``plugins/plugin_manager.py:forward_loop``: get, forward, sample, verify, put.
+
+    The original is a loop around ``input_queue.get()``; here the device's thread has the queue,
+    and a round is three calls on it with a wait before the last. Where a grammar has to be met
+    its bitmask is built first of all; verifying is for speculation. Neither has work to do here.
+    The original's thread blocks on the tokens as it samples; here whoever gets them does.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.thread = engine.device.thread("forward thread")
+        self.launch_done: Signal | None = None  # the last output's, to be said in the next round
+
+    def put(self, item: ModelInput) -> ModelOutput:
+        """``input_queue.put``: the output comes in its turn."""
+        engine, cost = self.engine, self.engine.cost.host
+        label = engine.recording.label(item.batch)
+        launched = self.thread.launch(
+            self.forward, item, self.launch_done,
+            name="launch", cost=engine.launch_cost(item.batch), label=label,
+        )  # fmt: skip
+        sampled = self.thread.launch(
+            self.sample, item, launched,
+            name="launch sample", cost=cost.get("launch sample", 0), label=label,
+        )  # fmt: skip
+        self.thread.wait(item.postprocess_done)
+        verified = self.thread.launch(
+            self.verify, sampled, name="verify", cost=cost.get("verify", 0), label=label
+        )
+        self.launch_done = engine.device.signal(f"launch_done {item.batch.step}")
+        return ModelOutput(item.batch, self.launch_done, launched, verified)
+
+    def forward(self, item: ModelInput, previous_launch_done: Signal | None) -> Pending:
+        """Launch the forward pass, and tell who waits to post-process the step before."""
+        try:
+            return self.engine.worker.launch_forward(item.batch, item.inputs)
+        finally:  # an error is raised by the last call's value; nobody may wait for ever
+            if previous_launch_done is not None:
+                previous_launch_done.set()
+
+    def sample(self, item: ModelInput, pending: Pending) -> Pending:
+        """Launch sampling, and the copy of the tokens."""
+        self.engine.worker.launch_sample(pending, item.inputs)
+        return pending
+
+    def verify(self, pending: Pending) -> Pending:
+        """``output_queue.put``: the output is complete."""
+        return pending

@@ -1,0 +1,69 @@
+"""What the two sides of PD separation say to each other."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Decode to prefill: pages are reserved, KV may go to these slots (``send_metadata``)."""
+
+    rid: str
+    slots: list[int]
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Decode to prefill: nobody wants it any more."""
+
+    rid: str
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Prefill to decode: a prompt is computed, and its pages held until somebody wants them."""
+
+    rid: str
+
+
+@dataclass
+class Transferred:
+    """Prefill to decode, once for every request: all its KV has arrived, or it failed.
+
+    ``token`` None: it failed. ``slice_id``: of the transfer that brought the last of it.
+    """
+
+    rid: str
+    token: int | None
+    error: str = ""
+    slice_id: int = 0
+
+
+Message = Metadata | Abort | Computed | Transferred
+
+
+@dataclass
+class Mailbox:
+    """Messages, each with the time at which it can be read."""
+
+    _heap: list[tuple[int, int, Message]] = field(default_factory=list)
+    _num_posted: int = 0
+
+    def post(self, time: int, message: Message) -> None:
+        """Send a message that arrives at ``time``."""
+        self._num_posted += 1
+        heapq.heappush(self._heap, (time, self._num_posted, message))
+
+    def take(self, now: int) -> list[Message]:
+        """What has arrived by now, in order of time."""
+        messages = []
+        while self._heap and self._heap[0][0] <= now:
+            messages.append(heapq.heappop(self._heap)[2])
+        return messages
+
+    @property
+    def next_time(self) -> int | None:
+        """When the next message arrives, or None."""
+        return self._heap[0][0] if self._heap else None

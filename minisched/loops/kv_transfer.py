@@ -1,0 +1,93 @@
+"""KV on its way from the prefill device to the decode device, and what the way costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ..devices.base import Label
+from ..devices.cost import MICROSECOND
+from ..devices.sim import SimDevice
+from ..devices.sim_stream import FINISH, SimOp
+from .kv_messages import Mailbox, Transferred
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network. Every message takes ``latency`` nanoseconds, and every transfer that and its
+    bytes over ``bytes_per_second``, one transfer after the other.
+
+    By default a link of 400 Gbit/s and 50 us, ten times slower, as ``SIM_COST`` is; a slot has 32
+    KiB: 16 layers of 8 KV heads of 64 dimensions, keys and values, two bytes each.
+
+    Raises:
+        ValueError: a number is outside its limits.
+    """
+
+    latency: int = 500 * MICROSECOND
+    bytes_per_second: int = 5 * 10**9
+    slot_bytes: int = 32 * 1024
+
+    def __post_init__(self) -> None:
+        for name, least in (("latency", 0), ("bytes_per_second", 1), ("slot_bytes", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, but it must be {least} or more."
+                )
+
+    def cost(self, num_slots: int) -> int:
+        """Nanoseconds that a transfer of so many slots takes."""
+        return self.latency - (-num_slots * self.slot_bytes * 10**9 // self.bytes_per_second)
+
+
+class KVModel(Protocol):
+    """What a model must offer beside ``models/base.py:Model``."""
+
+    def read_kv(self, slots: list[int]) -> list[list[int]]:
+        """The KV of these slots, [num_layers][num_slots]."""
+        ...
+
+    def write_kv(self, slots: list[int], values: list[list[int]]) -> None:
+        """Put it into these slots."""
+        ...
+
+
+@dataclass
+class KVTransfer:
+    """The lane ``kv transfer``: reads one device's KV memory and writes the other's.
+
+    A real copy reads and writes its bytes at any time until it is over. Here all of it happens at
+    the end: whoever gives pages away before that, on either side, is sure to be caught.
+    """
+
+    link: Link
+    source: SimDevice
+    source_model: KVModel
+    target: SimDevice
+    target_model: KVModel
+    mailbox: Mailbox  # the decode side's
+
+    def launch(
+        self, rid: str, slots: list[int], to_slots: list[int], last: Transferred | None
+    ) -> SimOp:
+        """Queue a transfer; ``last`` arrives with it."""
+        num_bytes = len(slots) * self.link.slot_bytes
+        self.source.recorder.mark("kv transfer", rid=rid, slots=len(slots), bytes=num_bytes)
+        op = self.source.thread("kv transfer").launch(
+            self._copy, slots, to_slots, last,
+            name="transfer", cost=self.link.cost(len(slots)), label=Label(rids=(rid,)),
+        )  # fmt: skip
+        if last is not None:
+            last.slice_id = op.slice_id
+        return op
+
+    def _copy(self, slots: list[int], to_slots: list[int], last: Transferred | None) -> None:
+        now = self.source.now()
+        write = partial(self.target_model.write_kv, to_slots, self.source_model.read_kv(slots))
+        if now > self.target.now():
+            self.target.at(now, FINISH, write)
+        else:
+            write()  # its host is in the middle of a turn and could not have looked before
+        if last is not None:
+            self.mailbox.post(now, last)

@@ -1,0 +1,53 @@
+"""A proposal: one pipeline in place of MindIE's two layers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from ..core import NoBatch, ScheduleBatch
+from ..engine.engine import Engine
+from ..worker import Pending
+from .placeholder_ledger import PlaceholderLedger
+
+DEPTH = 2
+
+
+def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
+    """A single main pipeline; there is no upstream design. Each ``yield`` ends one turn.
+
+    One queue of (future, batch as it was at launch), one ledger, one place where the two are
+    reconciled, tokens that go from step to step on the device, and a flush that is asked for.
+    This is vLLM's shape. A step takes max(d, h, (d + h + c) / 2). The ledger knows how many tokens
+    are on their way, so a length stop is foreseen and wastes no row; only a stop token does.
+    """
+    ledger = PlaceholderLedger(DEPTH, engine.device.recorder)
+    in_flight: deque[Pending] = deque()
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        ledger.clear_terminated()
+        if batch:
+            in_flight.append(engine.run_batch(batch))
+            ledger.prepare_next_schedule(batch)
+            if len(in_flight) == DEPTH:  # the device has its next step: time for the oldest
+                reconcile(engine, ledger, in_flight.popleft())
+        elif in_flight:
+            flush(engine, ledger, in_flight)
+        else:
+            engine.on_idle()
+        yield batch
+
+
+def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Pending) -> None:
+    """The one place where a step's tokens become known: to the ledger, and to who asked."""
+    result = engine.wait_for(pending)
+    ledger.take_result(pending.batch, result)
+    engine.process_result(pending, result)
+    ledger.clear_terminated()
+
+
+def flush(engine: Engine, ledger: PlaceholderLedger, in_flight: deque[Pending]) -> None:
+    """Reconcile all that is in flight: nothing can be scheduled before."""
+    while in_flight:
+        reconcile(engine, ledger, in_flight.popleft())

@@ -1,0 +1,34 @@
+"""mini-sglang's overlap: two streams, a token pool between them, and one step of lag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..core import NoBatch, ScheduleBatch
+from ..engine.engine import Engine
+from ..worker import Pending
+from .detokenize import Reply, SendResult
+
+
+def mini_overlap(
+    engine: Engine, send_result: SendResult | None = None
+) -> Iterator[ScheduleBatch | NoBatch]:
+    """mini-sglang ``scheduler/scheduler.py:overlap_loop``. Each ``yield`` ends one turn.
+
+    While the engine's stream runs a step, the host processes the one before. Receiving blocks only
+    if nothing is to be processed and nothing can run. Prompts are copied on the scheduler's
+    stream, and the engine's stream waits for that (``worker/upload.py``). Lengths advance at the
+    launch (``complete_one``), so only a stop token wastes a row. ``send_result`` gets the messages
+    of each step; by default they are marks in the trace.
+    """
+    reply = Reply(engine, send_result)
+    last_data: Pending | None = None
+    while True:
+        if last_data is None and not engine.scheduler.live:
+            engine.on_idle()
+        engine.recv_requests()
+        forward_input = engine.get_next_batch_to_run()
+        ongoing_data = engine.run_batch(forward_input) if forward_input else None
+        reply.process_last_data(last_data)  # the device runs ``ongoing_data``
+        last_data = ongoing_data
+        yield forward_input

@@ -1,0 +1,45 @@
+"""Multi-step scheduling: decide once, decode N times, and look only then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..core import NoBatch, ScheduleBatch
+from ..engine.engine import Engine
+
+NUM_STEPS = 4  # unless the loop is told otherwise; the registry gives the worker as many buffers
+
+
+def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleBatch | NoBatch]:
+    """vLLM V0 ``worker/multi_step_model_runner.py`` (#6854, #7000). Each ``yield`` ends one burst.
+
+    A decode batch is scheduled and prepared once and run ``num_steps`` times; in between the same
+    rows go one position on (``_advance_step``), each token fed to the next step on the device. The
+    results are processed when all are there. Until then nobody is heard, admitted or aborted, and
+    a row that has ended is computed to the end of its burst. A batch with prompts in it is a burst
+    of one (``Force Single Step``, #7528). Where memory or a row of the page table does not last
+    for N more positions, the burst is shorter (the original preempts somebody instead).
+
+    With a = schedule + prepare + launch, b = advance + launch, d = forward + sample, c = copy and
+    p = process + output, N steps take a + d + (N - 1) max(b, d, c) + c + N p: nothing of a and p
+    is hidden behind the device, but a is paid once for N tokens.
+
+    Raises:
+        ValueError: ``num_steps`` is less than 1, or more than the worker has output buffers.
+    """
+    depth = len(engine.worker.outputs)
+    if not 1 <= num_steps <= depth:
+        raise ValueError(f"num_steps is {num_steps}, but it must be between 1 and {depth}.")
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            burst = [engine.run_batch(batch)]
+            while len(burst) < num_steps and (pending := engine.advance_step(burst[-1])):
+                burst.append(pending)
+            results = [engine.wait_for(pending) for pending in burst]
+            for pending, result in zip(burst, results, strict=True):
+                engine.process_result(pending, result)
+        else:
+            engine.on_idle()
+        yield batch

@@ -1,0 +1,78 @@
+"""The decode side of PD separation: clients hear it; it reserves pages, waits for KV, decodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..core import NoBatch, Output, ScheduleBatch
+from ..core.model_worker_batch import slots_of
+from ..devices.base import Label
+from ..scheduler.prealloc import DecodeScheduler
+from ..worker import Pending
+from .kv_messages import Abort, Computed, Message, Metadata, Transferred
+from .pd_side import SideEngine
+
+
+def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
+    """SGLang ``disaggregation/decode.py:event_loop_overlap_disagg_decode``."""
+    result_queue: deque[Pending] = deque()
+    last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
+    while True:
+        engine.recv_requests()
+        engine.process_decode_queue()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            result_queue.append(engine.run_batch(batch))
+        if last_batch:
+            engine.process_batch_result(result_queue.popleft())
+        elif not batch:
+            engine.on_idle()
+        last_batch = batch
+        yield batch
+
+
+@dataclass
+class DecodeEngine(SideEngine):
+    """An engine that receives KV. A request's first token is heard when its KV has arrived."""
+
+    scheduler: DecodeScheduler
+
+    def process_decode_queue(self) -> None:
+        """Hear the prefill side; tell it whom nobody wants, and where KV may go."""
+        messages = self.mailbox.take(self.device.now())
+        if messages:
+            label = Label(rids=tuple(message.rid for message in messages))
+            with self.device.host("receive", self.cost.host.get("receive", 0), label):
+                outputs = [output for message in messages for output in self._hear(message)]
+            self._observe()
+            self._stream_output(outputs)
+            self._arrived(messages)
+        for rid in self.scheduler.take_given_up():
+            self.say(Abort(rid))
+        self._preallocate()
+
+    def _hear(self, message: Message) -> list[Output]:
+        if isinstance(message, Computed):
+            self.scheduler.prefilled(message.rid)
+        if not isinstance(message, Transferred):
+            return []
+        return self.scheduler.answered(message.rid, message.token, message.error)
+
+    def _arrived(self, messages: list[Message]) -> None:
+        """Let the trace know which transfer the next step of a request builds upon."""
+        for message in messages:
+            if isinstance(message, Transferred) and message.rid in self.scheduler.live:
+                self.recording.delivered_by[message.rid] = message.slice_id
+
+    def _preallocate(self) -> None:
+        found = self.scheduler.pop_preallocated()
+        if not found:
+            return
+        label = Label(rids=tuple(req.rid for req, _ in found))
+        with self.device.host("send", self.cost.host.get("send", 0), label):
+            for req, lease in found:
+                slots = slots_of(lease.pages, self.scheduler.config.page_size)
+                self.say(Metadata(req.rid, slots[: len(req.prompt)]))
+        self._observe()

@@ -1,0 +1,134 @@
+"""Makes the two sides of PD separation, and runs them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, cast
+
+from ..core import Request
+from ..devices.base import Device
+from ..devices.cost import NO_COST, CostModel
+from ..devices.sim import SimDevice
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..engine.metrics import Metrics
+from ..models.base import Model
+from ..scheduler import SchedulerConfig
+from ..scheduler.prealloc import DecodeScheduler
+from ..scheduler.transfer import PrefillScheduler
+from ..trace.side import SideRecorder
+from .kv_transfer import KVModel, KVTransfer, Link
+from .pd import Pair
+from .pd_decode import DecodeEngine, pd_decode
+from .pd_prefill import KVSender, PrefillEngine, pd_prefill
+from .spec import LoopSpec, Turns
+from .wiring import wire
+
+RELAYS = ("pool", "ring")
+PREFILL = LoopSpec(
+    pd_prefill, depth=2, relays=RELAYS, scheduler=PrefillScheduler, engine=PrefillEngine
+)
+DECODE = LoopSpec(
+    pd_decode, depth=2, relays=RELAYS, overrun=1, scheduler=DecodeScheduler, engine=DecodeEngine,
+    settings={"disable_radix_cache": True},  # as in the original, unless it is told otherwise
+)  # fmt: skip
+
+
+def make_pair(
+    device: Device,
+    model: Model,
+    requests: Sequence[Request],
+    config: SchedulerConfig,
+    frontend: Frontend,
+    cost: CostModel = NO_COST,
+    relay: str = "",
+    prealloc_first: bool = True,
+    **link: int,
+) -> Pair:
+    """Two engines on two devices, wired: ``device`` is the decode side's. Each has all of
+    ``config``'s memory.
+
+    Raises:
+        ValueError: the model's KV can't be copied, or an option is outside its limits.
+    """
+    if not hasattr(model, "read_kv"):
+        raise ValueError(
+            f"loop 'pd' copies KV, but model {model.name!r} has none that it can read."
+        )
+    here, there = cast(SimDevice, device), SimDevice(SideRecorder(device.recorder, "prefill"))
+    here.recorder = SideRecorder(device.recorder, "decode")
+    here.recorder.now = here.now
+    decode = cast(DecodeEngine, wire("pd", DECODE, here, model, config, frontend, cost, relay))
+    sent = [for_prefill(req) for req in accepted(requests, decode.scheduler.config)]
+    theirs = wire("pd", PREFILL, there, copy(model), config, Frontend(sent), cost, relay)
+    prefill = cast(PrefillEngine, theirs)
+    connect(prefill, decode, Link(**link))
+    prefill.senders = {req.rid: KVSender() for req in sent}
+    prefill.scheduler.prealloc_first = decode.scheduler.prealloc_first = prealloc_first
+    return Pair(prefill, decode)
+
+
+def connect(prefill: PrefillEngine, decode: DecodeEngine, link: Link) -> None:
+    """Give each side the other's mailbox, and the prefill side the way to the other's memory."""
+    prefill.other, decode.other = decode.mailbox, prefill.mailbox
+    prefill.latency = decode.latency = link.latency
+    models = [cast(KVModel, side.worker.model) for side in (prefill, decode)]
+    prefill.transfer = KVTransfer(
+        link, prefill.sim, models[0], decode.sim, models[1], decode.mailbox
+    )
+
+
+def accepted(requests: Sequence[Request], config: SchedulerConfig) -> list[Request]:
+    """Those that the decode side will take: the load balancer sends nobody else to the other."""
+    first = {req.rid: req for req in reversed(sorted(requests, key=lambda req: req.arrival_time))}
+    return [req for req in requests if first[req.rid] is req and not config.refusal(req)]
+
+
+def for_prefill(req: Request) -> Request:
+    """The same request as the prefill side sees it: it ends with its first token."""
+    params = replace(req.params, max_new_tokens=1)
+    return Request(req.rid, req.prompt, params, req.arrival_time, priority=req.priority)
+
+
+def whole_run(
+    spec: LoopSpec,
+    device: Device,
+    model: Model,
+    requests: Sequence[Request],
+    config: SchedulerConfig,
+    frontend: Frontend,
+    cost: CostModel = NO_COST,
+    relay: str = "",
+    **options: Any,
+) -> Metrics:
+    """Run requests through both sides until the last one has ended (``LoopSpec.whole_run``)."""
+    pair = make_pair(
+        device, model, requests, config, frontend, cost, relay or spec.relays[0], **options
+    )
+    while not pair.is_done:
+        pair.turn()
+    pair.self_check()
+    return joined(pair)
+
+
+def joined(pair: Pair) -> Metrics:
+    """What clients saw, and what the prefill side knows of when their prompts were computed."""
+    metrics, prompts = pair.decode.metrics, pair.prefill.metrics
+    by_rid = {item.rid: item for item in prompts.ended}
+    for item in metrics.ended:
+        if item.rid in by_rid:
+            item.scheduled = by_rid[item.rid].scheduled
+            item.cached_tokens = by_rid[item.rid].cached_tokens
+    metrics.admitted_tokens, metrics.cached_tokens = prompts.admitted_tokens, prompts.cached_tokens
+    return metrics
+
+
+def no_turns(engine: Engine, **options: Any) -> Turns:
+    """What ``pd`` has in the place of a generator.
+
+    Raises:
+        ValueError: always; one engine is not enough.
+    """
+    raise ValueError("loop 'pd' is two engines, so it runs only as a whole: with compare or run.")

@@ -1,0 +1,140 @@
+"""The Python plugin's caller's side: preprocess, fill, put, and post-process one step behind."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from ..core import ForwardMode, ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_batch
+from ..devices.base import Op, Signal
+from ..engine.engine import Engine
+from ..models.forward_batch import ForwardBatch, make_forward_batch
+from ..relay.placeholder_fill import FillHost, PlaceholderFill
+from .forward_loop import ForwardLoop, ModelInput, ModelOutput
+from .plugin_context import GenerationOutput, PluginContext, advance_positions
+
+
+class PluginManager:
+    """MindIE ``text_generator/plugins/plugin_manager.py``, asynchronous inference.
+
+    The relay keeps ``last_sequence_ids`` and makes the masks. With ``fill_host`` a call blocks on
+    N-1's tokens before it can put N; with ``fill_device`` it puts N first.
+
+    Raises:
+        TypeError: the relay does not fill placeholders.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        relay = engine.worker.relay
+        if not isinstance(relay, PlaceholderFill):
+            raise TypeError("the plugin pipeline needs a relay that fills placeholders")
+        self.engine, self.device, self.relay = engine, engine.device, relay
+        self.fill_host = relay if isinstance(relay, FillHost) else None
+        self.context = PluginContext(engine.device.recorder)
+        self.forward_loop = ForwardLoop(engine)
+        self.output_queue: deque[ModelOutput | None] = deque([None])  # seeded with an empty output
+
+    @property
+    def has_output(self) -> bool:
+        """Whether a step is in the pipeline."""
+        return self.output_queue[0] is not None
+
+    def preprocess(self, batch: ScheduleBatch) -> ModelWorkerBatch:
+        """Lay N out with holes, at the positions of a context that is one step behind."""
+        engine, worker = self.engine, self.engine.worker
+        label, cost = engine.recording.label(batch), engine.cost.host.get("prepare", 0)
+        with self.device.host("prepare", cost, label) as prepare:
+            ids, dests = self.relay.bind(batch, None)
+            flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
+            flat = self.context.join_context(batch, flat)
+        engine.recording.tokens_by_host(batch, prepare)
+        return flat
+
+    def get(self) -> ModelOutput | None:
+        """``output_queue.get``: N-1, when the thread has put it; None is the empty output.
+
+        By default the thread samples to the host, so its output has the tokens in it.
+        """
+        last = self.output_queue.popleft()
+        if last is None:
+            return None
+        last.pending = self.block_on(last.verified, last.batch)
+        edge = self.device.recorder.edge
+        edge("launch", last.launched.slice_id, last.pending.logits.slice_id)
+        if self.fill_host is not None and last.pending.copy is not None:
+            self.fetch(last)
+            for (
+                lease
+            ) in last.batch.leases:  # the next forward pass has the token by way of the copy
+                lease.sampled_by = last.pending.copy.slice_id
+        return last
+
+    def fill_in_model_result(
+        self, batch: ScheduleBatch, flat: ModelWorkerBatch, last: ModelOutput | None
+    ) -> ForwardBatch:
+        """Write N-1's tokens into N, advance the positions of those rows, and ship it.
+
+        Where the device fills, only the tokens are missing from what is shipped.
+        """
+        masks, cost = self.relay.filling_masks, 0
+        if self.fill_host is not None and masks.hit_rows:
+            cost = self.engine.cost.host.get("fill", 0)
+        with self.device.host("fill", cost, self.engine.recording.label(batch)):
+            if self.fill_host is not None and last is not None and last.result is not None:
+                self.fill_host.fill(flat, last.result.tokens)
+            flat = advance_positions(flat, masks)
+            return make_forward_batch(flat, self.device.xp, self.engine.worker.model.pad_to)
+
+    def put(self, batch: ScheduleBatch, inputs: ForwardBatch) -> Signal:
+        """``input_queue.put``: N is the thread's. Gives N's ``postprocess_done``."""
+        postprocess_done = self.device.signal(f"postprocess_done {batch.step}")
+        output = self.forward_loop.put(ModelInput(batch, inputs, postprocess_done))
+        self.output_queue.append(output)
+        return postprocess_done
+
+    def wait_to_postprocess(self, batch: ScheduleBatch, last: ModelOutput | None) -> None:
+        """In decode, block until N's forward pass is launched, which is N-1's ``launch_done``.
+
+        So the host's own work does not take the interpreter from the thread that launches. By
+        default this is left out after a prompt too.
+        """
+        if last is None or batch.mode is not ForwardMode.DECODE:
+            return
+        if self.fill_host is None or last.batch.mode is ForwardMode.DECODE:
+            self.block_on(last.launch_done, batch)
+
+    def postprocess(self, last: ModelOutput | None) -> GenerationOutput:
+        """What N-1's tokens mean to the plugin; nothing for the empty output."""
+        if last is None or last.pending is None:
+            return GenerationOutput()
+        result, engine = self.fetch(last), self.engine
+        cost, label = engine.cost.host.get("postprocess", 0), engine.recording.label(last.batch)
+        with self.device.host("postprocess", cost, label):
+            output = self.context.update(last.batch, result)
+        output.pending = last.pending
+        return output
+
+    def reset_async_pipeline(self) -> GenerationOutput:
+        """Take the last step out, when no other will follow it, and begin anew.
+
+        The original leaves it in its queue until somebody calls again. Here whoever keeps the
+        memory waits for it.
+        """
+        output = self.postprocess(self.get())
+        self.output_queue.append(None)
+        self.relay.reset()
+        return output
+
+    def fetch(self, output: ModelOutput) -> Result:
+        """Block until a step's tokens are on the host."""
+        if output.result is None:
+            assert output.pending is not None
+            output.result = self.engine.wait_for(output.pending)
+        return output.result
+
+    def block_on(self, op: Op, batch: ScheduleBatch) -> Any:
+        """Wait for the thread; the time is a slice, but no work."""
+        start = self.device.now()
+        value = op.synchronize()
+        self.engine.recording.wait(start, self.engine.recording.label(batch))
+        return value

@@ -1,0 +1,72 @@
+"""vLLM's batch queue: several steps in flight, for async scheduling and for pipelines."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from ..core import NoBatch, ScheduleBatch
+from ..engine.engine import Engine
+from ..relay import PrevSampled
+from ..worker import Pending
+from .vllm_step import execute_model, sample_tokens, update_from_output
+from .vllm_structured_output import StructuredOutput, pending_structured_output_tokens
+
+
+def vllm_batch_queue(
+    engine: Engine, depth: int = 2, grammar: StructuredOutput | None = None
+) -> Iterator[ScheduleBatch | NoBatch]:
+    """vLLM ``v1/engine/core.py:step_with_batch_queue``. Each ``yield`` ends one turn.
+
+    Filling the queue goes before harvesting: a turn that launched something while there is room
+    ends there. Else the host blocks on the oldest step. A step whose grammar needs a token in
+    flight is *deferred*: its forward pass is launched, its sampling waits until the queue has been
+    harvested (at depth 2 that is the one step that vLLM pops). Where nothing can be scheduled,
+    vLLM puts an empty batch into the queue; here the host blocks on the oldest step directly.
+
+    Raises:
+        ValueError: the depth is less than 1, or more than the relay can serve.
+    """
+    batch_queue = make_batch_queue(engine, depth)
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        deferred: Pending | None = None
+        if batch:
+            pending = execute_model(engine, batch)
+            if grammar is not None and pending_structured_output_tokens(grammar, batch):
+                deferred = pending
+            else:
+                sample_tokens(engine, pending, grammar)
+                batch_queue.appendleft(pending)
+                if len(batch_queue) < depth:
+                    yield batch  # filling beats harvesting
+                    continue
+        elif not batch_queue:
+            engine.on_idle()
+        while batch_queue:
+            update_from_output(engine, batch_queue.pop())
+            if deferred is None:
+                break
+        if deferred is not None:
+            sample_tokens(engine, deferred, grammar)
+            batch_queue.appendleft(deferred)
+        yield batch
+
+
+def make_batch_queue(engine: Engine, depth: int) -> deque[Pending]:
+    """An empty queue for ``depth`` steps in flight, with an output buffer for each.
+
+    Raises:
+        ValueError: the depth is less than 1, or more than the relay can serve.
+    """
+    if depth < 1:
+        raise ValueError(f"depth is {depth}, but it must be at least 1.")
+    relay = engine.worker.relay
+    if isinstance(relay, PrevSampled) and depth > relay.most_in_flight:
+        raise ValueError(
+            f"depth is {depth}, but relay 'prev_sampled' allows at most {relay.most_in_flight}: "
+            "it holds the tokens of the last step only; relay 'pool' allows any depth."
+        )
+    engine.worker.hold_outputs(depth)
+    return deque(maxlen=depth)

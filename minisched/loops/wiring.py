@@ -1,0 +1,70 @@
+"""Makes the engine that a loop turns: scheduler, relay, worker and device, as its spec says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..devices.base import Device
+from ..devices.cost import NO_COST, CostModel
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..models.base import Model
+from ..relay import Relay
+from ..relay.registry import RelayShape, make_relay
+from ..scheduler import SchedulerConfig
+from .spec import LoopSpec
+
+
+def fit_config(
+    config: SchedulerConfig, spec: LoopSpec, relay: Relay, model: Model
+) -> SchedulerConfig:
+    """``config`` with what the loop, its relay and the model decide."""
+    return replace(
+        config,
+        **spec.settings,
+        run_ahead=relay.run_ahead,
+        overrun=spec.overrun,
+        context_len=min(config.context_len, model.context_len),
+        row_len=row_len_of(config, spec, model),
+        vocab_size=model.vocab_size,
+        eos_ids=model.eos_ids,
+    )
+
+
+def row_len_of(config: SchedulerConfig, spec: LoopSpec, model: Model) -> int:
+    """Positions in a row of the page table: the context, and what a loop runs past it."""
+    return min(config.context_len + max(0, spec.overrun - 1), model.context_len)
+
+
+def wire(
+    loop: str,
+    spec: LoopSpec,
+    device: Device,
+    model: Model,
+    config: SchedulerConfig,
+    frontend: Frontend,
+    cost: CostModel = NO_COST,
+    relay: str = "",
+) -> Engine:
+    """Everything a loop needs, wired. ``config`` gets the loop's run-ahead and the model's limits.
+
+    Raises:
+        ValueError: device or relay do not fit it.
+    """
+    spec.check_device(loop, device.name)
+    row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
+    shape = RelayShape(config.max_running_requests, row_len)
+    made = make_relay(loop, spec.relays, relay, device, shape)
+    config = fit_config(config, spec, made, model)
+    worker = spec.worker(
+        device,
+        model,
+        made,
+        num_slots=config.num_slots + config.page_size,  # page 0 is padding
+        max_running_requests=config.max_running_requests,
+        max_len=row_len,
+        page_size=config.page_size,
+        depth=spec.depth,
+        cost=cost,
+    )
+    return spec.engine(spec.scheduler(config, device.recorder), worker, device, frontend, cost)

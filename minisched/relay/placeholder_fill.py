@@ -1,0 +1,147 @@
+"""Placeholder fill: a step's inputs are laid out with holes, which the step before it fills.
+
+A row of N that was in N-1 has no input token yet: a placeholder stands there. Which row of N-1
+has it is known before N-1 has run; the token itself is written in by the host, once it is there,
+or by the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..core import ModelWorkerBatch, ScheduleBatch
+from ..devices.base import WRONG_TOKEN, Array, Device
+from ..trace import Recorder
+
+PLACEHOLDER_TOKEN = -1
+
+
+class FillingMasks(NamedTuple):
+    """Which rows of N take their token from which row of N-1, all three of one length."""
+
+    hit_rows: list[int]  # rows of N (as a mask: hit_sequence_ids_mask)
+    update_indices: list[int]  # where these tokens stand among N's flat input ids
+    hit_indices: list[int]  # the row of N-1 that samples each
+
+
+def prepare_masks_for_filling(
+    batch: ScheduleBatch, last_sequence_ids: Sequence[str]
+) -> FillingMasks:
+    """MindIE ``plugins/plugin_manager.py:_prepare_masks_for_filling``.
+
+    The original asks whether an id was in the last batch, and leaves prompts out: a sequence that
+    was preempted and starts again is in both batches, and its prompt is known (MindIE #75). Here
+    a row says itself that its token is unknown, which comes to the same. Prompts alone give none.
+    """
+    place = {rid: row for row, rid in enumerate(last_sequence_ids)}
+    masks = FillingMasks([], [], [])
+    start = 0
+    for row, (req, ids) in enumerate(zip(batch.reqs, batch.ids, strict=True)):
+        if None in ids:
+            masks.hit_rows.append(row)
+            masks.update_indices.append(start + len(ids) - 1)
+            masks.hit_indices.append(place[req.rid])
+        start += len(ids)
+    return masks
+
+
+class PlaceholderFill:
+    """What both forms share: the masks, made when a step is bound, and whose tokens come next."""
+
+    run_ahead = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.last_sequence_ids: tuple[str, ...] = ()
+        self.filling_masks = FillingMasks([], [], [])  # of the step bound last
+
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
+        """A placeholder for each unknown id; a destination for each row: its place in the batch.
+
+        Raises:
+            KeyError: an unknown token is not the last step's.
+        """
+        self.filling_masks = masks = prepare_masks_for_filling(batch, self.last_sequence_ids)
+        ids = [PLACEHOLDER_TOKEN if token is None else token for row in batch.ids for token in row]
+        self.record(batch, masks)
+        self.last_sequence_ids = batch.rids
+        return ids, list(range(len(batch.reqs)))
+
+    def record(self, batch: ScheduleBatch, masks: FillingMasks) -> None:
+        """Mark which rows are filled, each with the row of the last batch that it is filled from.
+
+        ``from`` has a number for each row of the step, -1 where its tokens are known.
+        """
+        if self.recorder.is_on:
+            sources = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
+            rows = " ".join(str(sources.get(row, -1)) for row in range(len(batch.reqs)))
+            last = " ".join(self.last_sequence_ids)
+            self.recorder.mark("placeholder fill", step=batch.step, rows=rows, last=last)
+
+    def reset(self) -> None:
+        """Forget the last batch: its tokens are on the host, and nobody will be filled from it."""
+        self.last_sequence_ids = ()
+
+
+class FillHost(PlaceholderFill):
+    """The host fills: it waits for N-1's tokens and writes them into N's inputs, then ships them.
+
+    MindIE ``plugin_manager.py:_fill_in_model_result``, its default. The device has nothing to do
+    from the end of N-1 until N's inputs are filled and launched.
+    """
+
+    def __init__(self, device: Device, max_running_requests: int = 0) -> None:
+        super().__init__(device.recorder)
+
+    def fill(self, model_inputs: ModelWorkerBatch, tokens: Sequence[int]) -> None:
+        """Host: ``input_ids[hit] = tokens``; ``tokens`` [num_reqs of N-1].
+
+        A step that failed has none: its requests end, and their rows here get one that is wrong.
+        """
+        masks = self.filling_masks
+        for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):
+            model_inputs.input_ids[at] = tokens[row] if tokens else WRONG_TOKEN
+
+    def resolve(self, ids: Array, previous: Array | None) -> Array:
+        """The ids as they are: the host has filled them."""
+        return ids
+
+    def store(self, dests: Array, tokens: Array) -> None:
+        """Nothing."""
+
+
+class FillDevice(PlaceholderFill):
+    """The device fills: N's forward pass begins by scattering N-1's tokens into its inputs.
+
+    MindIE ``plugin_manager.py:_fill_in_model_result_exp``, the experimental path. The tokens stay
+    in one buffer, in the rows of the step that sampled them: on one stream N reads them before it
+    stores its own. So only the last step's can be unknown: at most two steps are in flight.
+    """
+
+    def __init__(self, device: Device, max_running_requests: int) -> None:
+        super().__init__(device.recorder)
+        self.xp = device.xp
+        self.token_ids = device.memory("last tokens", max_running_requests)
+
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
+        """As above, and each placeholder says which row it waits for: -1 - row."""
+        ids, dests = super().bind(batch, previous)
+        masks = self.filling_masks
+        for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):
+            ids[at] = PLACEHOLDER_TOKEN - row
+        return ids, dests
+
+    def resolve(self, ids: Array, previous: Array | None) -> Array:
+        """The last step's tokens in place of the placeholders; the other ids as they are."""
+        xp = self.xp
+        rows = xp.clamp(-ids - 1, min=0)
+        return xp.where(ids < 0, self.token_ids[rows], ids)
+
+    def store(self, dests: Array, tokens: Array) -> None:
+        """Keep this step's tokens until the next one has run."""
+        self.token_ids[dests] = tokens

@@ -1,0 +1,117 @@
+"""PD separation's decode scheduler: pages are reserved before the KV for them may be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..core import FinishReason, Lease, Output, Request
+from ..trace import Recorder
+from .config import SchedulerConfig
+from .scheduler import Scheduler
+
+
+class DecodeScheduler(Scheduler):
+    """SGLang ``disaggregation/decode.py``: requests join with their prompt's KV and first token.
+
+    ``prealloc_queue``: those without pages. ``transfer_queue``: those with pages that the prefill
+    side fills. A lease in it is held until the prefill side has answered, however its request ends
+    meanwhile. Pages are reserved first come, first served, where the longest outputs of everybody
+    still fit, so nobody is ever retracted (the original reserves 512 tokens each, and moves the KV
+    of a retracted request to the host).
+    """
+
+    prealloc_first = True
+
+    def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
+        super().__init__(config, recorder)
+        self.prealloc_queue: dict[str, Request] = {}
+        self.transfer_queue: dict[str, Lease] = {}
+        self.unanswered: set[str] = set()  # the prefill side owes an answer for these
+        self.given_up: list[str] = []  # ended without it
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whoever does not decode waits for the prefill side."""
+        return len(self.live) > len(self.running_batch) or bool(self.leases.returning)
+
+    def receive(self, reqs: Iterable[Request]) -> list[Output]:
+        """Queue new requests for pages; without ``prealloc_first`` their prompts come first."""
+        reqs = list(reqs)
+        outputs = super().receive(reqs)
+        for req in reqs:
+            if req in self.waiting_queue:
+                self.waiting_queue.remove(req)
+                self.unanswered.add(req.rid)
+                if self.prealloc_first:
+                    self.prealloc_queue[req.rid] = req
+        return outputs
+
+    def prefilled(self, rid: str) -> None:
+        """Its prompt has been computed: now it wants pages."""
+        if rid in self.live:
+            self.prealloc_queue[rid] = self.live[rid]
+
+    def pop_preallocated(self) -> list[tuple[Request, Lease]]:
+        """Reserve pages for the prompts of those that fit; the first that does not stops the rest.
+
+        SGLang ``DecodePreallocQueue.pop_preallocated``.
+        """
+        found = []
+        for rid, req in list(self.prealloc_queue.items()):
+            need = self.allocator.pages_for(req.max_device_len)
+            if not self.table.available_size or need > self.allocatable_pages:
+                break
+            lease = req.lease = self.leases.open()
+            self.allocator.alloc(lease, self.allocator.pages_for(len(req.prompt)))
+            self.leases.hold(lease)
+            self.transfer_queue[rid] = lease
+            del self.prealloc_queue[rid]
+            found.append((req, lease))
+        return found
+
+    @property
+    def allocatable_pages(self) -> int:
+        """Pages that nobody who is here will ever need."""
+        holders = [(req, req.lease) for req in self.live.values() if req.lease is not None]
+        lacking = self.leases.pages_lacking
+        promised = sum(lacking(lease, req.max_device_len) for req, lease in holders)
+        return self.leases.available_pages - promised
+
+    def answered(self, rid: str, token: int | None, error: str = "") -> list[Output]:
+        """The prefill side is done with a request: with ``token`` all of its KV is here.
+
+        SGLang ``DecodeTransferQueue.pop_transferred`` and ``process_batch_result_prebuilt``.
+        """
+        self.unanswered.discard(rid)
+        self.prealloc_queue.pop(rid, None)
+        lease, req = self.transfer_queue.pop(rid, None), self.live.get(rid)
+        if lease is not None:
+            self.leases.let_go(lease)
+        if req is None:
+            return []
+        if token is None:
+            return [self._finish(req, FinishReason.ERROR, error=error)]
+        return [self._start_decoding(req, token)]
+
+    def _start_decoding(self, req: Request, token: int) -> Output:
+        req.computed_len = len(req.prompt)
+        req.device_len += 1
+        req.append_host(token)
+        if token in req.stop_ids or req.known_len == req.max_device_len:
+            return self._end(req, token)
+        self.decode.add_reqs([req])
+        return Output(req.rid, token)
+
+    def take_given_up(self) -> list[str]:
+        """Those that have ended, since the last call, before the prefill side was done."""
+        given_up, self.given_up = self.given_up, []
+        return given_up
+
+    def _finish(
+        self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
+    ) -> Output:
+        if self.live.get(req.rid) is req:
+            self.prealloc_queue.pop(req.rid, None)
+            if req.rid in self.unanswered:
+                self.given_up.append(req.rid)
+        return super()._finish(req, reason, token, error)

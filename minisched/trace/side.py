@@ -1,0 +1,50 @@
+"""Two schedulers in one trace: each side records under its own name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .events import Slice, Trace, Value
+from .recorder import Recorder
+
+SHARED = ("kv transfer",)  # lanes that belong to no side
+
+
+class SideRecorder(Recorder):
+    """What one side records goes into the recorder of the whole run, at this side's time.
+
+    Lanes and counters get the side's name in front (``prefill host``), marks a ``side``.
+    """
+
+    def __init__(self, whole: Recorder, side: str) -> None:
+        super().__init__()
+        self.whole = whole
+        self.side = side
+        self.is_on = whole.is_on
+
+    def new_id(self) -> int:
+        """An id that is the whole run's only one."""
+        return self.whole.new_id()
+
+    def slice(self, item: Slice) -> None:
+        """Record a slice on this side's lane."""
+        lane = item.lane if item.lane in SHARED else f"{self.side} {item.lane}"
+        self.whole.slice(replace(item, lane=lane))
+
+    def edge(self, kind: str, src: int, dst: int) -> None:
+        """Record an edge; it may lead to the other side."""
+        self.whole.edge(kind, src, dst)
+
+    def counter(self, name: str, value: int) -> None:
+        """Record this side's number."""
+        self.whole.now = self.now
+        self.whole.counter(f"{self.side} {name}", value)
+
+    def mark(self, name: str, **attrs: Value) -> None:
+        """Record a moment of this side."""
+        self.whole.now = self.now
+        self.whole.mark(name, side=self.side, **attrs)
+
+    def trace(self, loop: str, device: str, model: str, clock: str) -> Trace:
+        """The whole run's."""
+        return self.whole.trace(loop, device, model, clock)

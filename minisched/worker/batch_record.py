@@ -1,0 +1,44 @@
+"""Keeps a batch's tensors alive for as long as the device may still read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core import ScheduleBatch
+from ..models.forward_batch import ForwardBatch
+from .worker import Pending, Worker
+
+
+class BatchRecord:
+    """A ring of the newest batches (SGLang ``managers/scheduler.py:record_batch_in_overlap``).
+
+    A tensor made for one stream and read on another one belongs to the first: as soon as nobody
+    on the host names it, its memory is handed out again, and the other stream reads what somebody
+    else has written there (#18744, #2070). So the newest ``slots`` batches stay named. A batch is
+    recorded before it is launched, and what falls out is ``slots`` steps older: with two slots it
+    has ended if the host has seen its result by then, which holds with two steps in flight. Three
+    steps in flight need three slots.
+    """
+
+    def __init__(self, slots: int = 2) -> None:
+        self.batch_record_buf: list[ForwardBatch | None] = [None] * slots
+        self.batch_record_ct = 0
+
+    def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
+        """Pin a batch, and let go of the one that had its slot."""
+        self.batch_record_ct = (self.batch_record_ct + 1) % len(self.batch_record_buf)
+        self.batch_record_buf[self.batch_record_ct] = batch
+
+
+class OverlapWorker(Worker):
+    """A worker that pins what it ships; the host goes on while the forward stream reads it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.batch_record = BatchRecord()
+
+    def prepare(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
+        """Host: lay the batch out, ship it, pin it."""
+        inputs = super().prepare(batch, previous)
+        self.batch_record.record_batch_in_overlap(inputs)
+        return inputs

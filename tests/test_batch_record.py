@@ -1,0 +1,165 @@
+"""The two slots that pin a batch: enough with two steps in flight, and not with three."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.core import NoBatch, Request, SamplingParams, ScheduleBatch
+from minisched.core.residence import residences
+from minisched.devices.base import WRONG_TOKEN
+from minisched.devices.cost import CostModel
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.loops.registry import LOOPS
+from minisched.models.forward_batch import ForwardBatch
+from minisched.models.hash import HashModel
+from minisched.scheduler import SchedulerConfig
+from minisched.worker import Pending
+from minisched.worker.batch_record import BatchRecord, OverlapWorker
+
+from .laws import Broken, check_all, play
+from .workloads import VOCAB, Workload, workloads
+
+COST = CostModel({"schedule": 1, "launch": 1, "process": 1}, forward_base=50, sample=5, copy=3)
+TWO_IN_FLIGHT = [
+    ("overlap", {}),
+    ("overlap", {"delay_sample": True}),
+    ("overlap_thread", {}),
+    ("overlap_thread", {"delay_sample": True}),
+    ("overlap_thread", {"wait_launch_done": False}),
+]
+
+
+def three_in_flight(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
+    """Overlap that processes the step before the last one: what two slots were not made for."""
+    result_queue: deque[Pending] = deque()
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            result_queue.append(engine.run_batch(batch))
+        if len(result_queue) == 3 or (result_queue and not batch):
+            engine.process_batch_result(result_queue.popleft())
+        elif not batch:
+            engine.on_idle()
+        yield batch
+
+
+@pytest.fixture
+def deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(LOOPS["overlap_pool_indexed"], run=three_in_flight, depth=3)
+    monkeypatch.setitem(LOOPS, "three_in_flight", spec)
+
+
+def arrays_of(batch: ForwardBatch) -> list[Any]:
+    """Its tensors on the device."""
+    where = residences(ForwardBatch)
+    return [getattr(batch, item.name) for item in fields(batch)
+            if where[item.name].where == "device"]  # fmt: skip
+
+
+class Reusing(BatchRecord):
+    """What a caching allocator does: memory that nobody names any more belongs to somebody else.
+
+    ``still_read`` says how many batches were let go of while their step had not ended.
+    """
+
+    def __init__(self, slots: int, ended: Callable[[int], bool]) -> None:
+        super().__init__(slots)
+        self.ended = ended
+        self.still_read = 0
+
+    def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
+        at = (self.batch_record_ct + 1) % len(self.batch_record_buf)
+        old = self.batch_record_buf[at]
+        super().record_batch_in_overlap(batch)
+        assert self.batch_record_buf[self.batch_record_ct] is batch
+        if old is not None:
+            self.still_read += not self.ended(old.label.step)
+            for array in arrays_of(old):
+                array[:] = [WRONG_TOKEN] * len(array)
+
+
+def play_reusing(
+    workload: Workload, loop: str, slots: int, options: dict[str, Any]
+) -> list[Reusing]:
+    """Play with every record of the run replaced; they are given back."""
+    device, records = SimDevice(), []
+
+    def ended(step: int) -> bool:
+        slices = device.recorder.trace("", "", "", "virtual").slices
+        return any(item.step == step and item.name == "sample" for item in slices)
+
+    def made(*args: Any) -> Reusing:
+        records.append(Reusing(slots, ended))
+        return records[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minisched.worker.batch_record.BatchRecord", made)
+        patch.setattr("minisched.loops.tp_worker_thread.BatchRecord", made)
+        model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+        check_all(workload, *play(workload, loop, "pool", options, device, model, COST))
+    assert records
+    return records
+
+
+@given(workload=workloads(), which=st.sampled_from(TWO_IN_FLIGHT))
+@settings(max_examples=200, deadline=None)
+def test_no_input_of_a_step_that_has_not_ended_is_let_go_of(
+    workload: Workload, which: tuple[str, dict[str, Any]]
+) -> None:
+    """Two slots, two steps in flight: what falls out may be overwritten at once."""
+    loop, options = which
+    records = play_reusing(workload, loop, 2, options)
+    assert sum(record.still_read for record in records) == 0
+
+
+def check_breaks(loop: str, slots: int, options: dict[str, Any]) -> None:
+    """Two requests that decode get wrong tokens: a step reads what somebody else has written."""
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    requests = [Request(f"r{i}", [5 + i, 2, 3], params) for i in range(2)]
+    workload = Workload(requests, [0, 0], {}, SchedulerConfig(kv_tokens=40, context_len=32))
+    with pytest.raises(Broken, match="identity"):
+        play_reusing(workload, loop, slots, options)
+
+
+@pytest.mark.parametrize("which", TWO_IN_FLIGHT, ids=str)
+def test_one_slot_is_not_enough_for_two_steps_in_flight(which: tuple[str, dict[str, Any]]) -> None:
+    loop, options = which
+    check_breaks(loop, 1, options)
+
+
+@pytest.mark.usefixtures("deep")
+def test_two_slots_are_not_enough_for_three_steps_in_flight() -> None:
+    check_breaks("three_in_flight", 2, {})
+
+
+@pytest.mark.usefixtures("deep")
+def test_three_slots_are_enough_for_three_steps_in_flight() -> None:
+    @given(workload=workloads())
+    @settings(max_examples=150, deadline=None)
+    def check(workload: Workload) -> None:
+        records = play_reusing(workload, "three_in_flight", 3, {})
+        assert sum(record.still_read for record in records) == 0
+
+    check()
+
+
+def test_the_record_is_a_ring_of_the_newest_batches() -> None:
+    record = BatchRecord()
+    batches: list[Any] = ["a", "b", "c"]
+    for batch in batches:
+        record.record_batch_in_overlap(batch)
+    assert sorted(map(str, record.batch_record_buf)) == ["b", "c"]
+    assert record.batch_record_buf[record.batch_record_ct] == "c"  # type: ignore[comparison-overlap]
+
+
+def test_the_overlap_loops_pin_what_they_ship() -> None:
+    assert LOOPS["overlap"].worker is LOOPS["overlap_pool_indexed"].worker is OverlapWorker

@@ -1,0 +1,370 @@
+"""vLLM's batch queue at any depth, with and without async scheduling, and AsyncScheduler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.core import Request, SamplingParams, ScheduleBatch
+from minisched.devices.cost import CostModel
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.loops.run import run_loop
+from minisched.loops.vllm_placeholders import is_length_foreseen, settled_tokens
+from minisched.models.hash import HashModel
+from minisched.scheduler import SchedulerConfig
+from minisched.worker import Pending
+
+from .backends import hash_model
+from .laws import Broken, check_all, check_identity, play
+from .test_laws import costs
+from .vllm_runs import ALONE, cost_of, drive_watching, marks, run_alone, settled_sums, some_alone
+from .workloads import VOCAB, Workload, workloads
+
+DEPTHS = range(1, 6)
+ASYNC = [("prev_sampled", 1), ("prev_sampled", 2), *(("pool", depth) for depth in DEPTHS)]
+EVERY_DEPTH = pytest.mark.parametrize("depth", DEPTHS)
+EVERY_ASYNC = pytest.mark.parametrize(("relay", "depth"), ASYNC)
+QUICK = settings(max_examples=60, deadline=None)
+
+
+# -- the laws of every loop, at every depth ------------------------------------------------------
+
+
+@EVERY_DEPTH
+@given(workload=workloads(), cost=costs)
+@QUICK
+def test_laws_without_async_scheduling(depth: int, workload: Workload, cost: CostModel) -> None:
+    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+    options = {"depth": depth}
+    engine, outputs = play(workload, "vllm_batch_queue", "host", options, device, model, cost)
+    check_all(workload, engine, outputs)
+
+
+@EVERY_ASYNC
+@given(workload=workloads(), cost=costs)
+@QUICK
+def test_laws_with_async_scheduling(
+    relay: str, depth: int, workload: Workload, cost: CostModel
+) -> None:
+    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+    options = {"depth": depth}
+    engine, outputs = play(workload, "vllm_async", relay, options, device, model, cost)
+    check_all(workload, engine, outputs)
+
+
+# -- depth ---------------------------------------------------------------------------------------
+
+
+@EVERY_DEPTH
+@pytest.mark.parametrize("loop", ["vllm_batch_queue", "vllm_async"])
+def test_so_many_steps_are_in_flight_and_never_more(loop: str, depth: int) -> None:
+    in_flight: list[int] = []
+    waits: list[int] = []
+
+    def watch(engine: Engine) -> None:
+        in_flight.append(engine.scheduler.batches_in_flight)
+        waits.append(engine.scheduler.leases.returned_step)
+
+    relay = "pool" if loop == "vllm_async" else ""
+    drive_watching(loop, some_alone(depth), ALONE, CostModel(), watch, relay, depth=depth)
+    assert max(in_flight) == depth - 1, "a turn ends when the oldest has come back"
+    assert in_flight[: depth - 1] == list(range(1, depth)), "filling beats harvesting"
+    assert waits[: depth - 1] == [0] * (depth - 1), "nothing is harvested before the queue is full"
+    assert in_flight.count(depth - 1) > 40
+
+
+@EVERY_DEPTH
+@pytest.mark.parametrize("tenths", [1, 3, 9, 12, 30])
+def test_a_settled_step_of_async_scheduling_takes_what_the_law_says(
+    depth: int, tenths: int
+) -> None:
+    """max(d, h, (d + h + c) / depth): one request is enough, since it runs ahead of itself."""
+    device, host, copy = 10_000, 1000 * tenths, 600
+    cost = cost_of(host, forward_base=device - 1000, sample=1000, copy=copy)
+    law = max(depth * device, depth * host, device + host + copy)
+    assert settled_sums(run_alone("vllm_async", 1, cost, "pool", depth=depth), depth) == {law}
+
+
+@EVERY_DEPTH
+@pytest.mark.parametrize("tenths", [1, 3, 9, 12, 30])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_without_async_scheduling_it_takes_independent_batches(
+    depth: int, tenths: int, count: int
+) -> None:
+    """The same law with the smaller of depth and batches: a request waits for its own token.
+
+    While there is room in the queue, the host also looks for a batch in vain, once a step.
+    """
+    device, host, copy = 10_000, 1000 * tenths, 600
+    cost = cost_of(host, forward_base=device - 1000, sample=1000, copy=copy)
+    trace = run_alone("vllm_batch_queue", count, cost, depth=depth)
+    ahead = min(depth, count)
+    in_vain = cost.host["schedule"] if count < depth else 0
+    law = max(ahead * device, ahead * (host + in_vain), device + host + copy)
+    assert settled_sums(trace, ahead) == {law}
+
+
+@given(workload=workloads(), depth=st.integers(1, 5))
+@QUICK
+def test_without_async_scheduling_a_request_is_in_one_batch_in_flight(
+    workload: Workload, depth: int
+) -> None:
+    flying: list[ScheduleBatch] = []
+
+    def watch(engine: Engine) -> None:
+        launch, process = engine.launch_batch, engine.process_result
+
+        def launched(batch: ScheduleBatch, *args: Any) -> Pending:
+            live = [row for row in batch.rows if row.deliver]
+            for other in flying:
+                delivered = {row.req for row in other.rows if row.deliver}
+                assert not delivered & {row.req for row in live if row.lease in other.leases}
+            flying.append(batch)
+            return launch(batch, *args)
+
+        def processed(pending: Pending, *args: Any) -> None:
+            flying.remove(pending.batch)
+            process(pending, *args)
+
+        engine.launch_batch = launched  # type: ignore[method-assign]
+        engine.process_result = processed  # type: ignore[method-assign]
+
+    model = hash_model("sim", workload.eos_ids)
+    options = {"depth": depth}
+    play(workload, "vllm_batch_queue", "host", options, SimDevice(), model, patch=watch)
+
+
+def test_depths_that_cannot_be_are_refused() -> None:
+    def start(depth: int, relay: str = "") -> None:
+        requests = [Request("r", [1])]
+        run_loop("vllm_async", SimDevice(), HashModel(), requests, relay=relay, depth=depth)
+
+    with pytest.raises(ValueError, match="depth is 0, but it must be at least 1"):
+        start(0)
+    with pytest.raises(ValueError, match="depth is 3, but relay 'prev_sampled' allows at most 2"):
+        start(3)
+    start(3, "pool")
+
+
+# -- what an end costs ---------------------------------------------------------------------------
+
+
+@EVERY_ASYNC
+@given(workload=workloads(max_requests=1, with_aborts=False))
+@QUICK
+def test_an_unforeseen_end_costs_a_row_for_each_further_step_in_flight(
+    relay: str, depth: int, workload: Workload
+) -> None:
+    """depth - 1 rows, or fewer where the length, which is foreseen, left no room for them."""
+    device = SimDevice()
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    play(workload, "vllm_async", relay, {"depth": depth}, device, model)
+    (req,) = workload.requests
+    left = req.params.max_new_tokens - len(req.output_ids)
+    assert marks(device, "wasted row")["r0"] == min(depth - 1, left)
+
+
+@given(workload=workloads(with_aborts=False), depth=st.integers(1, 5))
+@QUICK
+def test_without_async_scheduling_no_end_costs_a_row(workload: Workload, depth: int) -> None:
+    workload.config = SchedulerConfig(kv_tokens=200, context_len=32)
+    device = SimDevice()
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    play(workload, "vllm_batch_queue", "host", {"depth": depth}, device, model)
+    assert not marks(device, "wasted row")
+
+
+# -- AsyncScheduler ------------------------------------------------------------------------------
+
+
+class AsyncScheduler:
+    """vLLM's own books, kept from nothing but what is scheduled, preempted and delivered."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.computed: Counter[str] = Counter()
+        self.placeholders: Counter[str] = Counter()
+        self.scheduler = engine.scheduler
+        next_batch, process = engine.scheduler.next_batch, engine.scheduler.process
+        retract = engine.scheduler.retraction.retract
+
+        def schedule() -> Any:
+            batch = next_batch()
+            for row in batch.rows if batch else ():
+                self.computed[row.req.rid] = max(self.computed[row.req.rid], row.start)  # a hit
+                self.computed[row.req.rid] += row.extend_len
+                self.placeholders[row.req.rid] += row.deliver
+            return batch
+
+        def preempt(req: Request, reason: str) -> None:
+            self.computed[req.rid] = self.placeholders[req.rid] = 0
+            retract(req, reason)
+
+        def update_from_output(batch: ScheduleBatch, result: Any) -> Any:
+            for row in batch.rows:
+                if row.deliver and row.req.lease is row.lease:
+                    self.placeholders[row.req.rid] -= 1
+                    assert self.placeholders[row.req.rid] >= 0
+            return process(batch, result)
+
+        self.scheduler.next_batch = schedule  # type: ignore[method-assign]
+        self.scheduler.process = update_from_output  # type: ignore[method-assign]
+        self.scheduler.retraction.retract = preempt  # type: ignore[method-assign]
+
+    def check(self) -> None:
+        """The lengths of our requests say the same."""
+        for req in self.scheduler.live.values():
+            assert req.num_output_placeholders == self.placeholders[req.rid] >= 0
+            assert req.computed_len == self.computed[req.rid]
+        for req in self.scheduler.running_batch:
+            assert settled_tokens(req) == req.known_len - 1
+            assert req.lease is not None and req.lease.settled_len <= req.known_len - 1
+
+
+@EVERY_ASYNC
+@given(workload=workloads())
+@QUICK
+def test_computed_less_placeholders_is_settled_at_every_turn(
+    relay: str, depth: int, workload: Workload
+) -> None:
+    def keep_books(engine: Engine) -> None:
+        books = AsyncScheduler(engine)
+        schedule, recv = engine.get_next_batch_to_run, engine.recv_requests
+
+        def scheduled() -> Any:
+            batch = schedule()
+            books.check()
+            return batch
+
+        def received() -> None:
+            books.check()
+            recv()
+
+        engine.get_next_batch_to_run = scheduled  # type: ignore[method-assign]
+        engine.recv_requests = received  # type: ignore[method-assign]
+
+    model = hash_model("sim", workload.eos_ids)
+    options = {"depth": depth}
+    play(workload, "vllm_async", relay, options, SimDevice(), model, patch=keep_books)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+def test_vllms_rule_for_a_foreseen_length_is_ours_at_depth_two(depth: int) -> None:
+    """Deeper, it counts on one token of those in flight, and would launch what we do not."""
+    apart = 0
+
+    def compare(engine: Engine) -> None:
+        nonlocal apart
+        for req in engine.scheduler.running_batch:
+            foreseen = not engine.scheduler.decode.may_run(req)
+            assert foreseen or not is_length_foreseen(req), "theirs never stops before ours"
+            apart += foreseen and not is_length_foreseen(req)
+
+    drive_watching("vllm_async", some_alone(2), ALONE, CostModel(), compare, "pool", depth=depth)
+    assert bool(apart) == (depth > 2)
+
+
+# -- deferred sampling ---------------------------------------------------------------------------
+
+
+class Grammar:
+    """Every other request follows a grammar; a mask is built from tokens that must be known."""
+
+    def __init__(self) -> None:
+        self.masked: list[int] = []
+        self.looked_ahead = 0
+
+    def uses(self, req: Request) -> bool:
+        return req.rid in ("r0", "r2", "r4")
+
+    def get_grammar_bitmask(self, batch: ScheduleBatch) -> None:
+        self.masked.append(batch.step)
+        for row in batch.rows:
+            if self.uses(row.req) and row.deliver and row.req.lease is row.lease:
+                assert row.req.known_len >= row.end, "the mask needs the token before"
+                self.looked_ahead += None in row.ids
+
+
+@EVERY_ASYNC
+@given(workload=workloads(), cost=costs)
+@QUICK
+def test_sampling_waits_for_the_tokens_that_the_mask_needs(
+    relay: str, depth: int, workload: Workload, cost: CostModel
+) -> None:
+    grammar = Grammar()
+    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+    options = {"depth": depth, "grammar": grammar}
+    engine, outputs = play(workload, "vllm_async", relay, options, device, model, cost)
+    check_all(workload, engine, outputs)
+    assert grammar.masked == list(range(1, engine.scheduler.step + 1))
+
+
+def test_in_steady_decode_a_structured_request_defers_every_step() -> None:
+    """The forward pass is launched ahead all the same; only the sampling waits for the host."""
+    grammar = Grammar()
+    cost = cost_of(100, forward_base=900, sample=50, copy=20)
+    trace = run_alone("vllm_async", 1, cost, grammar=grammar)
+    assert grammar.looked_ahead == 47, "every step but the prompt's"
+    forwards = {s.step: s for s in trace.on("forward") if s.name == "forward"}
+    samples = {s.step: s for s in trace.on("forward") if s.name == "sample"}
+    processes = {s.step: s for s in trace.on("host") if s.name == "process"}
+    for step in range(2, 48):
+        assert forwards[step].start == samples[step - 1].end, "the device does not wait"
+        assert samples[step].start >= processes[step - 1].end, "the mask had to"
+    grammar = Grammar()
+    run_alone("vllm_batch_queue", 2, cost, grammar=grammar)
+    assert grammar.masked and not grammar.looked_ahead, "nothing runs ahead, nothing is deferred"
+
+
+# -- async output copy ---------------------------------------------------------------------------
+
+
+def test_the_copy_runs_beside_the_next_forward_pass() -> None:
+    """The copy stream waits for the tokens, the host for the copy; the device for neither."""
+    trace = run_alone("vllm_async", 1, cost_of(100, forward_base=900, sample=50, copy=600))
+    forwards = {s.step: s for s in trace.on("forward") if s.name == "forward"}
+    copies = {s.step: s for s in trace.on("copy")}
+    samples = {s.step: s for s in trace.on("forward") if s.name == "sample"}
+    waits = {s.step: s for s in trace.on("host") if s.name == "wait"}
+    for step in range(10, 40):
+        assert copies[step].start == samples[step].end == forwards[step + 1].start
+        assert waits[step].end == copies[step].end < forwards[step + 1].end
+
+
+def test_what_a_chunk_samples_is_cleared() -> None:
+    """The row of a partial prompt comes back with the others, and nobody hears of it."""
+    heard: list[str] = []
+    long, short = Request("long", [1] * 9, SamplingParams(max_new_tokens=2)), Request("short", [2])
+    config = SchedulerConfig(chunked_prefill_size=4)
+    run = run_loop("vllm_async", SimDevice(), HashModel(eos_ids=frozenset()), [long, short], config,
+                   on_output=lambda output: heard.append(output.rid))  # fmt: skip
+    sampled = sum("long" in s.rids for s in run.trace.on("forward") if s.name == "sample")
+    assert sampled == 4 and heard.count("long") == 2, "three chunks, of which the last counts"
+
+
+@pytest.mark.parametrize("depth", [3, 5])
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_step_in_flight_holds_its_output(depth: int, is_held: bool) -> None:
+    """With one buffer for all, a copy that had to wait brings another step's tokens.
+
+    It takes three steps: at depth 2 the third is launched only when the first was copied.
+    """
+
+    def take_away(engine: Engine) -> None:
+        if not is_held:
+            del engine.worker.outputs[1:]
+            engine.worker.hold_outputs = lambda depth: None  # type: ignore[method-assign]
+
+    workload = Workload(some_alone(1, 12), [0], {}, SchedulerConfig(context_len=32))
+    slow_copy, model = CostModel(forward_base=10, copy=25), HashModel(VOCAB, eos_ids=frozenset())
+    options = {"depth": depth}
+    play(workload, "vllm_async", "pool", options, SimDevice(), model, slow_copy, take_away)
+    if is_held:
+        check_identity(workload)
+    else:
+        with pytest.raises(Broken, match="identity"):
+            check_identity(workload)

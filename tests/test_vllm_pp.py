@@ -1,0 +1,225 @@
+"""Pipeline parallelism: who gets what from whom, when a stage is busy, and what one request pays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.overlap import gaps, union
+from minisched.core import Request
+from minisched.devices.cost import CostModel
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.loops.registry import find_loop
+from minisched.loops.run import run_loop
+from minisched.models.hash import NUM_LAYERS, HashModel
+from minisched.trace import Slice, Trace
+from minisched.worker.pipeline import PipelineWorker, get_pp_indices
+
+from .backends import hash_model
+from .laws import check_all, play
+from .vllm_runs import cost_of, marks, run_alone, settled_sums
+from .workloads import Workload, workloads
+
+STAGES = [2, 4]
+EVERY_PIPELINE = pytest.mark.parametrize("stages", STAGES)
+
+
+# -- the layers ----------------------------------------------------------------------------------
+
+
+@given(num_layers=st.integers(0, 100), pp_size=st.integers(1, 16))
+def test_every_layer_is_on_one_stage_and_shares_differ_by_one(
+    num_layers: int, pp_size: int
+) -> None:
+    stages = get_pp_indices(num_layers, pp_size)
+    assert [layer for layers in stages for layer in layers] == list(range(num_layers))
+    sizes = list(map(len, stages))
+    assert len(sizes) == pp_size and max(sizes) - min(sizes) <= 1
+    assert pp_size == 1 or sizes[-1] == min(sizes), "the last one also has the logits"
+
+
+def test_the_published_splits() -> None:
+    """32 layers on 4, and the uneven ones of vLLM's own test, stage by stage."""
+    for num_layers, sizes in (
+        (32, [8, 8, 8, 8]),
+        (5, [1, 2, 2]),
+        (7, [2, 3, 2]),
+        (2, [0, 1, 1, 0]),
+    ):
+        assert [len(layers) for layers in get_pp_indices(num_layers, len(sizes))] == sizes
+
+
+@EVERY_PIPELINE
+@given(workload=workloads())
+@settings(max_examples=60, deadline=None)
+def test_each_stage_touches_its_own_layers_and_page_table(stages: int, workload: Workload) -> None:
+    """And the tokens are those of the model in one piece (law 1)."""
+    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+    wrote: dict[int, set[str]] = {}
+
+    def watch(engine: Engine) -> None:
+        worker = engine.worker
+        assert isinstance(worker, PipelineWorker)
+        run_stage = worker._run_stage
+
+        def watched(stage: Any, tensors: Any) -> Any:
+            out = run_stage(stage, tensors)
+            assert device.running is not None
+            wrote.setdefault(stage.number, set()).update(m.name for m in device.running.writes)
+            return out
+
+        worker._run_stage = watched  # type: ignore[method-assign]
+
+    engine, outputs = play(workload, f"vllm_pp{stages}", "host", {}, device, model, patch=watch)
+    check_all(workload, engine, outputs)
+    for number, layers in enumerate(get_pp_indices(NUM_LAYERS, stages)):
+        own = {f"kv{layer}" for layer in layers} | {f"page table {number}"}
+        assert wrote.get(number, own) == own
+    assert not (marks(device, "wasted row") and not workload.aborts and not retracted(device))
+
+
+def retracted(device: SimDevice) -> bool:
+    """Whether anybody lost their memory."""
+    return bool(marks(device, "retraction"))
+
+
+# -- who receives --------------------------------------------------------------------------------
+
+
+def of_stage(trace: Trace, number: int, name: str) -> dict[int, Slice]:
+    """What a stage did under a name, by step."""
+    return {item.step: item for item in trace.on(f"stage {number}") if item.name == name}
+
+
+@EVERY_PIPELINE
+def test_only_stage_0_is_given_a_batch_and_the_others_receive_it(stages: int) -> None:
+    cost = cost_of(100, forward_base=400, sample=30, copy=20, recv=7)
+    trace = run_alone(f"vllm_pp{stages}", stages, cost)
+    edges = {(edge.kind, edge.src, edge.dst) for edge in trace.edges}
+    launched = {dst for kind, _, dst in edges if kind == "launch"}
+    forwards = [of_stage(trace, number, "forward") for number in range(stages)]
+    assert {item.id for item in forwards[0].values()} == launched, "the host launches there only"
+    assert not of_stage(trace, 0, "recv")
+    for number in range(1, stages):
+        received = of_stage(trace, number, "recv")
+        assert received.keys() == forwards[number].keys() == forwards[0].keys()
+        for step, item in received.items():
+            sent = forwards[number - 1][step]
+            assert ("recv", sent.id, item.id) in edges
+            assert sent.end <= item.start and item.duration == 7
+            assert item.end == forwards[number][step].start, "it runs what it has just received"
+    samples = {item.lane for item in trace.slices if item.name == "sample"}
+    assert samples == {f"stage {stages - 1}"}, "the last stage samples"
+    back = [edge for edge in trace.edges if edge.kind == "token"]
+    lanes = {item.id: item.lane for item in trace.slices}
+    assert back and {lanes[edge.src] for edge in back} == {"host"}, "tokens go over the host"
+
+
+@EVERY_PIPELINE
+def test_it_runs_on_sim_only_and_says_why(stages: int) -> None:
+    spec = find_loop(f"vllm_pp{stages}")
+    with pytest.raises(ValueError, match="its stages are streams of the simulated device"):
+        spec.check_device(f"vllm_pp{stages}", "thread")
+    assert (spec.depth, spec.relays) == (stages, ("host",))
+
+
+# -- how long a step takes -----------------------------------------------------------------------
+
+
+def stage_times(stages: int, cost: CostModel) -> list[int]:
+    """What each stage does for a decode step."""
+    assert cost.forward_base % stages == 0
+    times = [cost.forward_base // stages + (cost.recv if at else 0) for at in range(stages)]
+    times[-1] += cost.sample
+    return times
+
+
+steady_costs = st.builds(
+    lambda host, forward, sample, copy, recv: cost_of(
+        10 * host, forward_base=4 * forward, sample=sample, copy=copy, recv=recv
+    ),
+    host=st.integers(1, 30), forward=st.integers(1, 200), sample=st.integers(0, 50),
+    copy=st.integers(0, 50), recv=st.integers(0, 50),
+)  # fmt: skip
+
+
+@EVERY_PIPELINE
+@given(cost=steady_costs, count=st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_a_settled_step_takes_what_the_law_says(stages: int, cost: CostModel, count: int) -> None:
+    """max(slowest stage, h, c, latency / batches in flight), exactly.
+
+    The latency is all the stages, the copy and the host: what a request's next token waits for.
+    With fewer batches than stages the host looks for one more in vain, once a step.
+    """
+    ahead = min(count, stages)
+    host, times = sum(cost.host.values()), stage_times(stages, cost)
+    in_vain = cost.host["schedule"] if count < stages else 0
+    latency = sum(times) + cost.copy + host
+    law = max(ahead * max(*times, cost.copy, host + in_vain), latency)
+    assert settled_sums(run_alone(f"vllm_pp{stages}", count, cost), ahead) == {law}
+
+
+def busy_share(trace: Trace, number: int) -> list[int]:
+    """The pauses of a stage in the settled part of a run."""
+    slices = trace.on(f"stage {number}")
+    pauses = gaps(union(slices[len(slices) // 3 : 2 * len(slices) // 3]))
+    return [end - start for start, end in pauses]
+
+
+@EVERY_PIPELINE
+def test_with_a_batch_for_each_stage_all_are_busy_back_to_back(stages: int) -> None:
+    """Where nothing but the stages takes time. One batch less, and each stage has a pause."""
+    cost = cost_of(0, forward_base=400)
+    name = f"vllm_pp{stages}"
+    full, short = (run_alone(name, count, cost) for count in (stages, stages - 1))
+    share = 400 // stages
+    for number in range(stages):
+        assert busy_share(full, number) == []
+        pauses = busy_share(short, number)
+        assert len(pauses) > 5 and set(pauses) == ({share} if stages == 2 else {share})
+
+
+@EVERY_PIPELINE
+def test_host_and_copy_open_a_gap_that_one_more_batch_in_flight_closes(stages: int) -> None:
+    """As many steps in flight as stages leave the host's time as a bubble; one more hides it."""
+    cost, name = cost_of(40, forward_base=400, sample=0, copy=20), f"vllm_pp{stages}"
+    share = 400 // stages
+    tight = run_alone(name, stages, cost)
+    assert settled_sums(tight, stages) == {400 + 40 + 20}
+    assert sum(busy_share(tight, 0)) > 0
+    roomy = run_alone(name, stages + 1, cost, depth=stages + 1)
+    assert settled_sums(roomy, 1) == {share}
+    assert all(busy_share(roomy, number) == [] for number in range(stages))
+
+
+def test_one_request_gains_nothing_from_more_stages() -> None:
+    """It pays the whole latency for every token, and a receive more for every stage."""
+    cost = cost_of(40, forward_base=400, sample=10, copy=20, recv=5)
+    took = [
+        settled_sums(run_alone(name, 1, cost), 1) for name in ("serial", "vllm_pp2", "vllm_pp4")
+    ]
+    assert took == [{400 + 10 + 20 + 40 + 5 * hops} for hops in (0, 1, 3)]
+
+
+def test_with_many_batches_more_stages_are_faster() -> None:
+    cost = cost_of(40, forward_base=400, sample=10, copy=20, recv=5)
+    serial, two, four = (
+        run_alone(name, 4, cost).end for name in ("vllm_step", "vllm_pp2", "vllm_pp4")
+    )
+    assert serial > 1.5 * two > 1.5 * 1.5 * four
+
+
+def test_requests_that_share_a_batch_leave_the_other_stages_idle() -> None:
+    """What comes together stays together: one batch goes round, whatever the number of stages."""
+    requests = [Request(f"r{i}", [i + 1] * 3) for i in range(4)]
+    cost = cost_of(40, forward_base=400)
+    trace = run_loop("vllm_pp4", SimDevice(), HashModel(), requests, cost=cost).trace
+    lanes = [[(s.start, s.end) for s in trace.on(f"stage {n}")] for n in range(4)]
+    spans = sorted(span for lane in lanes for span in lane)
+    assert all(before[1] <= after[0] for before, after in pairwise(spans)), "never two at work"
