@@ -13,12 +13,21 @@ TOPICS = {  # topic -> the folder of its code
     "future_map": "relay",
     "token_pool": "relay",
     "lazy_chain": "relay",
+    "placeholder_fill": "relay",
+    "prev_sampled": "relay",
     "serial": "loops",
     "overlap": "loops",
     "overlap_thread": "loops",
     "mini_normal": "loops",
     "mini_overlap": "loops",
     "mlx_async": "loops",
+    "vllm_step": "loops",
+    "vllm_batch_queue": "loops",
+    "vllm_pp": "loops",
+    "mindie_plugin": "loops",
+    "mindie_placeholder": "loops",
+    "mindie_dual": "loops",
+    "mindie_single": "loops",
 }
 
 

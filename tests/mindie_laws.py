@@ -88,9 +88,7 @@ def lists_of(trace: Trace) -> list[tuple[str, str]]:
     return [(str(mark.attrs["after"]), str(mark.attrs["lists"])) for mark in marks]
 
 
-def wasted_rows(
-    workload: Workload, loop: str, relay: str, options: dict[str, Any]
-) -> Counter[str]:
+def wasted_rows(workload: Workload, loop: str, relay: str, options: dict[str, Any]) -> Counter[str]:
     """Wasted rows by request."""
     device = SimDevice()
     play(workload, loop, relay, options, device, HashModel(VOCAB, eos_ids=workload.eos_ids))

@@ -12,7 +12,9 @@ import pytest
 
 from minisched.cli.diagrams import run_diagrams
 from minisched.export import native, render_puml
-from minisched.export.palette import PAINTS
+from minisched.export.golden_files import makers
+from minisched.export.palette import PAINTS, SHARES
+from minisched.export.puml_style import BUBBLE
 from minisched.export.recipes import recipes, titles
 from minisched.export.render_puml import ADVICE, DRIVER, RenderError, find_renderer, render
 
@@ -86,6 +88,23 @@ def test_an_edited_diagram_makes_its_picture_stale_without_a_renderer(
     assert diagrams(["decode"], copy, is_check=True) == 1
 
 
+def test_an_edited_comparison_is_stale_too(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render_puml, "DRIVER", copy / "render.mjs")  # texts need no renderer
+    monkeypatch.setenv("PATH", str(copy))
+    name = "async_scheduling_three_way_compare"
+    text = (copy / "diagrams" / f"{name}.md").read_text()
+    (copy / "diagrams" / f"{name}.md").write_text(text.replace("| 9.20 |", "| 9.00 |", 1))
+    assert diagrams([name], copy, is_check=True) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"diagrams/{name}.md is stale",
+        f"1 files checked, 1 stale; `minisched diagrams {name}` brings them up to date",
+    ]
+    assert diagrams([name], copy) == 0
+    assert (copy / "diagrams" / f"{name}.md").read_text() == text
+
+
 def test_a_name_that_is_nothing_gets_a_sentence(copy: Path) -> None:
     with pytest.raises(ValueError, match=r"^'overlapp' is no topic and no diagram; did you mean"):
         diagrams(["overlapp"], copy)
@@ -116,9 +135,17 @@ def test_every_diagram_has_its_picture() -> None:
         assert text.startswith("@startuml\n") and text.endswith("@enduml\n")
 
 
+def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
+    """Nothing generated stays behind when what made it has gone."""
+    made = {name for make in makers().values() for name in make()}
+    kept = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("traces/*")}
+    kept |= {f"diagrams/{path.name}" for path in DIAGRAMS.glob("*.md")}
+    assert kept == {name for name in made if name.startswith("traces/") or name.endswith(".md")}
+
+
 def test_colours_can_be_told_apart_on_their_text() -> None:
     """WCAG: text stands out from its fill by a contrast of at least 4.5."""
-    for paint in PAINTS.values():
+    for paint in [*PAINTS.values(), *SHARES.values(), BUBBLE]:
         bright, dark = sorted(map(luminance, (paint.fill, paint.text)), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, paint
 

@@ -118,7 +118,7 @@ HOST = ("schedule", "prepare", "postprocess", "process", "output")
 def test_a_step_takes_what_it_takes_in_the_plugin(
     host: list[int], device: int, copy: int, launch: int
 ) -> None:
-    """C++ adds no overlap: while it schedules, Python has nothing to do, and the other way round."""
+    """C++ adds no overlap: while it schedules Python has nothing to do, and the other way round."""
     device, copy, launch, fill = 100 * device, 10 * copy, 10 * launch, 30
     phases = dict(zip(HOST, host, strict=True)) | {"launch": launch, "fill": fill}
     cost = CostModel(phases, forward_base=device - 100, sample=100, copy=copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from minisched.core.request import Lease
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
+from minisched.export.units import ms
+from minisched.export.views import draw
 from minisched.loops.placeholder_ledger import PlaceholderLedger
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
@@ -22,6 +25,7 @@ from minisched.trace import NullRecorder
 from .backends import check_no_thread_left, hash_model, open_device
 from .laws import check_all, play
 from .mindie_laws import Books, check_ledger, lists_of, settled_trace, wasted_rows, watched
+from .svg_reader import Picture, check_picture
 from .workloads import VOCAB, Workload, workloads
 
 LOOP = "mindie_placeholder"
@@ -202,3 +206,27 @@ def test_a_gate_that_cannot_be_is_refused() -> None:
         run("fill_device", 3)
     with pytest.raises(ValueError, match="is 2, but the relay brings every token over the host"):
         run("host", 2)
+
+
+@pytest.mark.parametrize("loop", ["mindie_placeholder", "mindie_dual", "mindie_single"])
+def test_the_view_shows_every_list(loop: str) -> None:
+    """A box for each token of each list, at its place: read back and compared with the marks."""
+    params = SamplingParams(max_new_tokens=5, ignore_eos=True)
+    requests = [Request(f"r{at}", [1, 2 + at], params) for at in range(2)]
+    cost = CostModel({"schedule": 10_000, "process": 10_000}, 100_000, copy=10_000)
+    trace = run_loop(loop, SimDevice(), HashModel(), requests, cost=cost).trace
+    picture = Picture(draw("mindie_placeholder", trace))
+    check_picture(picture)
+    shown = picture.count("entry", "rid", "place", "token", tag="rect")
+    expected: Counter[tuple[str, ...]] = Counter()
+    for mark in (mark for mark in trace.marks if mark.name == "ledger"):
+        for item in filter(None, str(mark.attrs["lists"]).split("; ")):
+            rid, tokens = item.split(":")
+            expected.update(
+                (ms(mark.time), rid, str(place), token)
+                for place, token in enumerate(tokens.split())
+            )
+    assert shown == expected
+    assert len(picture.shapes("rect", "promised")) == 1 + sum(
+        count for (_, _, _, token), count in expected.items() if token == "-1"
+    )

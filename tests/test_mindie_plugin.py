@@ -58,9 +58,7 @@ def test_a_call_answers_with_the_tokens_of_the_call_before(relay: str) -> None:
     assert manager.output_queue[0] is None, "seeded with an empty output"
     answers = [call(engine, manager)[1].token_ids for _ in range(6)]
     assert answers[0] == {"r0": -1, "r1": -1}, "nothing has come back: dummies"
-    assert answers[1:] == [
-        {req.rid: req.output_ids[step] for req in requests} for step in range(5)
-    ]
+    assert answers[1:] == [{req.rid: req.output_ids[step] for req in requests} for step in range(5)]
 
 
 @FILLS

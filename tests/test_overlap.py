@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 
-from .laws import check_all, play
+from .laws import check_all, check_identity, play
 from .workloads import VOCAB, Workload, workloads
 
 LOOPS = [("overlap", "ring"), ("overlap", "pool"), ("overlap_pool_indexed", "pool")]
@@ -203,3 +203,34 @@ def test_consecutive_prefills_overlap_unless_the_rule_says_no(chunks: int, rule:
     samples = {item.step: item.end for item in run.trace.on("forward") if item.name == "sample"}
     gaps = [after.start - samples[before.step] for before, after in pairwise(prefills)]
     assert all(gap > 0 for gap in gaps) if rule else all(gap == 0 for gap in gaps)
+
+
+@pytest.mark.parametrize("loop", ["overlap", "overlap_thread"])
+def test_a_step_that_fails_before_it_reads_leaves_the_page_table_to_the_step_behind_it(
+    loop: str,
+) -> None:
+    """That one is in flight already, and would write through cells of whoever had the row."""
+    params = SamplingParams(max_new_tokens=1)
+    prompts = [7, 7, 11, 2, 7, 7, 0, 0, 0], [0], [0] * 5
+    requests = [Request(f"r{i}", prompt, params) for i, prompt in enumerate(prompts)]
+    requests[2].priority = 1  # it takes the row, and the error, while r0 has a prefix cached
+    config = SchedulerConfig(
+        kv_tokens=16, page_size=4, max_running_requests=1, chunked_prefill_size=4,
+        schedule_policy="priority", priority_scheduling_preemption_threshold=0, context_len=32,
+    )  # fmt: skip
+    workload = Workload(requests, [0, 0, 1], {}, config)
+
+    def fail(engine: Engine) -> None:
+        resolve, calls = engine.worker.relay.resolve, count(1)
+
+        def failing(*args: Any) -> Any:
+            if next(calls) == 5:
+                raise RuntimeError("the relay is out of luck")
+            return resolve(*args)
+
+        engine.worker.relay.resolve = failing  # type: ignore[method-assign]
+
+    play(workload, loop, "ring", {}, SimDevice(), HashModel(VOCAB, eos_ids=frozenset()), patch=fail)
+    assert "out of luck" in requests[2].error
+    requests.pop()
+    check_identity(workload)

@@ -18,19 +18,24 @@ from minisched.checks.overlap import step_intervals
 from minisched.core import FinishReason, Output, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.loops.run import make_engine, run_loop
-from minisched.loops.tp_worker_client import FutureStep, TpModelWorkerClient
+from minisched.loops.tp_worker_client import TpModelWorkerClient
+from minisched.loops.tp_worker_thread import FutureStep
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
 
-from .backends import check_no_thread_left, hash_model, open_device
-from .laws import check_all, check_ends, check_leaks, play
-from .oracle import hash_oracle
-from .test_failures import fail_once
+from .backends import (
+    EVERY_BACKEND,
+    check_no_thread_left,
+    hash_model,
+    open_device,
+    some_requests,
+)
+from .laws import check_all, play
+from .test_failures import check_failed_step
 from .test_overlap import check_one_row_is_wasted
 from .workloads import VOCAB, Workload, workloads
 
@@ -221,14 +226,23 @@ def test_a_mask_chains_each_sampling_to_the_one_before(part: dict[str, int]) -> 
 # -- nothing stays behind --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])
+@EVERY_BACKEND
 @EVERY_OPTION
-@given(workload=workloads(with_aborts=False), at=st.integers(1, 12), in_launch=st.booleans())
-@settings(max_examples=25, deadline=None)
+@given(workload=workloads(with_aborts=False), at=st.integers(1, 12))
+@settings(max_examples=20, deadline=None)
 def test_a_failed_step_ends_only_its_own_requests(
-    backend: str, options: dict[str, Any], workload: Workload, at: int, in_launch: bool
+    backend: str, options: dict[str, Any], workload: Workload, at: int
 ) -> None:
-    """Whether the device fails, or already the thread that launches."""
+    check_failed_step(backend, LOOP, "ring", options, workload, at)
+
+
+@EVERY_BACKEND
+@EVERY_OPTION
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_a_thread_that_fails_ends_the_run_with_its_error(
+    backend: str, options: dict[str, Any], at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is kept waiting for a thread that has given up, and none is left."""
     calls = [0]
 
     def failing(*args: Any) -> ForwardBatch:
@@ -238,28 +252,14 @@ def test_a_failed_step_ends_only_its_own_requests(
         return make(*args)
 
     make = tp_worker_thread.make_forward_batch
-    model, device = hash_model(backend, workload.eos_ids), open_device(backend)
-    with pytest.MonkeyPatch.context() as patch:
-        if in_launch:
-            patch.setattr(tp_worker_thread, "make_forward_batch", failing)
-
-        def spoil(engine: Engine) -> None:
-            if not in_launch:
-                fail_once(engine, at)
-
-        engine, outputs = play(workload, LOOP, "ring", options, device, model, patch=spoil)
-    check_ends(workload, outputs)
-    check_leaks(engine)
+    monkeypatch.setattr(tp_worker_thread, "make_forward_batch", failing)
+    model = hash_model(backend, frozenset())
+    with pytest.raises(RuntimeError, match="the thread is out of luck"):
+        run_loop(LOOP, open_device(backend), model, some_requests(), **options)
     check_no_thread_left()
-    for req in workload.requests:
-        truth = hash_oracle(list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids)
-        if req.finish_reason is FinishReason.ERROR:
-            assert "out of luck" in req.error
-            truth = truth[: len(req.output_ids)]
-        assert req.output_ids == truth
 
 
-@pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])
+@EVERY_BACKEND
 @EVERY_OPTION
 def test_ctrl_c_leaves_no_thread_and_no_lease(backend: str, options: dict[str, Any]) -> None:
     params = SamplingParams(max_new_tokens=500, ignore_eos=True)
@@ -298,6 +298,5 @@ def test_a_loop_that_is_dropped_in_the_middle_leaves_no_thread(backend: str) -> 
     device.close()
     check_no_thread_left()
     assert all(step.sampled.query() for step in steps)  # whoever asks is not kept waiting
-    for step in steps:
-        _, result = client.resolve_last_batch_result(step, None)
-        assert result.error
+    with pytest.raises(RuntimeError, match="dropped: the device was closed"):
+        client.resolve_last_batch_result(steps[0], None)

@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from minisched.core import ForwardMode, Request, ScheduleBatch, get_model_worker_batch
 from minisched.core.request import Lease
 from minisched.devices.base import WRONG_TOKEN
+from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
+from minisched.export.views import draw
+from minisched.export.views.placeholder_fill import MOST_STEPS
 from minisched.models.hash import HashModel
 from minisched.relay.placeholder_fill import (
     PLACEHOLDER_TOKEN,
@@ -21,9 +24,12 @@ from minisched.relay.placeholder_fill import (
     prepare_masks_for_filling,
 )
 
+from .backends import open_device
 from .laws import play
+from .svg_reader import Picture
 from .workloads import VOCAB, Workload, workloads
 
+COST = CostModel({"schedule": 5, "prepare": 2}, forward_base=10, sample=1, copy=1)
 LOOPS = pytest.mark.parametrize(
     ("loop", "relay"),
     [
@@ -69,12 +75,12 @@ def test_a_token_that_is_not_the_last_steps_cannot_be_filled() -> None:
 def test_the_host_writes_the_tokens_into_the_holes_and_nothing_else() -> None:
     relay = FillHost(SimDevice())
     relay.bind(batch_of(1, {"a": (1,), "b": (2,), "c": (3,)}), None)
-    batch = batch_of(2, {"new": (5, 6), "c": (None,), "a": (None,), "known": (9,)}, prompts=1)
+    batch = batch_of(2, {"new": (5, 6), "known": (9,), "c": (None,), "a": (None,)}, prompts=1)
     ids, dests = relay.bind(batch, None)
-    assert ids == [5, 6, PLACEHOLDER_TOKEN, PLACEHOLDER_TOKEN, 9]
+    assert ids == [5, 6, 9, PLACEHOLDER_TOKEN, PLACEHOLDER_TOKEN]
     flat = get_model_worker_batch(batch, ids, dests, 16, 1)
     relay.fill(flat, [70, 71, 72])
-    assert flat.input_ids == [5, 6, 72, 70, 9]
+    assert flat.input_ids == [5, 6, 9, 72, 70]
 
 
 def test_a_failed_step_leaves_no_placeholder_for_the_model_to_read() -> None:
@@ -88,8 +94,6 @@ def test_a_failed_step_leaves_no_placeholder_for_the_model_to_read() -> None:
 
 @pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])
 def test_the_device_scatters_the_last_steps_tokens(backend: str) -> None:
-    from .backends import open_device
-
     device = open_device(backend)
     relay = FillDevice(device, 4)
     xp = device.xp
@@ -108,7 +112,10 @@ def test_the_device_scatters_the_last_steps_tokens(backend: str) -> None:
 def test_a_hit_is_a_decode_that_was_in_the_last_batch(
     loop: str, relay: str, workload: Workload
 ) -> None:
-    """The published rule: ids that were in the last batch, prompts left out. And no -1 gets in."""
+    """The published rule: ids that were in the last batch, prompts left out. And no -1 gets in.
+
+    A flush of the single pipeline brings tokens to the host that could still be filled.
+    """
 
     def watch(engine: Engine) -> None:
         made = engine.worker.relay
@@ -121,9 +128,8 @@ def test_a_hit_is_a_decode_that_was_in_the_last_batch(
             in_last = [row for row in decodes if batch.rids[row] in last]
             bound = bind(batch, previous)
             masks = made.filling_masks
-            assert masks.hit_rows == in_last if loop != "mindie_single" else (
-                set(masks.hit_rows) <= set(in_last)  # a flush leaves the last batch's ids
-            )
+            unknown = [row for row in in_last if None in batch.ids[row]]
+            assert masks.hit_rows == (unknown if loop == "mindie_single" else in_last)
             assert [last[row] for row in masks.hit_indices] == [
                 batch.rids[row] for row in masks.hit_rows
             ]
@@ -137,6 +143,31 @@ def test_a_hit_is_a_decode_that_was_in_the_last_batch(
         engine.worker.model.forward = checked_forward  # type: ignore[method-assign]
 
     model = HashModel(VOCAB, eos_ids=workload.eos_ids)
-    engine, _ = play(workload, loop, relay, {}, SimDevice(), model, patch=watch)
-    assert not [req for req in workload.requests if req.error]
-    del engine
+    play(workload, loop, relay, {}, SimDevice(), model, patch=watch)
+
+
+@LOOPS
+@given(workload=workloads())
+@settings(max_examples=40, deadline=None)
+def test_the_view_joins_each_hit_to_the_row_it_is_filled_from(
+    loop: str, relay: str, workload: Workload
+) -> None:
+    """Against the token edges, which the masks have no part in; and no other row is joined."""
+    device = SimDevice()
+    play(workload, loop, relay, {}, device, HashModel(VOCAB, eos_ids=workload.eos_ids), COST)
+    trace = device.recorder.trace(loop, "sim", "hash", "virtual")
+    forwards = {item.step: item for item in trace.on("forward") if item.name == "forward"}
+    sources = {item.id: item.step for item in trace.slices if item.name in ("sample", "copy")}
+    edges = {edge.dst for edge in trace.edges if edge.kind == "token" and edge.src in sources}
+    picture = Picture(draw("placeholder_fill", trace))
+    joined = picture.shapes("line", "line", step="*", row="*", source="*")
+    for shape in joined:
+        step, row, source = (int(shape[f"data-{name}"]) for name in ("step", "row", "source"))
+        assert forwards[step].rids[row] == forwards[step - 1].rids[source]
+        assert forwards[step].id in edges
+    shown = [step for step in sorted(forwards)][:MOST_STEPS]
+    assert {int(shape["data-step"]) for shape in joined} == {
+        step for step in shown if forwards[step].id in edges
+    }
+    boxes = picture.count("step", "rid", tag="rect")
+    assert boxes == {(str(step), rid): 1 for step in shown for rid in forwards[step].rids}

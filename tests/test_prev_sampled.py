@@ -64,17 +64,24 @@ def paths(trace: Trace) -> list[str]:
 
 @st.composite
 def two_batches(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, tuple[int | None, ...]]]]:
-    """The tokens sampled for each request of a step, and the rows of the step after it."""
-    rids = [f"r{i}" for i in range(MOST)]
-    before = draw(st.lists(st.sampled_from(rids), min_size=1, max_size=MOST, unique=True))
+    """The tokens sampled for each request of a step, and the rows of the step after it.
+
+    Most rows stay where they were; some end, some make room for a newcomer, and sometimes all
+    move. A row that stays may be one that the host has learnt the token of.
+    """
+    before = [f"r{i}" for i in range(draw(st.integers(1, MOST)))]
     sampled = {rid: draw(st.integers(0, 99)) for rid in before}
+    fates = [draw(st.sampled_from(["stays", "stays", "ends", "makes room"])) for _ in before]
+    after = [
+        f"new {rid}" if fate == "makes room" else rid
+        for rid, fate in zip(before, fates, strict=True) if fate != "ends"
+    ] or ["new"]  # fmt: skip
     if draw(st.booleans()):
-        after = before
-    else:
-        after = draw(st.lists(st.sampled_from(rids), min_size=1, max_size=MOST, unique=True))
-    prompts = st.lists(st.integers(0, 99), min_size=1, max_size=LONGEST).map(tuple)
+        after = draw(st.permutations(after))
+    known = st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple)
     unknown: st.SearchStrategy[tuple[int | None, ...]] = st.just((None,))
-    rows = [(rid, draw(unknown if rid in sampled else prompts)) for rid in after]
+    rows = [(rid, draw(st.one_of(unknown, unknown, known) if rid in sampled else known))
+            for rid in after]  # fmt: skip
     return sampled, rows
 
 
@@ -103,13 +110,13 @@ def test_the_path_is_the_cheapest_that_will_do(batches: Any) -> None:
     run_step(device, relay, a_batch(1, {rid: (7,) for rid in sampled}), list(sampled.values()))
     run_step(device, relay, a_batch(2, dict(rows)), [0] * len(rows))
     first, second = paths(device.recorder.trace("", "", "", "virtual"))
-    common = [rid for rid, _ in rows if rid in sampled]
-    head = [rid for rid, _ in rows][: len(common)]
     assert first == "full"
-    if not common:
+    ids = [token for _, row in rows for token in row]
+    wanted = [rid for rid, row in rows if None in row]
+    if not wanted:
         assert second == "full", "nothing of the step before is needed"
-    elif common == head == list(sampled)[: len(common)]:
-        assert second == "slice", "row i goes on where row i was"
+    elif ids[: len(wanted)] == [None] * len(wanted) and wanted == list(sampled)[: len(wanted)]:
+        assert second == "slice", "row i goes on where row i was, and what is known comes after"
     else:
         assert second == "scatter"
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from minisched.core import Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
+from minisched.export.pictures.mini import at_once, wasted_step
+from minisched.export.recipes import trace_of
+from minisched.export.views import NothingToShow, draw
+from minisched.export.views.token_pool import MOST_STEPS, MOST_TENANCIES
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
@@ -22,6 +28,7 @@ from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 
 from .laws import Broken, check_all, play
+from .svg_reader import Picture, check_picture
 from .workloads import VOCAB, Workload, fresh, workloads
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 4)
@@ -247,3 +254,58 @@ def test_a_llama_says_the_same_through_the_token_pool_and_the_future_map(
         assert not run.errors and all(run.outputs.values())
         said.append(run.outputs)
     assert said[0] == said[1]
+
+
+# -- the picture -------------------------------------------------------------------------------
+
+
+def drawn(trace: Trace) -> Picture:
+    """The view, read back and checked."""
+    picture = Picture(draw("token_pool", trace))
+    check_picture(picture)
+    return picture
+
+
+@given(workload=workloads(max_requests=3))
+@settings(max_examples=60, deadline=None)
+def test_the_picture_shows_every_cell_with_its_writer_and_its_reader(workload: Workload) -> None:
+    trace = play_checked(workload, "mini_overlap")
+    steps = {item.step for item in trace.slices if item.name == "forward"}
+    assume(0 < len(steps) <= MOST_STEPS)
+    pages = [mark.attrs for mark in trace.marks if mark.name == "token pool"]
+    owners = sum(str(attrs["uploads"]).split().count("0") for attrs in pages)
+    assume(owners <= MOST_TENANCIES)
+    writes: Counter[tuple[str, str, str]] = Counter()
+    reads: Counter[tuple[str, str, str]] = Counter()
+    for attrs in pages:
+        names = ("rows", "uploads", "starts", "ends", "writes")
+        columns = [map(int, str(attrs[name]).split()) for name in names]
+        for row, upload, start, end, write in zip(*columns, strict=True):
+            copied = range(upload, end) if upload >= 0 else range(0)
+            written = [*copied, *([write] if write >= 0 else [])]
+            step = str(attrs["step"])
+            writes.update((step, str(row), str(position)) for position in written)
+            reads.update((step, str(row), str(position)) for position in range(start, end))
+    picture = drawn(trace)
+    assert picture.count("step", "row", "position", tag="rect") == writes
+    assert picture.count("gathered", "row", "position", tag="text") == reads
+    assert picture.count("op", "step") == Counter(
+        (item.name, str(item.step))
+        for item in trace.slices
+        if item.name in ("upload", "forward", "sample")
+    )
+
+
+def test_the_golden_pictures_differ_in_the_cell_that_a_freed_row_spoils() -> None:
+    assert drawn(trace_of("token_pool")).shapes("rect", "bubble") == []
+    (cell,) = drawn(at_once()).shapes("rect", "bubble", row="*")
+    at = {name: cell[f"data-{name}"] for name in ("row", "position", "rid", "step")}
+    assert at == {"row": "2", "position": "10", "rid": "c", "step": str(wasted_step(at_once()))}
+
+
+def test_who_gets_a_row_without_an_upload_is_refused() -> None:
+    trace = trace_of("token_pool")
+    first = next(mark for mark in trace.marks if mark.name == "token pool")
+    cut = replace(trace, marks=tuple(mark for mark in trace.marks if mark is not first))
+    with pytest.raises(NothingToShow, match=r"lacks an upload for a, which has just got row 1\.$"):
+        draw("token_pool", cut)

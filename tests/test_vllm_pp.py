@@ -1,4 +1,4 @@
-"""Pipeline parallelism: who gets what from whom, when a stage is busy, and what one request pays."""
+"""Pipeline parallelism: who gets what from whom, when stages are busy, what one request pays."""
 
 from __future__ import annotations
 
@@ -43,15 +43,12 @@ def test_every_layer_is_on_one_stage_and_shares_differ_by_one(
     assert pp_size == 1 or sizes[-1] == min(sizes), "the last one also has the logits"
 
 
-def test_the_published_splits() -> None:
-    """32 layers on 4, and the uneven ones of vLLM's own test, stage by stage."""
-    for num_layers, sizes in (
-        (32, [8, 8, 8, 8]),
-        (5, [1, 2, 2]),
-        (7, [2, 3, 2]),
-        (2, [0, 1, 1, 0]),
-    ):
-        assert [len(layers) for layers in get_pp_indices(num_layers, len(sizes))] == sizes
+@pytest.mark.parametrize(
+    ("num_layers", "sizes"),
+    [(32, [8, 8, 8, 8]), (5, [2, 2, 1]), (7, [2, 3, 2]), (5, [1, 1, 2, 1]), (2, [0, 1, 1, 0])],
+)
+def test_what_does_not_divide_goes_before_the_last_stage(num_layers: int, sizes: list[int]) -> None:
+    assert [len(layers) for layers in get_pp_indices(num_layers, len(sizes))] == sizes
 
 
 @EVERY_PIPELINE
@@ -80,12 +77,8 @@ def test_each_stage_touches_its_own_layers_and_page_table(stages: int, workload:
     for number, layers in enumerate(get_pp_indices(NUM_LAYERS, stages)):
         own = {f"kv{layer}" for layer in layers} | {f"page table {number}"}
         assert wrote.get(number, own) == own
-    assert not (marks(device, "wasted row") and not workload.aborts and not retracted(device))
-
-
-def retracted(device: SimDevice) -> bool:
-    """Whether anybody lost their memory."""
-    return bool(marks(device, "retraction"))
+    if not (workload.aborts or marks(device, "retraction")):
+        assert not marks(device, "wasted row"), "nothing runs ahead of its token"
 
 
 # -- who receives --------------------------------------------------------------------------------
@@ -165,7 +158,7 @@ def test_a_settled_step_takes_what_the_law_says(stages: int, cost: CostModel, co
     assert settled_sums(run_alone(f"vllm_pp{stages}", count, cost), ahead) == {law}
 
 
-def busy_share(trace: Trace, number: int) -> list[int]:
+def pauses_of(trace: Trace, number: int) -> list[int]:
     """The pauses of a stage in the settled part of a run."""
     slices = trace.on(f"stage {number}")
     pauses = gaps(union(slices[len(slices) // 3 : 2 * len(slices) // 3]))
@@ -180,9 +173,9 @@ def test_with_a_batch_for_each_stage_all_are_busy_back_to_back(stages: int) -> N
     full, short = (run_alone(name, count, cost) for count in (stages, stages - 1))
     share = 400 // stages
     for number in range(stages):
-        assert busy_share(full, number) == []
-        pauses = busy_share(short, number)
-        assert len(pauses) > 5 and set(pauses) == ({share} if stages == 2 else {share})
+        assert pauses_of(full, number) == []
+        pauses = pauses_of(short, number)
+        assert len(pauses) > 5 and set(pauses) == {share}
 
 
 @EVERY_PIPELINE
@@ -192,10 +185,10 @@ def test_host_and_copy_open_a_gap_that_one_more_batch_in_flight_closes(stages: i
     share = 400 // stages
     tight = run_alone(name, stages, cost)
     assert settled_sums(tight, stages) == {400 + 40 + 20}
-    assert sum(busy_share(tight, 0)) > 0
+    assert sum(pauses_of(tight, 0)) > 0
     roomy = run_alone(name, stages + 1, cost, depth=stages + 1)
     assert settled_sums(roomy, 1) == {share}
-    assert all(busy_share(roomy, number) == [] for number in range(stages))
+    assert all(pauses_of(roomy, number) == [] for number in range(stages))
 
 
 def test_one_request_gains_nothing_from_more_stages() -> None:
@@ -205,14 +198,6 @@ def test_one_request_gains_nothing_from_more_stages() -> None:
         settled_sums(run_alone(name, 1, cost), 1) for name in ("serial", "vllm_pp2", "vllm_pp4")
     ]
     assert took == [{400 + 10 + 20 + 40 + 5 * hops} for hops in (0, 1, 3)]
-
-
-def test_with_many_batches_more_stages_are_faster() -> None:
-    cost = cost_of(40, forward_base=400, sample=10, copy=20, recv=5)
-    serial, two, four = (
-        run_alone(name, 4, cost).end for name in ("vllm_step", "vllm_pp2", "vllm_pp4")
-    )
-    assert serial > 1.5 * two > 1.5 * 1.5 * four
 
 
 def test_requests_that_share_a_batch_leave_the_other_stages_idle() -> None:

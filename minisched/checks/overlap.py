@@ -51,7 +51,7 @@ class OverlapReport:
 
 def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
     """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
-    lanes = {item.lane: union(trace.on(item.lane)) for item in trace.slices}
+    lanes = {lane: union(trace.on(lane)) for lane in {item.lane for item in trace.slices}}
     forwards = [busy for lane, busy in lanes.items() if is_forward(lane)]
     device, hosts = device_busy(trace), hosts_busy(trace)
     return OverlapReport(

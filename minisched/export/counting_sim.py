@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ..core import ModelWorkerBatch
-from ..devices.base import NO_LABEL, Label
 from ..devices.sim import SimDevice
 from ..devices.sim_memory import SimMemory
 from ..devices.sim_stream import SimOp, SimSignal, SimThread
 from ..devices.vector import Vector, VectorArrays
+from ..loops.tp_worker_thread import FutureStep
 
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch
 
@@ -54,26 +53,24 @@ class CountingArrays(VectorArrays):
 
 
 class CountingThread(SimThread):
-    """Counts the waits in its queue, and the flat batches that are in it or held after it."""
+    """Counts the waits in its queue, and the flat batches that are given to it or held after."""
 
     def __init__(self, device: CountingSim, name: str) -> None:
         super().__init__(device, name)
         self.counting = device
 
-    def launch(
-        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
-    ) -> SimOp:
-        """Queue a call."""
-        for arg in args:
-            if isinstance(arg, ModelWorkerBatch):
-                lists = (value for value in vars(arg).values() if isinstance(value, list))
-                self.counting.queued.watch(arg, INTEGER * sum(map(len, lists)))
-        return super().launch(fn, *args, name=name, cost=cost, label=label)
-
     def wait(self, op: SimOp | SimSignal) -> None:
         """Hold back what follows."""
         self.counting.thread_waits[kind_of(op)] += 1
         super().wait(op)
+
+    def _start(self, op: SimOp) -> None:
+        for arg in op.args:
+            if isinstance(arg, FutureStep):
+                flat = arg.model_worker_batch
+                lists = (value for value in vars(flat).values() if isinstance(value, list))
+                self.counting.queued.watch(flat, INTEGER * sum(map(len, lists)))
+        super()._start(op)
 
     def _finish(self, op: SimOp) -> None:
         self.counting.xp.shipper = self.name

@@ -7,13 +7,14 @@ from functools import partial
 
 from . import native
 from .pictures import drawings, pictures
+from .pipelines_table import pipelines_table
 from .puml_batches import to_batches
 from .puml_sequence import to_sequence
 from .puml_timing import to_timing
 from .recipes import recipes, titles, trace_of
 from .svg import to_svg
-from .three_way import to_three_way
 from .thread_or_stream import thread_or_stream
+from .three_way import to_three_way
 from .views import draw
 
 Files = dict[str, str]  # text by path in the repository
@@ -28,6 +29,9 @@ def makers() -> dict[str, Callable[[], Files]]:
         "batches": lambda: {"diagrams/batches.puml": to_batches()},
         "compare": compare_picture,
         "async_scheduling_three_way_compare": written_comparison,
+        "mindie_pipeline_refactor": lambda: {
+            "diagrams/mindie_pipeline_refactor.md": pipelines_table()
+        },
         "thread_or_stream": lambda: {"diagrams/thread_or_stream.md": thread_or_stream()},
     }
 

@@ -31,7 +31,7 @@ SCHEDULER = Lane("scheduler", "Scheduler", "host")
 PROCESS = Lane("process", "Process", "host")
 FORWARD = Lane("forward", "Forward stream", "device")
 COPY = Lane("copy", "Copy stream", "device")
-PROCESS_PHASES = frozenset({"wait", "process", "output"})  # every other phase is the scheduler's
+PROCESS_PHASES = frozenset({"wait", "postprocess", "process", "output"})  # or the scheduler's
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ class Axis:
         return exact(time, UNITS[self.unit])
 
 
+FAINT = "66"  # the opacity of an arrow that runs along its lane, over what is written there
 HEAD = "#E4E7EB"  # behind the title of a run
 STYLE = f"""<style>
 legend {{
@@ -187,5 +188,6 @@ def _arrows(panel: Panel, axis: Axis) -> list[str]:
     for arrow in view.arrows:
         start, end = (axis.at(view.clip(time, time)[0]) for time in (arrow.start, arrow.end))
         src, dst = (f"{panel.key}{lane.key}" for lane in (arrow.src.lane, arrow.dst.lane))
-        lines.append(f"{src}@{start} -[{arrow_colour(arrow.kind)}]> {dst}@{end}")
+        faint = FAINT if arrow.is_level else ""
+        lines.append(f"{src}@{start} -[{arrow_colour(arrow.kind)}{faint}]> {dst}@{end}")
     return lines

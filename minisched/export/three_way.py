@@ -26,11 +26,15 @@ MLX stand beside the three as further columns.
 
 | | |
 |---|---|
-| the three on one time axis | [three_way_async_scheduling_compare](three_way_async_scheduling_compare.svg) |
+| the three on one time axis | \
+[three_way_async_scheduling_compare](three_way_async_scheduling_compare.svg) |
 | against no overlap | [compare_cpu_gpu_overlap](compare_cpu_gpu_overlap.svg) |
 | vLLM | [batch queue](vllm_cpu_gpu_overlap_batch_queue.svg) |
-| SGLang | [event loop](sglang_cpu_gpu_overlap_event_loop.svg), [FutureMap](sglang_futuremap_overlap.svg) |
-| MindIE | [plugin pipeline](mindie_async_plugin_manager_pipeline.svg), [placeholders](mindie_scheduler_placeholder_async.svg), [two layers and one](mindie_pipeline_refactor_compare.svg) |
+| SGLang | [event loop](sglang_cpu_gpu_overlap_event_loop.svg), \
+[FutureMap](sglang_futuremap_overlap.svg) |
+| MindIE | [plugin pipeline](mindie_async_plugin_manager_pipeline.svg), \
+[placeholders](mindie_scheduler_placeholder_async.svg), \
+[two layers and one](mindie_pipeline_refactor_compare.svg) |
 | MLX | [two lazy graphs](mlx_two_graph_chain.svg) |
 
 ## How each one does it
@@ -42,8 +46,8 @@ FIGURES = """\
 The same five requests through every loop: prompts that are chunked, greedy and sampled tokens, one
 stop token, one late arrival. Device, host and speed-up are of that whole run. The first figure is
 the settled time in which four requests get one more token each. The rows wasted are counted in runs
-of four requests that all end in the same way, for each end. A device of pipeline stages, and the two
-of `pd`, count as busy only as far as all of them are.
+of four requests that all end in the same way, for each end. Where there are several devices
+(pipeline stages, `pd`), busy is the mean of them.
 """
 EVERY = """\
 

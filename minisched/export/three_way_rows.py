@@ -96,8 +96,8 @@ ROWS: dict[str, tuple[str, str, str, str, str]] = {
     "Bugs that teach it": (
         "a placeholder count below zero (#48245, #57562); a stale -1 that reaches the model "
         "(#46899); penalties that read -1 (#27910)",
-        "a ring that laps a token nobody has read (#13713); KV freed twice (#22416); a tensor freed "
-        "while another stream reads it (#18958)",
+        "a ring that laps a token nobody has read (#13713); KV freed twice (#22416); a tensor "
+        "freed while another stream reads it (#18958)",
         "a flag read live when the result comes back (#233); two who free the same id (#42)",
         "an abort in flight that frees twice (#111); a pinned buffer rewritten too early (#102)",
         "a chained step that advances no length (sglang #30093)",

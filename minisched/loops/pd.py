@@ -49,6 +49,8 @@ class Pair:
         if self.decode.frontend.interrupted and not self.prefill.frontend.interrupted:
             self.prefill.frontend.interrupt()
         sides: list[tuple[str, SideEngine]] = [("prefill", self.prefill), ("decode", self.decode)]
+        for _, side in sides:
+            side.device.idle_until(side.device.now())  # what ends at this moment has ended
         sides.sort(key=lambda item: (item[1].device.now(), item[1].is_asleep))
         (name, behind), (_, ahead) = sides
         if behind.is_asleep:

@@ -45,6 +45,7 @@ class KVSender:
     transfers: list[tuple[SimOp, Lease]] = field(default_factory=list)  # that are not over
     done: Prefilled | None = None
     is_unwanted: bool = False
+    error: str = ""  # of a transfer
     has_sent_all: bool = False
 
 
@@ -124,26 +125,26 @@ class PrefillEngine(SideEngine):
     def _let_go(self, sender: KVSender) -> None:
         for op, lease in [item for item in sender.transfers if item[0].query()]:
             sender.transfers.remove((op, lease))
+            sender.error = sender.error or (f"transfer failed: {op.error}" if op.error else "")
             self.scheduler.leases.let_go(lease)
             self.is_waiting = False  # there is memory again
 
     def _go_on(self, rid: str, sender: KVSender, done: Prefilled) -> None:
         """The end of a request: its last transfer, or the news that there is none."""
-        if done.token is not None and done.lease is not None and not sender.has_sent_all:
-            if sender.is_unwanted:
-                self.scheduler.leases.let_go(done.lease)
-                sender.done = done._replace(token=None)
-            elif sender.to_slots is not None:
-                sender.has_sent_all = True
-                last = Transferred(rid, done.token)
-                self.send_kv_chunk(rid, done.lease, len(done.req.prompt), last)
-        if sender.transfers:
+        is_lost = done.token is None or sender.is_unwanted or bool(sender.error)
+        if not is_lost and not sender.has_sent_all and sender.to_slots is not None:
+            assert done.lease is not None
+            sender.has_sent_all = True
+            last = Transferred(rid, done.token)
+            self.send_kv_chunk(rid, done.lease, len(done.req.prompt), last)
+        if sender.transfers or not (is_lost or sender.has_sent_all):
             return
-        if sender.has_sent_all:
-            del self.senders[rid]
-        elif sender.done is not None and sender.done.token is None:
-            self.say(Transferred(rid, None, done.error))
-            del self.senders[rid]
+        if not sender.has_sent_all or sender.error:
+            self.say(Transferred(rid, None, sender.error or done.error))
+        if not sender.has_sent_all and done.token is not None and done.lease is not None:
+            self.scheduler.leases.let_go(done.lease)
+            self.is_waiting = False
+        del self.senders[rid]
 
     def _stream_output(
         self, outputs: Sequence[Output], label: Label = NO_LABEL, process: int = 0

@@ -8,7 +8,6 @@ from functools import partial
 from ..relay.registry import check_relay
 from ..worker import Worker
 from ..worker.batch_record import OverlapWorker
-from ..worker.pipeline import PipelineWorker
 from . import pd_run
 from .mindie_dual import mindie_dual
 from .mindie_placeholder import mindie_placeholder
@@ -23,19 +22,8 @@ from .overlap_thread import overlap_thread
 from .serial import serial
 from .spec import LoopSpec
 from .vllm_batch_queue import vllm_batch_queue
+from .vllm_pp import vllm_pp
 from .vllm_step import vllm_step
-
-
-def pipeline_of(stages: int) -> LoopSpec:
-    """vLLM with pipeline parallelism: as many steps in flight as there are stages."""
-    return LoopSpec(
-        vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},
-        settings={"keep_stale_outputs": True}, worker=partial(PipelineWorker, stages=stages),
-        devices=("sim",), only="its stages are streams of the simulated device, which alone has a "
-        "model cut into layers",
-        source="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
-    )  # fmt: skip
-
 
 LOOPS: dict[str, LoopSpec] = {
     "serial": LoopSpec(
@@ -96,7 +84,7 @@ LOOPS: dict[str, LoopSpec] = {
         settings={"keep_stale_outputs": True},
         source="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
     ),
-    **{f"vllm_pp{stages}": pipeline_of(stages) for stages in (2, 4)},
+    **{f"vllm_pp{stages}": vllm_pp(stages) for stages in (2, 4)},
     "multi_step": LoopSpec(
         multi_step, depth=NUM_STEPS, overrun=NUM_STEPS - 1, relays=("pool", "chain", "ring"),
         source="vLLM V0 worker/multi_step_model_runner.py (#7000)",

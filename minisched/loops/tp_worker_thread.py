@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from ..core import ModelWorkerBatch, ScheduleBatch
-from ..devices.base import Signal
+from ..devices.base import Op, Signal
 from ..models.forward_batch import make_forward_batch
 from ..worker import Pending, Worker
 from ..worker.batch_record import BatchRecord
+
+
+@dataclass(eq=False)
+class FutureStep:
+    """What is put into the input queue, and what the scheduler gets back at once.
+
+    ``model_worker_batch`` is still on its way when the step is put; ``sync_event`` says that it is
+    there. The thread says ``launch_done`` when the forward pass is on its stream, before it
+    samples; ``sampling_info_done`` is what it waits for before sampling, where there is a mask to
+    build. ``launched`` and ``sampled`` are its two calls; the value of both is the ``Pending``.
+    """
+
+    batch: ScheduleBatch
+    sync_event: Signal
+    launch_done: Signal
+    sampling_info_done: Signal | None
+    launched: Op = field(init=False)
+    sampled: Op = field(init=False)
+    model_worker_batch: ModelWorkerBatch = field(init=False)
+
+    @property
+    def future_next_token_ids(self) -> list[int]:
+        """What stands for the step's tokens, [num_reqs]: minus the future slot of each."""
+        return [-dest for dest in self.model_worker_batch.dests]
 
 
 class ForwardThread:
@@ -21,17 +47,15 @@ class ForwardThread:
         self.worker = worker
         self.batch_lists = BatchRecord()
 
-    def forward(
-        self, batch: ScheduleBatch, model_worker_batch: ModelWorkerBatch, launch_done: Signal
-    ) -> Pending:
+    def forward(self, step: FutureStep) -> Pending:
         """Ship the batch, pin it, launch its forward pass, which resolves the future tokens."""
-        worker = self.worker
+        worker, flat = self.worker, step.model_worker_batch
         try:
-            inputs = make_forward_batch(model_worker_batch, worker.device.xp, worker.model.pad_to)
+            inputs = make_forward_batch(flat, worker.device.xp, worker.model.pad_to)
             self.batch_lists.record_batch_in_overlap(inputs)
-            return worker.launch(batch, inputs, delay_sample=True)
+            return worker.launch(step.batch, inputs, delay_sample=True)
         finally:
-            launch_done.set()  # whatever happened: the scheduler waits for it
+            step.launch_done.set()  # whatever happened: the scheduler waits for it
 
     def sample(self, pending: Pending) -> Pending:
         """Launch sampling, which stores to the map, and the copy to the host."""

@@ -58,5 +58,5 @@ class LazyChain:
         """Mark which step's array a step is built on (0: none), and which places, from 1 on."""
         if self.recorder.is_on:
             places = " ".join(str(-token) for token in ids if token < 0)
-            source = previous.step if previous and places else 0
+            source = previous.step if previous else 0
             self.recorder.mark("lazy tokens", step=batch.step, source=source, places=places)

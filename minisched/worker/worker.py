@@ -155,9 +155,11 @@ class Worker:
 
     def _forward(self, inputs: ForwardBatch, previous: Array | None) -> Array:
         """Device: logits [num_reqs, vocab]."""
-        ids = self.relay.resolve(inputs.ids, previous)
-        if len(inputs.table_index):
+        if len(
+            inputs.table_index
+        ):  # first: should the rest fail, the step behind it still needs it
             self.page_table[inputs.table_index] = inputs.table_slots
+        ids = self.relay.resolve(inputs.ids, previous)
         return self.model.forward(inputs, ids, self.page_table)
 
     def _sample(self, logits: Array, inputs: ForwardBatch, output: Array) -> Array:

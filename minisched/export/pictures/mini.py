@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
+from ...trace import Trace
 from ..puml_sequence import to_sequence
 from ..puml_story import to_story
 from ..puml_timing import to_timing
-from ..recipes import trace_of
+from ..recipes import recipes, trace_of
 from ..story import Actor, Story
+from ..views import draw
 
 TOKEN_POOL = Story(
     actors={
@@ -42,7 +45,7 @@ TOKEN_POOL = Story(
             "scheduler: process {step}\n{ms} ms",
         ],
         "mark wasted row": [
-            "scheduler -> scheduler: the row of {rid} in step {step} was wasted; its memory is free"
+            "scheduler -> scheduler: the row of {rid} in step {step} was wasted",
         ],
     },
 )
@@ -70,17 +73,44 @@ def sequence(loop: str) -> str:
     return to_sequence(trace_of(loop), *steps_around_a_prompt(loop), TITLES[loop])
 
 
+@cache
+def at_once() -> Trace:
+    """The token pool's run, with memory that goes back as soon as a request has ended."""
+    recipe = recipes()["token_pool"]
+    return replace(recipe, config=replace(recipe.config, free_rule="at_once")).run()
+
+
+def wasted_step(trace: Trace) -> int:
+    """The step that computed a row for nobody."""
+    mark = next(mark for mark in trace.marks if mark.name == "wasted row")
+    return int(mark.attrs["step"])
+
+
 def token_pool() -> str:
     """A wasted row, the step after it, and the prompt that gets the wasted row's place."""
     trace = trace_of("token_pool")
-    wasted = next(mark for mark in trace.marks if mark.name == "wasted row")
-    first = int(wasted.attrs["step"])
+    first = wasted_step(trace)
     title = "token pool: inputs are gathered by row and position, samples written one further"
     return to_story(trace, TOKEN_POOL, first, first + 2, title)
 
 
+def free_rule() -> str:
+    """The same, freed at once: the prompt is copied before the wasted row's token is written."""
+    trace = at_once()
+    first = wasted_step(trace)
+    title = "free_rule at_once: a wasted row's token lands in the next owner's prompt"
+    return to_story(trace, TOKEN_POOL, first, first + 1, title)
+
+
+def token_pool_at_once() -> str:
+    """The token pool of that run, with the spoilt cell."""
+    return draw("token_pool", at_once())
+
+
 PICTURES = {
     "token_pool": token_pool,
+    "free_rule": free_rule,
     **{loop: partial(timing, loop) for loop in TITLES},
     **{f"{loop}_sequence": partial(sequence, loop) for loop in TITLES},
 }
+DRAWINGS = {"token_pool_at_once": token_pool_at_once}

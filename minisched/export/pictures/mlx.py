@@ -11,7 +11,7 @@ from ..svg import to_svg
 
 TWO_GRAPHS = Story(
     actors={
-        "loop": Actor("Scheduler\\nevent_loop_overlap_mlx", "host"),
+        "loop": Actor("Scheduler\\nmlx_async", "host"),
         "jobs": Actor("Graphs in flight\\npending_curr, pending_next", "relay"),
         "device": Actor("Device", "device"),
     },

@@ -16,7 +16,7 @@ COLUMNS = ("rows", "uploads", "starts", "ends", "writes")
 
 @dataclass
 class Cell:
-    """One token in the pool. ``kind`` is prompt, cached, decode or wasted."""
+    """One token in the pool. ``kind`` is prompt, cached, decode, wasted or late."""
 
     kind: str
     step: int  # that wrote it
@@ -84,7 +84,24 @@ def tenancies_of(trace: Trace) -> list[Tenancy]:
             if part.row not in current or current[part.row].rid != part.rid:
                 raise lacking(mark, f"an upload for {part.rid}, which has just got row {part.row}")
             fill(current[part.row].cells, part, mark, times, (step, part.rid) in wasted)
+    note_late_writes(found)
     return sorted(found, key=lambda tenancy: tenancy.row)
+
+
+def note_late_writes(tenancies: Iterable[Tenancy]) -> None:
+    """Where a wasted row wrote to its row after the next owner's prompt had got there.
+
+    ``memory/free_rule.py`` says when that happens. ``tenancies`` are in order of time.
+    """
+    before: dict[int, Tenancy] = {}
+    for tenancy in tenancies:
+        last = before.get(tenancy.row, tenancy)
+        before[tenancy.row] = tenancy
+        for position, late in last.cells.items():
+            cell = tenancy.cells.get(position)
+            if cell and cell.written < late.written:
+                reader = cell.gathered_by, cell.gathered
+                tenancy.cells[position] = Cell("late", late.step, late.written, *reader)
 
 
 def fill(cells: dict[int, Cell], part: Part, mark: Mark, times: Times, is_wasted: bool) -> None:

@@ -23,8 +23,11 @@ NAMES = {
     "sample": "sample: one token a row, written on the engine's stream",
     "stale": "copied, but its KV is cached: never gathered",
     "wasted": "the sample of a wasted row",
+    "bubble": "the same, in the prompt of the row's next owner",
 }
-LOOK_OF = {"prompt": "upload", "cached": "stale", "decode": "sample", "wasted": "wasted"}
+LOOK_OF = {
+    "prompt": "upload", "cached": "stale", "decode": "sample", "wasted": "wasted", "late": "bubble"
+}  # fmt: skip
 
 
 def view(trace: Trace) -> str:

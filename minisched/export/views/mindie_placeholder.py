@@ -1,0 +1,106 @@
+"""The C++ scheduler's ledger over time: a placeholder for every token to come, then the token."""
+
+from __future__ import annotations
+
+from ...trace import Trace
+from ..svg_style import char_width
+from ..units import ms
+from .ledger_lists import Entry, entries_of
+from .marks import NothingToShow
+from .page import EDGE, Page, about_run
+from .shapes import band, line, rect, text
+from .steps import forwards_of
+from .wording import short
+
+MOST_ENTRIES, MOST_SEQUENCES, MOST_TOKENS = 22, 4, 12
+PITCH, BOX, WIDEST, LISTS = 23, 17, 31, 232  # pixels; LISTS is where the first list begins
+PLACEHOLDER = -1
+NAMES = {
+    "promised": "-1: a placeholder, its token is on its way",
+    "stored": "a token that came",
+}
+
+
+def view(trace: Trace) -> str:
+    """A line for each time that the ledger was written.
+
+    Raises:
+        NothingToShow: no step ran, or no ledger was kept.
+    """
+    forwards_of(trace)
+    entries = entries_of(trace)
+    if not entries:
+        raise NothingToShow("the trace has no ledger mark: no ledger was kept.")
+    shown = entries[:MOST_ENTRIES]
+    cut = f"the first {len(shown)} of {len(entries)} entries" if shown != entries else ""
+    page = Page(
+        "mindie_placeholder: the scheduler's ledger of output tokens",
+        about_run(trace, cut or f"{len(entries)} entries"),
+    )
+    page.heading("Ledger", "time runs down; in each list the newest token stands last")
+    rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
+    columns = rids[:MOST_SEQUENCES]
+    width = (EDGE - LISTS) / max(1, len(columns))
+    draw_head(page, columns, width)
+    before: dict[str, list[int]] = {}
+    for entry in shown:
+        draw_entry(page, entry, columns, width, before)
+        before = entry.lists
+    page.legend(NAMES)
+    page.notes("a heavy border: new since the line above")
+    if len(rids) > len(columns):
+        page.notes(f"{len(rids) - len(columns)} further sequences are left out.")
+    return page.finish()
+
+
+def draw_head(page: Page, columns: list[str], width: float) -> None:
+    """What stands in each column."""
+    y = page.top + 10
+    page.add(text(20, y, "time in ms", "small faint"), text(96, y, "after", "small faint"))
+    for at, rid in enumerate(columns):
+        words = short(f"sequence {rid}", int((width - 4) / char_width(11)))
+        page.add(text(LISTS + at * width, y, words, "small bold"))
+    page.add(line("axis", 20, y + 7, EDGE, y + 7))
+    page.top = y + 13
+
+
+def draw_entry(
+    page: Page, entry: Entry, columns: list[str], width: float, before: dict[str, list[int]]
+) -> None:
+    """When, after what, and every list as it then was."""
+    y = page.top
+    page.add(text(20, y + 13, ms(entry.time), "small"), text(96, y + 13, after(entry), "small"))
+    for at, rid in enumerate(columns):
+        left = LISTS + at * width
+        page.add(band(left, y, width - 8, BOX))
+        if rid in entry.lists:
+            draw_list(page, entry, rid, left, width - 8, before.get(rid, []))
+    page.top += PITCH
+
+
+def draw_list(
+    page: Page, entry: Entry, rid: str, left: float, width: float, before: list[int]
+) -> None:
+    """One list: a box a token, the oldest left out where there is no room."""
+    tokens = entry.lists[rid]
+    room = min(MOST_TOKENS, int((width - 14) / WIDEST))
+    first = max(0, len(tokens) - room)
+    if first:
+        page.add(text(left + 2, page.top + 13, "…", "small faint"))
+    for place in range(first, len(tokens)):
+        token, x = tokens[place], left + 14 + (place - first) * WIDEST
+        kind = "promised" if token == PLACEHOLDER else "stored"
+        changed = before[place : place + 1] != [token]
+        about = f"{after(entry)}: output {place} of {rid} is {token}"
+        page.add(
+            rect(kind + " changed" * changed, x, page.top, WIDEST - 3, BOX, about,
+                 rid=rid, place=place, token=token, entry=ms(entry.time)),
+            text(x + (WIDEST - 3) / 2, page.top + 13, str(token), f"small in-{kind}", "middle"),
+        )  # fmt: skip
+
+
+def after(entry: Entry) -> str:
+    """What was written down."""
+    if entry.after == "schedule":
+        return f"step {entry.step} is sent"
+    return f"tokens of step {entry.step}" if entry.step else "dummies only"

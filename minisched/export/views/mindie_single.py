@@ -1,0 +1,15 @@
+"""The single pipeline on a time axis: who works when, and who waits."""
+
+from __future__ import annotations
+
+from ...trace import Trace
+from .timing import draw_timing
+
+
+def view(trace: Trace) -> str:
+    """A few settled steps of the run (``export/svg.py``).
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    return draw_timing(trace)

@@ -1,0 +1,86 @@
+"""Placeholder fill: each step's rows, and from which row of the step before a token came."""
+
+from __future__ import annotations
+
+from ...trace import Trace
+from ..svg_style import char_width
+from ..units import ms
+from .filled_rows import KNOWN, FilledStep, filled_steps
+from .marks import NothingToShow
+from .page import EDGE, LEFT, Page, about_run
+from .shapes import band, line, rect, text
+from .steps import opening
+from .wording import short_end
+
+MOST_STEPS, MOST_ROWS = 16, 12
+PITCH, BOX, SHARE = 24, 17, 0.6  # from row to row, how high a box is, its part of the column
+NAMES = {
+    "prompt": "a prompt: never filled",
+    "again": "a prompt, computed again: never filled",
+    "stored": "decodes a token that the host knows",
+    "decode": "decodes a token of the step before: filled from the row it is joined to",
+    "wasted": "filled, but its request had ended: the surplus row",
+}
+LOOK_OF = {"known": "stored", "hit": "decode"}
+
+
+def view(trace: Trace) -> str:
+    """A column a step.
+
+    Raises:
+        NothingToShow: no step ran, or no placeholder fill was used.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    steps = filled_steps(part)[:MOST_STEPS]
+    if not steps:
+        raise NothingToShow("the trace has no placeholder fill mark: no placeholder was filled.")
+    page = Page("placeholder_fill: the row that a token comes from", about_run(trace, shown))
+    page.heading("Rows of each step", "labels: requests, in the order of the batch")
+    most = min(MOST_ROWS, max(len(step.rids) for step in steps))
+    pitch = (EDGE - LEFT) / len(steps)
+    top = page.top + 8
+    for row in range(most):
+        y = top + row * PITCH
+        page.add(band(LEFT, y, EDGE - LEFT, BOX), text(20, y + 13, f"row {row}", "small"))
+    for at, step in enumerate(steps):
+        draw_step(page, step, LEFT + (at + (1 - SHARE) / 2) * pitch, top, pitch)
+    page.top = top + most * PITCH + 8
+    draw_axis(page, steps, pitch)
+    page.legend(NAMES)
+    if hidden := max(len(step.rids) for step in steps) - most:
+        page.notes(f"{hidden} further rows are left out.")
+    return page.finish()
+
+
+def draw_step(page: Page, step: FilledStep, x: float, top: float, pitch: float) -> None:
+    """A step's rows, each with a line to the row that it was filled from."""
+    width = SHARE * pitch
+    rows = zip(step.rids, step.kinds, step.sources, strict=True)
+    for row, (rid, kind, source) in list(enumerate(rows))[:MOST_ROWS]:
+        y, look = top + row * PITCH, LOOK_OF.get(kind, kind)
+        where = {"step": step.step, "row": row}
+        about = f"step {step.step}, row {row}, {rid}: {NAMES[look]}"
+        if source != KNOWN:
+            about += f"; row {source} of the step before"
+            middle = top + min(source, MOST_ROWS) * PITCH + BOX / 2
+            left = x - (1 - SHARE) * pitch
+            page.add(line("line", left, middle, x, y + BOX / 2, source=source, **where))
+        page.add(rect(look, x, y, width, BOX, about, rid=rid, source=source, **where))
+        most = int((width - 2) / char_width(11))
+        if most >= 2:
+            words = short_end(rid, most)
+            page.add(text(x + width / 2, y + 13, words, f"small in-{look}", "middle"))
+
+
+def draw_axis(page: Page, steps: list[FilledStep], pitch: float) -> None:
+    """Under each column the step's number, and when its forward pass began."""
+    y = page.top
+    page.add(line("axis", LEFT, y, EDGE, y))
+    page.add(text(20, y + 17, "step", "small"), text(20, y + 32, "start time, ms", "small"))
+    for at, step in enumerate(steps):
+        middle = LEFT + (at + 0.5) * pitch
+        page.add(text(middle, y + 17, str(step.step), "small", "middle"))
+        start = ms(step.start)
+        if len(start) * char_width(11) <= pitch:
+            page.add(text(middle, y + 32, start, "small faint", "middle"))
+    page.top = y + 36

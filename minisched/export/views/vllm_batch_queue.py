@@ -1,0 +1,81 @@
+"""The batch queue over time: which steps are in flight, which one the host waits for."""
+
+from __future__ import annotations
+
+from ...trace import Trace
+from ..svg_style import char_width
+from ..window import forwards
+from .axes import TimeAxis
+from .page import EDGE, LEFT, Page, about_run
+from .queue_places import Stay, stays_of
+from .shapes import band, rect, text
+from .steps import opening
+
+MOST_STEPS, PITCH, BOX = 14, 28, 20
+NAMES = {
+    "queued": "in the queue: launched, and the host does other things",
+    "admitted": "popped: the host blocks on it and processes it",
+    "prompt": "the device computes prompts",
+    "decode": "the device decodes",
+}
+
+
+def view(trace: Trace) -> str:
+    """One lane a place in the queue, above what the device does.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    stays = stays_of(part)
+    page = Page("vllm_batch_queue: the steps in flight", about_run(trace, shown))
+    x = TimeAxis(part.end)
+    page.heading("batch_queue", "labels: the step, and whose")
+    places = 1 + max((stay.place for stay in stays), default=0)
+    _lanes(page, x, [f"place {place + 1}" for place in range(places)])
+    for stay in stays:
+        _draw_stay(page, stay, x, page.top + stay.place * PITCH + 4)
+    page.top += places * PITCH + 30
+    page.heading("Device", "each step's forward pass and its sampling")
+    _lanes(page, x, ["step"])
+    samples = {item.step: item.end for item in part.slices if item.name == "sample"}
+    for item in forwards(part):
+        kind = "decode" if item.mode == "decode" else "prompt"
+        end = samples.get(item.step, item.end)
+        _box(page, x, page.top + 4, kind, item.start, end, item.step, item.rids)
+    page.top += PITCH
+    page.add(*x.draw(page.top + 2))
+    page.top += 26
+    page.legend(NAMES)
+    return page.finish()
+
+
+def _lanes(page: Page, x: TimeAxis, names: list[str]) -> None:
+    """The background of some lanes, with their names."""
+    for at, name in enumerate(names):
+        page.add(band(LEFT, page.top + at * PITCH + 2, EDGE - LEFT, PITCH - 4))
+        page.add(text(20, page.top + at * PITCH + 19, name, "small"))
+    page.add(*x.grid(page.top, page.top + len(names) * PITCH))
+
+
+def _draw_stay(page: Page, stay: Stay, x: TimeAxis, y: float) -> None:
+    """A step in flight: first nobody looks at it, then the host does."""
+    _box(page, x, y, "queued", stay.put, stay.taken, stay.step, stay.rids)
+    _box(page, x, y, "admitted", stay.taken, stay.processed, stay.step, stay.rids)
+
+
+def _box(
+    page: Page, x: TimeAxis, y: float, kind: str, start: int, end: int, step: int,
+    rids: tuple[str, ...],
+) -> None:  # fmt: skip
+    """A box with as much of a label as fits."""
+    if end <= start:
+        return
+    left, width = x.span(start, end)
+    whose = ", ".join(rids)
+    about = f"step {step} ({whose}): {NAMES[kind]}"
+    page.add(rect(kind, left, y, width, BOX, about, step=step))
+    for words in (f"{step} ({whose})", str(step)):
+        if len(words) * char_width(11) + 4 <= width:
+            page.add(text(left + width / 2, y + 14, words, f"small in-{kind}", "middle"))
+            return
