@@ -28,6 +28,8 @@ TOPICS = {  # topic -> the folder of its code
     "mindie_placeholder": "loops",
     "mindie_dual": "loops",
     "mindie_single": "loops",
+    "multi_step": "loops",
+    "pd": "loops",
 }
 
 

@@ -55,8 +55,8 @@ def some_requests(max_new_tokens: int = 20) -> list[Request]:
 
 
 def named(trace: Trace, name: str) -> dict[int, Slice]:
-    """The slices of that name, by step."""
-    return {item.step: item for item in trace.slices if item.name == name}
+    """The first slice of that name in each step (one that samples late is launched twice)."""
+    return {item.step: item for item in reversed(trace.slices) if item.name == name}
 
 
 def check_trace(trace: Trace) -> None:

@@ -28,6 +28,10 @@ VARIANTS: list[LoopOptions] = [
     ("overlap_thread", "ring", {"delay_sample": True}),
     ("overlap_thread", "pool", {"wait_launch_done": False}),
     ("mlx_async", "chain", {"clear_cache_every": 3}),
+    ("vllm_batch_queue", "host", {"depth": 4}),
+    ("vllm_async", "pool", {"depth": 4}),
+    ("mindie_placeholder", "fill_device", {"max_async_schedule_times": 2}),
+    ("multi_step", "pool", {"num_steps": 3}),
 ]
 ONE_ENGINE = [name for name in LOOPS if name not in ("pd", "mixed")]
 """Not ``pd``, whose two engines tests/test_pd.py drives; ``mixed`` is ``overlap`` with a policy."""

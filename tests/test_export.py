@@ -323,6 +323,20 @@ def test_each_device_idles_on_its_own_lane() -> None:
     assert [line.partition(" (")[0] for line in drawn if "│" in line and "╱" in line] == ["Stage 1"]
 
 
+def test_a_schedule_belongs_to_the_step_that_it_led_to() -> None:
+    """On each host the step prepared next, however many follow upon it."""
+    slices = (
+        Slice(1, "prefill host", "schedule", 0, 2),
+        Slice(2, "decode host", "schedule", 1, 3),
+        Slice(3, "prefill host", "prepare", 2, 3, 5),
+        Slice(4, "decode host", "prepare", 3, 4, 8),
+        Slice(5, "decode host", "prepare", 4, 5, 9),
+        Slice(6, "decode host", "schedule", 6, 7),
+    )
+    trace = Trace("two", "sim", "hash", "virtual", slices, (), (), ())
+    assert [box.step for box in make_view(trace).boxes] == [5, 8, 5, 8, 9, 0]
+
+
 def test_an_op_that_starts_inside_its_launch_points_forward() -> None:
     """On a wall clock the device may start before the host's call has returned."""
     slices = (Slice(1, "host", "launch", 0, 50, 1), Slice(2, "forward", "forward", 20, 90, 1))

@@ -166,7 +166,7 @@ def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> Non
     assert not second.launch_done.query()  # nobody has launched it
     assert first.future_next_token_ids == [-1] and second.batch.ids == [(None,)]
     record = client.forward_thread.batch_lists
-    second.launched.synchronize()
+    second.launch_done.synchronize()
     inputs = record.batch_record_buf[record.batch_record_ct]
     assert isinstance(inputs, ForwardBatch) and inputs.ids == first.future_next_token_ids
 
@@ -294,9 +294,9 @@ def test_a_loop_that_is_dropped_in_the_middle_leaves_no_thread(backend: str) -> 
         assert isinstance(batch, ScheduleBatch)
         steps.append(client.forward_batch_generation(batch, needs_mask=True))
     steps[0].launch_done.synchronize()
-    assert threading.active_count() > before and not steps[0].sampled.query()
+    assert threading.active_count() > before and not client.output_queue[0].query()
     device.close()
     check_no_thread_left()
-    assert all(step.sampled.query() for step in steps)  # whoever asks is not kept waiting
+    assert all(op.query() for op in client.output_queue)  # whoever asks is not kept waiting
     with pytest.raises(RuntimeError, match="dropped: the device was closed"):
         client.resolve_last_batch_result(steps[0], None)

@@ -204,6 +204,7 @@ def test_a_stale_token_can_be_the_last_one() -> None:
         options = {"depth": 3}
         engine, outputs = play(workload, "vllm_async", "pool", options, device, model, patch=watch)
         check_all(workload, engine, outputs)
+        assert not list(engine.scheduler.waiting_queue)
     assert set(ended) == {"new"}
 
 

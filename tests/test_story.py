@@ -57,6 +57,8 @@ SLICES = (
     (5, "forward", "forward", 20, 30, 2),
     (6, "host", "process", 21, 25, 1),
     (7, "host", "process", 31, 32, 2),
+    (8, "host", "output", 32, 33, 2),
+    (9, "forward", "sample", 33, 34, 2),
 )
 TRACE = Trace(
     "two steps", "sim", "hash", "virtual",
@@ -76,6 +78,8 @@ STORY = Story(
         "take": ["gpu --> cpu: {step}, left {queue}"],
         "process end": ["cpu -> cpu: done {step} after {before} at {at}"],
         "host process": ["cpu: process {step}"],
+        "output": ["cpu: output {step}"],
+        "sample": ["gpu: sample {step}"],
         "mark slots late": ["cpu -> cpu: {step} is late"],
     },
 )
@@ -84,7 +88,7 @@ STORY = Story(
 def test_a_story_is_told_in_the_runs_order_with_the_runs_numbers() -> None:
     text = to_story(TRACE, STORY, 1, 2, "A title")
     text = re.sub(r"</?color[^>]*>| #\w+(?= :)", "", text)
-    assert "title A title\\ntwo steps on sim: steps 1 to 2, 32 ms; time runs down" in text
+    assert "title A title\\ntwo steps on sim: steps 1 to 2, 34 ms; time runs down" in text
     assert text[text.rindex("end box") :].splitlines()[1:-1] == [
         "rnote over cpu : launch 1\\n5 ms",
         "cpu ->> gpu : 1, queue 1",
@@ -99,6 +103,9 @@ def test_a_story_is_told_in_the_runs_order_with_the_runs_numbers() -> None:
         "cpu -> cpu : done 1 after 0 at 25",
         "gpu --> cpu : 2, left empty",
         "rnote over cpu : process 2",
+        "cpu -> cpu : done 2 after 1 at 32",
+        "rnote over cpu : output 2",
+        "rnote over gpu : sample 2",  # not beside it: it has ended
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,6 +13,7 @@ from rich.table import Table
 from ..checks.overlap import OverlapReport
 from ..compare import Comparison
 from ..devices.cost import MILLISECOND
+from ..export.pd_or_mixed import Row, find_runs, rows
 
 COLUMNS = (
     "loop", "steps", "tokens", "makespan\n(ms)", "device\nbusy", "host\nhidden", "wasted\nrows",
@@ -39,6 +40,18 @@ def print_report(console: Console, comparison: Comparison) -> None:
         rest = (min(rest, key=lambda report: report.makespan_ns),)
     for report in rest if serial.tokens else ():
         console.print(reason(comparison, serial, report), highlight=False)
+    if pair := find_runs(comparison.runs):
+        print_pd_or_mixed(console, rows(*pair))
+
+
+def print_pd_or_mixed(console: Console, compared: Sequence[Row]) -> None:
+    """The guides' comparison of PD separation and mixed chunks."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for column in ("", "PD separation", "mixed chunks"):
+        table.add_column(column)
+    for row in compared:
+        table.add_row(*row)
+    console.print(table)
 
 
 def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
@@ -121,6 +134,8 @@ def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dic
         "differences": [vars(item) for item in comparison.differences],
         "errors": comparison.errors,
     }
+    if pair := find_runs(comparison.runs):
+        result["pd_or_mixed"] = [list(row) for row in rows(*pair)]
     if with_outputs:
         result["outputs"] = comparison.runs[0].outputs
     return result

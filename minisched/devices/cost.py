@@ -40,6 +40,7 @@ SIM_COST = CostModel(
         "launch eager": 3000 * MICROSECOND,  # op by op, where no captured graph is large enough
         "fill": 300 * MICROSECOND,  # tokens from the host into inputs that are laid out already
         "postprocess": 700 * MICROSECOND,  # where a second layer keeps a book of its own
+        "send": 300 * MICROSECOND,  # KV, or where it may go; see loops/pd.py
         "process": 2200 * MICROSECOND,
         "output": 800 * MICROSECOND,
     },

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from . import native
+from .pd_or_mixed_page import pd_or_mixed
 from .pictures import drawings, pictures
 from .pipelines_table import pipelines_table
 from .puml_batches import to_batches
@@ -32,6 +33,7 @@ def makers() -> dict[str, Callable[[], Files]]:
         "mindie_pipeline_refactor": lambda: {
             "diagrams/mindie_pipeline_refactor.md": pipelines_table()
         },
+        "pd_or_mixed": lambda: {"diagrams/pd_or_mixed.md": pd_or_mixed()},
         "thread_or_stream": lambda: {"diagrams/thread_or_stream.md": thread_or_stream()},
     }
 

@@ -80,7 +80,8 @@ The same requests on a device {fast} times as fast, where the host is what every
   the slower side.
 - **Transfers** are the same, up and down. Only who ships differs.
 - **Sync points.** The thread costs the scheduler a second one a step, and has one of its own.
-- **Memory.** Both pin the inputs of two batches; the queue keeps flat batches alive on the host.
+- **Memory.** Both pin the inputs of two batches, and have three while the oldest gives its slot to
+  the one just shipped. The queue keeps flat batches alive on the host.
 """
 
 

@@ -31,10 +31,9 @@ class Link:
 
     def __post_init__(self) -> None:
         for name, least in (("latency", 0), ("bytes_per_second", 1), ("slot_bytes", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}, but it must be {least} or more."
-                )
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{name} is {value}, but it must be at least {least}.")
 
     def cost(self, num_slots: int) -> int:
         """Nanoseconds that a transfer of so many slots takes."""
@@ -69,14 +68,15 @@ class KVTransfer:
     mailbox: Mailbox  # the decode side's
 
     def launch(
-        self, rid: str, slots: list[int], to_slots: list[int], last: Transferred | None
+        self, label: Label, slots: list[int], to_slots: list[int], last: Transferred | None
     ) -> SimOp:
         """Queue a transfer; ``last`` arrives with it."""
+        (rid,) = label.rids
         num_bytes = len(slots) * self.link.slot_bytes
         self.source.recorder.mark("kv transfer", rid=rid, slots=len(slots), bytes=num_bytes)
         op = self.source.thread("kv transfer").launch(
             self._copy, slots, to_slots, last,
-            name="transfer", cost=self.link.cost(len(slots)), label=Label(rids=(rid,)),
+            name="transfer", cost=self.link.cost(len(slots)), label=label,
         )  # fmt: skip
         if last is not None:
             last.slice_id = op.slice_id

@@ -83,7 +83,8 @@ class PrefillEngine(SideEngine):
         page_size = self.scheduler.config.page_size
         for row in pending.batch.rows:
             if not row.deliver and row.req.lease is row.lease:
-                self.send_kv_chunk(row.req.rid, row.lease, row.end // page_size * page_size)
+                end = row.end // page_size * page_size
+                self.send_kv_chunk(row.req.rid, row.lease, end, pending.batch.step)
 
     def process_disagg_prefill_inflight_queue(self) -> None:
         """Let go of what has been sent, and send or give up what is done."""
@@ -98,13 +99,14 @@ class PrefillEngine(SideEngine):
                 self._go_on(rid, sender, sender.done)
             if not sender.transfers and (sender.done is None or rid not in self.senders):
                 del self.inflight[rid]
+            self._observe()
 
     def send_kv_chunk(
-        self, rid: str, lease: Lease, end: int, last: Transferred | None = None
+        self, rid: str, lease: Lease, end: int, step: int, last: Transferred | None = None
     ) -> None:
-        """Send what is settled and not sent; chunks are whole pages. Meanwhile the lease is held.
+        """Send what is settled since ``step`` and not sent; chunks are whole pages.
 
-        For the ``last`` part it is held already, since the request has ended.
+        Meanwhile the lease is held. For the ``last`` part it is already, as the request has ended.
         """
         sender = self.senders[rid]
         assert self.transfer is not None
@@ -115,8 +117,9 @@ class PrefillEngine(SideEngine):
         assert sender.to_slots is not None
         part = slice(sender.sent_len, end)
         slots = slots_of(lease.pages, self.scheduler.config.page_size)[part]
-        with self.device.host("send", self.cost.host.get("send", 0), Label(rids=(rid,))) as send:
-            op = self.transfer.launch(rid, slots, sender.to_slots[part], last)
+        label = Label(step, rids=(rid,))
+        with self.device.host("send", self.cost.host.get("send", 0), label) as send:
+            op = self.transfer.launch(label, slots, sender.to_slots[part], last)
         self.device.recorder.edge("launch", send, op.slice_id)
         sender.transfers.append((op, lease))
         sender.sent_len = end
@@ -136,7 +139,7 @@ class PrefillEngine(SideEngine):
             assert done.lease is not None
             sender.has_sent_all = True
             last = Transferred(rid, done.token)
-            self.send_kv_chunk(rid, done.lease, len(done.req.prompt), last)
+            self.send_kv_chunk(rid, done.lease, len(done.req.prompt), done.lease.last_step, last)
         if sender.transfers or not (is_lost or sender.has_sent_all):
             return
         if not sender.has_sent_all or sender.error:

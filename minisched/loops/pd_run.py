@@ -47,20 +47,21 @@ def make_pair(
     prealloc_first: bool = True,
     **link: int,
 ) -> Pair:
-    """Two engines on two devices, wired: ``device`` is the decode side's. Each has all of
-    ``config``'s memory.
+    """Two engines on two devices, wired; ``device`` is the decode side's.
+
+    Each side has all the memory that ``config`` says.
 
     Raises:
         ValueError: the model's KV can't be copied, or an option is outside its limits.
     """
     if not hasattr(model, "read_kv"):
         raise ValueError(
-            f"loop 'pd' copies KV, but model {model.name!r} has none that it can read."
+            f"loop 'pd' copies KV, but model {model.name!r} has none that can be read."
         )
-    here, there = cast(SimDevice, device), SimDevice(SideRecorder(device.recorder, "prefill"))
-    here.recorder = SideRecorder(device.recorder, "decode")
-    here.recorder.now = here.now
-    decode = cast(DecodeEngine, wire("pd", DECODE, here, model, config, frontend, cost, relay))
+    there = cast(Device, SimDevice(SideRecorder(device.recorder, "prefill")))
+    device.recorder = SideRecorder(device.recorder, "decode")
+    device.recorder.now = device.now
+    decode = cast(DecodeEngine, wire("pd", DECODE, device, model, config, frontend, cost, relay))
     sent = [for_prefill(req) for req in accepted(requests, decode.scheduler.config)]
     theirs = wire("pd", PREFILL, there, copy(model), config, Frontend(sent), cost, relay)
     prefill = cast(PrefillEngine, theirs)

@@ -51,9 +51,11 @@ class SideEngine(Engine):
     def has_work(self) -> bool:
         """Whether the scheduler has anything to look at."""
         scheduler = self.scheduler
-        queues = scheduler.waiting_queue, scheduler.running_batch
-        return any(map(len, queues)) or bool(
-            scheduler.prefill.chunked_req or scheduler.batches_in_flight
+        return bool(
+            len(scheduler.waiting_queue)
+            or scheduler.running_batch
+            or scheduler.prefill.chunked_req
+            or scheduler.batches_in_flight
         )
 
     def say(self, message: Message) -> None:

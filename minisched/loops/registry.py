@@ -52,7 +52,7 @@ LOOPS: dict[str, LoopSpec] = {
         source="mini-sglang scheduler/scheduler.py:overlap_loop",
     ),
     "mlx_async": LoopSpec(
-        mlx_async, depth=2, overrun=1, relays=("chain",),
+        mlx_async, depth=2, overrun=1, relays=("chain", "token_pool"),
         source="SGLang hardware_backend/mlx/scheduler_mixin.py:event_loop_overlap_mlx",
     ),
     "mindie_plugin": LoopSpec(
@@ -60,7 +60,8 @@ LOOPS: dict[str, LoopSpec] = {
         source="MindIE-LLM mindie_llm/text_generator/plugins/plugin_manager.py",
     ),
     "mindie_placeholder": LoopSpec(
-        mindie_placeholder, depth=2, overrun=1, relays=("host", "fill_device", "pool"),
+        mindie_placeholder, depth=2, overrun=1,
+        relays=("host", "fill_device", "pool", "token_pool"),
         source="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
     ),
     "mindie_dual": LoopSpec(
@@ -68,7 +69,7 @@ LOOPS: dict[str, LoopSpec] = {
         source="MindIE-LLM src/engine/llm_engine.cpp over plugins/plugin_manager.py",
     ),
     "mindie_single": LoopSpec(
-        mindie_single, depth=2, relays=("fill_device", "pool"),
+        mindie_single, depth=2, relays=("fill_device", "pool", "token_pool"),
         source="a proposal: MindIE-LLM's two layers as one pipeline",
     ),
     "vllm_step": LoopSpec(
@@ -80,13 +81,14 @@ LOOPS: dict[str, LoopSpec] = {
         source="vLLM v1/engine/core.py:EngineCore.step_with_batch_queue",
     ),
     "vllm_async": LoopSpec(
-        vllm_batch_queue, depth=2, relays=("prev_sampled", "pool"),
+        vllm_batch_queue, depth=2, relays=("prev_sampled", "pool", "token_pool"),
         settings={"keep_stale_outputs": True},
         source="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
     ),
     **{f"vllm_pp{stages}": vllm_pp(stages) for stages in (2, 4)},
     "multi_step": LoopSpec(
-        multi_step, depth=NUM_STEPS, overrun=NUM_STEPS - 1, relays=("pool", "chain", "ring"),
+        multi_step, depth=NUM_STEPS, overrun=NUM_STEPS - 1,
+        relays=("pool", "chain", "ring", "token_pool"),
         source="vLLM V0 worker/multi_step_model_runner.py (#7000)",
     ),
     "pd": LoopSpec(
@@ -95,7 +97,7 @@ LOOPS: dict[str, LoopSpec] = {
         source="SGLang disaggregation/prefill.py and decode.py",
     ),
     "mixed": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("ring", "pool"),
+        overlap, depth=2, overrun=1, relays=("ring", "pool", "token_pool"),
         settings={"enable_mixed_chunk": True, "run_first": "prefill"},
         source="SGLang --enable-mixed-chunk, the other answer to what pd is for",
     ),

@@ -18,8 +18,9 @@ from .tp_worker_thread import ForwardThread, FutureStep
 class TpModelWorkerClient:
     """Stands in for the worker; the worker itself is on a thread, behind two queues.
 
-    ``input_queue`` is the queue of that thread, ``output_queue`` holds its answers in the order
-    of steps. What the thread reads is frozen when the step's ``sync_event`` is set.
+    ``input_queue`` is the queue of that thread, ``output_queue`` holds its answers, in the order
+    of steps: each is a ``Pending`` once its sampling is launched. What the thread reads is frozen
+    when the step's ``sync_event`` is set.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -34,17 +35,18 @@ class TpModelWorkerClient:
         step = self._new_step(batch, needs_mask)
         label, cost = self.engine.recording.label(batch), self.engine.cost.host
         self.input_queue.wait(step.sync_event)
-        step.launched = self.input_queue.launch(
+        launched = self.input_queue.launch(
             self.forward_thread.forward, step,
             name="launch", cost=self.engine.launch_cost(batch), label=label,
         )  # fmt: skip
         if step.sampling_info_done is not None:
             self.input_queue.wait(step.sampling_info_done)
-        step.sampled = self.input_queue.launch(
-            self.forward_thread.sample, step.launched,
+        sampled = self.input_queue.launch(
+            self.forward_thread.sample, launched,
             name="launch sample", cost=cost.get("launch sample", 0), label=label,
         )  # fmt: skip
-        self.output_queue.append(step.sampled)
+        self.output_queue.append(sampled)
+        step.launched_by = launched.slice_id
         step.model_worker_batch = self._get_model_worker_batch(batch)
         step.sync_event.set()
         return step
@@ -75,7 +77,7 @@ class TpModelWorkerClient:
         if launch_done is not None:
             launch_done.synchronize()
         result = pending.result()
-        self.device.recorder.edge("launch", last.launched.slice_id, pending.logits.slice_id)
+        self.device.recorder.edge("launch", last.launched_by, pending.logits.slice_id)
         self.engine.recording.wait(start, label)
         return pending, result
 

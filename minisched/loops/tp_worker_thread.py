@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..core import ModelWorkerBatch, ScheduleBatch
-from ..devices.base import Op, Signal
+from ..devices.base import Signal
 from ..models.forward_batch import make_forward_batch
 from ..worker import Pending, Worker
 from ..worker.batch_record import BatchRecord
@@ -18,15 +18,14 @@ class FutureStep:
     ``model_worker_batch`` is still on its way when the step is put; ``sync_event`` says that it is
     there. The thread says ``launch_done`` when the forward pass is on its stream, before it
     samples; ``sampling_info_done`` is what it waits for before sampling, where there is a mask to
-    build. ``launched`` and ``sampled`` are its two calls; the value of both is the ``Pending``.
+    build. ``launched_by`` is the slice in which it launches the forward pass.
     """
 
     batch: ScheduleBatch
     sync_event: Signal
     launch_done: Signal
     sampling_info_done: Signal | None
-    launched: Op = field(init=False)
-    sampled: Op = field(init=False)
+    launched_by: int = 0
     model_worker_batch: ModelWorkerBatch = field(init=False)
 
     @property

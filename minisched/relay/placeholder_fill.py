@@ -73,13 +73,12 @@ class PlaceholderFill:
     def record(self, batch: ScheduleBatch, masks: FillingMasks) -> None:
         """Mark which rows are filled, each with the row of the last batch that it is filled from.
 
-        ``from`` has a number for each row of the step, -1 where its tokens are known.
+        ``rows`` has a number for each row of the step, -1 where its tokens are known.
         """
         if self.recorder.is_on:
             sources = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
             rows = " ".join(str(sources.get(row, -1)) for row in range(len(batch.reqs)))
-            last = " ".join(self.last_sequence_ids)
-            self.recorder.mark("placeholder fill", step=batch.step, rows=rows, last=last)
+            self.recorder.mark("placeholder fill", step=batch.step, rows=rows)
 
     def reset(self) -> None:
         """Forget the last batch: its tokens are on the host, and nobody will be filled from it."""

@@ -44,7 +44,8 @@ RELAYS: dict[str, RelaySpec] = {
     ),
     "token_pool": RelaySpec(
         lambda device, shape: TokenPool(device, *shape),
-        "a loop whose steps run on one stream, which waits for the copy of each new prompt",
+        "a loop that runs ahead, or mini-sglang's own, with whole steps on one stream that waits "
+        "for the copies of prompts",
     ),
     "prev_sampled": RelaySpec(
         lambda device, shape: PrevSampled(device, *shape),

@@ -17,7 +17,8 @@ class Slice:
 
     Lanes are ``host`` and one for each stream (``forward``, ``copy``). On the host, ``name`` is
     the phase: receive, schedule, prepare, launch, process, output; or ``wait`` while it is blocked.
-    On a stream it is the op: forward, sample, copy. ``step`` is 0 where no batch is concerned.
+    On a stream it is the op: forward, sample, copy, or another one of a design's own (``upload``:
+    prompts on their way to the token pool). ``step`` is 0 where no batch is concerned.
     """
 
     id: int
@@ -44,7 +45,7 @@ class Edge:
     while the rest of the step is still being launched), ``copy`` (run to copy),
     ``result`` (copy to process), ``token`` (to the step that consumes the token: from sample to
     its forward where the token stays on the device, from process to its prepare where it went
-    over the host).
+    over the host), ``upload`` (from the copy of prompts to the forward pass that reads them).
     """
 
     src: int

@@ -155,9 +155,8 @@ class Worker:
 
     def _forward(self, inputs: ForwardBatch, previous: Array | None) -> Array:
         """Device: logits [num_reqs, vocab]."""
-        if len(
-            inputs.table_index
-        ):  # first: should the rest fail, the step behind it still needs it
+        # The table comes first: should the rest fail, the step behind this one still relies on it.
+        if len(inputs.table_index):
             self.page_table[inputs.table_index] = inputs.table_slots
         ids = self.relay.resolve(inputs.ids, previous)
         return self.model.forward(inputs, ids, self.page_table)

@@ -46,9 +46,9 @@ def prefill_stage() -> str:
 
 def pd_or_mixed() -> str:
     """The same requests on two devices with KV sent between them, and mixed on one."""
-    recipe = recipes()["mixed_chunk"]
+    recipe = recipes()["pd"]
     runs = {
-        "PD separation, two devices": replace(recipe, loop="pd").run(),
+        "PD separation, two devices": trace_of("pd"),
         "mixed chunks, one device": replace(recipe, loop="mixed").run(),
     }
     title = "PD separation against mixed chunks: who waits for a long prompt"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...core import Request
-from ...devices.cost import MILLISECOND, SIM_COST
+from ...devices.cost import MICROSECOND, MILLISECOND, SIM_COST
 from ...scheduler import SchedulerConfig
 from .recipe import Recipe, a_bit_of_everything, tokens
 
 STAGES = 4
+SPLIT = {**SIM_COST.host, "launch": 300 * MICROSECOND, "launch sample": 200 * MICROSECOND}
+COST = replace(SIM_COST, host=SPLIT)  # a launch in its two halves: execute_model, sample_tokens
 
 
 def vllm_batch_queue() -> Recipe:
@@ -22,7 +24,8 @@ def vllm_batch_queue() -> Recipe:
         Request("b", range(40, 56), tokens(14)),
         Request("c", range(70, 78), tokens(8), arrival_time=90 * MILLISECOND),
     ]
-    return Recipe("vllm_batch_queue", requests, SchedulerConfig(chunked_prefill_size=16))
+    config = SchedulerConfig(chunked_prefill_size=16)
+    return Recipe("vllm_batch_queue", requests, config, cost=COST)
 
 
 def vllm_pp() -> Recipe:
@@ -33,7 +36,7 @@ def vllm_pp() -> Recipe:
         for at, rid in enumerate("bcd", 1)
     ]
     config = SchedulerConfig(chunked_prefill_size=12)
-    large = replace(SIM_COST, forward_base=STAGES * SIM_COST.forward_base)
+    large = replace(COST, forward_base=STAGES * SIM_COST.forward_base)
     return Recipe(f"vllm_pp{STAGES}", [alone, *others], config, cost=large)
 
 
@@ -48,12 +51,12 @@ def prev_sampled() -> Recipe:
         Request("c", range(50, 56), tokens(7)),
         Request("d", range(70, 74), tokens(4), arrival_time=55 * MILLISECOND),
     ]
-    return Recipe("vllm_async", requests, SchedulerConfig(kv_tokens=128), "prev_sampled")
+    return Recipe("vllm_async", requests, SchedulerConfig(kv_tokens=128), "prev_sampled", cost=COST)
 
 
 TITLES = {"vllm_step": "vllm_step: one step at a time, its sampling launched by itself"}
 RECIPES = {
-    "vllm_step": a_bit_of_everything("vllm_step"),
+    "vllm_step": replace(a_bit_of_everything("vllm_step"), cost=COST),
     "vllm_batch_queue": vllm_batch_queue(),
     "vllm_pp": vllm_pp(),
     "prev_sampled": prev_sampled(),
