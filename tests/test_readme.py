@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from minisched.export.loop_tables import loops_table, relays_table
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -52,3 +54,7 @@ def test_ci_runs_what_the_readme_says() -> None:
 def test_every_file_the_readme_names_exists() -> None:
     named = re.findall(r"\]\(([\w./]+)\)", README) + re.findall(r"`(minisched/[\w/]+\.py)`", README)
     assert named and all((ROOT / path).is_file() for path in named)
+
+
+def test_the_tables_of_loops_and_relays_are_those_of_the_registries() -> None:
+    assert loops_table() in README and relays_table() in README

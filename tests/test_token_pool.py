@@ -100,6 +100,22 @@ def test_only_prompts_travel_and_each_step_waits_for_its_own(loop: str, workload
         assert upload.step == forward.step and upload.end <= forward.start
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+@given(workload=workloads())
+@settings(max_examples=60, deadline=None)
+def test_a_step_waits_for_its_launch_the_step_before_and_its_prompts(
+    loop: str, workload: Workload
+) -> None:
+    """And for nothing else: it starts when the last of the three has ended."""
+    trace = play_checked(workload, loop)
+    ends = {(item.name, item.step): item.end for item in trace.slices}
+    for item in trace.slices:
+        if item.name == "forward":
+            before = ends.get(("sample", item.step - 1), 0)
+            prompts = ends.get(("upload", item.step), 0)
+            assert item.start == max(ends["launch", item.step], before, prompts)
+
+
 @given(workload=workloads())
 @settings(max_examples=100, deadline=None)
 def test_every_input_comes_from_the_device(workload: Workload) -> None:

@@ -11,7 +11,8 @@ import json
 from typing import Any
 
 from ..trace import Trace
-from .layout import Lane, View
+from .lane import Lane
+from .layout import View
 from .window import whole_run
 
 Event = dict[str, Any]

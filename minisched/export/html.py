@@ -80,7 +80,7 @@ def _canvas(report: OverlapReport) -> str:
 
 
 def _legend(traces: Sequence[Trace]) -> str:
-    seen = {item.name for trace in traces for item in trace.slices}
+    seen = {item.name for trace in traces for item in trace.slices if item.duration}
     items = [
         f'<span><i class="{name}"'
         + ("" if name == "wait" else f' style="background:{PAINTS[name].fill}"')

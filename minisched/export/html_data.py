@@ -9,7 +9,8 @@ from typing import Any
 
 from ..checks.overlap import step_intervals
 from ..trace import Mark, Trace
-from .layout import Lane, View
+from .lane import Lane
+from .layout import View
 from .palette import OTHER, PAINTS
 from .window import steady_views, whole_run
 

@@ -10,28 +10,8 @@ from dataclasses import dataclass
 
 from ..checks.overlap import Interval, gaps, union
 from ..trace import Slice, Trace
-from ..trace.lanes import is_forward, is_host
-
-
-@dataclass(frozen=True)
-class Lane:
-    """One line of a picture. ``key`` is one word that every format accepts as an identifier."""
-
-    key: str
-    name: str
-    side: str  # "host" or "device"
-
-    @property
-    def title(self) -> str:
-        """What the reader sees."""
-        return f"{self.name} ({self.side})"
-
-
-SCHEDULER = Lane("scheduler", "Scheduler", "host")
-PROCESS = Lane("process", "Process", "host")
-FORWARD = Lane("forward", "Forward stream", "device")
-COPY = Lane("copy", "Copy stream", "device")
-PROCESS_PHASES = frozenset({"wait", "postprocess", "process", "output"})  # or the scheduler's
+from ..trace.lanes import is_forward
+from .lane import Lane, lane_of, lanes_of
 
 
 @dataclass(frozen=True)
@@ -118,34 +98,6 @@ class View:
     def on(self, lane: Lane) -> tuple[Box, ...]:
         """The boxes of one lane, in order of time."""
         return tuple(box for box in self.boxes if box.lane == lane)
-
-
-def lane_of(item: Slice) -> Lane:
-    """The lane that shows a slice."""
-    if item.lane == "host":
-        return PROCESS if item.name in PROCESS_PHASES else SCHEDULER
-    if item.lane in (FORWARD.key, COPY.key):
-        return FORWARD if item.lane == FORWARD.key else COPY
-    key = "".join(char if char.isalnum() else "_" for char in item.lane)
-    name = item.lane.capitalize().replace("Kv", "KV")
-    if is_host(item.lane):
-        return Lane(f"thread_{key}", name, "host")
-    suffix = "" if is_forward(item.lane) or name == "KV transfer" else " stream"
-    return Lane(f"stream_{key}", f"{name}{suffix}", "device")
-
-
-def lanes_of(trace: Trace) -> tuple[Lane, ...]:
-    """The lanes every picture has, and one for each further thread and stream; the host's first.
-
-    Where forward passes run on other lanes (pipeline stages, two devices), there is no forward
-    stream to show.
-    """
-    usual = (SCHEDULER, PROCESS, FORWARD, COPY)
-    found = {lane_of(item) for item in trace.slices}
-    elsewhere = any(is_forward(item.lane) and item.lane != FORWARD.key for item in trace.slices)
-    shown = [lane for lane in usual if lane in found or not elsewhere]
-    further = sorted(found.difference(usual), key=lambda lane: lane.key)
-    return tuple(sorted([*shown, *further], key=lambda lane: lane.side, reverse=True))
 
 
 def boxes_of(trace: Trace) -> tuple[Box, ...]:

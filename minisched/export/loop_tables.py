@@ -9,13 +9,12 @@ from ..relay.registry import RELAYS
 
 
 def loops_table() -> str:
-    """Markdown: each loop with its source, its depth, its relays (the default first), devices."""
-    head = ("loop", "follows", "steps in flight", "past a length", "relays", "devices")
+    """Markdown: each loop with its source, its depth and its relays, the default first."""
+    head = ("loop", "follows", "steps in flight", "past a length", "relays")
     rows = (
-        (f"`{name}`", spec.source, str(spec.depth), str(spec.overrun),
-         ", ".join(spec.relays), "all" if len(spec.devices) > 3 else ", ".join(spec.devices))
+        (f"`{name}`", spec.source, str(spec.depth), str(spec.overrun), ", ".join(spec.relays))
         for name, spec in LOOPS.items()
-    )  # fmt: skip
+    )
     return table(head, rows)
 
 

@@ -38,7 +38,7 @@ PAINTS = {
     "verify": Paint("#F7E9F1"),
     "upload": Paint("#8FD3BF"),
     "recv": Paint("#BDE5DA"),
-    "send": Paint("#A9745A", "#FFFFFF"),
+    "send": Paint("#97624A", "#FFFFFF"),
     "transfer": Paint("#4DB893"),
 }
 SHARES = {  # what a step did for one request

@@ -43,11 +43,11 @@ hears them. `minisched compare --loops pd,mixed` prints this table for any workl
 
 - **Steadiness is what the second device buys.** A mixed step takes as long as its chunk; in PD a
   step of those who decode takes what it always takes.
-- **It costs a device.** Both runs give the same tokens in about the same time here, so each of the
-  two devices does half of the work.
-- **A first token comes later** where nobody is in its way (the median): by the reservation, the
-  transfer, and the wait for the step that is running on the other side. The gap after it is the
-  longest of all, since a request that comes in the middle of a step joins the one after the next.
+- **It costs a device.** Both runs give the same tokens in about the same time here, so for each
+  device PD gives half as many.
+- **A first token comes later**: by the reservation, the transfer, and the wait for the step that is
+  running on the other side. The gap after it is the longest of all, since a request that comes in
+  the middle of a step joins the one after the next.
 
 ## Where it turns
 
@@ -56,11 +56,12 @@ hears them. `minisched compare --loops pd,mixed` prints this table for any workl
 - **One request** has nobody to disturb. PD only adds its way over the link.
 - **Short prompts** hardly disturb anybody: a mixed step is little longer than a decode. PD gives
   fewer tokens here, even in all.
-- **More and longer prompts** are what PD is for: those who decode keep their pace, first tokens
-  come sooner, and there are more tokens in all. For each device there are still far fewer: the
-  decode device could serve more than one prefill device sends it.
-- **A link ten times slower** delays first tokens. It is busy instead of a device, so that those who
-  decode do not notice.
+- **More and longer prompts** are what PD is for: those who decode keep their pace (their longest
+  pause is the gap after a first token), first tokens come sooner, and there are more tokens in all.
+  For each device there are still far fewer: the decode device could serve more than one prefill
+  device sends it.
+- **A link ten times slower** delays first tokens. It is busy instead of a device, so those who
+  decode keep their pace.
 """
 
 
@@ -81,19 +82,23 @@ def pd_or_mixed() -> str:
 
 def others() -> str:
     """The figures of other workloads."""
+    lines = (
+        [f"{name}: {loop}", *(figure(run) for figure in FIGURES.values())]
+        for name, pair in other_runs().items()
+        for loop, run in zip(("PD", "mixed"), pair, strict=True)
+    )
+    return table(["", *FIGURES], lines).rstrip()
+
+
+def other_runs() -> dict[str, tuple[Run, Run]]:
+    """Workloads on which the comparison comes out differently."""
     slow = {"bytes_per_second": Link().bytes_per_second // 10, "latency": 10 * Link().latency}
-    runs = {
+    return {
         "one request": both(streams(1)),
         "short prompts": both(streams(3) + prompts(4, 12)),
         "more, longer prompts": both(streams(4) + prompts(8, 512)),
         "a slow link": both(recipes()["pd"].requests, **slow),
     }
-    lines = (
-        [f"{name}: {loop}", *(figure(run) for figure in FIGURES.values())]
-        for name, pair in runs.items()
-        for loop, run in zip(("PD", "mixed"), pair, strict=True)
-    )
-    return table(["", *FIGURES], lines).rstrip()
 
 
 def streams(count: int) -> list[Request]:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from ..checks.overlap import measure, union
 from ..trace import Trace
 from ..trace.lanes import is_forward
-from .layout import Arrow, Box, Lane, View, boxes_of
+from .lane import Lane, in_order
+from .layout import Arrow, Box, View, boxes_of
 from .palette import paint
 from .puml_style import arrow_colour, choose_view, creole, written
 from .units import ms
@@ -103,7 +104,7 @@ def _forwards(view: View) -> dict[Lane, list[Box]]:
     for box in boxes_of(view.trace):
         if is_forward(box.slice.lane):
             boxes.setdefault(box.lane, []).append(box)
-    return dict(sorted(boxes.items(), key=lambda item: item[0].key))
+    return {lane: boxes[lane] for lane in in_order(boxes)}
 
 
 def _dividers(row: list[Box], forwards: list[Lane]) -> Iterator[str]:

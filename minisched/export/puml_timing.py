@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 from ..checks.overlap import measure
 from ..trace import Trace
-from .layout import Box, Bubble, Lane, View
+from .lane import Lane
+from .layout import Box, Bubble, View
 from .palette import LIGHT, paint
+from .puml_axis import Axis
 from .puml_style import BUBBLE, arrow_colour, choose_view, creole, legend, written
-from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, ms, tick_step
-
-WIDTH = 860  # pixels of the time axis
-UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
+from .units import ms
 
 
 @dataclass(frozen=True)
@@ -67,32 +66,6 @@ def draw_panels(panels: Sequence[Panel], title: str) -> str:
             "",
         ]
     )
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The time axis, ``duration`` nanoseconds long."""
-
-    duration: int
-
-    @property
-    def scale(self) -> float:
-        """Pixels a nanosecond."""
-        return WIDTH / self.duration
-
-    @property
-    def tick(self) -> int:
-        """Nanoseconds from tick to tick."""
-        return tick_step(self.duration, most=14)
-
-    @property
-    def unit(self) -> str:
-        """The largest unit of which a tick is a whole number."""
-        return next(name for name, unit in UNITS.items() if self.tick % unit == 0)
-
-    def at(self, time: int) -> str:
-        """A time since the view's start, as the diagram writes it."""
-        return exact(time, UNITS[self.unit])
 
 
 FAINT = "66"  # the opacity of an arrow that runs along its lane, over what is written there

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..trace import Slice, Trace
-from .layout import Box, Lane, View, make_view
+from .lane import Lane, in_order
+from .layout import Box, View, make_view
 from .views.marks import named, word
 from .views.steps import StepWork, requests_in, steps_of
 
@@ -40,7 +41,7 @@ def requests_view(trace: Trace) -> View:
     below = [box for box in whole.boxes if box.lane in devices]
     return View(
         trace, 0, trace.end, 0, 0,
-        (*lanes.values(), *sorted(devices, key=lambda lane: lane.key, reverse=True)),
+        (*lanes.values(), *in_order(devices)),
         (*waits, *shares, *below), (), whole.bubbles,
     )  # fmt: skip
 

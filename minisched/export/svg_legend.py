@@ -9,7 +9,8 @@ from .svg_style import box_class, char_width
 
 def draw_legend(views: list[View], top: float, right: float) -> tuple[list[str], float]:
     """What the colours and arrows mean, as far as they occur; and where it ends."""
-    seen = {box_class(box.slice.name) for view in views for box in view.boxes}
+    boxes = [box for view in views for box in view.boxes if box.slice.duration]
+    seen = {box_class(box.slice.name) for box in boxes}
     kinds = {arrow.kind for view in views for arrow in view.arrows}
     names = [(box_class(name), name) for name in [*PAINTS, "other"] if box_class(name) in seen]
     if any(view.bubbles for view in views):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from .layout import Arrow, Box, Bubble, Lane, View
+from .lane import Lane
+from .layout import Arrow, Box, Bubble, View
 from .palette import ARROWS
 from .svg_style import box_class, char_width
 from .units import ms

@@ -7,7 +7,8 @@ from textwrap import wrap
 
 from ..checks.overlap import measure
 from ..trace import Trace
-from .layout import Box, Lane, View
+from .lane import Lane
+from .layout import Box, View
 from .units import MILLISECOND, ms, tick_step
 from .window import steady_views, whole_run
 

@@ -7,7 +7,7 @@ from ..puml_timing import to_timing
 from ..recipes import trace_of
 
 TITLE = "pd: prompts on one device, decoding on another, KV sent from here to there"
-STEPS = (3, 8)  # of those who decode: from before the prompt comes until its request decodes too
+STEPS = (4, 9)  # of those who decode: from before the prompt comes until its request decodes too
 ARRIVAL = (7, 8)  # those in which the last of its KV arrives
 
 
