@@ -106,7 +106,7 @@ def test_a_difference_is_exit_code_1_and_says_where(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("compare --loops nope", "unknown loop 'nope'; the loops are serial, overlap, overlap_pool_indexed, "),
+        ("compare --loops nope", "unknown loop 'nope'; the loops are serial, overlap, overlap_p"),
         ("run --loop nope", "unknown loop 'nope'"),
         ("compare --device tpu", "unknown device 'tpu'; the devices are sim, thread, cuda, mlx."),
         ("compare --model gpt9", "model 'gpt9' can't run on device 'sim'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
@@ -99,7 +99,9 @@ def check_arrays(trace: Trace) -> int:
 @given(timed_workloads())
 @settings(max_examples=40, deadline=None)
 def test_whatever_is_built_on_lazy_tokens_is_built_on_the_step_before(workload: Workload) -> None:
-    check_arrays(play_timed(workload, "mlx_async", "chain", {}).trace)
+    trace = play_timed(workload, "mlx_async", "chain", {}).trace
+    assume(trace.on("forward"))  # not everybody was given up before the first step
+    check_arrays(trace)
 
 
 def test_the_golden_run_shows_a_chain_that_breaks_and_begins_anew() -> None:

@@ -262,9 +262,13 @@ def test_a_transfer_takes_latency_and_bytes_and_comes_between(
         assert min(item.end for item in prompts) <= min(
             item.start for item in transfers if item.rids == (rid,)
         )
-        sent = sum(int(mark.attrs["slots"]) for mark in marks if mark.attrs["rid"] == rid)
+        parts = [int(mark.attrs["slots"]) for mark in marks if mark.attrs["rid"] == rid]
+        sent = sum(parts)
         prompt = next(req.prompt for req in workload.requests if req.rid == rid)
         assert sent <= len(prompt) and (not decodes or sent == len(prompt))
+        if sent == len(prompt):
+            chunks = parts[:-1]
+            assert all(part % workload.config.page_size == 0 for part in chunks), "whole pages"
 
 
 @given(workload=timed, options=links)

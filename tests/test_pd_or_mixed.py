@@ -77,6 +77,9 @@ def test_what_is_counted_is_counted_again() -> None:
         ends = [item.last_token or 0 for item in run.metrics.ended]
         tokens = sum(map(len, run.outputs.values()))
         assert cell == f"{tokens * 1e9 / max(ends):.0f} tokens/s"
+    in_all = [run.metrics.throughput for run in (pd, mixed)]
+    each = cells()["throughput: for each device"]
+    assert each == (f"{in_all[0] / 2:.0f} tokens/s", f"{in_all[1]:.0f} tokens/s")
 
 
 def test_the_pause_is_the_longest_gap_that_touches_a_prompts_step() -> None:

@@ -53,7 +53,7 @@ def test_a_loop_says_why_it_does_not_run_on_a_device(loop: str, device: str) -> 
 
 @pytest.mark.parametrize("name", ["nonsense", "overlap:nonsense", ":ring", "overlap:"])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
-    with pytest.raises(ValueError, match="unknown (loop|relay) .* are .*(serial|host)"):
+    with pytest.raises(ValueError, match=r"unknown (loop|relay) .* are .*(serial|host)"):
         find_loop(name)
 
 

@@ -54,7 +54,7 @@ def take_response(engine: Engine, ledger: PlaceholderLedger, pending: Pending) -
 
 
 def check_gate(engine: Engine, gate: int) -> None:
-    """Whether so many calls may be outstanding.
+    """Whether so many calls may be outstanding; if so, each gets an output buffer.
 
     Raises:
         ValueError: they may not.
@@ -66,3 +66,4 @@ def check_gate(engine: Engine, gate: int) -> None:
             "max_async_schedule_times is 2, but the relay brings every token over the host; "
             "it must be one that lets a step be launched on tokens that nobody knows yet."
         )
+    engine.worker.hold_outputs(gate)

@@ -25,21 +25,25 @@ from .vllm_batch_queue import vllm_batch_queue
 from .vllm_pp import vllm_pp
 from .vllm_step import vllm_step
 
+# Relays of other designs that fit every loop with two steps in flight, one behind the other.
+OTHERS = ("token_pool", "prev_sampled", "fill_device")
+
 LOOPS: dict[str, LoopSpec] = {
     "serial": LoopSpec(
         serial, depth=1, relays=("host",),
         source="SGLang managers/scheduler.py:event_loop_normal",
     ),
     "overlap": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("ring", "pool", "token_pool"), worker=OverlapWorker,
+        overlap, depth=2, overrun=1, relays=("ring", "pool", *OTHERS), worker=OverlapWorker,
         source="SGLang managers/scheduler.py:event_loop_overlap",
     ),
     "overlap_pool_indexed": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("pool", "ring", "token_pool"), worker=OverlapWorker,
+        overlap, depth=2, overrun=1, relays=("pool", "ring", *OTHERS), worker=OverlapWorker,
         source="SGLang managers/scheduler.py:event_loop_overlap since #25862",
     ),
     "overlap_thread": LoopSpec(
-        overlap_thread, depth=2, overrun=1, relays=("ring", "pool"),
+        overlap_thread, depth=2, overrun=1,
+        relays=("ring", "pool", "prev_sampled", "fill_device"),
         source="SGLang managers/tp_worker_overlap_thread.py (removed by #11210)",
     ),
     "mini_normal": LoopSpec(
@@ -48,29 +52,13 @@ LOOPS: dict[str, LoopSpec] = {
         source="mini-sglang scheduler/scheduler.py:normal_loop",
     ),
     "mini_overlap": LoopSpec(
-        mini_overlap, depth=2, relays=("token_pool", "ring", "pool"),
+        mini_overlap, depth=2,
+        relays=("token_pool", "ring", "pool", "prev_sampled", "fill_device"),
         source="mini-sglang scheduler/scheduler.py:overlap_loop",
     ),
     "mlx_async": LoopSpec(
-        mlx_async, depth=2, overrun=1, relays=("chain", "token_pool"),
+        mlx_async, depth=2, overrun=1, relays=("chain", "ring", "pool", *OTHERS),
         source="SGLang hardware_backend/mlx/scheduler_mixin.py:event_loop_overlap_mlx",
-    ),
-    "mindie_plugin": LoopSpec(
-        mindie_plugin, depth=2, overrun=1, relays=("fill_host", "fill_device"),
-        source="MindIE-LLM mindie_llm/text_generator/plugins/plugin_manager.py",
-    ),
-    "mindie_placeholder": LoopSpec(
-        mindie_placeholder, depth=2, overrun=1,
-        relays=("host", "fill_device", "pool", "token_pool"),
-        source="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
-    ),
-    "mindie_dual": LoopSpec(
-        mindie_dual, depth=2, overrun=1, relays=("fill_host", "fill_device"),
-        source="MindIE-LLM src/engine/llm_engine.cpp over plugins/plugin_manager.py",
-    ),
-    "mindie_single": LoopSpec(
-        mindie_single, depth=2, relays=("fill_device", "pool", "token_pool"),
-        source="a proposal: MindIE-LLM's two layers as one pipeline",
     ),
     "vllm_step": LoopSpec(
         vllm_step, depth=1, relays=("host",), settings={"keep_stale_outputs": True},
@@ -86,6 +74,24 @@ LOOPS: dict[str, LoopSpec] = {
         source="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
     ),
     **{f"vllm_pp{stages}": vllm_pp(stages) for stages in (2, 4)},
+    "mindie_plugin": LoopSpec(
+        mindie_plugin, depth=2, overrun=1, relays=("fill_host", "fill_device"),
+        source="MindIE-LLM mindie_llm/text_generator/plugins/plugin_manager.py",
+    ),
+    "mindie_placeholder": LoopSpec(
+        mindie_placeholder, depth=1, overrun=1,
+        relays=("host", "fill_device", "ring", "pool", "token_pool", "prev_sampled"),
+        source="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
+    ),
+    "mindie_dual": LoopSpec(
+        mindie_dual, depth=2, overrun=1, relays=("fill_host", "fill_device"),
+        source="MindIE-LLM src/engine/llm_engine.cpp over plugins/plugin_manager.py",
+    ),
+    "mindie_single": LoopSpec(
+        mindie_single, depth=2,
+        relays=("fill_device", "ring", "pool", "token_pool", "prev_sampled"),
+        source="a proposal: MindIE-LLM's two layers as one pipeline",
+    ),
     "multi_step": LoopSpec(
         multi_step, depth=NUM_STEPS, overrun=NUM_STEPS - 1,
         relays=("pool", "chain", "ring", "token_pool"),
@@ -97,7 +103,7 @@ LOOPS: dict[str, LoopSpec] = {
         source="SGLang disaggregation/prefill.py and decode.py",
     ),
     "mixed": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("ring", "pool", "token_pool"),
+        overlap, depth=2, overrun=1, relays=("ring", "pool", *OTHERS),
         settings={"enable_mixed_chunk": True, "run_first": "prefill"},
         source="SGLang --enable-mixed-chunk, the other answer to what pd is for",
     ),
