@@ -6,41 +6,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..core import NoBatch, Output, Result, ScheduleBatch
-from ..devices.base import NO_LABEL, Device, Label
-from ..devices.cost import NO_COST, CostModel
-from ..models.forward_batch import ForwardBatch
-from ..scheduler import Scheduler
-from ..worker import Pending, Worker
-from .cuda_graph import launch_cost
-from .frontend import Frontend
+from ..devices.base import NO_LABEL, Label
+from ..worker import Pending
 from .inbox import Inbox
 from .log import SchedulerLog
 from .metrics import Metrics
-from .recording import Recording
+from .step_phases import StepPhases
 
 NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while everybody sleeps
 
 
 @dataclass
-class Engine:
+class Engine(StepPhases):
     """A scheduler, a worker on a device, and a frontend; each method is one phase of the host.
 
     The names are SGLang's (``managers/scheduler.py``). A phase is a slice on the host lane and
     costs what the cost model says.
     """
 
-    scheduler: Scheduler
-    worker: Worker
-    device: Device
-    frontend: Frontend
-    cost: CostModel = NO_COST
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         now = self.device.now
         self.frontend.now = now
         self.metrics.started = now()
-        self.recording = Recording(self.scheduler, self.device)
         self.log = SchedulerLog(self.scheduler, now)
         self.log.on_start()
         self.inbox = Inbox(self.scheduler, self.device, self.metrics)
@@ -73,17 +63,6 @@ class Engine:
         self._scheduled(chained)
         return chained
 
-    def run_batch(
-        self, batch: ScheduleBatch, previous: Pending | None = None, delay_sample: bool = False
-    ) -> Pending:
-        """Prepare the inputs and launch the step; returns before the device has run it.
-
-        ``previous`` is the step whose tokens it is built upon, where the relay wants to be told.
-        With ``delay_sample`` the step does not sample before ``launch_batch_sample_if_needed``.
-        """
-        inputs = self.prepare_batch(batch, previous)
-        return self.launch_batch(batch, inputs, previous, delay_sample)
-
     def advance_step(self, pending: Pending) -> Pending | None:
         """Run a decode step's rows once more, one position on, without asking the scheduler.
 
@@ -98,49 +77,9 @@ class Engine:
             inputs = self.worker.prepare(batch, pending)
         return self.launch_batch(batch, inputs, pending)
 
-    def prepare_batch(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
-        """Lay a batch out for the device."""
-        label = self.recording.label(batch)
-        with self.device.host("prepare", self.cost.host.get("prepare", 0), label) as prepare:
-            inputs = self.worker.prepare(batch, previous)
-        if not self.worker.uploads.gives_every_input:
-            self.recording.tokens_by_host(batch, prepare)
-        return inputs
-
-    def launch_batch(
-        self,
-        batch: ScheduleBatch,
-        inputs: ForwardBatch,
-        previous: Pending | None = None,
-        delay_sample: bool = False,
-    ) -> Pending:
-        """Launch a step; returns before the device has run it."""
-        label = self.recording.label(batch)
-        with self.device.host("launch", self.launch_cost(batch), label) as launch:
-            return self.worker.launch(batch, inputs, previous, launch, delay_sample)
-
-    def launch_cost(self, batch: ScheduleBatch) -> int:
-        """What launching costs the host: a graph is replayed, or every op launched by itself."""
-        limit = self.scheduler.config.cuda_graph_max_bs
-        return launch_cost(batch, self.cost, limit, self.device.recorder)
-
-    def launch_batch_sample_if_needed(self, pending: Pending) -> None:
-        """Launch the sampling of a step that was told to wait with it."""
-        if pending.delay_sample_func is not None:
-            label = self.recording.label(pending.batch)
-            with self.device.host("launch", self.cost.host.get("launch sample", 0), label):
-                pending.delay_sample_func()
-
     def process_batch_result(self, pending: Pending) -> None:
         """Wait for a step's tokens and let the scheduler say what they mean."""
         self.process_result(pending, self.wait_for(pending))
-
-    def wait_for(self, pending: Pending) -> Result:
-        """Block until a step's tokens are on the host; the time is a slice, but no work."""
-        label, start = self.recording.label(pending.batch), self.device.now()
-        result = pending.result()
-        self.recording.wait(start, label)
-        return result
 
     def process_result(self, pending: Pending, result: Result) -> None:
         """Let the scheduler say what a step's tokens mean, and clients hear it."""
