@@ -14,9 +14,9 @@ from minisched.core import NoBatch, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.loops import placeholder_ledger, plugin_context
-from minisched.loops.placeholder_ledger import PlaceholderLedger
-from minisched.loops.plugin_context import PluginContext
+from minisched.loops import mindie_placeholder_ledger, mindie_plugin_context
+from minisched.loops.mindie_placeholder_ledger import PlaceholderLedger
+from minisched.loops.mindie_plugin_context import PluginContext
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
@@ -57,8 +57,8 @@ def watched(loop: str, at_turn: Callable[[Engine, Books], None]) -> Iterator[Boo
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(LOOPS, loop, replace(spec, run=run))
         for module, kind, name in (
-            (placeholder_ledger, PlaceholderLedger, "ledger"),
-            (plugin_context, PluginContext, "context"),
+            (mindie_placeholder_ledger, PlaceholderLedger, "ledger"),
+            (mindie_plugin_context, PluginContext, "context"),
         ):
             assert getattr(module, kind.__name__) is kind
             patch.setattr(kind, "__init__", keep(kind, name))

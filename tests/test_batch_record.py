@@ -103,7 +103,7 @@ def play_reusing(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("minisched.worker.batch_record.BatchRecord", made)
-        patch.setattr("minisched.loops.tp_worker_thread.BatchRecord", made)
+        patch.setattr("minisched.loops.overlap_thread_worker.BatchRecord", made)
         model = HashModel(VOCAB, eos_ids=workload.eos_ids)
         check_all(workload, *play(workload, loop, "pool", options, device, model, COST))
     assert records

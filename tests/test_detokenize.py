@@ -9,7 +9,7 @@ from minisched.core import FinishReason, Output, Result, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.loops.detokenize import DetokenizeMsg
+from minisched.loops.mini_detokenize import DetokenizeMsg
 from minisched.models.hash import HashModel
 
 from .laws import Broken, play

@@ -17,7 +17,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export.units import ms
 from minisched.export.views import draw
-from minisched.loops.placeholder_ledger import PlaceholderLedger
+from minisched.loops.mindie_placeholder_ledger import PlaceholderLedger
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.trace import NullRecorder

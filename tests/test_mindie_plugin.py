@@ -15,8 +15,8 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.loops.mindie_plugin import deliver, generate_token_async
-from minisched.loops.plugin_context import GenerationOutput
-from minisched.loops.plugin_manager import PluginManager
+from minisched.loops.mindie_plugin_context import GenerationOutput
+from minisched.loops.mindie_plugin_manager import PluginManager
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel

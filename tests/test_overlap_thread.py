@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import minisched.loops.tp_worker_thread as tp_worker_thread
+import minisched.loops.overlap_thread_worker as tp_worker_thread
 from minisched.checks.overlap import step_intervals
 from minisched.core import FinishReason, Output, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
+from minisched.loops.overlap_thread_client import TpModelWorkerClient
+from minisched.loops.overlap_thread_worker import FutureStep
 from minisched.loops.run import make_engine, run_loop
-from minisched.loops.tp_worker_client import TpModelWorkerClient
-from minisched.loops.tp_worker_thread import FutureStep
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig

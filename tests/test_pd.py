@@ -18,9 +18,9 @@ from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.loops.kv_messages import Message, Transferred
-from minisched.loops.kv_transfer import Link
 from minisched.loops.pd import Pair
+from minisched.loops.pd_kv_transfer import Link
+from minisched.loops.pd_messages import Message, Transferred
 from minisched.loops.pd_run import RELAYS
 from minisched.loops.registry import find_loop
 from minisched.loops.run import Run, make_engine, run_loop

@@ -11,7 +11,7 @@ from ..devices.sim import SimDevice
 from ..devices.sim_memory import SimMemory
 from ..devices.sim_stream import SimOp, SimSignal, SimThread
 from ..devices.vector import Vector, VectorArrays
-from ..loops.tp_worker_thread import FutureStep
+from ..loops.overlap_thread_worker import FutureStep
 
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch
 

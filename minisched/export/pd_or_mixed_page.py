@@ -9,7 +9,7 @@ from ..compare import fresh
 from ..core import Request
 from ..devices.cost import MILLISECOND, SIM_COST
 from ..devices.registry import open_device
-from ..loops.kv_transfer import Link
+from ..loops.pd_kv_transfer import Link
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from .mindie_placeholder import MAX_ASYNC_SCHEDULE_TIMES
+from .mindie_placeholder_ledger import PlaceholderLedger
 from .mindie_plugin import deliver, generate_token_async
-from .placeholder_ledger import PlaceholderLedger
-from .plugin_context import GenerationOutput
-from .plugin_manager import PluginManager
+from .mindie_plugin_context import GenerationOutput
+from .mindie_plugin_manager import PluginManager
 
 
 def mindie_dual(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import Pending
-from .placeholder_ledger import PlaceholderLedger
+from .mindie_placeholder_ledger import PlaceholderLedger
 
 MAX_ASYNC_SCHEDULE_TIMES = 1  # as published
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from .plugin_context import GenerationOutput
-from .plugin_manager import PluginManager
+from .mindie_plugin_context import GenerationOutput
+from .mindie_plugin_manager import PluginManager
 
 
 def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:

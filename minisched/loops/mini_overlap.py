@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import Pending
-from .detokenize import Reply, SendResult
+from .mini_detokenize import Reply, SendResult
 
 
 def mini_overlap(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from .overlap_rules import has_grammar
-from .tp_worker_client import TpModelWorkerClient
-from .tp_worker_thread import FutureStep
+from .overlap_thread_client import TpModelWorkerClient
+from .overlap_thread_worker import FutureStep
 
 
 def overlap_thread(

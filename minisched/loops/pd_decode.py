@@ -11,7 +11,7 @@ from ..core.model_worker_batch import slots_of
 from ..devices.base import Label
 from ..scheduler.prealloc import DecodeScheduler
 from ..worker import Pending
-from .kv_messages import Abort, Computed, Message, Metadata, Transferred
+from .pd_messages import Abort, Computed, Message, Metadata, Transferred
 from .pd_side import SideEngine
 
 

@@ -12,8 +12,8 @@ from ..devices.base import NO_LABEL, Label
 from ..devices.sim_stream import SimOp
 from ..scheduler.transfer import Prefilled, PrefillScheduler
 from ..worker import Pending
-from .kv_messages import Abort, Computed, Metadata, Transferred
-from .kv_transfer import KVTransfer
+from .pd_kv_transfer import KVTransfer
+from .pd_messages import Abort, Computed, Metadata, Transferred
 from .pd_side import SideEngine
 
 

@@ -19,9 +19,9 @@ from ..scheduler import SchedulerConfig
 from ..scheduler.prealloc import DecodeScheduler
 from ..scheduler.transfer import PrefillScheduler
 from ..trace.side import SideRecorder
-from .kv_transfer import KVModel, KVTransfer, Link
 from .pd import Pair
 from .pd_decode import DecodeEngine, pd_decode
+from .pd_kv_transfer import KVModel, KVTransfer, Link
 from .pd_prefill import KVSender, PrefillEngine, pd_prefill
 from .spec import LoopSpec, Turns
 from .wiring import wire

@@ -8,7 +8,7 @@ from typing import cast
 from ..core import NoBatch, ScheduleBatch
 from ..devices.sim import SimDevice
 from ..engine.engine import Engine
-from .kv_messages import Mailbox, Message
+from .pd_messages import Mailbox, Message
 
 
 @dataclass

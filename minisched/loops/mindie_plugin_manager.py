@@ -10,8 +10,8 @@ from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay.placeholder_fill import FillHost, PlaceholderFill
-from .forward_loop import ForwardLoop, ModelInput, ModelOutput
-from .plugin_context import GenerationOutput, PluginContext, advance_positions
+from .mindie_forward_loop import ForwardLoop, ModelInput, ModelOutput
+from .mindie_plugin_context import GenerationOutput, PluginContext, advance_positions
 
 
 class PluginManager:

@@ -12,7 +12,7 @@ from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..worker import Pending
 from .overlap_rules import update_vocab_mask
-from .tp_worker_thread import ForwardThread, FutureStep
+from .overlap_thread_worker import ForwardThread, FutureStep
 
 
 class TpModelWorkerClient:

@@ -10,7 +10,7 @@ from ..devices.base import Label
 from ..devices.cost import MICROSECOND
 from ..devices.sim import SimDevice
 from ..devices.sim_stream import FINISH, SimOp
-from .kv_messages import Mailbox, Transferred
+from .pd_messages import Mailbox, Transferred
 
 
 @dataclass(frozen=True)
