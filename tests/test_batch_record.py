@@ -162,4 +162,5 @@ def test_the_record_is_a_ring_of_the_newest_batches() -> None:
 
 
 def test_the_overlap_loops_pin_what_they_ship() -> None:
-    assert LOOPS["overlap"].worker is LOOPS["overlap_pool_indexed"].worker is OverlapWorker
+    for loop in ("overlap", "overlap_pool_indexed", "mixed"):
+        assert LOOPS[loop].worker is OverlapWorker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
+from minisched.loops.registry import LOOPS
 
 from .backends import EVERY_LOOP, check_no_thread_left, hash_model, open_device
 from .laws import LOOP_OPTIONS, check_all, play, runs_on
@@ -60,3 +62,16 @@ def test_laws_in_real_time(
     engine, outputs = play(workload, loop, relay, options, open_device(backend), model)
     check_all(workload, engine, outputs)
     check_no_thread_left()
+
+
+@pytest.mark.parametrize("relay", LOOPS["mixed"].relays)
+@given(workload=workloads(), cost=costs)
+@settings(max_examples=60, deadline=None)
+def test_laws_of_mixed(relay: str, workload: Workload, cost: CostModel) -> None:
+    """It settles who runs by itself, and needs chunks for that."""
+    if workload.config.chunked_prefill_size == -1:
+        page_size = workload.config.page_size
+        workload.config = replace(workload.config, chunked_prefill_size=2 * page_size)
+    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+    engine, outputs = play(workload, "mixed", relay, {}, device, model, cost)
+    check_all(workload, engine, outputs)

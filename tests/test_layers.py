@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,12 @@ def test_the_scheduler_knows_no_tensor_library(layer: str) -> None:
             )
             for name in names:
                 assert name.partition(".")[0] in sys.stdlib_module_names, f"{path}: {name}"
+
+
+def test_the_index_of_the_loops_names_every_file() -> None:
+    folder = PACKAGE / "loops"
+    index = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    named = set(re.findall(r"``(\w+)``", index or ""))
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert files <= named
+    assert named - files == {"vllm_async"}, "a loop that is another one with options"

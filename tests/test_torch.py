@@ -29,9 +29,11 @@ from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, lla
 from minisched.scheduler import SchedulerConfig
 
 from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, some_requests
-from .laws import SOME_LOOP_OPTIONS, check_all, check_ends, check_leaks, play
+from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play, runs_on
 from .workloads import VOCAB, Workload, params, workloads
 
+ON_CUDA = [item for item in LOOP_OPTIONS if runs_on(item[0], "cuda")]
+EVERY_LOOP_ON_CUDA = pytest.mark.parametrize(("loop", "relay", "options"), ON_CUDA, ids=str)
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 TIMEOUT = 600  # seconds a test may take before its threads are shown and the run is ended
 CONTEXT = 448  # of the tiny Llama: several blocks of attention
@@ -381,7 +383,7 @@ def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 @NO_GPU
 @pytest.mark.cuda
-@SOME_LOOPS
+@EVERY_LOOP_ON_CUDA
 @given(workload=workloads())
 @settings(max_examples=30, deadline=None)
 def test_laws_on_cuda(loop: str, relay: str, options: dict[str, Any], workload: Workload) -> None:
@@ -392,7 +394,7 @@ def test_laws_on_cuda(loop: str, relay: str, options: dict[str, Any], workload: 
 
 @NO_GPU
 @pytest.mark.cuda
-@SOME_LOOPS
+@EVERY_LOOP_ON_CUDA
 def test_the_trace_on_cuda(loop: str, relay: str, options: dict[str, Any]) -> None:
     model = HashTorch(eos_ids=frozenset())
     run = run_loop(loop, CudaDevice(), model, some_requests(), relay=relay, **options)
@@ -405,7 +407,7 @@ def test_a_llama_on_cuda_says_the_same_in_every_loop(tiny_llama: Path) -> None:
     model = LlamaTorch(tiny_llama, "float64", CONTEXT)
     runs = [
         run_loop(loop, CudaDevice(), model, some_requests(), relay=relay, **options).outputs
-        for loop, relay, options in SOME_LOOP_OPTIONS
+        for loop, relay, options in ON_CUDA
     ]
     assert all(outputs == runs[0] for outputs in runs)
 

@@ -35,8 +35,8 @@ def one(num_outputs: int) -> int:
     return 1
 
 
-def one_if_chained(num_outputs: int) -> int:
-    """Nothing is built upon a prompt's step."""
+def one_after_the_first(num_outputs: int) -> int:
+    """Nothing is launched behind a prompt's step before its token is known."""
     return int(num_outputs > 1)
 
 
@@ -48,7 +48,7 @@ COSTS: dict[str, tuple[Callable[[int], int], Callable[[int], int]]] = {
     "overlap_thread": (one, one),
     "mini_normal": (none, none),
     "mini_overlap": (one, none),  # complete_one() counts at launch
-    "mlx_async": (one_if_chained, one_if_chained),
+    "mlx_async": (one_after_the_first, one_after_the_first),
     "vllm_step": (none, none),
     "vllm_batch_queue": (none, none),  # no step without its token
     "vllm_async": (one, none),  # placeholders count
@@ -59,12 +59,13 @@ COSTS: dict[str, tuple[Callable[[int], int], Callable[[int], int]]] = {
     "mindie_dual": (one, one),
     "mindie_single": (one, none),
     "multi_step": (rest_of_burst, rest_of_burst),
+    "pd": (one_after_the_first, one_after_the_first),
     "mixed": (one, one),
 }
 
 
 def test_every_loop_says_what_an_end_costs() -> None:
-    assert set(COSTS) == {name for name, spec in LOOPS.items() if spec.whole_run is None}
+    assert set(COSTS) == set(LOOPS)
 
 
 @pytest.mark.parametrize("loop", COSTS)

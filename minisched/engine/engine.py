@@ -86,8 +86,8 @@ class Engine(StepPhases):
         batch, label = pending.batch, self.recording.label(pending.batch)
         with self.device.host("process", self.cost.host.get("process", 0), label) as process:
             outputs = self.scheduler.process(batch, result)
-        if pending.copy is not None:
-            self.device.recorder.edge("result", pending.copy.slice_id, process)
+        if pending.copy_done is not None:
+            self.device.recorder.edge("result", pending.copy_done.slice_id, process)
         self._observe()
         self._stream_output(outputs, label, process)
         self.log.on_processed(batch, outputs)

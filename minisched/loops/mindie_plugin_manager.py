@@ -61,12 +61,12 @@ class PluginManager:
         last.pending = self.block_on(last.verified, last.batch)
         edge = self.device.recorder.edge
         edge("launch", last.launched.slice_id, last.pending.logits.slice_id)
-        if self.fill_host is not None and last.pending.copy is not None:
+        if self.fill_host is not None and last.pending.copy_done is not None:
             self.fetch(last)
             for (
                 lease
             ) in last.batch.leases:  # the next forward pass has the token by way of the copy
-                lease.sampled_by = last.pending.copy.slice_id
+                lease.sampled_by = last.pending.copy_done.slice_id
         return last
 
     def fill_in_model_result(

@@ -18,8 +18,10 @@ def mini_overlap(
     While the engine's stream runs a step, the host processes the one before. Receiving blocks only
     if nothing is to be processed and nothing can run. Prompts are copied on the scheduler's
     stream, and the engine's stream waits for that (``worker/upload.py``). Lengths advance at the
-    launch (``complete_one``), so only a stop token wastes a row. ``send_result`` gets the messages
-    of each step; by default they are marks in the trace.
+    launch (``complete_one``), so only a stop token wastes a row. A settled step takes
+    max(d, h, c, (d + h + c) / 2). Memory goes back by the lease rule unless ``free_rule`` says
+    otherwise: the published ``deferred``, or ``at_once`` as at HEAD. ``send_result`` gets the
+    messages of each step; by default they are marks in the trace.
     """
     reply = Reply(engine, send_result)
     last_data: Pending | None = None

@@ -15,7 +15,9 @@ def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[Schedule
 
     While the chain holds, a turn builds step N+1 on step N's lazy tokens, then blocks on N. It
     breaks when a prompt waits or a request ended: the step in flight is finalized too, and the
-    next one is scheduled afresh. Each ``yield`` ends one turn.
+    next one is scheduled afresh. A settled step takes max(d, h, c, (d + h + c) / 2). No batch is
+    ever committed for nobody, so the worker's idle mode does not occur here. Each ``yield`` ends
+    one turn.
     """
     tp_worker = MlxTpModelWorker(engine, clear_cache_every)
     pending_curr: MlxPendingJob | None = None

@@ -17,7 +17,8 @@ def overlap(
     """SGLang ``managers/scheduler.py:event_loop_overlap``. Each ``yield`` ends one turn.
 
     A batch is scheduled knowing results only up to the one before the last, so a request that has
-    just ended is in it once more; that row is wasted. A batch with a grammar (with
+    just ended is in it once more; that row is wasted. A settled step takes
+    max(d, h, c, (d + h + c) / 2), with device d, host h, copy c. A batch with a grammar (with
     ``delay_sample`` every batch) is launched without its sampling, which follows when the result
     before it has been processed. For the other option see ``is_disable_overlap_for_batch``.
     """

@@ -76,7 +76,7 @@ class TpModelWorkerClient:
         pending: Pending = self.output_queue.popleft().synchronize()
         if launch_done is not None:
             launch_done.synchronize()
-        result = pending.result()
+        result = pending.result()  # copy_done.synchronize(), then tolist()
         self.device.recorder.edge("launch", last.launched_by, pending.logits.slice_id)
         self.engine.recording.wait(start, label)
         return pending, result

@@ -103,7 +103,7 @@ LOOPS: dict[str, LoopSpec] = {
         source="SGLang disaggregation/prefill.py and decode.py",
     ),
     "mixed": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("ring", "pool", *OTHERS),
+        overlap, depth=2, overrun=1, relays=("ring", "pool", *OTHERS), worker=OverlapWorker,
         settings={"enable_mixed_chunk": True, "run_first": "prefill"},
         source="SGLang --enable-mixed-chunk, the other answer to what pd is for",
     ),

@@ -9,7 +9,10 @@ from ..engine.engine import Engine
 
 
 def serial(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
-    """SGLang ``managers/scheduler.py:event_loop_normal``. Each ``yield`` ends one turn."""
+    """SGLang ``managers/scheduler.py:event_loop_normal``. Each ``yield`` ends one turn.
+
+    A step takes d + h + c: device, host, copy.
+    """
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()

@@ -21,8 +21,10 @@ def vllm_batch_queue(
     Filling the queue goes before harvesting: a turn that launched something while there is room
     ends there. Else the host blocks on the oldest step. A step whose grammar needs a token in
     flight is *deferred*: its forward pass is launched, its sampling waits until the queue has been
-    harvested (at depth 2 that is the one step that vLLM pops). Where nothing can be scheduled,
-    vLLM puts an empty batch into the queue; here the host blocks on the oldest step directly.
+    harvested (at depth 2 that is the one step that vLLM pops). With async scheduling (a relay that
+    runs ahead: ``vllm_async``) a request's output placeholders stand for tokens in flight
+    (``vllm_placeholders.py``), and a settled step takes max(d, h, c, (d + h + c) / depth). Where
+    nothing can be scheduled, vLLM queues an empty batch; here the host blocks on the oldest step.
 
     Raises:
         ValueError: the depth is less than 1, or more than the relay can serve.

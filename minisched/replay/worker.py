@@ -59,7 +59,7 @@ class LengthWorker(Worker):
             self._sample_rows, batch, name="sample", cost=self.cost.sample, label=label
         )
         self.copy_stream.wait(tokens)
-        pending.copy = copy = self.copy_stream.launch(
+        pending.copy_done = copy = self.copy_stream.launch(
             bring_over, tokens, name="copy", cost=self.cost.copy, label=label
         )
         self.device.recorder.edge("copy", tokens.slice_id, copy.slice_id)

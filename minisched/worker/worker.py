@@ -26,16 +26,16 @@ class Pending:
     batch: ScheduleBatch
     logits: Op
     tokens: Op | None = None
-    copy: Op | None = None
+    copy_done: Op | None = None  # the copy of its tokens, as an event and a handle
     delay_sample_func: Callable[[], None] | None = None
     upload: Op | None = None  # what the forward pass waited for, if the relay copies prompts
 
     def result(self) -> Result:
         """Block the host until the copy is there. An error comes back as a result; never raises."""
         try:
-            if self.tokens is None or self.copy is None:
+            if self.tokens is None or self.copy_done is None:
                 raise RuntimeError("its sampling was delayed, and nobody has launched it since")
-            values = self.copy.synchronize()
+            values = self.copy_done.synchronize()
             self.tokens.synchronize()  # done before its copy; raises what the step raised
             if self.upload is not None:
                 self.upload.synchronize()  # done before the forward pass; raises what it raised
@@ -144,7 +144,7 @@ class Worker:
             name="sample", cost=cost.sample, label=label,
         )  # fmt: skip
         self.copy_stream.wait(tokens)
-        pending.copy = copy = self.copy_stream.launch(
+        pending.copy_done = copy = self.copy_stream.launch(
             self.device.copy_to_host, target, source, len(batch.rows),
             name="copy", cost=cost.copy, label=label,
         )  # fmt: skip
