@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.cli.diagrams import run_diagrams
-from minisched.export import native, render_puml
-from minisched.export.golden_files import makers
+from minisched.export import golden, native, render_puml
+from minisched.export.golden_files import makers, measured
 from minisched.export.palette import PAINTS, SHARES
 from minisched.export.puml_style import BUBBLE
 from minisched.export.recipes import recipes, titles
@@ -21,6 +21,8 @@ from minisched.export.render_puml import ADVICE, DRIVER, RenderError, find_rende
 ROOT = Path(__file__).resolve().parents[1]
 DIAGRAMS = ROOT / "diagrams"
 SOURCES = sorted(DIAGRAMS.glob("*.puml"))
+BY_HAND = {"decode", "future_map", "lazy_chain", "mixed_chunk", "prefill", "radix_cache",
+           "request_states", "retraction", "schedule_policy", "scheduler", "unified"}  # fmt: skip
 
 
 @pytest.fixture
@@ -112,6 +114,20 @@ def test_a_name_that_is_nothing_gets_a_sentence(copy: Path) -> None:
         diagrams(["zzz"], copy)
 
 
+def test_what_is_measured_is_drawn_when_named_and_never_checked(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"traces/measured.svg": "<svg/>"}
+    monkeypatch.setattr(golden, "measured", lambda: {"measured": lambda: files})
+    monkeypatch.setattr(golden, "makers", lambda: {"empty": dict})
+    assert diagrams([], copy, svg=False) == 0 and not (copy / "traces/measured.svg").exists()
+    assert diagrams(["measured"], copy, svg=False) == 0
+    assert last_line(capsys) == "1 files generated, 1 of them changed"
+    assert (copy / "traces/measured.svg").read_text() == "<svg/>"
+    with pytest.raises(ValueError, match=r"^'measured' is measured on a machine, so there is noth"):
+        diagrams(["measured"], copy, is_check=True)
+
+
 def test_golden_traces_can_be_read_back() -> None:
     for topic in ("serial", "decode", "future_map"):
         assert native.read(ROOT / "traces" / f"{topic}.json") == recipes()[topic].run()
@@ -140,8 +156,9 @@ def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
     made = {name for make in makers().values() for name in make()}
     kept = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("traces/*")}
     kept |= {f"diagrams/{path.name}" for path in DIAGRAMS.glob("*.md")}
-    kept -= {"traces/mlx_memory.svg"}  # measured on a machine, not simulated
+    kept -= {f"traces/{name}.svg" for name in measured()}
     assert kept == {name for name in made if name.startswith("traces/") or name.endswith(".md")}
+    assert {path.stem for path in SOURCES if f"diagrams/{path.name}" not in made} == BY_HAND
 
 
 def test_colours_can_be_told_apart_on_their_text() -> None:

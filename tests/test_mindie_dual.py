@@ -37,7 +37,7 @@ def test_the_published_lists(relay: str) -> None:
     a, b, c, d = run.outputs["a"]
     assert lists_of(run.trace) == [
         ("schedule", "a: -1"),
-        ("response", "a: -1"),
+        ("dummy", "a: -1"),
         ("schedule", "a: -1 -1"),
         ("response", f"a: {a} -1"),
         ("schedule", f"a: {a} -1 -1"),

@@ -30,7 +30,10 @@ def print_report(console: Console, comparison: Comparison) -> None:
     """The table, the verdict and the reason."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "loop" else "right", no_wrap=True)
+        is_name = column == "loop"  # which may be long: it is folded before a figure is cut
+        table.add_column(
+            column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold"
+        )
     for report in comparison.reports:
         table.add_row(*cells(comparison, report))
     console.print(table)

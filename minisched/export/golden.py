@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .golden_files import Files, makers
+from .golden_files import Files, makers, measured
 from .render_puml import has_driver, render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,12 +60,16 @@ def check(
 ) -> Golden:
     """Compare every text byte for byte, and every SVG by the hash of its text; change nothing.
 
-    The bytes of an SVG are compared only ``with_svg`` and with the pinned renderer, where it is.
+    What is measured (``golden_files.measured``) is left out: no two measurements are alike. The
+    bytes of an SVG are compared only ``with_svg`` and with the pinned renderer, where it is.
 
     Raises:
-        ValueError: there is no topic or diagram of a name.
+        ValueError: there is no topic or diagram of a name, or it is measured.
         RenderError: the pinned renderer is there, but fails.
     """
+    for name in names:
+        if name in measured():
+            raise ValueError(f"{name!r} is measured on a machine, so there is nothing to check.")
     files = made(names, root, hear)
     drawn = sources(root, names, files)
     stale = {*stale_files(root, files), *stale_pictures(drawn)}
@@ -76,18 +80,19 @@ def check(
 
 
 def made(names: Sequence[str], root: Path, hear: Hear) -> Files:
-    """The generated texts of the topics and diagrams named, or of all.
+    """The generated texts of the topics and diagrams named, or of all that are not measured.
 
     Raises:
-        ValueError: there is no topic or diagram of a name.
+        ValueError: there is no topic or diagram of a name, or it cannot be measured here.
     """
-    known = makers()
+    by_default = makers()
+    known = by_default | measured()
     by_hand = {path.stem for path in root.glob("diagrams/*.puml")}
     for name in names:
         if name not in known and name not in by_hand:
             raise ValueError(f"{name!r} is no topic and no diagram; {nearest(name, known)}")
     files: Files = {}
-    for name in names or known:
+    for name in names or by_default:
         if name in known:
             hear(name)
             files |= known[name]()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from . import native
+from .mlx_memory import draw_memory
 from .pd_or_mixed_page import pd_or_mixed
 from .pictures import drawings, pictures
 from .pipelines_table import pipelines_table
@@ -36,6 +37,14 @@ def makers() -> dict[str, Callable[[], Files]]:
         "pd_or_mixed": lambda: {"diagrams/pd_or_mixed.md": pd_or_mixed()},
         "thread_or_stream": lambda: {"diagrams/thread_or_stream.md": thread_or_stream()},
     }
+
+
+def measured() -> dict[str, Callable[[], Files]]:
+    """What is measured on a machine: drawn when it is named, and never checked.
+
+    A maker raises ValueError where this machine lacks what is to be measured.
+    """
+    return {"mlx_memory": lambda: {"traces/mlx_memory.svg": draw_memory()}}
 
 
 def topic_files(topic: str) -> Files:

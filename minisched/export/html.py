@@ -13,6 +13,7 @@ from importlib.resources import files
 from ..checks.overlap import OverlapReport, ideal_speedup, measure
 from ..trace import Trace
 from .html_data import page_data
+from .loops_shown import loops_shown
 from .palette import ARROWS, PAINTS
 from .svg_style import variables
 from .units import ms
@@ -36,7 +37,7 @@ def to_html(
             f"a page needs at least 1 trace and a report for each, "
             f"but got {len(traces)} and {len(reports)}."
         )
-    title = title or " against ".join(trace.loop for trace in traces)
+    title = title or loops_shown(traces)
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',

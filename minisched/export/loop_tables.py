@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ..loops.registry import LOOPS
 from ..relay.registry import RELAYS
+from .markdown import table
 
 
 def loops_table() -> str:
@@ -31,10 +32,3 @@ def relays_table() -> str:
 def loops_with(relay: str) -> Iterator[str]:
     """The loops that a relay fits."""
     return (name for name, spec in LOOPS.items() if relay in spec.relays)
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
-    head = list(head)
-    lines = [head, ["---"] * len(head), *map(list, rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"

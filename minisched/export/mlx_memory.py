@@ -1,17 +1,22 @@
 """What ``clear_cache`` does to MLX's memory, decode by decode: figures and a picture.
 
-``traces/mlx_memory.svg`` is ``memory_picture`` of two ``memory_run`` with ``clear_cache_every`` 0
-and 16, measured on the Linux CPU build; it is no golden file, because memory is the process's. On
-sim there is no memory to count: a run there shows when the cache is cleared, and nothing more.
+``minisched diagrams mlx_memory`` draws ``traces/mlx_memory.svg`` where MLX is installed; the one
+that is kept was measured on the Linux CPU build. It is drawn only when it is named, and ``--check``
+leaves it out, because memory is the process's. On sim there is no memory to count: a run there
+shows when the cache is cleared, and nothing more.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ..trace import Trace
+from .mlx_runs import memory_run
 from .units import tick_step
 from .views.axes import ValueAxis
 from .views.marks import NothingToShow
@@ -68,6 +73,20 @@ def _readings(trace: Trace, name: str, clears: Sequence[int]) -> list[Reading]:
         decodes = found[-1][0] if found else 0
         found.append((decodes if was_cleared else decodes + 1, item.value))
     return found
+
+
+def draw_memory(every: int = 16) -> str:
+    """Measure both runs and draw them.
+
+    Raises:
+        ValueError: MLX is not installed, or cannot be used here.
+    """
+    runs = []
+    for clear_cache_every in (0, every):
+        gc.collect()  # what other runs have left must not go while this one counts
+        with TemporaryDirectory() as folder:
+            runs.append(memory_run(Path(folder) / "tiny_llama", clear_cache_every))
+    return memory_picture(runs[0].trace, runs[1].trace, every)
 
 
 def memory_picture(without: Trace, cleared: Trace, every: int) -> str:

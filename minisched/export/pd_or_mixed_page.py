@@ -13,7 +13,7 @@ from ..loops.pd_kv_transfer import Link
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
-from .loop_tables import table
+from .markdown import table
 from .pd_or_mixed import itl, pause, rows, throughput, throughput_per_device, ttft
 from .recipes import recipes
 from .recipes.recipe import tokens
@@ -75,7 +75,7 @@ def pd_or_mixed() -> str:
         latency=link.latency / MILLISECOND,
         rate=link.bytes_per_second // 10**9,
         slot=link.slot_bytes // 1024,
-        table=table(("", "PD separation", "mixed chunks"), rows(*both(recipe.requests))).rstrip(),
+        table=table(("", "PD separation", "mixed chunks"), rows(*both(recipe.requests))),
         others=others(),
     )
 
@@ -87,7 +87,7 @@ def others() -> str:
         for name, pair in other_runs().items()
         for loop, run in zip(("PD", "mixed"), pair, strict=True)
     )
-    return table(["", *FIGURES], lines).rstrip()
+    return table(["", *FIGURES], lines)
 
 
 def other_runs() -> dict[str, tuple[Run, Run]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..checks.pipelines import ComparedRow, compare_pipelines
-from .loop_tables import table
+from .markdown import table
 from .pictures.runs import run_of
 from .recipes.recipe import a_bit_of_everything
 
@@ -35,7 +35,7 @@ def pipelines_table() -> str:
         "one pipeline": run_of("mindie_single"),
     }
     rows = compare_pipelines(list(columns.values()))
-    return TEXT.format(table=table(["", *columns], map(cells, rows)).rstrip())
+    return TEXT.format(table=table(["", *columns], map(cells, rows)))
 
 
 def cells(row: ComparedRow) -> list[str]:

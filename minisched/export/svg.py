@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 from ..checks.overlap import OverlapReport, measure
 from ..trace import Trace
 from .layout import View
+from .loops_shown import loops_shown
 from .svg_legend import draw_legend
 from .svg_run import PITCH, Frame, draw_lanes, draw_run
 from .svg_style import char_width, definitions, style
@@ -73,7 +74,7 @@ def _document(drawn: list[str], height: float, views: list[View], title: str) ->
 
 def _about(views: list[View]) -> str:
     """What is shown, in words."""
-    loops = " against ".join(view.trace.loop for view in views)
+    loops = loops_shown([view.trace for view in views])
     if _is_whole(views[0]):
         return f"{loops}: the whole run"
     rows = max((len(box.slice.rids) for box in views[0].boxes), default=0)
@@ -98,16 +99,16 @@ def _heading(views: list[View], title: str) -> str:
 
 
 def _run_title(frame: Frame, report: OverlapReport, base: OverlapReport) -> str:
-    y, busy = frame.top - 9, f"device busy {report.device_busy_percent:.0f} %"
-    faster = ""
+    y, faster = frame.top - 9, ""
     if report is not base and report.makespan_ns:
         factor = base.makespan_ns / report.makespan_ns
         faster = f', <tspan class="bold strong">speed-up {factor:.2f}×</tspan>'
     return (
         f'<text class="run" x="20" y="{y}">{escape(report.loop)}</text>'
-        f'<text class="bold" x="{frame.left:.0f}" y="{y}">{busy}</text>'
         f'<text class="faint" x="{WIDTH - RIGHT}" y="{y}" text-anchor="end">whole run: '
-        f"{report.steps} steps in {ms(report.makespan_ns)} ms{faster}</text>"
+        f"{report.steps} steps in {ms(report.makespan_ns)} ms, "
+        f'<tspan class="bold strong">device busy {report.device_busy_percent:.0f} %</tspan>'
+        f"{faster}</text>"
     )
 
 

@@ -16,6 +16,7 @@ from .counted_run import (
     logits_wait,
     settled_step,
 )
+from .markdown import table
 from .recipes.sglang import LAUNCH, MASK, SAMPLING
 
 FAST = 4  # how many times as fast the second device is
@@ -100,6 +101,5 @@ def thread_or_stream() -> str:
 def table_of(rows: dict[str, Callable[[Counted], str]], fast: int = 1) -> str:
     """A markdown table with a column for each run."""
     runs = {heading: count(*column, fast) for heading, column in COLUMNS.items()}
-    lines = [["", *runs], ["---"] * (len(runs) + 1)]
-    lines += [[title, *(figure(run) for run in runs.values())] for title, figure in rows.items()]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    lines = ([title, *map(figure, runs.values())] for title, figure in rows.items())
+    return table(["", *runs], lines)

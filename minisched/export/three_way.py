@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..loops.registry import LOOPS
 from .figures import Figures, figures_of
+from .markdown import table
 from .three_way_rows import ROWS
 from .units import MILLISECOND, ms
 
@@ -65,12 +66,12 @@ def to_three_way() -> str:
     return "\n".join(
         [
             ABOUT,
-            *table(["", *COLUMNS], designs()),
+            table(["", *COLUMNS], designs()),
             FIGURES,
-            *table(HEADS, [figure_row(each, names[each.loop]) for each in five]),
+            table(HEADS, [figure_row(each, names[each.loop]) for each in five]),
             EVERY.rstrip("\n"),
             "",
-            *table(HEADS, [figure_row(each, f"`{loop}`") for loop, each in figures.items()]),
+            table(HEADS, [figure_row(each, f"`{loop}`") for loop, each in figures.items()]),
             "",
         ]
     )
@@ -95,9 +96,3 @@ def figure_row(figures: Figures, name: str) -> list[str]:
         f"{figures.waste_of_length:g}",
         f"{ms(figures.makespan)} ms",
     ]
-
-
-def table(heads: Sequence[str], rows: Iterator[Sequence[str]] | list[list[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]

@@ -25,6 +25,6 @@ loop                    with
                         ``pd_side``; ``pd_messages`` between them, ``pd_kv_transfer``, ``pd_run``
 ======================  ========================================================================
 
-``registry`` knows them by name; ``spec`` says what a loop needs, ``wiring`` makes its engine, and
-``run`` turns it until every request has ended.
+``registry`` knows them by name (``naming`` reads it); ``spec`` says what a loop needs, ``wiring``
+makes its engine, and ``run`` turns it until every request has ended.
 """

@@ -32,8 +32,7 @@ def mindie_dual(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         batch = engine.get_next_batch_to_run()
         ledger.clear_terminated()
         if batch:
-            ledger.prepare_next_schedule(batch)  # as soon as the call is on its way
-            response = generate_token_async(manager, batch)
+            response = generate_token_async(manager, batch, on_put=ledger.prepare_next_schedule)
         elif manager.has_output:
             take_response(engine, ledger, manager.reset_async_pipeline())
         else:

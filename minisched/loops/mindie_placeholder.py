@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import Pending
-from .mindie_placeholder_ledger import PlaceholderLedger
+from .mindie_placeholder_ledger import PlaceholderLedger, reconcile
 
 MAX_ASYNC_SCHEDULE_TIMES = 1  # as published
 
@@ -20,7 +20,7 @@ def mindie_placeholder(
 
     With the published gate of 1 there are never two calls outstanding: a placeholder stands for
     no longer than its own step runs, and a step takes d + h + c, as with the serial loop. With 2
-    and a relay on the device it takes max(d, h, (d + h + c) / 2); an end then wastes one row, a
+    and a relay on the device it takes max(d, h, c, (d + h + c) / 2); an end then wastes one row, a
     length stop too. The original looks every millisecond whether it may go on; here it blocks.
 
     Raises:
@@ -32,25 +32,17 @@ def mindie_placeholder(
     while True:
         engine.recv_requests()
         if len(outstanding) >= max_async_schedule_times:
-            take_response(engine, ledger, outstanding.popleft())
+            reconcile(engine, ledger, outstanding.popleft())
         batch = engine.get_next_batch_to_run()
         ledger.clear_terminated()
         if batch:
             outstanding.append(engine.run_batch(batch))  # AsyncExecuteModel
             ledger.prepare_next_schedule(batch)
         elif outstanding:
-            take_response(engine, ledger, outstanding.popleft())
+            reconcile(engine, ledger, outstanding.popleft())
         else:
             engine.on_idle()
         yield batch
-
-
-def take_response(engine: Engine, ledger: PlaceholderLedger, pending: Pending) -> None:
-    """Block on the oldest call; its tokens take the place of placeholders, then clients hear."""
-    result = engine.wait_for(pending)
-    ledger.take_result(pending.batch, result)
-    engine.process_result(pending, result)
-    ledger.clear_terminated()
 
 
 def check_gate(engine: Engine, gate: int) -> None:

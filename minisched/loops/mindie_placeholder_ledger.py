@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..core import Lease, Request, Result, ScheduleBatch
+from ..engine.engine import Engine
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..trace import Recorder
+from ..worker import Pending
 
 
 @dataclass(eq=False)
@@ -67,7 +69,9 @@ class PlaceholderLedger:
         self.fetch_seq_generated_tokens(dict(runs), batch.step)
 
     def fetch_seq_generated_tokens(self, token_ids: Mapping[str, int], step: int) -> None:
-        """Take in a response; a dummy says nothing, so its placeholder goes on standing.
+        """Take in the response of a step (0: none has ended, all are dummies).
+
+        A dummy says nothing, so its placeholder goes on standing.
 
         The original puts tokens aside and replaces placeholders when it next takes the sequence
         out of a queue, to schedule it; here that is done at once.
@@ -78,7 +82,7 @@ class PlaceholderLedger:
         for rid, token in token_ids.items():
             if token != PLACEHOLDER_TOKEN:
                 self.replace_placeholder_with_token(rid, token)
-        self.record("response", step)
+        self.record("response" if step else "dummy", step)
 
     def replace_placeholder_with_token(self, rid: str, token: int) -> None:
         """The first of the trailing placeholders becomes the token.
@@ -111,3 +115,11 @@ class PlaceholderLedger:
                 for rid, data in self.sequences.items()
             )
             self.recorder.mark("ledger", after=after, step=step, lists=lists)
+
+
+def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Pending) -> None:
+    """Block on a step; its tokens take the place of placeholders, then the clients hear of them."""
+    result = engine.wait_for(pending)
+    ledger.take_result(pending.batch, result)
+    engine.process_result(pending, result)
+    ledger.clear_terminated()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
@@ -16,8 +16,8 @@ def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     Where the host fills the inputs (``fill_host``, the default), the device has no next step to
     run until N-1's tokens have come to the host: a step takes l + f + max(d + c, h), with device
     d, copy c, fill f, launch l and all other host work h. Where the device does (``fill_device``)
-    it takes max(d, h + l, (d + c + h + l) / 2), as with every loop of depth 2. Each end wastes a
-    row, a length stop too: only post-processing counts tokens, one step behind.
+    it takes max(d, h + l, c, (d + c + h + l) / 2), as with every loop of depth 2. Each end wastes
+    a row, a length stop too: only post-processing counts tokens, one step behind.
     """
     manager = PluginManager(engine)
     while True:
@@ -32,13 +32,21 @@ def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         yield batch
 
 
-def generate_token_async(manager: PluginManager, batch: ScheduleBatch) -> GenerationOutput:
-    """``PluginManager.generate_token_async`` of N: its answer is what N-1 gave."""
+def generate_token_async(
+    manager: PluginManager,
+    batch: ScheduleBatch,
+    on_put: Callable[[ScheduleBatch], None] = lambda batch: None,
+) -> GenerationOutput:
+    """``PluginManager.generate_token_async`` of N: its answer is what N-1 gave.
+
+    ``on_put`` is what the caller does as soon as N is on its way, without waiting for the answer.
+    """
     flat = manager.preprocess(batch)  # while the device still runs N-1
     last = manager.get()
     inputs = manager.fill_in_model_result(batch, flat, last)
     postprocess_done = manager.put(batch, inputs)
     try:
+        on_put(batch)
         manager.wait_to_postprocess(batch, last)
         output = manager.postprocess(last)  # while the device runs N
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import Pending
-from .mindie_placeholder_ledger import PlaceholderLedger
+from .mindie_placeholder_ledger import PlaceholderLedger, reconcile
 
 DEPTH = 2
 
@@ -18,8 +18,8 @@ def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
 
     One queue of (future, batch as it was at launch), one ledger, one place where the two are
     reconciled, tokens that go from step to step on the device, and a flush that is asked for.
-    This is vLLM's shape. A step takes max(d, h, (d + h + c) / 2). The ledger knows how many tokens
-    are on their way, so a length stop is foreseen and wastes no row; only a stop token does.
+    This is vLLM's shape. A step takes max(d, h, c, (d + h + c) / 2). The ledger knows how many
+    tokens are on their way, so a length stop is foreseen and wastes no row; only a stop token does.
     """
     ledger = PlaceholderLedger(DEPTH, engine.device.recorder)
     in_flight: deque[Pending] = deque()
@@ -37,14 +37,6 @@ def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         else:
             engine.on_idle()
         yield batch
-
-
-def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Pending) -> None:
-    """The one place where a step's tokens become known: to the ledger, and to who asked."""
-    result = engine.wait_for(pending)
-    ledger.take_result(pending.batch, result)
-    engine.process_result(pending, result)
-    ledger.clear_terminated()
 
 
 def flush(engine: Engine, ledger: PlaceholderLedger, in_flight: deque[Pending]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from ..core import Lease
 from ..devices.base import Label
 from ..devices.cost import MICROSECOND
 from ..devices.sim import SimDevice
 from ..devices.sim_stream import FINISH, SimOp
+from ..scheduler.transfer import Prefilled
 from .pd_messages import Mailbox, Transferred
 
 
@@ -91,3 +93,16 @@ class KVTransfer:
             write()  # its host is in the middle of a turn and could not have looked before
         if last is not None:
             self.mailbox.post(now, last)
+
+
+@dataclass
+class KVSender:
+    """One request's way to the decode side (SGLang ``disagg_kv_sender``)."""
+
+    to_slots: list[int] | None = None  # None: the decode side has not reserved them yet
+    sent_len: int = 0  # positions
+    transfers: list[tuple[SimOp, Lease]] = field(default_factory=list)  # that are not over
+    done: Prefilled | None = None
+    is_unwanted: bool = False
+    error: str = ""  # of a transfer
+    has_sent_all: bool = False

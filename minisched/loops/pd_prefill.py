@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from ..core import Lease, NoBatch, Output, ScheduleBatch
 from ..core.model_worker_batch import slots_of
 from ..devices.base import NO_LABEL, Label
-from ..devices.sim_stream import SimOp
 from ..scheduler.transfer import Prefilled, PrefillScheduler
 from ..worker import Pending
-from .pd_kv_transfer import KVTransfer
+from .pd_kv_transfer import KVSender, KVTransfer
 from .pd_messages import Abort, Computed, Metadata, Transferred
 from .pd_side import SideEngine
 
@@ -34,19 +33,6 @@ def pd_prefill(engine: PrefillEngine) -> Iterator[ScheduleBatch | NoBatch]:
         engine.process_disagg_prefill_inflight_queue()
         last_batch = batch
         yield batch
-
-
-@dataclass
-class KVSender:
-    """One request's way to the decode side (SGLang ``disagg_kv_sender``)."""
-
-    to_slots: list[int] | None = None  # None: the decode side has not reserved them yet
-    sent_len: int = 0  # positions
-    transfers: list[tuple[SimOp, Lease]] = field(default_factory=list)  # that are not over
-    done: Prefilled | None = None
-    is_unwanted: bool = False
-    error: str = ""  # of a transfer
-    has_sent_all: bool = False
 
 
 @dataclass

@@ -21,8 +21,8 @@ from ..scheduler.transfer import PrefillScheduler
 from ..trace.side import SideRecorder
 from .pd import Pair
 from .pd_decode import DecodeEngine, pd_decode
-from .pd_kv_transfer import KVModel, KVTransfer, Link
-from .pd_prefill import KVSender, PrefillEngine, pd_prefill
+from .pd_kv_transfer import KVModel, KVSender, KVTransfer, Link
+from .pd_prefill import PrefillEngine, pd_prefill
 from .spec import LoopSpec, Turns
 from .wiring import wire
 

@@ -17,6 +17,7 @@ from .mini_normal import mini_normal
 from .mini_overlap import mini_overlap
 from .mlx_async import mlx_async
 from .multi_step import NUM_STEPS, multi_step
+from .naming import parse, read_options
 from .overlap import overlap
 from .overlap_thread import overlap_thread
 from .serial import serial
@@ -111,16 +112,19 @@ LOOPS: dict[str, LoopSpec] = {
 
 
 def find_loop(name: str) -> LoopSpec:
-    """The loop of that name; ``overlap:pool`` is the loop ``overlap`` with the relay ``pool``.
+    """The loop of that name, with the relay and the options that the name asks for (``naming``).
 
     Raises:
-        ValueError: there is none, or the relay does not fit it.
+        ValueError: there is none, or the relay or an option does not fit it.
     """
-    loop, colon, relay = name.partition(":")
+    loop, relay, options = parse(name)
     if loop not in LOOPS:
         raise ValueError(f"unknown loop {loop!r}; the loops are {', '.join(LOOPS)}.")
     spec = LOOPS[loop]
-    if colon:
+    if options:
+        read = read_options(loop, spec.whole_run or spec.run, options)
+        spec = replace(spec, options={**spec.options, **read})
+    if relay is not None:
         check_relay(loop, spec.relays, relay)
         spec = replace(spec, relays=(relay,))
     return spec

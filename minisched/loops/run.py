@@ -98,7 +98,15 @@ def run_loop(
         with abort_on_interrupt(frontend):
             if spec.whole_run is not None:
                 metrics = spec.whole_run(
-                    spec, device, model, requests, config, frontend, cost, relay, **options
+                    spec,
+                    device,
+                    model,
+                    requests,
+                    config,
+                    frontend,
+                    cost,
+                    relay,
+                    **{**spec.options, **options},
                 )
             else:
                 engine = make_engine(loop, device, model, config, frontend, cost, relay)

@@ -17,9 +17,10 @@ def vllm_pp(stages: int) -> LoopSpec:
     ``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is
     busy all the time only if every stage has a batch, and no request may be in two of them, since
     its next token is known when the last stage has sampled it. In steady state a step takes
-    ``max(slowest stage, h, latency / batches in flight)``; the latency is that of all stages, the
-    copy and the host, and a single request pays all of it for every token. Requests that come
-    together share a batch, and leave the other stages idle.
+    ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
+    host; the latency is that of all stages, the copy and the host, and a single request pays all
+    of it for every token. Requests that come together share a batch, and leave the other stages
+    idle.
     """
     return LoopSpec(
         vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},

@@ -8,23 +8,17 @@ function that gives the text of ``traces/NAME.svg``): what is drawn of a run and
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from pkgutil import iter_modules
+
+from ..families import merged
 
 __all__ = ["drawings", "pictures"]
 
 
 def pictures() -> dict[str, Callable[[], str]]:
     """What makes each diagram, by its name."""
-    return _merged("PICTURES")
+    return merged(__name__, "PICTURES")
 
 
 def drawings() -> dict[str, Callable[[], str]]:
     """What makes each drawing that is no topic's view, by its name."""
-    return _merged("DRAWINGS")
-
-
-def _merged(table: str) -> dict[str, Callable[[], str]]:
-    """What the modules of this package have under a name, in one table."""
-    modules = (import_module(f".{item.name}", __name__) for item in iter_modules(__path__))
-    return {name: make for module in modules for name, make in getattr(module, table, {}).items()}
+    return merged(__name__, "DRAWINGS")

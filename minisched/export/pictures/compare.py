@@ -20,7 +20,7 @@ def side_by_side(designs: Mapping[str, str], title: str) -> str:
     for (loop, name), view in zip(designs.items(), views, strict=True):
         report = measure(view.trace)
         about = (
-            f"{name}: {STEPS} steps in {ms(view.duration)} ms, device busy "
+            f"{name}: {STEPS} steps in {ms(view.duration)} ms; whole run: device busy "
             f"{report.device_busy_percent:.0f} %, host hidden {report.host_hidden_percent:.0f} %"
         )
         panels.append(Panel(view, f"{loop}_", about))

@@ -70,18 +70,20 @@ PLACEHOLDERS = Story(
     says={
         "schedule": ["engine: schedule\n{ms} ms"],
         "mark ledger schedule": [
-            "engine -> ledger: step {step}: AddNextTokenPlaceHolder gives {lists}"
+            "engine -> ledger: {step} is on its way: AddNextTokenPlaceHolder gives {lists}"
         ],
         "prepare": ["engine ->> python: execute {step}", "python: prepare {step}\n{ms} ms"],
         "forward": ["worker: forward {step}\n{ms} ms"],
         "sample": ["worker: sample {step}\n{ms} ms"],
         "mark ledger response": [
-            "engine -> ledger: answer: ReplacePlaceHolderWithToken gives {lists}"
-        ],
-        "process": [
             "python --> engine: tokens of {step}, in answer to the call after it",
-            "engine: process {step}\n{ms} ms",
+            "engine -> ledger: ReplacePlaceHolderWithToken gives {lists}",
         ],
+        "mark ledger dummy": [
+            "python --> engine: a dummy: nothing has ended before the first call",
+            "engine -> ledger: nothing is replaced: {lists} goes on standing",
+        ],
+        "process": ["engine: process {step}\n{ms} ms"],
         "output": ["engine ->> client: output of {step}"],
     },
 )

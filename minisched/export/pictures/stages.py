@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cache
 
 from ...trace import Trace
+from ..pd_or_mixed import pause
+from ..pd_or_mixed_page import both
 from ..puml_timing import Panel, draw_panels
 from ..recipes import recipes, trace_of
 from ..requests_view import longest_pause, requests_view, works
@@ -41,27 +43,31 @@ def prefill_stage() -> str:
         "chunked and mixed with decodes": prompt_run(24, True),
     }
     title = "Prefill whole, chunked, and mixed: what a long prompt does to those who decode"
-    return draw_panels(panels(runs), f"{title}\\n{NUMBERS}")
+    pauses = {
+        name: f"longest pause between two tokens {ms(longest_pause(trace))} ms"
+        for name, trace in runs.items()
+    }
+    return draw_panels(panels(runs, pauses), f"{title}\\n{NUMBERS}")
 
 
 def pd_or_mixed() -> str:
     """The same requests on two devices with KV sent between them, and mixed on one."""
-    recipe = recipes()["pd"]
-    runs = {
-        "PD separation, two devices": trace_of("pd"),
-        "mixed chunks, one device": replace(recipe, loop="mixed").run(),
-    }
+    names = ("PD separation, two devices", "mixed chunks, one device")
+    runs = dict(zip(names, both(recipes()["pd"].requests), strict=True))
     title = "PD separation against mixed chunks: who waits for a long prompt"
-    return draw_panels(panels(runs), f"{title}\\n{NUMBERS}")
+    pauses = {
+        name: f"longest pause while a prompt is computed {pause(runs[name])}" for name in runs
+    }
+    traces = {name: run.trace for name, run in runs.items()}
+    return draw_panels(panels(traces, pauses), f"{title}\\n{NUMBERS}")
 
 
-def panels(runs: Mapping[str, Trace]) -> list[Panel]:
+def panels(runs: Mapping[str, Trace], pauses: Mapping[str, str]) -> list[Panel]:
     """The requests of each run, under its name and what it made of their time."""
     return [
         Panel(
             requests_view(trace), f"run{at}_",
-            f"{name}: {len(works(trace))} steps, {ms(trace.end)} ms, "
-            f"longest pause between two tokens {ms(longest_pause(trace))} ms",
+            f"{name}: {len(works(trace))} steps, {ms(trace.end)} ms, {pauses[name]}",
         )
         for at, (name, trace) in enumerate(runs.items())
     ]  # fmt: skip

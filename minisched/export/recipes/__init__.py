@@ -7,11 +7,9 @@ which the run is drawn as ``diagrams/TOPIC.puml`` and ``diagrams/TOPIC_sequence.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import Any
 
 from ...trace import Trace
+from ..families import merged
 from .recipe import Recipe
 
 __all__ = ["Recipe", "recipes", "titles", "trace_of"]
@@ -19,21 +17,15 @@ __all__ = ["Recipe", "recipes", "titles", "trace_of"]
 
 def recipes() -> dict[str, Recipe]:
     """Every golden run, by topic."""
-    return _merged("RECIPES")
+    return merged(__name__, "RECIPES")
 
 
 def titles() -> dict[str, str]:
     """The titles of the runs that are drawn as they are, by topic."""
-    return _merged("TITLES")
+    return merged(__name__, "TITLES")
 
 
 @cache
 def trace_of(topic: str) -> Trace:
     """The golden run of a topic, made once: several pictures may show it."""
     return recipes()[topic].run()
-
-
-def _merged(name: str) -> dict[str, Any]:
-    """What the modules of this package have under a name, in one table."""
-    modules = (import_module(f".{item.name}", __name__) for item in iter_modules(__path__))
-    return {key: value for module in modules for key, value in getattr(module, name, {}).items()}

@@ -13,8 +13,8 @@ class Entry:
     """The ledger at one moment: every sequence's output tokens, placeholders (-1) and all."""
 
     time: int  # nanoseconds
-    after: str  # schedule: step ``step`` is on its way; response: its tokens came
-    step: int  # 0: a response with nothing but dummies
+    after: str  # schedule: step ``step`` is on its way; response: its tokens came; dummy: none did
+    step: int  # 0 for a dummy
     lists: dict[str, list[int]]
 
 
