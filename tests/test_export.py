@@ -229,6 +229,13 @@ def test_svg_names_what_it_shows() -> None:
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_a_title_names_three_loops_and_counts_more() -> None:
+    trace = loop_traces()["serial"]
+    for draw in (to_svg, to_html):
+        assert "<title>serial against serial against serial" in draw([trace] * 3)
+        assert "<title>4 loops side by side" in draw([trace] * 4)
+
+
 def test_html_needs_no_network() -> None:
     text = to_html(list(loop_traces().values()))
     assert not re.search(r"https?://|<link|@import|src=", text)

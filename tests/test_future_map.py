@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.core import Request
+from minisched.devices.base import Device
 from minisched.devices.sim import SimDevice
 from minisched.devices.vector import Vector
+from minisched.loops.run import Run, run_loop
+from minisched.models.hash import HashModel
 from minisched.relay import FutureMapPool, FutureMapRing
+from minisched.relay.registry import RELAYS, RelayShape
 
 MOST = 6  # max_running_requests
 batch_sizes = st.lists(st.integers(1, MOST), min_size=1, max_size=40)
@@ -28,13 +34,14 @@ def test_a_batch_takes_slots_in_a_row_inside_the_buffer(sizes: list[int]) -> Non
 def test_tokens_live_for_two_full_batches_more(sizes: list[int]) -> None:
     """Three times the most that can run: a token is still there after two launches in between."""
     ring = FutureMapRing(SimDevice(), MOST)
+    assert ring.most_in_flight == 4, "a step, two in between, and the one that reads it"
     stored: list[tuple[list[int], Vector]] = []
     for number, size in enumerate(sizes):
         indices = list(ring.alloc_future_indices(size))
         tokens = Vector(range(100 * number, 100 * number + size))
         ring.store_to_map(Vector(indices), tokens)
         stored.append((indices, tokens))
-        for slots, expected in stored[-2:]:
+        for slots, expected in stored[-3:]:
             assert ring.resolve_future(Vector(-slot for slot in slots)) == expected
 
 
@@ -44,14 +51,17 @@ def test_a_placeholder_that_waits_too_long_is_lapped() -> None:
     slot = ring.alloc_future_indices(1)[0]
     ring.store_to_map(Vector([slot]), Vector([42]))
     for token in range(3):
+        assert ring.resolve_future(Vector([-slot])) == [42], "two more batches do no harm"
         ring.store_to_map(Vector(ring.alloc_future_indices(1)), Vector([token]))
     assert ring.resolve_future(Vector([-slot])) == [2]
 
 
 @given(known=st.lists(st.integers(0, 99), min_size=1, max_size=8))
 def test_known_tokens_pass_through(known: list[int]) -> None:
-    for relay in (FutureMapRing(SimDevice(), MOST), FutureMapPool(SimDevice(), MOST)):
-        assert relay.resolve_future(Vector(known)) == known
+    for debug in (False, True):
+        pool = FutureMapPool(SimDevice(), MOST, debug)
+        assert pool.resolve_forward_inputs(Vector(known)) == known
+    assert FutureMapRing(SimDevice(), MOST).resolve_future(Vector(known)) == known
 
 
 @given(rows=st.lists(st.integers(1, MOST), min_size=1, max_size=MOST, unique=True))
@@ -59,5 +69,36 @@ def test_the_pool_keeps_one_token_for_each_row(rows: list[int]) -> None:
     pool = FutureMapPool(SimDevice(), MOST)
     for offset in (0, 50):
         tokens = Vector(row + offset for row in rows)
-        pool.store_to_map(Vector(rows), tokens)
-        assert pool.resolve_future(Vector(-row for row in rows)) == tokens
+        pool.stash(Vector(rows), tokens)
+        assert pool.resolve_forward_inputs(Vector(-row for row in rows)) == tokens
+
+
+def test_debug_mode_catches_a_gather_without_a_stash() -> None:
+    pool = FutureMapPool(SimDevice(), MOST, debug=True)
+    with pytest.raises(RuntimeError, match=r"rows \[2\] were gathered, but nothing was stashed"):
+        pool.resolve_forward_inputs(Vector([-2]))
+    pool.stash(Vector([2, 3]), Vector([0, 42]))
+    assert pool.resolve_forward_inputs(Vector([-2, 7])) == [0, 7]
+    with pytest.raises(RuntimeError, match=r"rows \[2\]"):
+        pool.resolve_forward_inputs(Vector([-2, -3]))
+    assert pool.resolve_forward_inputs(Vector([-3])) == [42], "nobody has gathered it before"
+
+
+def run_in_debug_mode(monkeypatch: pytest.MonkeyPatch, stash: bool) -> Run:
+    """A run of the overlap loop, which stashes its tokens or forgets to."""
+
+    def make(device: Device, shape: RelayShape) -> FutureMapPool:
+        pool = FutureMapPool(device, shape.max_running_requests, debug=True)
+        if not stash:
+            pool.stash = lambda *args: None  # type: ignore[method-assign]
+        return pool
+
+    monkeypatch.setitem(RELAYS, "pool", RELAYS["pool"]._replace(make=make))
+    requests = [Request(f"r{i}", [i + 1] * 3) for i in range(3)]
+    return run_loop("overlap", SimDevice(), HashModel(), requests, relay="pool")
+
+
+def test_a_whole_run_gathers_each_token_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not run_in_debug_mode(monkeypatch, stash=True).errors
+    lost = run_in_debug_mode(monkeypatch, stash=False).errors
+    assert lost and all("nothing was stashed" in error for error in lost.values())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.overlap import step_intervals
 from minisched.core import Request, SamplingParams, ScheduleBatch
-from minisched.devices.cost import CostModel
+from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
@@ -48,6 +48,20 @@ def test_the_published_lists(relay: str) -> None:
         ("response", f"a: {a} {b} {c} {d} -1"),  # it ends, and its surplus row is on its way
         ("response", ""),
     ]
+
+
+@FILLS
+def test_a_placeholder_is_booked_when_the_call_is_on_its_way_and_nothing_is_known_of_it(
+    relay: str,
+) -> None:
+    """PrepareNextSchedule comes after the asynchronous execute, and before any answer."""
+    trace = settled_trace("mindie_dual", relay, SIM_COST)
+    put = {item.step: item.end for item in trace.slices if item.name == "fill"}
+    begun = {item.step: item.start for item in trace.on("forward") if item.name == "forward"}
+    marks = [mark for mark in trace.marks if mark.name == "ledger"]
+    booked = {mark.attrs["step"]: mark.time for mark in marks if mark.attrs["after"] == "schedule"}
+    assert booked.keys() == put.keys() and len(put) > 60
+    assert all(put[step] <= booked[step] <= begun[step] for step in put)
 
 
 def check_books(engine: Engine, books: Books) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.metrics import Percentiles
 from minisched.export.pd_or_mixed import find_runs, pause, rows
 from minisched.export.pd_or_mixed_page import both, other_runs, pd_or_mixed
+from minisched.export.pictures.stages import pd_or_mixed as pd_against_mixed
 from minisched.export.recipes import recipes
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
@@ -96,6 +98,11 @@ def test_the_pause_is_the_longest_gap_that_touches_a_prompts_step() -> None:
             if any(start < step.end and step.start < end for step in steps):
                 found = max(found, end - start)
     assert pause(run) == f"{found / MILLISECOND:g} ms"
+
+
+def test_the_picture_says_the_same_pauses_as_the_table() -> None:
+    said = re.findall(r"longest pause while a prompt is computed ([^\"]+)\"", pd_against_mixed())
+    assert tuple(said) == cells()["latency: longest pause while a prompt is computed"]
 
 
 def test_nobody_to_pause() -> None:

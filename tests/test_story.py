@@ -17,6 +17,7 @@ from minisched.export.golden_files import makers
 from minisched.export.layout import make_view
 from minisched.export.palette import SHARES
 from minisched.export.pictures.compare import side_by_side
+from minisched.export.pictures.mindie import scheduler_placeholders
 from minisched.export.pictures.runs import run_of
 from minisched.export.pictures.stages import prompt_run
 from minisched.export.puml_story import to_story
@@ -135,6 +136,14 @@ def test_every_slice_is_an_event_and_events_are_in_order(loop: str) -> None:
     assert relayed == sum(e.kind == "token" and lanes[e.dst] == "forward" for e in trace.edges)
 
 
+def test_a_placeholder_is_booked_after_the_call_and_replaced_after_the_answer() -> None:
+    said = re.findall(r"-+>+ \w+ : (execute|\d is on|a dummy|nothing is|tokens|Replace)",
+                      scheduler_placeholders())  # fmt: skip
+    said = [re.sub(r"\d", "N", words) for words in said]
+    send, answer = ["execute", "N is on"], ["tokens", "Replace"]
+    assert said == [*send, "a dummy", "nothing is", *send, *answer, *send, *answer, *send]
+
+
 # -- runs on one time axis ---------------------------------------------------------------------
 
 
@@ -153,7 +162,7 @@ def test_runs_side_by_side_show_what_each_shows_alone() -> None:
     for name, view in zip(loops.values(), views, strict=True):
         assert f"{name}: 3 steps in {view.duration / MILLISECOND:g} ms" in text
         busy = measure(view.trace).device_busy_percent
-        assert f"device busy {busy:.0f} %" in text
+        assert f"whole run: device busy {busy:.0f} %" in text
 
 
 def test_a_panels_bar_is_as_long_as_its_run() -> None:

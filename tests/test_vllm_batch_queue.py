@@ -26,7 +26,11 @@ from .vllm_runs import ALONE, cost_of, drive_watching, marks, run_alone, settled
 from .workloads import VOCAB, Workload, workloads
 
 DEPTHS = range(1, 6)
-ASYNC = [("prev_sampled", 1), ("prev_sampled", 2), *(("pool", depth) for depth in DEPTHS)]
+ASYNC = [
+    *((relay, depth) for relay in ("prev_sampled", "fill_device") for depth in (1, 2)),
+    *(("ring", depth) for depth in (2, 4)),
+    *(("pool", depth) for depth in DEPTHS),
+]
 EVERY_DEPTH = pytest.mark.parametrize("depth", DEPTHS)
 EVERY_ASYNC = pytest.mark.parametrize(("relay", "depth"), ASYNC)
 QUICK = settings(max_examples=60, deadline=None)
@@ -146,9 +150,13 @@ def test_depths_that_cannot_be_are_refused() -> None:
 
     with pytest.raises(ValueError, match="depth is 0, but it must be at least 1"):
         start(0)
-    with pytest.raises(ValueError, match="depth is 3, but relay 'prev_sampled' allows at most 2"):
-        start(3)
-    start(3, "pool")
+    for relay, most in {"prev_sampled": 2, "fill_device": 2, "ring": 4}.items():
+        start(most, relay)
+        wanted = f"depth is {most + 1}, but relay {relay!r} allows at most {most}: "
+        with pytest.raises(ValueError, match=wanted):
+            start(most + 1, relay)
+    start(9, "pool")
+    start(9, "token_pool")
 
 
 # -- what an end costs ---------------------------------------------------------------------------

@@ -114,7 +114,10 @@ def diagrams(
         bool, typer.Option(help="Render the SVGs too (with --check: where the driver is).")
     ] = True,
 ) -> None:
-    """Regenerate golden traces, their views and the diagrams of this repository, from runs."""
+    """Regenerate golden traces, their views and the diagrams of this repository, from runs.
+
+    What is measured on a machine (mlx_memory) is drawn only when it is named, and never checked.
+    """
     from .diagrams import run_diagrams
 
     exit_with(lambda: run_diagrams(names or [], check, svg))

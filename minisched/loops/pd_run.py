@@ -26,12 +26,22 @@ from .pd_prefill import PrefillEngine, pd_prefill
 from .spec import LoopSpec, Turns
 from .wiring import wire
 
-RELAYS = ("pool", "ring")
+RELAYS = ("pool", "ring", "prev_sampled", "fill_device")
+TAKES = (
+    "a relay that runs ahead on a buffer of sampled tokens alone: a request comes to the decode "
+    "side with its KV, and nothing copies its prompt there"
+)
 PREFILL = LoopSpec(
-    pd_prefill, depth=2, relays=RELAYS, scheduler=PrefillScheduler, engine=PrefillEngine
+    pd_prefill,
+    depth=2,
+    relays=RELAYS,
+    takes=TAKES,
+    scheduler=PrefillScheduler,
+    engine=PrefillEngine,
 )
 DECODE = LoopSpec(
-    pd_decode, depth=2, relays=RELAYS, overrun=1, scheduler=DecodeScheduler, engine=DecodeEngine,
+    pd_decode, depth=2, relays=RELAYS, takes=TAKES, overrun=1,
+    scheduler=DecodeScheduler, engine=DecodeEngine,
     settings={"disable_radix_cache": True},  # as in the original, unless it is told otherwise
 )  # fmt: skip
 

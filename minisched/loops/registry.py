@@ -26,8 +26,10 @@ from .vllm_batch_queue import vllm_batch_queue
 from .vllm_pp import vllm_pp
 from .vllm_step import vllm_step
 
-# Relays of other designs that fit every loop with two steps in flight, one behind the other.
+# Relays of other designs, which fit a loop with two steps in flight if it is the worker that binds
+# and launches its steps; where a thread or another engine does some of that, they may not.
 OTHERS = ("token_pool", "prev_sampled", "fill_device")
+FILLS = "a relay that fills placeholders: its plugin lays a step out and then asks for its masks"
 
 LOOPS: dict[str, LoopSpec] = {
     "serial": LoopSpec(
@@ -45,6 +47,8 @@ LOOPS: dict[str, LoopSpec] = {
     "overlap_thread": LoopSpec(
         overlap_thread, depth=2, overrun=1,
         relays=("ring", "pool", "prev_sampled", "fill_device"),
+        takes="a relay that runs ahead and needs no more than its bind: the client, which binds a "
+        "step, queues no copies of prompts, waits for no tokens and names no step before",
         source="SGLang managers/tp_worker_overlap_thread.py (removed by #11210)",
     ),
     "mini_normal": LoopSpec(
@@ -67,16 +71,18 @@ LOOPS: dict[str, LoopSpec] = {
     ),
     "vllm_batch_queue": LoopSpec(
         vllm_batch_queue, depth=2, relays=("host",), settings={"keep_stale_outputs": True},
+        takes="every token over the host; with a relay that runs ahead it is loop 'vllm_async'",
         source="vLLM v1/engine/core.py:EngineCore.step_with_batch_queue",
     ),
     "vllm_async": LoopSpec(
-        vllm_batch_queue, depth=2, relays=("prev_sampled", "pool", "token_pool"),
+        vllm_batch_queue, depth=2,
+        relays=("prev_sampled", "pool", "token_pool", "ring", "fill_device"),
         settings={"keep_stale_outputs": True},
         source="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
     ),
     **{f"vllm_pp{stages}": vllm_pp(stages) for stages in (2, 4)},
     "mindie_plugin": LoopSpec(
-        mindie_plugin, depth=2, overrun=1, relays=("fill_host", "fill_device"),
+        mindie_plugin, depth=2, overrun=1, relays=("fill_host", "fill_device"), takes=FILLS,
         source="MindIE-LLM mindie_llm/text_generator/plugins/plugin_manager.py",
     ),
     "mindie_placeholder": LoopSpec(
@@ -85,7 +91,7 @@ LOOPS: dict[str, LoopSpec] = {
         source="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
     ),
     "mindie_dual": LoopSpec(
-        mindie_dual, depth=2, overrun=1, relays=("fill_host", "fill_device"),
+        mindie_dual, depth=2, overrun=1, relays=("fill_host", "fill_device"), takes=FILLS,
         source="MindIE-LLM src/engine/llm_engine.cpp over plugins/plugin_manager.py",
     ),
     "mindie_single": LoopSpec(
@@ -95,12 +101,12 @@ LOOPS: dict[str, LoopSpec] = {
     ),
     "multi_step": LoopSpec(
         multi_step, depth=NUM_STEPS, overrun=NUM_STEPS - 1,
-        relays=("pool", "chain", "ring", "token_pool"),
+        relays=("pool", "chain", "ring", *OTHERS),
         source="vLLM V0 worker/multi_step_model_runner.py (#7000)",
     ),
     "pd": LoopSpec(
         pd_run.no_turns, depth=2, overrun=1, relays=pd_run.RELAYS, whole_run=pd_run.whole_run,
-        devices=("sim",), only="it needs two devices with clocks of their own",
+        takes=pd_run.TAKES, devices=("sim",), only="it needs two devices with clocks of their own",
         source="SGLang disaggregation/prefill.py and decode.py",
     ),
     "mixed": LoopSpec(
@@ -125,6 +131,6 @@ def find_loop(name: str) -> LoopSpec:
         read = read_options(loop, spec.whole_run or spec.run, options)
         spec = replace(spec, options={**spec.options, **read})
     if relay is not None:
-        check_relay(loop, spec.relays, relay)
+        check_relay(loop, spec.relays, relay, spec.takes)
         spec = replace(spec, relays=(relay,))
     return spec

@@ -21,11 +21,13 @@ class LoopSpec:
     """A loop and the design it belongs to.
 
     ``run`` is the generator. ``depth`` is how many steps can be in flight. ``relays`` are those
-    that fit, the default first. ``overrun`` is how many steps the original launches for a request
-    past its length (``policy/decode.py``). ``options`` are given to the loop, ``settings`` to the
-    scheduler, whatever the user's are. ``devices`` says where it runs, and ``only`` why nowhere
-    else. ``source`` is the published code that it follows. A design for which one engine is not
-    enough has a ``whole_run``, which ``loops/run.py:run_loop`` calls in the place of the turns.
+    that fit, the default first; ``takes`` is what the loop wants of one, where it refuses the
+    others for a reason of its own (else each says itself what it needs). ``overrun`` is how many
+    steps the original launches for a request past its length (``policy/decode.py``).
+    ``options`` are given to the loop, ``settings`` to the scheduler, whatever the user's are.
+    ``devices`` says where it runs, and ``only`` why nowhere else. ``source`` is the published code
+    that it follows. A design for which one engine is not enough has a ``whole_run``, which
+    ``loops/run.py:run_loop`` calls in the place of the turns.
     """
 
     run: Callable[..., Turns]
@@ -41,6 +43,7 @@ class LoopSpec:
     whole_run: Callable[..., Metrics] | None = None
     devices: tuple[str, ...] = DEVICES
     only: str = ""
+    takes: str = ""
 
     def start(self, engine: Engine, **options: Any) -> Turns:
         """The loop's turns on an engine; ``options`` go before the spec's own."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..relay import PrevSampled
 from ..worker import Pending
 from .vllm_step import execute_model, sample_tokens, update_from_output
 from .vllm_structured_output import StructuredOutput, pending_structured_output_tokens
@@ -65,10 +64,10 @@ def make_batch_queue(engine: Engine, depth: int) -> deque[Pending]:
     if depth < 1:
         raise ValueError(f"depth is {depth}, but it must be at least 1.")
     relay = engine.worker.relay
-    if isinstance(relay, PrevSampled) and depth > relay.most_in_flight:
+    if relay.most_in_flight is not None and depth > relay.most_in_flight:
         raise ValueError(
-            f"depth is {depth}, but relay 'prev_sampled' allows at most {relay.most_in_flight}: "
-            "it holds the tokens of the last step only; relay 'pool' allows any depth."
+            f"depth is {depth}, but relay {relay.name!r} allows at most {relay.most_in_flight}: a "
+            "token that waits for longer may be overwritten; relay 'pool' allows any depth."
         )
     engine.worker.hold_outputs(depth)
     return deque(maxlen=depth)

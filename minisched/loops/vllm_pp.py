@@ -9,6 +9,7 @@ from .spec import LoopSpec
 from .vllm_batch_queue import vllm_batch_queue
 
 ONLY = "its stages are streams of the simulated device, which alone has a model cut into layers"
+TAKES = "every token over the host: its first stage reads before the last one has sampled"
 
 
 def vllm_pp(stages: int) -> LoopSpec:
@@ -25,6 +26,6 @@ def vllm_pp(stages: int) -> LoopSpec:
     return LoopSpec(
         vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},
         settings={"keep_stale_outputs": True}, worker=partial(PipelineWorker, stages=stages),
-        devices=("sim",), only=ONLY,
+        takes=TAKES, devices=("sim",), only=ONLY,
         source="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
     )  # fmt: skip

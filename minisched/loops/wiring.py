@@ -54,7 +54,7 @@ def wire(
     spec.check_device(loop, device.name)
     row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
     shape = RelayShape(config.max_running_requests, row_len)
-    made = make_relay(loop, spec.relays, relay, device, shape)
+    made = make_relay(loop, spec.relays, relay, device, shape, spec.takes)
     config = fit_config(config, spec, made, model)
     worker = spec.worker(
         device,

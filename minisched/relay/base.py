@@ -15,7 +15,9 @@ class Relay(Protocol):
     device, in the ops that consume and produce the tokens.
     """
 
+    name: str  # as in ``registry.py:RELAYS``
     run_ahead: bool  # whether a step may be launched on tokens the host does not know
+    most_in_flight: int | None  # steps, where one may leave out a request; None: any number
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None

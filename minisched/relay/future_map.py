@@ -1,44 +1,31 @@
 """FutureMap: a buffer on the device in which step N leaves tokens that step N+1 picks up.
 
-A token that the host does not know travels as a negative id: minus its future slot. The two
-published forms differ only in who gets which slot.
+A token that the host does not know travels as a negative id: minus its cell in the buffer. There
+are two published forms: a ring of future slots, and one cell for each row of the request table.
 """
 
 from __future__ import annotations
 
 from ..core import ScheduleBatch
-from ..devices.base import Array, Device
+from ..devices.base import Array, Buffer, Device
 
 
 class FutureMap:
-    """What both forms share: the buffer, and the two published lines that use it.
+    """What both forms share: how an id is looked up, and what the trace is told.
 
     Cell 0 stands for "known already": it is read, and thrown away, for every id that is a token.
     """
 
     run_ahead = True
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: Device) -> None:
         self.xp = device.xp
         self.recorder = device.recorder
-        self.token_ids_map = device.memory("future map", size)
 
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
-        """Real tokens in place of the placeholders."""
-        return self.resolve_future(ids)
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Keep this step's tokens."""
-        self.store_to_map(dests, tokens)
-
-    def resolve_future(self, ids: Array) -> Array:
-        """Look up the negative ids and leave the others: the published line, on every device."""
+    def look_up(self, buffer: Buffer, ids: Array) -> Array:
+        """Tokens for the negative ids, the others as they are: the ring's line, on every device."""
         xp = self.xp
-        return xp.where(ids < 0, self.token_ids_map[xp.clamp(-ids, min=0)], ids)
-
-    def store_to_map(self, indices: Array, tokens: Array) -> None:
-        """Write the sampled tokens, [num_reqs], to their future slots."""
-        self.token_ids_map[indices] = tokens
+        return xp.where(ids < 0, buffer[xp.clamp(-ids, min=0)], ids)
 
     def record(self, batch: ScheduleBatch, ids: list[int], dests: list[int]) -> None:
         """Mark which future slots a step gets for its tokens, and which it will read."""
@@ -52,13 +39,19 @@ class FutureMapRing(FutureMap):
 
     Each batch takes the next ``num_reqs`` future slots. The counter wraps at ``limit`` =
     3 x ``max_running_requests``; the buffer has 5 x, so that the slots of one batch never wrap.
-    Nothing bounds how long a placeholder waits to be read, so enough launches can lap it
-    (#13713, sglang-jax #1487). Using the host's value as soon as there is one is what keeps this
-    ring safe.
+    A token outlives two full batches more, so it may be read three steps after its own, with four
+    in flight. In the original a placeholder could wait for longer, while the chunks of a prompt
+    took slots (sglang-jax #1487), and #13713 raised the limit to ``max_running_requests`` x
+    (3 + ceil(context / chunk)). Here the host's value is used as soon as there is one: nobody
+    reads the slot of a step that has come back, however many chunks follow.
     """
 
+    name = "ring"
+    most_in_flight: int | None = 4
+
     def __init__(self, device: Device, max_running_requests: int) -> None:
-        super().__init__(device, 5 * max_running_requests + 1)
+        super().__init__(device)
+        self.token_ids_map = device.memory("future map", 5 * max_running_requests + 1)
         self.future_ct = 0
         self.future_limit = 3 * max_running_requests
 
@@ -84,15 +77,49 @@ class FutureMapRing(FutureMap):
         self.record(batch, ids, indices)
         return ids, indices
 
+    def resolve(self, ids: Array, previous: Array | None) -> Array:
+        """Real tokens in place of the placeholders."""
+        return self.resolve_future(ids)
+
+    def store(self, dests: Array, tokens: Array) -> None:
+        """Keep this step's tokens."""
+        self.store_to_map(dests, tokens)
+
+    def resolve_future(self, ids: Array) -> Array:
+        """What the future slots hold, in place of the negative ids."""
+        return self.look_up(self.token_ids_map, ids)
+
+    def store_to_map(self, indices: Array, tokens: Array) -> None:
+        """Write the sampled tokens, [num_reqs], to their future slots."""
+        self.token_ids_map[indices] = tokens
+
 
 class FutureMapPool(FutureMap):
-    """The pool-indexed form that replaced the ring (SGLang #25862).
+    """The pool-indexed form that replaced the ring (SGLang ``overlap_utils.py`` since #25862).
 
-    A request's future slot is its row in the request table: nothing to allocate, nothing to lap.
+    A request's cell is its row in the request table (``req_pool_idx``), row 0 being padding:
+    nothing to allocate, nothing to lap. ``stash`` runs on the forward stream, behind the sampling.
+    The original gathers every row of a decode; here a token that the host knows is sent as itself.
+
+    Left out is ``new_seq_lens_buf``, the lengths by row. The original needs them for speculative
+    decoding, where the host cannot know how many tokens a step accepts; here a step gives a row
+    one token, and the host counts it when it commits the step.
+
+    With ``debug`` (the original's ``_DEBUG_ASSERT``, on in its CI) a gather without a stash since
+    the last one is an error: the buffer starts with -1, and a gather takes what it reads away. The
+    original asserts on the device; here the host looks, and so waits for a real device.
     """
 
-    def __init__(self, device: Device, max_running_requests: int) -> None:
-        super().__init__(device, max_running_requests + 1)
+    name = "pool"
+    most_in_flight: int | None = None
+
+    def __init__(self, device: Device, max_running_requests: int, debug: bool = False) -> None:
+        super().__init__(device)
+        self.debug = debug
+        size = max_running_requests + 1
+        self.output_tokens_buf = device.memory("future map", size)
+        if debug:
+            self.output_tokens_buf[:size] = self.xp.asarray([-1] * size)
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
@@ -104,3 +131,34 @@ class FutureMapPool(FutureMap):
         rows = [row.lease.row for row in batch.rows]
         self.record(batch, ids, rows)
         return ids, rows
+
+    def resolve(self, ids: Array, previous: Array | None) -> Array:
+        """Real tokens in place of the placeholders."""
+        return self.resolve_forward_inputs(ids)
+
+    def store(self, dests: Array, tokens: Array) -> None:
+        """Keep this step's tokens."""
+        self.stash(dests, tokens)
+
+    def resolve_forward_inputs(self, ids: Array) -> Array:
+        """Gather: what the rows hold, in place of the negative ids."""
+        tokens = self.look_up(self.output_tokens_buf, ids)
+        if self.debug:
+            self.assert_nonneg_and_invalidate(tokens, ids)
+        return tokens
+
+    def stash(self, future_indices: Array, tokens: Array) -> None:
+        """Write the sampled tokens, [num_reqs], to their rows."""
+        self.output_tokens_buf[future_indices] = tokens
+
+    def assert_nonneg_and_invalidate(self, tokens: Array, ids: Array) -> None:
+        """No gathered token is -1; those gathered are -1 from now on.
+
+        Raises:
+            RuntimeError: a row was gathered twice, or before anything was stashed in it.
+        """
+        pairs = zip(ids.tolist(), tokens.tolist(), strict=True)
+        lost = [-cell for cell, token in pairs if token < 0]
+        if lost:
+            raise RuntimeError(f"rows {lost} were gathered, but nothing was stashed there before")
+        self.output_tokens_buf[self.xp.clamp(-ids, min=0)] = self.xp.asarray([-1] * len(ids))

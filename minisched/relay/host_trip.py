@@ -11,7 +11,9 @@ from ..devices.base import Array
 class HostTrip:
     """No relay, and no device memory: a step waits for the host (SGLang's normal loop)."""
 
+    name = "host"
     run_ahead = False
+    most_in_flight: int | None = None
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None

@@ -15,7 +15,9 @@ class LazyChain:
     most hold one array: the one that makes it, and the next; then it can go.
     """
 
+    name = "chain"
     run_ahead = True
+    most_in_flight: int | None = None
 
     def __init__(self, device: Device, max_running_requests: int = 0) -> None:
         self.xp = device.xp

@@ -50,6 +50,7 @@ class PlaceholderFill:
     """What both forms share: the masks, made when a step is bound, and whose tokens come next."""
 
     run_ahead = True
+    most_in_flight: int | None = 2
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -92,6 +93,8 @@ class FillHost(PlaceholderFill):
     from the end of N-1 until N's inputs are filled and launched.
     """
 
+    name = "fill_host"
+
     def __init__(self, device: Device, max_running_requests: int = 0) -> None:
         super().__init__(device.recorder)
 
@@ -117,8 +120,11 @@ class FillDevice(PlaceholderFill):
 
     MindIE ``plugin_manager.py:_fill_in_model_result_exp``, the experimental path. The tokens stay
     in one buffer, in the rows of the step that sampled them: on one stream N reads them before it
-    stores its own. So only the last step's can be unknown: at most two steps are in flight.
+    stores its own. So only the last step's can be unknown: at most two steps are in flight, or all
+    have the same rows. The rows to read travel in the ids, so there are no indices to keep alive.
     """
+
+    name = "fill_device"
 
     def __init__(self, device: Device, max_running_requests: int) -> None:
         super().__init__(device.recorder)

@@ -9,6 +9,7 @@ from ..core import ScheduleBatch
 from ..devices.base import Array, Device
 
 UNKNOWN = -1  # what the CPU copy holds where only the device knows the token
+MOST_IN_FLIGHT = 2
 
 
 class InputPlan(NamedTuple):
@@ -32,14 +33,19 @@ class PrevSampled:
     request up in ``prev_req_id_to_index``, and chooses the cheapest of three paths. What a chunk
     samples means nothing, so its row is not in the map. There is one ``prev_sampled_token_ids``:
     a token that waits for longer than a step is lost, which is why at most two steps may be in
-    flight. The ids are shipped in every case, since they travel with the batch here; in vLLM a
-    slice that covers the whole batch ships none.
+    flight, unless all have the same rows. The ids are shipped in every case, since they travel
+    with the batch here; in vLLM a slice that covers the whole batch ships none.
 
-    Binding and resolving take turns, so the plans between them need no more than a queue.
+    Binding and resolving take turns, so the plans between them need no more than a queue. A
+    scatter's plan is kept while further ones are used, as many as can be in flight: the GPU reads
+    its indices after ``resolve`` has returned, on a stream that does not own their memory, so once
+    dropped they could be overwritten by what the host ships next. (More steps are in flight only
+    where all have the same rows, and then all but the first are slices.)
     """
 
+    name = "prev_sampled"
     run_ahead = True
-    most_in_flight = 2
+    most_in_flight: int | None = MOST_IN_FLIGHT
 
     def __init__(self, device: Device, max_running_requests: int, max_len: int) -> None:
         self.xp = device.xp
@@ -48,6 +54,7 @@ class PrevSampled:
         self.prev_sampled_token_ids = device.memory("prev sampled", max_running_requests)
         self.prev_req_id_to_index: dict[str, int] = {}
         self.plans: deque[InputPlan] = deque()
+        self.used: deque[InputPlan] = deque(maxlen=MOST_IN_FLIGHT)
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
@@ -80,6 +87,7 @@ class PrevSampled:
         if plan.path == "slice":
             self.input_ids[: plan.num_tokens] = self.prev_sampled_token_ids[: plan.num_tokens]
         elif plan.path == "scatter":
+            self.used.append(plan)
             self.input_ids[plan.targets] = self.prev_sampled_token_ids[plan.sources]
         return self.input_ids[:size]
 

@@ -36,7 +36,7 @@ RELAYS: dict[str, RelaySpec] = {
     ),
     "ring": RelaySpec(
         lambda device, shape: FutureMapRing(device, shape.max_running_requests),
-        "a loop that runs ahead and reads a token within two steps (a third would lap the ring)",
+        "a loop that runs ahead and reads a token within three steps (a fourth may lap the ring)",
     ),
     "pool": RelaySpec(
         lambda device, shape: FutureMapPool(device, shape.max_running_requests),
@@ -49,12 +49,12 @@ RELAYS: dict[str, RelaySpec] = {
     ),
     "prev_sampled": RelaySpec(
         lambda device, shape: PrevSampled(device, *shape),
-        "a loop with at most two steps in flight, none of which skips a request whose token it "
-        "needs (it holds the last step's tokens only)",
+        "a loop that runs ahead, in which the very next step reads a token that nobody knows "
+        "(it holds the last step's tokens only)",
     ),
     "chain": RelaySpec(
         lambda device, shape: LazyChain(device),
-        "a loop that builds each step on the one before, with the same rows",
+        "a loop that runs ahead and tells the relay which step each one is built on",
     ),
     "fill_host": RelaySpec(
         lambda device, shape: FillHost(device, shape.max_running_requests),
@@ -62,13 +62,19 @@ RELAYS: dict[str, RelaySpec] = {
     ),
     "fill_device": RelaySpec(
         lambda device, shape: FillDevice(device, shape.max_running_requests),
-        "a loop that runs ahead, with at most two steps in flight (only the last one's rows fill)",
+        "a loop that runs ahead, in which the very next step reads a token that nobody knows "
+        "(only the last step's rows fill)",
     ),
 }
 
 
 def make_relay(
-    loop: str, fitting: tuple[str, ...], name: str, device: Device, shape: RelayShape
+    loop: str,
+    fitting: tuple[str, ...],
+    name: str,
+    device: Device,
+    shape: RelayShape,
+    takes: str = "",
 ) -> Relay:
     """The relay of that name (by default the first of those that fit the loop).
 
@@ -76,12 +82,15 @@ def make_relay(
         ValueError: it does not fit, or there is none of that name; the sentence says why.
     """
     name = name or fitting[0]
-    check_relay(loop, fitting, name)
+    check_relay(loop, fitting, name, takes)
     return RELAYS[name].make(device, shape)
 
 
-def check_relay(loop: str, fitting: tuple[str, ...], name: str) -> None:
+def check_relay(loop: str, fitting: tuple[str, ...], name: str, takes: str = "") -> None:
     """Whether a relay fits a loop.
+
+    ``takes`` is what the loop wants of a relay, where the reason is the loop's own; otherwise the
+    reason is what the relay needs.
 
     Raises:
         ValueError: it does not, or there is none of that name; the sentence says why.
@@ -89,7 +98,8 @@ def check_relay(loop: str, fitting: tuple[str, ...], name: str) -> None:
     if name not in RELAYS:
         raise ValueError(f"unknown relay {name!r}; the relays are {', '.join(RELAYS)}.")
     if name not in fitting:
+        reason = f"the loop wants {takes}" if takes else f"it needs {RELAYS[name].needs}"
         raise ValueError(
-            f"relay {name!r} does not fit loop {loop!r}: it needs {RELAYS[name].needs}; "
+            f"relay {name!r} does not fit loop {loop!r}: {reason}; "
             f"this loop takes {', '.join(fitting)}."
         )

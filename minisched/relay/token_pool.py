@@ -26,7 +26,9 @@ class TokenPool:
     order: who frees it, and when, is ``memory/free_rule.py``.
     """
 
+    name = "token_pool"
     run_ahead = True
+    most_in_flight: int | None = None
 
     def __init__(self, device: Device, max_running_requests: int, max_len: int) -> None:
         self.xp = device.xp
@@ -43,7 +45,11 @@ class TokenPool:
         return ids, [self.cell(row, row.end) if row.deliver else DUMP for row in batch.rows]
 
     def upload(self, stream: Stream, batch: ScheduleBatch, cost: int, label: Label) -> Op | None:
-        """Copy prompts, or the chunks, of this step; a new row gets its cached prefix too."""
+        """Copy prompts, or the chunks, of this step; a new row gets its cached prefix too.
+
+        Tokens and cells are arguments of the op, which the step's ``Pending`` holds and waits for:
+        their memory is not handed out again while the copy may still read it.
+        """
         cells: list[int] = []
         tokens: list[int] = []
         begins = [-1] * len(batch.reqs)
