@@ -48,14 +48,16 @@ def story_of(trace: Trace) -> Story:
         if mark.name == "queue order":
             rids = word(mark, "rids").split()
             orders.append(Order(word(mark, "policy"), mark.time, rids, []))
-        elif (rid := word(mark, "rid")) in visits:  # one more chunk, or after a retraction
+            continue
+        rid = word(mark, "rid")
+        if orders and rid in orders[-1].rids:  # who only gets one more chunk is in no queue
+            orders[-1].admitted.append(rid)
+        if rid in visits:  # one more chunk, or after a retraction
             grown = visits[rid].extend_len + number(mark, "extend_len")
             visits[rid] = replace(visits[rid], extend_len=grown)
         else:
             admits += 1
             visits[rid] = _visit(mark, came.get(rid, 0), admits)
-            if orders and rid in orders[-1].rids:
-                orders[-1].admitted.append(rid)
     seen = dict.fromkeys([*came, *visits, *(rid for order in orders for rid in order.rids)])
     arrived = sorted(seen, key=lambda rid: came.get(rid, 0))
     in_order = [visits[rid] for rid in arrived if rid in visits]
