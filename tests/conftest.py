@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,11 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return (code if isinstance(code, int) else 0), out, err
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def settings_are_put_back() -> Iterator[None]:
+    """A device changes how often Python switches threads; once closed, it is as it was."""
+    before = sys.getswitchinterval()
+    yield
+    assert sys.getswitchinterval() == before, "a device was left open, or closed in a wrong order"

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.devices.profiles import PROFILES, find_profile
-from minisched.loops.registry import LOOPS
 from minisched.replay.claims import CLAIMS, verdicts
 from minisched.replay.long_document import (
     DOCUMENT,
@@ -24,6 +23,8 @@ from minisched.replay.long_document import (
     requests,
     run_one,
 )
+
+from .test_replay import REPLAYED
 
 MACHINE = find_profile("llama8b-h100")
 
@@ -38,7 +39,7 @@ def test_the_case_is_the_guide_s() -> None:
     assert len({req.prompt[0] for req in found}) == 21, "nobody shares a prefix"
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", REPLAYED)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_everybody_finishes_whatever_the_setting(loop: str, name: str) -> None:
     run = run_one(loop, MACHINE, name)
@@ -47,7 +48,7 @@ def test_everybody_finishes_whatever_the_setting(loop: str, name: str) -> None:
     assert run.num_retractions == 0
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", REPLAYED)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_chunks_bound_a_step_and_are_no_faster(loop: str, profile: str) -> None:
     plain, chunked, mixed = long_document(loop, find_profile(profile))
@@ -55,7 +56,7 @@ def test_chunks_bound_a_step_and_are_no_faster(loop: str, profile: str) -> None:
     assert plain.document_ttft < chunked.document_ttft
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", REPLAYED)
 @pytest.mark.parametrize("profile", ["llama8b-h100", "llama8b-a100"])
 def test_only_mixing_lets_anybody_decode_between_chunks(loop: str, profile: str) -> None:
     """On the small model nobody would notice: all who come before the document have ended."""

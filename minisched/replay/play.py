@@ -17,10 +17,13 @@ from ..engine.interrupt import abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..loops.registry import find_loop
 from ..loops.run import drive
+from ..loops.spec import LoopSpec
 from ..loops.wiring import fit_config
 from ..models.length import LengthModel
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
+from ..worker import Worker
+from ..worker.batch_record import OverlapWorker
 from .tally import Tally
 from .worker import LengthWorker
 
@@ -79,15 +82,33 @@ def play(
     )
 
 
+def check_replayable(loop: str, spec: LoopSpec) -> None:
+    """Whether steps of which only lengths are known take the time that this loop's would.
+
+    Raises:
+        ValueError: they do not; the sentence says why.
+    """
+    why = ""
+    if spec.whole_run is not None:
+        why = "it is two engines"
+    elif spec.relays[0] == "token_pool":
+        why = "its relay copies prompts, and there are none"
+    elif spec.worker not in (Worker, OverlapWorker):
+        why = "it cuts the model into stages, and there is none"
+    if why:
+        raise ValueError(f"loop {loop!r} can't be replayed: {why}; take another, such as overlap.")
+
+
 def make_length_engine(
     loop: str, model: LengthModel, config: SchedulerConfig, frontend: Frontend, cost: CostModel
 ) -> tuple[Engine, LengthWorker, Tally]:
     """What ``loops/run.py:make_engine`` makes, but with the worker that ships no tokens.
 
     Raises:
-        ValueError: the loop is unknown.
+        ValueError: the loop is unknown, or is none that can be replayed.
     """
     spec, tally = find_loop(loop), Tally()
+    check_replayable(loop, spec)
     device = cast(Device, SimDevice(tally))
     relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
