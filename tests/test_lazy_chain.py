@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 
 import pytest
 from hypothesis import assume, given, settings
@@ -46,22 +47,21 @@ def test_each_row_gets_its_own_token_of_the_previous_array(
     backend: str, tokens: list[int], order: object, known: set[int]
 ) -> None:
     """Whatever the order of the rows, and whichever of them the host knows."""
-    device = open_device(backend)
-    chain, rids = LazyChain(device), [f"r{i}" for i in range(len(tokens))]
+    rids = [f"r{i}" for i in range(len(tokens))]
     previous = batch(1, [(rid, (0,)) for rid in rids])
     places = list(range(len(tokens)))
     order.shuffle(places)  # type: ignore[attr-defined]
     rows: list[tuple[str, tuple[int | None, ...]]] = [
         (rids[at], (100 + at if at in known else None,)) for at in places
     ]
-    ids, dests = chain.bind(batch(2, rows), previous)
-    xp = device.xp
-    resolved = chain.resolve(xp.asarray(ids), xp.asarray(tokens))
-    assert [int(token) for token in resolved] == [
-        100 + at if at in known else tokens[at] for at in places
-    ]
+    with closing(open_device(backend)) as device:
+        chain, xp = LazyChain(device), device.xp
+        ids, dests = chain.bind(batch(2, rows), previous)
+        resolved = chain.resolve(xp.asarray(ids), xp.asarray(tokens))
+        assert [int(token) for token in resolved] == [
+            100 + at if at in known else tokens[at] for at in places
+        ]
     assert dests == []
-    device.close()
 
 
 def test_a_token_that_nobody_has_is_refused_by_name() -> None:
