@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.overlap import forwards
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export import native
@@ -27,7 +28,7 @@ from minisched.export.recipes.loops import TITLES as LOOPS
 from minisched.export.svg import to_svg
 from minisched.export.text import GLYPHS, OTHER, margin_of, to_text
 from minisched.export.units import exact, ms, tick_step
-from minisched.export.window import forwards, steady_views, view_of_steps, whole_run
+from minisched.export.window import steady_views, view_of_steps, whole_run
 from minisched.models.hash import HashModel
 from minisched.trace import Counter as CounterEvent
 from minisched.trace import Edge, Mark, Slice, Trace

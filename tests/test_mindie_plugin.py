@@ -137,41 +137,40 @@ HOST = ("schedule", "prepare", "postprocess", "process", "output")
 costs = st.integers(0, 60).map(lambda n: 10 * n)
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    st.lists(costs, min_size=5, max_size=5),
-    st.integers(11, 90),
-    costs,
-    st.integers(1, 20),
-    costs,
+any_costs = given(
+    host=st.lists(costs, min_size=5, max_size=5),
+    device=st.integers(11, 90).map(lambda n: 100 * n),
+    copy=costs,
+    launch=st.integers(1, 20).map(lambda n: 10 * n),
+    fill=costs,
 )
+
+
+def settled_intervals(
+    relay: str, host: list[int], device: int, copy: int, launch: int, fill: int
+) -> list[int]:
+    phases = dict(zip(HOST, host, strict=True)) | {"launch": launch, "fill": fill}
+    cost = CostModel(phases, forward_base=device - 100, sample=100, copy=copy)
+    return step_intervals(settled_trace("mindie_plugin", relay, cost))[10:50]
+
+
+@settings(max_examples=80, deadline=None)
+@any_costs
 def test_with_the_host_filling_nothing_runs_between_two_steps(
     host: list[int], device: int, copy: int, launch: int, fill: int
 ) -> None:
     """A step takes l + f + max(d + c, h), exactly."""
-    device, launch = 100 * device, 10 * launch
-    phases = dict(zip(HOST, host, strict=True)) | {"launch": launch, "fill": fill}
-    cost = CostModel(phases, forward_base=device - 100, sample=100, copy=copy)
-    trace = settled_trace("mindie_plugin", "fill_host", cost)
-    assert set(step_intervals(trace)[10:50]) == {launch + fill + max(device + copy, sum(host))}
+    intervals = settled_intervals("fill_host", host, device, copy, launch, fill)
+    assert set(intervals) == {launch + fill + max(device + copy, sum(host))}
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    st.lists(costs, min_size=5, max_size=5),
-    st.integers(11, 90),
-    costs,
-    st.integers(1, 20),
-    costs,
-)
+@any_costs
 def test_with_the_device_filling_it_is_a_loop_of_depth_two(
     host: list[int], device: int, copy: int, launch: int, fill: int
 ) -> None:
     """Two steps take max(2 d, 2 (h + l), 2 c, d + c + h + l); what a host fill costs is saved."""
-    device, launch = 100 * device, 10 * launch
-    phases = dict(zip(HOST, host, strict=True)) | {"launch": launch, "fill": fill}
-    cost = CostModel(phases, forward_base=device - 100, sample=100, copy=copy)
-    intervals = step_intervals(settled_trace("mindie_plugin", "fill_device", cost))[10:50]
+    intervals = settled_intervals("fill_device", host, device, copy, launch, fill)
     work = sum(host) + launch
     law = max(2 * device, 2 * work, 2 * copy, device + copy + work)
     assert {sum(intervals[at : at + 2]) for at in range(30)} == {law}

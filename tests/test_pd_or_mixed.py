@@ -186,7 +186,7 @@ def test_pd_is_refused_on_other_devices_and_in_replays(cli: Any) -> None:
     code, _, err = cli(f"{LINE} --loops pd --device thread")
     assert code == 2 and "does not run on device 'thread'" in err
     code, _, err = cli("scenario long-document --loop pd")
-    assert code == 2 and "'pd' is two engines" in err
+    assert code == 2 and "loop 'pd' can't be replayed: it is two engines" in err
 
 
 def test_runs_are_found_by_loop_whatever_their_relay() -> None:

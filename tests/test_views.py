@@ -17,6 +17,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.overlap import forwards
 from minisched.cli.app import main
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
@@ -30,7 +31,6 @@ from minisched.export.views.radix_panel import MOST_LEAVES, MOST_LEVELS
 from minisched.export.views.radix_tree import ROOT, Tree, tree_at
 from minisched.export.views.schedule_policy import MOST_ROUNDS
 from minisched.export.views.wording import ordinal
-from minisched.export.window import forwards
 from minisched.memory import RadixCache
 from minisched.memory.radix_node import TreeNode
 from minisched.models.hash import HashModel

@@ -52,29 +52,29 @@ class OverlapReport:
 def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
     """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
     lanes = {lane: union(trace.on(lane)) for lane in {item.lane for item in trace.slices}}
-    forwards = [busy for lane, busy in lanes.items() if is_forward(lane)]
+    devices = [busy for lane, busy in lanes.items() if is_forward(lane)]
     device, hosts = device_busy(trace), hosts_busy(trace)
     return OverlapReport(
         loop=trace.loop,
         steps=len(steps_in(trace)),
         tokens=tokens,
         makespan_ns=trace.end,
-        device_busy_ns=sum(map(length, forwards)),
+        device_busy_ns=sum(map(length, devices)),
         copy_busy_ns=sum(length(busy) for lane, busy in lanes.items() if is_copy(lane)),
         host_busy_ns=sum(map(length, hosts)),
         host_hidden_ns=sum(length(intersection(host, device)) for host in hosts),
-        bubble_ns=sum(length(gaps(busy)) for busy in forwards),
+        bubble_ns=sum(length(gaps(busy)) for busy in devices),
         wasted_rows=sum(mark.name == "wasted row" for mark in trace.marks),
         bubbles=gaps(device),
-        devices=max(1, len(forwards)),
+        devices=max(1, len(devices)),
     )
 
 
 def steps_in(trace: Trace) -> set[tuple[str, int]]:
     """Every step that ran: where it began, and its number."""
-    first = [item for item in trace.slices if is_forward(item.lane) and item.name == "forward"]
-    stages = {item.lane for item in first if item.lane.startswith("stage ")}
-    return {(item.lane, item.step) for item in first if item.lane == min(stages, default=item.lane)}
+    every = [item for item in trace.slices if is_forward(item.lane) and item.name == "forward"]
+    later = {item.lane for item in every if item.lane.startswith("stage ")} - {forward_lane(trace)}
+    return {(item.lane, item.step) for item in every if item.lane not in later}
 
 
 def ideal_speedup(serial: OverlapReport) -> float:
@@ -88,9 +88,17 @@ def ideal_speedup(serial: OverlapReport) -> float:
 
 def step_intervals(trace: Trace) -> list[int]:
     """Nanoseconds from the start of each step's forward to the start of the next one's."""
-    lane = min((item.lane for item in trace.slices if is_forward(item.lane)), default="forward")
-    starts = [item.start for item in trace.on(lane) if item.name == "forward"]
-    return [after - before for before, after in pairwise(starts)]
+    return [after.start - before.start for before, after in pairwise(forwards(trace))]
+
+
+def forwards(trace: Trace) -> tuple[Slice, ...]:
+    """The forward slice of each step, in order of time; on a pipeline, its first stage's."""
+    return tuple(item for item in trace.on(forward_lane(trace)) if item.name == "forward")
+
+
+def forward_lane(trace: Trace) -> str:
+    """Where a step begins on the device; of several devices, the first by name."""
+    return min((item.lane for item in trace.slices if is_forward(item.lane)), default="forward")
 
 
 def device_busy(trace: Trace) -> tuple[Interval, ...]:

@@ -80,7 +80,6 @@ class MlxDevice(WallClock):
         self._streams: dict[str, MlxStream] = {}
         self._runner = StepRunner(self)
         self.streams = self._runner.streams
-        self._is_open = True
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(min(self._interval, SWITCH_INTERVAL))
 
@@ -131,8 +130,7 @@ class MlxDevice(WallClock):
 
     def close(self) -> None:
         """Finish what was handed over, drop the rest, and end both threads; once is enough."""
-        if self._is_open:
-            self._is_open = False
+        if not self.is_closed:
             self.close_threads()
             self._runner.close()
             self.launched = []

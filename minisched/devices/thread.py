@@ -68,9 +68,7 @@ class ThreadDevice(TorchDevice):
         try:
             self.close_threads()
             for stream in self._streams.values():
-                stream.queue.put(None)
-            for stream in self._streams.values():
-                stream.thread.join()
+                stream.close()
         finally:
             sys.setswitchinterval(self._before[0])
             torch.set_num_threads(self._before[1])

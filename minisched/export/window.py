@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from ..checks.overlap import forwards
 from ..trace import Slice, Trace
-from ..trace.lanes import is_forward
 from .layout import View, make_view
-
-
-def forwards(trace: Trace) -> tuple[Slice, ...]:
-    """The forward slice of each step, in order of time; on a pipeline, its first stage's."""
-    lane = min((item.lane for item in trace.slices if is_forward(item.lane)), default="forward")
-    return tuple(item for item in trace.on(lane) if item.name == "forward")
 
 
 def settled(trace: Trace, rids: tuple[str, ...] | None = None) -> list[Slice]:

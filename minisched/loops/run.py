@@ -98,16 +98,9 @@ def run_loop(
         with abort_on_interrupt(frontend):
             if spec.whole_run is not None:
                 metrics = spec.whole_run(
-                    spec,
-                    device,
-                    model,
-                    requests,
-                    config,
-                    frontend,
-                    cost,
-                    relay,
+                    spec, device, model, requests, config, frontend, cost, relay,
                     **{**spec.options, **options},
-                )
+                )  # fmt: skip
             else:
                 engine = make_engine(loop, device, model, config, frontend, cost, relay)
                 drive(spec.start(engine, **options), engine)

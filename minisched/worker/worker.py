@@ -145,7 +145,7 @@ class Worker:
         )  # fmt: skip
         self.copy_stream.wait(tokens)
         pending.copy_done = copy = self.copy_stream.launch(
-            self.device.copy_to_host, target, source, len(batch.rows),
+            self.device.copy_to_host, target, source, len(batch.reqs),
             name="copy", cost=cost.copy, label=label,
         )  # fmt: skip
         self.device.recorder.edge("copy", tokens.slice_id, copy.slice_id)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ...checks.overlap import forwards
 from ...trace import Mark, Trace
-from ..window import forwards
 from .marks import lacking, named, number, word
 
 

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ...checks.overlap import forwards
 from ...trace import Mark, Slice, Trace
-from ..window import forwards
 from .marks import NothingToShow, named, number, word
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ...checks.overlap import forwards
 from ...trace import Mark, Trace
 from ...trace.lanes import is_forward
-from ..window import forwards
 from .marks import lacking, named, number, word
 
 COLUMNS = ("rows", "uploads", "starts", "ends", "writes")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...checks.overlap import forwards
 from ...trace import Trace
 from ..svg_style import char_width
-from ..window import forwards
 from .axes import TimeAxis
 from .page import EDGE, LEFT, Page, about_run
 from .queue_places import Stay, stays_of
