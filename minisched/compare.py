@@ -8,6 +8,7 @@ from functools import partial
 
 from .checks.identity import Difference, first_difference
 from .checks.overlap import OverlapReport, ideal_speedup, measure
+from .checks.waits import lost_ns, num_waits
 from .core import Output, Request, SamplingParams
 from .devices.base import Array
 from .devices.cost import NO_COST, CostModel
@@ -42,6 +43,16 @@ class Comparison:
         """Each loop's speed-up over the serial run."""
         serial = self.reports[0].makespan_ns
         return {report.loop: serial / max(1, report.makespan_ns) for report in self.reports}
+
+    @property
+    def lost_ns(self) -> dict[str, dict[str, int]]:
+        """Each loop's lost time by reason: nanoseconds in which its devices idled."""
+        return {run.loop: lost_ns(run.trace) for run in self.runs}
+
+    @property
+    def num_waits(self) -> dict[str, dict[str, int]]:
+        """How often each loop let an op wait, by reason."""
+        return {run.loop: dict(num_waits(run.trace)) for run in self.runs}
 
     @property
     def errors(self) -> dict[str, str]:

@@ -16,13 +16,13 @@ from xml.etree import ElementTree
 
 from minisched.export.layout import make_view
 from minisched.export.palette import OTHER, PAINTS
-from minisched.export.puml_style import BUBBLE
+from minisched.export.puml_style import BUBBLE, WAIT
 from minisched.export.svg import RIGHT, WIDTH, left_of
 from minisched.trace import Slice, Trace
 
 SVG = "{http://www.w3.org/2000/svg}"
 FILLS = {paint.fill: name for name, paint in [*PAINTS.items(), ("other", OTHER)]}
-assert len({*FILLS, BUBBLE.fill}) == len(PAINTS) + 2, "a colour must tell the phase"
+assert len({*FILLS, BUBBLE.fill, WAIT.fill}) == len(PAINTS) + 3, "a colour must tell the phase"
 
 
 @dataclass
@@ -196,7 +196,7 @@ def read_timing(text: str) -> Shown:
             lane, fill = found[1], found[2]
             if lane in open_boxes:
                 boxes[(lane, *open_boxes.pop(lane), now)] += 1
-            if fill and fill != BUBBLE.fill:  # an idle device is no slice
+            if fill and fill not in (BUBBLE.fill, WAIT.fill):  # an idle device is no slice
                 open_boxes[lane] = (FILLS[fill], now)
         elif found := re.fullmatch(r"(\w+)@([\d.]+) -\[#\w+\]> (\w+)@([\d.]+)", line):
             arrows[found[1], time(found[2]), found[3], time(found[4])] += 1

@@ -21,7 +21,7 @@ from minisched.loops.registry import LOOPS
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.worker import Pending
+from minisched.worker import GenerationBatchResult
 from minisched.worker.batch_record import BatchRecord, OverlapWorker
 
 from .laws import Broken, check_all, play
@@ -39,7 +39,7 @@ TWO_IN_FLIGHT = [
 
 def three_in_flight(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """Overlap that processes the step before the last one: what two slots were not made for."""
-    result_queue: deque[Pending] = deque()
+    result_queue: deque[GenerationBatchResult] = deque()
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()

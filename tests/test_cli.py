@@ -34,6 +34,7 @@ RUN_FIELDS = {
     "host_hidden_ns",
     "bubble_ns",
     "wasted_rows",
+    "lost_ns",
 }
 
 

@@ -157,7 +157,7 @@ def test_text_tells_the_same_story(trace: Trace, columns: int) -> None:
                 (min(b.end, end) - max(b.start, start), GLYPHS.get(b.name, OTHER)) for b in boxes
             ]
             most = max((time for time, _ in took), default=0)
-            best = {name for time, name in took if time == most} if most > 0 else {" ", "╱"}
+            best = {name for time, name in took if time == most} if most > 0 else {" ", "╱", "╳"}
             assert glyph in best, (lane.key, cell, took)
 
 

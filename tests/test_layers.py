@@ -17,7 +17,7 @@ TIERS = [
     {"memory"},
     {"policy"},
     {"scheduler"},
-    {"devices", "models", "relay"},
+    {"devices", "models", "relay", "speculative", "grammar"},
     {"worker"},
     {"engine"},
     {"loops"},

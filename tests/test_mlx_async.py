@@ -28,7 +28,7 @@ from minisched.loops.run import make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-from minisched.worker import Pending
+from minisched.worker import GenerationBatchResult
 
 from .svg_reader import Picture, check_picture
 from .timed_runs import play_timed, timed_workloads
@@ -119,7 +119,7 @@ def test_nothing_is_chained_while_anybody_waits(workload: Workload) -> None:
     def watch(engine: Engine) -> None:
         run_batch = engine.run_batch
 
-        def look(batch: ScheduleBatch, previous: Pending | None = None) -> Pending:
+        def look(batch: ScheduleBatch, previous: GenerationBatchResult | None = None) -> GenerationBatchResult:
             if previous is not None:
                 assert not engine.scheduler.waiting_queue
                 assert batch.reqs == previous.batch.reqs and batch.mode is ForwardMode.DECODE
@@ -144,7 +144,7 @@ def test_a_finish_wastes_its_row_of_the_step_in_flight_and_no_other(workload: Wo
     def watch(engine: Engine) -> None:
         process_result = engine.process_result
 
-        def look(pending: Pending, result: Result) -> None:
+        def look(pending: GenerationBatchResult, result: Result) -> None:
             batch = pending.batch
             lengths = [len(req.output_ids) for req in batch.reqs]
             lived = [req for req in batch.reqs if not req.finished]

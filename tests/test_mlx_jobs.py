@@ -23,7 +23,7 @@ from minisched.loops.mlx_worker import MlxTpModelWorker
 from minisched.loops.run import make_engine
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.worker import Pending
+from minisched.worker import GenerationBatchResult
 
 from .timed_runs import play_timed, timed_workloads
 from .workloads import Workload
@@ -160,7 +160,7 @@ def test_state_that_went_at_once_would_be_missed_by_the_step_in_flight() -> None
     def forget_at_once(engine: Engine) -> None:
         process_result = engine.process_result
 
-        def process(pending: Pending, result: Result) -> None:
+        def process(pending: GenerationBatchResult, result: Result) -> None:
             process_result(pending, result)
             for req in pending.batch.reqs:
                 if req.finished:

@@ -17,7 +17,7 @@ from minisched.loops.run import run_loop
 from minisched.loops.vllm_placeholders import is_length_foreseen, settled_tokens
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.worker import Pending
+from minisched.worker import GenerationBatchResult
 
 from .backends import hash_model
 from .laws import Broken, check_all, check_identity, play
@@ -123,7 +123,7 @@ def test_without_async_scheduling_a_request_is_in_one_batch_in_flight(
     def watch(engine: Engine) -> None:
         launch, process = engine.launch_batch, engine.process_result
 
-        def launched(batch: ScheduleBatch, *args: Any) -> Pending:
+        def launched(batch: ScheduleBatch, *args: Any) -> GenerationBatchResult:
             live = [row for row in batch.rows if row.deliver]
             for other in flying:
                 delivered = {row.req for row in other.rows if row.deliver}
@@ -131,7 +131,7 @@ def test_without_async_scheduling_a_request_is_in_one_batch_in_flight(
             flying.append(batch)
             return launch(batch, *args)
 
-        def processed(pending: Pending, *args: Any) -> None:
+        def processed(pending: GenerationBatchResult, *args: Any) -> None:
             flying.remove(pending.batch)
             process(pending, *args)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..checks.overlap import OverlapReport
+from ..checks.waits import ARRIVAL, HOST
 from ..compare import Comparison
 from ..devices.cost import MILLISECOND
 from ..export.pd_or_mixed import Row, find_runs, rows
@@ -37,6 +38,9 @@ def print_report(console: Console, comparison: Comparison) -> None:
     for report in comparison.reports:
         table.add_row(*cells(comparison, report))
     console.print(table)
+    for loop, waits in comparison.num_waits.items():
+        if waits:
+            console.print(lost_time(loop, comparison.lost_ns[loop], waits), highlight=False)
     serial, rest = comparison.reports[0], comparison.reports[1:]
     console.print(f"[bold]{verdict(comparison)}[/bold]", highlight=False)
     if len(rest) > MOST_REASONS:  # the table says it for the others
@@ -71,6 +75,17 @@ def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
         f"{speedup:.2f} x",
         f"{100 * speedup / comparison.ideal:.0f} %" if report.loop != "serial" else "",
     ]
+
+
+def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> str:
+    """One sentence: for how long the devices of a loop that waited have idled, and why."""
+    parts = [
+        f"{milliseconds(lost[name])} in {count} wait{'s' * (count > 1)} for {name}"
+        for name, count in waits.items()
+    ]
+    others = {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
+    parts += [f"{milliseconds(lost[name])} {why}" for name, why in others.items() if lost[name]]
+    return f"{loop} lost {milliseconds(sum(lost.values()))} of device time: {', '.join(parts)}."
 
 
 def verdict(comparison: Comparison) -> str:
@@ -122,14 +137,15 @@ def milliseconds(nanoseconds: int) -> str:
 
 def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dict[str, Any]:
     """What ``--json`` prints; times are integer nanoseconds."""
-    trace = comparison.runs[0].trace
+    trace, lost = comparison.runs[0].trace, comparison.lost_ns
     result: dict[str, Any] = {
         "identical": comparison.identical,
         "device": trace.device,
         "model": trace.model,
         "clock": trace.clock,
         "runs": [
-            {name: getattr(report, name) for name in JSON_FIELDS} for report in comparison.reports
+            {name: getattr(report, name) for name in JSON_FIELDS} | {"lost_ns": lost[report.loop]}
+            for report in comparison.reports
         ],
         "speedup": comparison.speedup,
         "ideal": comparison.ideal,

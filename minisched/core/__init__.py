@@ -1,6 +1,7 @@
 """The nouns: a request, the lease it holds, and the batch that a step runs."""
 
 from .batch import ForwardMode, NoBatch, Output, Result, Row, ScheduleBatch
+from .logit_adjustment import LogitAdjustment
 from .model_worker_batch import ModelWorkerBatch, get_model_worker_batch
 from .request import ChunkedReq, FinishReason, Lease, Request
 from .sampling_params import SamplingParams
@@ -10,6 +11,7 @@ __all__ = [
     "FinishReason",
     "ForwardMode",
     "Lease",
+    "LogitAdjustment",
     "ModelWorkerBatch",
     "NoBatch",
     "Output",

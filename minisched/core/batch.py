@@ -18,6 +18,8 @@ class ForwardMode(Enum):
     EXTEND = "extend"  # prompts, or chunks of them
     DECODE = "decode"  # one token a row
     MIXED = "mixed"  # prompts first, then rows that decode
+    TARGET_VERIFY = "target verify"  # the last token and drafts of those behind it, in each row
+    DRAFT_EXTEND = "draft extend"  # the draft model computes what the target has settled
     IDLE = "idle"  # nothing
 
 
@@ -103,13 +105,39 @@ class ScheduleBatch:
         """Positions computed by the whole batch."""
         return sum(map(len, self.ids))
 
+    @cached_property
+    def sample_lens(self) -> list[int]:
+        """How many tokens each row samples, [num_reqs]: one, and one for each draft that it has."""
+        first = self.num_extend_reqs
+        return [1] * first + list(map(len, self.ids[first:]))
+
+    @property
+    def start_unknown(self) -> list[bool]:
+        """Whose first position only the device knows, [num_reqs]: drafts before it are in flight.
+
+        ``starts`` says then where it is if none of them is accepted.
+        """
+        return [None in ids and bool(req.num_draft_tokens)
+                for req, ids in zip(self.reqs, self.ids, strict=True)]  # fmt: skip
+
+    @property
+    def num_samples(self) -> int:
+        """Tokens sampled by the whole batch."""
+        return sum(self.sample_lens)
+
 
 @dataclass(frozen=True)
 class Result:
-    """What came back from a step: a token for every row, or the error that stopped it."""
+    """What came back from a step: tokens for every row, or the error that stopped it.
 
-    tokens: Sequence[int]  # [num_reqs]; empty after an error
+    Where a step may carry drafts, ``num_accepted_tokens`` says how many of each row's tokens
+    count, and ``drafts`` what was drafted for the step behind it.
+    """
+
+    tokens: Sequence[int]  # [num_samples]; empty after an error
     error: str = ""
+    num_accepted_tokens: Sequence[int] | None = None  # [num_reqs]
+    drafts: Sequence[int] = ()  # [num_reqs * k], or none
 
 
 @dataclass(slots=True)

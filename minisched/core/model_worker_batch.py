@@ -26,7 +26,9 @@ class ModelWorkerBatch:
     req_pool_indices: list[int] = on_host("[num_reqs]")  # rows of the request table
     extend_prefix_lens: list[int] = on_host("[num_reqs]")  # positions computed before
     extend_seq_lens: list[int] = on_host("[num_reqs]")  # positions computed now
-    sampling_info: list[tuple[SamplingParams, int, int]] = on_host("[num_reqs]")
+    sample_lens: list[int] = on_host("[num_reqs]")  # tokens sampled, after a row's last positions
+    sampling_info: list[tuple[SamplingParams, int, int]] = on_host("[num_samples]")
+    start_unknown: list[bool] = on_host("[num_reqs]")  # extend_prefix_lens is only a lower bound
     table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
     table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
 
@@ -57,9 +59,13 @@ def get_model_worker_batch(
         req_pool_indices=rows,
         extend_prefix_lens=batch.starts,
         extend_seq_lens=lens,
+        sample_lens=batch.sample_lens,
         sampling_info=[
-            (req.params, req.sampling_key, end) for req, end in zip(batch.reqs, ends, strict=True)
+            (req.params, req.sampling_key, position)
+            for req, end, samples in zip(batch.reqs, ends, batch.sample_lens, strict=True)
+            for position in range(end - samples + 1, end + 1)
         ],
+        start_unknown=batch.start_unknown,
         table_index=index,
         table_slots=slots,
     )

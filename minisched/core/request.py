@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from .grammar import Grammar
 from .sampling_params import SamplingParams
 
 
@@ -72,6 +73,11 @@ class Request:
     stop_ids: frozenset[int] = frozenset()  # tokens that end it: its own, and the model's
     num_in_flight_tokens: int = 0  # positions of launched steps (scheduler/stale_outputs.py)
     num_stale_output_tokens: int = 0  # those of them launched before it lost its lease
+    grammar: Grammar | None = None  # its state after ``output_ids``
+    is_complete: bool = False  # its grammar lets nothing follow, or it has said a stop string
+    num_draft_tokens: int = 0  # drafts that a step may carry for it
+    num_draft_tokens_in_flight: int = 0  # launched, and neither accepted nor rejected yet
+    spec_token_ids: list[int] = field(default_factory=list)  # drafts that the host knows
 
     def __post_init__(self) -> None:
         self.device_len = self.known_len = len(self.prompt)
@@ -90,6 +96,16 @@ class Request:
         positions computed from tokens that the host knows.
         """
         return self.device_len - self.known_len
+
+    @property
+    def next_draft_len(self) -> int:
+        """Drafts that the next step may carry: none reaches past the request's length."""
+        return max(0, min(self.num_draft_tokens, self.max_device_len - self.device_len - 1))
+
+    @property
+    def reach(self) -> int:
+        """Positions that must have memory for the next step, if every draft should be right."""
+        return self.device_len + self.num_draft_tokens_in_flight + self.next_draft_len
 
     @property
     def finished(self) -> bool:
@@ -118,6 +134,9 @@ class Request:
         """Learn the value of the next token."""
         self.output_ids.append(token)
         self.known_len += 1
+        if self.grammar is not None:
+            self.grammar.accept_token(token)
+            self.is_complete = self.is_complete or self.grammar.is_terminated
 
     def append_stale(self, token: int) -> None:
         """Learn a token of a lease that is gone; a placeholder for it is gone as well."""
@@ -134,6 +153,7 @@ class Request:
         self.lease = None
         self.computed_len = 0
         self.device_len = self.known_len
+        self.num_draft_tokens_in_flight, self.spec_token_ids = 0, []
         self.num_stale_output_tokens = self.num_in_flight_tokens  # with what was stale already
         self.retractions += 1
 

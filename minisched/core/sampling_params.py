@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 COLDEST = 1e-3  # a lower temperature is greedy but for rounding, and divides logits to infinity
 
@@ -15,7 +16,14 @@ class SamplingParams:
     ``temperature`` 0 is greedy. ``top_k`` -1 keeps the whole vocabulary; ``top_p`` keeps the
     smallest set of tokens whose probability reaches it. ``seed`` makes a sampled request
     repeatable: its tokens depend on the seed, the request and the position, never on the batch.
-    ``return_logprob`` marks a request that wants log-probabilities: it is never in a mixed batch.
+
+    What reads the tokens before: ``frequency_penalty``, ``presence_penalty`` and
+    ``repetition_penalty`` (1: none), a grammar (``regex`` or ``json_schema``, a text), and ``stop``
+    strings. ``logit_bias`` adds to single tokens' logits and reads nothing.
+
+    ``return_logprob`` wants the log-probability of every output token, and of those of the prompt
+    from ``logprob_start_len`` on (-1: none of them), with the ``top_logprobs_num`` most likely
+    tokens at each place. Such a request is never in a mixed batch.
     """
 
     temperature: float = 0.0
@@ -25,12 +33,31 @@ class SamplingParams:
     max_new_tokens: int = 32
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    regex: str | None = None
+    json_schema: str | None = None
+    stop: tuple[str, ...] = ()
     return_logprob: bool = False
+    top_logprobs_num: int = 0
+    logprob_start_len: int = -1
 
     @property
     def is_greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature <= 0.0 or self.top_k == 1
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the tokens before change which one comes next, beside the model's own view."""
+        return (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0, 0, 1)
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the output has to follow a grammar."""
+        return self.regex is not None or self.json_schema is not None
 
     def problem(self) -> str | None:
         """One sentence on what is wrong with these options, or None."""

@@ -82,6 +82,18 @@ class Arrays(Protocol):
         """Values below ``min`` raised to it."""
         ...
 
+    def mask(self, values: Sequence[bool]) -> Array:
+        """Booleans on the device."""
+        ...
+
+    def add(self, a: Array, b: Array) -> Array:
+        """Sums, element by element."""
+        ...
+
+    def count_equal(self, a: Array, b: Array, width: int, num_rows: int) -> Array:
+        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        ...
+
 
 class Device(Protocol):
     """A host clock and the streams it feeds."""

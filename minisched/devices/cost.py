@@ -22,6 +22,8 @@ class CostModel:
     forward_per_token: int = 0
     sample: int = 0
     copy: int = 0
+    verify: int = 0  # comparing drafts with what was sampled
+    draft: int = 0  # one forward pass of a draft model, or one lookup on the device
     recv: int = 0  # the hidden states of a step, from a pipeline stage to the next one
 
     def forward(self, num_tokens: int) -> int:
@@ -40,6 +42,7 @@ SIM_COST = CostModel(
         "launch eager": 3000 * MICROSECOND,  # op by op, where no captured graph is large enough
         "fill": 300 * MICROSECOND,  # tokens from the host into inputs that are laid out already
         "postprocess": 700 * MICROSECOND,  # where a second layer keeps a book of its own
+        "mask": 1500 * MICROSECOND,  # what a grammar lets each row sample, or its penalties
         "send": 300 * MICROSECOND,  # KV, or where it may go; see loops/pd.py
         "process": 2200 * MICROSECOND,
         "output": 800 * MICROSECOND,
@@ -48,6 +51,8 @@ SIM_COST = CostModel(
     forward_per_token=50 * MICROSECOND,
     sample=1 * MILLISECOND,
     copy=500 * MICROSECOND,
+    verify=200 * MICROSECOND,
+    draft=800 * MICROSECOND,
     recv=200 * MICROSECOND,
 )
 NO_COST = CostModel()

@@ -33,6 +33,19 @@ class MlxArrays:
         """``a`` where the condition holds, else ``b``."""
         return mx.where(condition, a, b)
 
+    def mask(self, values: Sequence[bool]) -> mx.array:
+        """Booleans."""
+        return mx.array(list(values), dtype=mx.bool_)
+
+    def add(self, a: mx.array, b: mx.array) -> mx.array:
+        """Sums, element by element."""
+        return a + b
+
+    def count_equal(self, a: mx.array, b: mx.array, width: int, num_rows: int) -> mx.array:
+        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        equal = (a == b).reshape(num_rows, width).astype(INTEGER)
+        return 1 + mx.cumprod(equal, axis=-1).sum(axis=-1) if width else mx.ones(num_rows, INTEGER)
+
     def clamp(self, values: mx.array, min: int) -> mx.array:
         """Values below ``min`` raised to it."""
         return mx.maximum(values, min)

@@ -32,6 +32,18 @@ class TorchArrays:
         """``a`` where the condition holds, else ``b``."""
         return torch.where(condition, a, b)
 
+    def mask(self, values: Sequence[bool]) -> Tensor:
+        """Booleans on the device."""
+        return ship(values, self.device, torch.bool)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """Sums, element by element."""
+        return a + b
+
+    def count_equal(self, a: Tensor, b: Tensor, width: int, num_rows: int) -> Tensor:
+        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        return 1 + (a == b).view(num_rows, width).long().cumprod(-1).sum(-1)
+
     def clamp(self, values: Tensor, min: int) -> Tensor:
         """Values below ``min`` raised to it."""
         return torch.clamp(values, min=min)

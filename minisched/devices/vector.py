@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 
@@ -41,6 +42,22 @@ class VectorArrays:
     def where(self, condition: Sequence[bool], a: Vector, b: Vector) -> Vector:
         """``a`` where the condition holds, else ``b``."""
         return Vector(x if chosen else y for chosen, x, y in zip(condition, a, b, strict=True))
+
+    def mask(self, values: Sequence[bool]) -> list[bool]:
+        """The booleans as they are."""
+        return list(values)
+
+    def add(self, a: Vector, b: Vector) -> Vector:
+        """Sums, element by element."""
+        return Vector(x + y for x, y in zip(a, b, strict=True))
+
+    def count_equal(self, a: Vector, b: Vector, width: int, num_rows: int) -> Vector:
+        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        pairs = list(zip(a, b, strict=True))
+        rows = (pairs[at * width : at * width + width] for at in range(num_rows))
+        return Vector(
+            1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], row)) for row in rows
+        )
 
     def clamp(self, values: Vector, min: int) -> Vector:
         """Values below ``min`` raised to it."""

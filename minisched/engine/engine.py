@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..core import NoBatch, Output, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Label
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .inbox import Inbox
 from .log import SchedulerLog
 from .metrics import Metrics
@@ -63,7 +63,7 @@ class Engine(StepPhases):
         self._scheduled(chained)
         return chained
 
-    def advance_step(self, pending: Pending) -> Pending | None:
+    def advance_step(self, pending: GenerationBatchResult) -> GenerationBatchResult | None:
         """Run a decode step's rows once more, one position on, without asking the scheduler.
 
         vLLM V0 ``worker/multi_step_model_runner.py:_advance_step``. None where they have no room.
@@ -77,11 +77,11 @@ class Engine(StepPhases):
             inputs = self.worker.prepare(batch, pending)
         return self.launch_batch(batch, inputs, pending)
 
-    def process_batch_result(self, pending: Pending) -> None:
+    def process_batch_result(self, pending: GenerationBatchResult) -> None:
         """Wait for a step's tokens and let the scheduler say what they mean."""
         self.process_result(pending, self.wait_for(pending))
 
-    def process_result(self, pending: Pending, result: Result) -> None:
+    def process_result(self, pending: GenerationBatchResult, result: Result) -> None:
         """Let the scheduler say what a step's tokens mean, and clients hear it."""
         batch, label = pending.batch, self.recording.label(pending.batch)
         with self.device.host("process", self.cost.host.get("process", 0), label) as process:

@@ -9,7 +9,7 @@ from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
 from ..models.forward_batch import ForwardBatch
 from ..scheduler import Scheduler
-from ..worker import Pending, Worker
+from ..worker import GenerationBatchResult, Worker
 from .cuda_graph import launch_cost
 from .frontend import Frontend
 from .recording import Recording
@@ -29,8 +29,8 @@ class StepPhases:
         self.recording = Recording(self.scheduler, self.device)
 
     def run_batch(
-        self, batch: ScheduleBatch, previous: Pending | None = None, delay_sample: bool = False
-    ) -> Pending:
+        self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None, delay_sample: bool = False
+    ) -> GenerationBatchResult:
         """Prepare the inputs and launch the step; returns before the device has run it.
 
         ``previous`` is the step whose tokens it is built upon, where the relay wants to be told.
@@ -39,7 +39,7 @@ class StepPhases:
         inputs = self.prepare_batch(batch, previous)
         return self.launch_batch(batch, inputs, previous, delay_sample)
 
-    def prepare_batch(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
+    def prepare_batch(self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None) -> ForwardBatch:
         """Lay a batch out for the device."""
         label = self.recording.label(batch)
         with self.device.host("prepare", self.cost.host.get("prepare", 0), label) as prepare:
@@ -52,9 +52,9 @@ class StepPhases:
         self,
         batch: ScheduleBatch,
         inputs: ForwardBatch,
-        previous: Pending | None = None,
+        previous: GenerationBatchResult | None = None,
         delay_sample: bool = False,
-    ) -> Pending:
+    ) -> GenerationBatchResult:
         """Launch a step; returns before the device has run it."""
         label = self.recording.label(batch)
         with self.device.host("launch", self.launch_cost(batch), label) as launch:
@@ -65,14 +65,14 @@ class StepPhases:
         limit = self.scheduler.config.cuda_graph_max_bs
         return launch_cost(batch, self.cost, limit, self.device.recorder)
 
-    def launch_batch_sample_if_needed(self, pending: Pending) -> None:
+    def launch_batch_sample_if_needed(self, pending: GenerationBatchResult) -> None:
         """Launch the sampling of a step that was told to wait with it."""
         if pending.delay_sample_func is not None:
             label = self.recording.label(pending.batch)
             with self.device.host("launch", self.cost.host.get("launch sample", 0), label):
                 pending.delay_sample_func()
 
-    def wait_for(self, pending: Pending) -> Result:
+    def wait_for(self, pending: GenerationBatchResult) -> Result:
         """Block until a step's tokens are on the host; the time is a slice, but no work."""
         label, start = self.recording.label(pending.batch), self.device.now()
         result = pending.result()

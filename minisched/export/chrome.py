@@ -2,7 +2,7 @@
 
 ``X`` slices, ``M`` names, ``s``/``f`` flows, ``C`` counters, ``i`` instants. Times are
 microseconds; three decimals keep the nanoseconds. A thread id must differ from its process id, or
-the lane is called "main thread".
+the lane is called "main thread". What a wait cost is a ``b``/``e`` pair, in a row of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def to_chrome(trace: Trace) -> str:
     """A whole run as text, one event a line."""
     view = whole_run(trace)
     tids = {lane: 10 * PIDS[lane.side] + at for at, lane in enumerate(view.lanes, 1)}
-    events = [*_names(view, tids), *_slices(view, tids), *_flows(view, tids), *_rest(view, tids)]
+    events = [*_names(view, tids), *_slices(view, tids), *_flows(view, tids), *_waits(view, tids)]
+    events += _rest(view, tids)
     about = {"loop": trace.loop, "device": trace.device, "model": trace.model, "clock": trace.clock}
     lines = ",".join("\n" + json.dumps(event) for event in events)
     return (
@@ -78,6 +79,16 @@ def _flows(view: View, tids: dict[Lane, int]) -> list[Event]:
         events.append({"ph": "s", **flow, **src, "ts": _us(leaves), "args": ids})
         events.append({"ph": "f", "bp": "e", **flow, **dst, "ts": _us(arrow.end), "args": ids})
     return events
+
+
+def _waits(view: View, tids: dict[Lane, int]) -> list[Event]:
+    """The stretches in which a device idled because of a wait, a row for each reason."""
+    return [
+        {"ph": phase, "cat": "waits for", "id": bubble.reason, "name": f"waits for {bubble.reason}",
+         **_place(bubble.lane, tids), "ts": _us(time)}
+        for bubble in view.bubbles if bubble.reason
+        for phase, time in (("b", bubble.start), ("e", bubble.end))
+    ]  # fmt: skip
 
 
 def _rest(view: View, tids: dict[Lane, int]) -> list[Event]:

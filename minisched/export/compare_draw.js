@@ -43,16 +43,16 @@ function drawLane(pen, lane, y, scale) {
   pen.fillText(lane.title, 4, y + LANE / 2);
 }
 
-function hatching(pen) {
+function hatching(pen, colour, rises) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
   const ink = tile.getContext("2d");
-  ink.strokeStyle = css("bubble");
+  ink.strokeStyle = css(colour);
   ink.lineWidth = 1.3;
   ink.beginPath();
   for (const shift of [-6, 0, 6]) {
-    ink.moveTo(shift, 6);
-    ink.lineTo(shift + 6, 0);
+    ink.moveTo(shift, rises ? 6 : 0);
+    ink.lineTo(shift + 6, rises ? 0 : 6);
   }
   ink.stroke();
   return pen.createPattern(tile, "repeat");
@@ -60,16 +60,17 @@ function hatching(pen) {
 
 function drawBubbles(pen, lane, top, view, scale) {
   const y = top + (LANE - BOX) / 2;
-  const pattern = hatching(pen);
+  const patterns = { bubble: hatching(pen, "bubble", true), waited: hatching(pen, "waited", false) };
   for (let at = firstAfter(lane.bubbles, view.start); at < lane.bubbles.length; at++) {
     const bubble = lane.bubbles[at];
     if (bubble.start > view.end) break;
     const x = scale.x(bubble.start), width = scale.x(bubble.end) - x;
-    pen.fillStyle = width > 3 ? pattern : css("bubble");
+    const colour = bubble.reason ? "waited" : "bubble", words = bubble.reason || "idle";
+    pen.fillStyle = width > 3 ? patterns[colour] : css(colour);
     pen.globalAlpha = width > 3 ? 1 : 0.35;
     pen.fillRect(x, y, width, BOX);
     pen.globalAlpha = 1;
-    if (width > 90) label(pen, `idle ${ms(bubble.end - bubble.start)} ms`, x, width, y, css("bubble"), true);
+    if (width > 90) label(pen, `${words} ${ms(bubble.end - bubble.start)} ms`, x, width, y, css(colour), true);
   }
 }
 
@@ -153,10 +154,10 @@ function head(pen, x, y, dx, dy) {
 }
 
 function drawMarks(pen, run, view, scale) {
-  pen.fillStyle = css("bubble");
   for (const mark of run.marks) {
     if (mark.time < view.start || mark.time > view.end) continue;
     const x = scale.x(mark.time);
+    pen.fillStyle = css(mark.text.startsWith("wait ") ? "waited" : "bubble");
     pen.beginPath();
     pen.moveTo(x, 6);
     pen.lineTo(x - 4, 0);

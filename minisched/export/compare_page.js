@@ -24,7 +24,7 @@ function unpack(packed) {
       byId.set(id, slice);
       return slice;
     }),
-    bubbles: lane.bubbles.map(([start, end]) => ({ start, end })),
+    bubbles: lane.bubbles.map(([start, end, why]) => ({ start, end, reason: data.names[why] })),
   }));
   const edges = packed.edges.map(([src, dst, kind, start, end]) => (
     { src: byId.get(src), dst: byId.get(dst), kind: data.names[kind], start, end }
@@ -146,7 +146,8 @@ function aboutSlice(slice) {
 
 function aboutBubble(bubble) {
   const idle = ms(bubble.end - bubble.start);
-  return ["bubble", `the device idles ${idle} ms from ${ms(bubble.start)} ms on`];
+  const why = bubble.reason ? `waits for ${bubble.reason}` : "bubble";
+  return [why, `the device idles ${idle} ms from ${ms(bubble.start)} ms on`];
 }
 
 window.addEventListener("resize", redraw);

@@ -11,11 +11,13 @@ from html import escape
 from importlib.resources import files
 
 from ..checks.overlap import OverlapReport, ideal_speedup, measure
+from ..checks.waits import num_waits
 from ..trace import Trace
 from .html_data import page_data
 from .loops_shown import loops_shown
 from .palette import ARROWS, PAINTS
 from .svg_style import variables
+from .svg_waits import wait_variable
 from .units import ms
 
 SCRIPTS = ("compare_scale.js", "compare_draw.js", "compare_page.js")
@@ -43,7 +45,8 @@ def to_html(
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title>",
-            f"<style>\n{variables()}\n{_part('compare_page.css')}</style>\n</head>\n<body>",
+            f"<style>\n{variables()}\n{wait_variable()}\n{_part('compare_page.css')}</style>",
+            "</head>\n<body>",
             *_body(traces, reports, title),
             f'<script id="data" type="application/json">{page_data(traces)}</script>',
             *(f"<script>\n{_part(name)}</script>" for name in SCRIPTS),
@@ -90,12 +93,15 @@ def _legend(traces: Sequence[Trace]) -> str:
         if name in seen
     ]
     items.append('<span><i class="bubble"></i>bubble: the device idles</span>')
+    if reasons := dict.fromkeys(reason for trace in traces for reason in num_waits(trace)):
+        waits = f"the device waits for {escape(', '.join(reasons))}"
+        items.append(f'<span><i class="waited"></i>{waits}</span>')
     items += [
         f'<span><i class="arrow" style="background:var(--{kind})"></i>{text}</span>'
         for kind, text in ARROWS.items()
     ]
     if any(trace.marks for trace in traces):
-        items.append('<span class="mark">▼ a mark: a wasted row, a retraction</span>')
+        items.append('<span class="mark">▼ a mark: a wasted row, a retraction, a wait</span>')
     return f'<div class="legend">{"".join(items)}</div>'
 
 

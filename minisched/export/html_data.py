@@ -69,7 +69,11 @@ def _lane(view: View, lane: Lane, names: Names) -> dict[str, Any]:
             ]
             for box in view.on(lane)
         ],
-        "bubbles": [[item.start, item.end] for item in view.bubbles if item.lane == lane],
+        "bubbles": [
+            [item.start, item.end, number(item.reason)]
+            for item in view.bubbles
+            if item.lane == lane
+        ],
     }
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..checks.overlap import Interval, gaps, union
+from ..checks.overlap import Interval
+from ..checks.waits import idle_times
 from ..trace import Slice, Trace
 from ..trace.lanes import is_forward
 from .lane import Lane, lane_of, lanes_of
@@ -60,12 +61,14 @@ class Arrow:
 class Bubble:
     """A stretch in which a device idles between two things it runs; ``lane`` is where it forwards.
 
-    Of several devices each has its own.
+    Of several devices each has its own. ``reason`` is that of the wait which it is charged to
+    (``checks/waits.py``), if there is one.
     """
 
     lane: Lane
     start: int
     end: int
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,9 @@ def make_view(
 
 def bubbles_of(trace: Trace) -> Iterator[Bubble]:
     """Where each device idles."""
-    for name in sorted({item.lane for item in trace.slices if is_forward(item.lane)}):
-        slices = trace.on(name)
-        yield from (Bubble(lane_of(slices[0]), *gap) for gap in gaps(union(slices)))
+    lanes = {item.lane: lane_of(item) for item in trace.slices if is_forward(item.lane)}
+    for idle in idle_times(trace):
+        yield Bubble(lanes[idle.lane], idle.start, idle.end, idle.reason)
 
 
 def _touches(item: Slice, start: int, end: int) -> bool:

@@ -67,6 +67,8 @@ class Paper:
 LIGHT = Paper("#FFFFFF", "#1F2328", "#59636E", "#D9DEE4", "#F3F5F7", "#FFFFFF", VERMILLION)
 DARK = Paper("#0D1117", "#E6EDF3", "#9DA7B1", "#30363D", "#161C24", "#0D1117", "#F08A4B")
 
+WAITED = ("#4B3690", "#B9A9F5")  # what a wait costs, on light and on dark paper
+
 ARROWS = {  # what an edge's kind means
     "launch": "launch to run",
     "copy": "run to copy",

@@ -11,6 +11,7 @@ from .palette import ARROW_COLOURS, ARROWS, LIGHT, PAINTS, SHARES, Paint, paint
 from .window import steady_steps, view_of_steps, whole_run
 
 BUBBLE = Paint("#FCE9DF", "#8A3B00")  # where a device idles
+WAIT = Paint("#DDD5F5", "#33206E")  # where it idles because of a wait
 
 
 def choose_view(trace: Trace, first_step: int | None, last_step: int | None, count: int) -> View:
@@ -56,8 +57,11 @@ def legend(views: Sequence[View]) -> list[str]:
     known = [*PAINTS, *SHARES]
     names = [name for name in known if name in seen] + sorted(seen.difference(known))
     paints = [(name, paint(name)) for name in names]
-    if any(view.bubbles for view in views):
+    bubbles = [bubble for view in views for bubble in view.bubbles]
+    if not all(bubble.reason for bubble in bubbles):
         paints.append(("the device idles", BUBBLE))
+    if reasons := dict.fromkeys(bubble.reason for bubble in bubbles if bubble.reason):
+        paints.append((f"the device waits for {', '.join(reasons)}", WAIT))
     cells = [f"<{colours.fill}> {written(name, colours)} " for name, colours in paints]
     lines = ["legend", "|" + "|".join(cells) + "|"]
     texts = [

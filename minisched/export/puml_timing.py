@@ -17,7 +17,7 @@ from .lane import Lane
 from .layout import Box, Bubble, View
 from .palette import LIGHT, paint
 from .puml_axis import Axis
-from .puml_style import BUBBLE, arrow_colour, choose_view, creole, legend, written
+from .puml_style import BUBBLE, WAIT, arrow_colour, choose_view, creole, legend, written
 from .units import ms
 
 
@@ -151,9 +151,10 @@ def _state(box: Box, width: float) -> str:
 
 def _bubble(bubble: Bubble, width: float) -> str:
     """Where a device idles, in words where there is room for them."""
-    texts = (f"idle {ms(bubble.end - bubble.start)} ms", "idle")
+    why, colours = (bubble.reason, WAIT) if bubble.reason else ("idle", BUBBLE)
+    texts = (f"{why} {ms(bubble.end - bubble.start)} ms", why)
     fits = (text for text in texts if len(text) * 7 + 4 <= width)
-    return f'"{written(next(fits, " "), BUBBLE)}" {BUBBLE.fill}'
+    return f'"{written(next(fits, " "), colours)}" {colours.fill}'
 
 
 def _arrows(panel: Panel, axis: Axis) -> list[str]:

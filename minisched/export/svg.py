@@ -16,6 +16,7 @@ from .loops_shown import loops_shown
 from .svg_legend import draw_legend
 from .svg_run import PITCH, Frame, draw_lanes, draw_run
 from .svg_style import char_width, definitions, style
+from .svg_waits import draw_flags, has_waits, wait_style
 from .units import MILLISECOND, ms, tick_step
 from .window import steady_views, whole_run
 
@@ -42,7 +43,8 @@ def to_svg(traces: Sequence[Trace], steps: int = 3, whole: bool = False, title: 
     for view, report in zip(views, reports, strict=True):
         frame = Frame(view, left, WIDTH - RIGHT, top + HEADING, scale)
         drawn += [*draw_lanes(frame), *_grid(frame, longest)]
-        drawn += [_run_title(frame, report, reports[0]), *draw_run(frame), *_end(frame, views[0])]
+        drawn += [_run_title(frame, report, reports[0]), *draw_run(frame), *draw_flags(frame)]
+        drawn += _end(frame, views[0])
         top = frame.bottom + 14
     drawn += [_axis(left, top, longest, scale)]
     legend, top = draw_legend(views, top + 46, WIDTH - RIGHT)
@@ -63,6 +65,7 @@ def _document(drawn: list[str], height: float, views: list[View], title: str) ->
             f"<title>{escape(title or _about(views))}</title>",
             style(),
             definitions(),
+            *([wait_style()] if has_waits(views) else []),
             f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:.0f}" '
             'rx="8"/>',
             *drawn,

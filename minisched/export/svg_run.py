@@ -74,11 +74,12 @@ def _lane(frame: Frame, lane: Lane) -> str:
 
 def _bubble(frame: Frame, bubble: Bubble) -> str:
     (x, width), y = frame.span(bubble.start, bubble.end), frame.y(bubble.lane)
-    idle = ms(bubble.end - bubble.start)
-    text = f"idle {idle} ms"
+    idle, reason = ms(bubble.end - bubble.start), escape(bubble.reason)
+    text, about = f"{reason or 'idle'} {idle} ms", f" for {reason}" if reason else ""
     drawn = (
-        f'<rect class="bubble" x="{x:.1f}" y="{y + 0.5}" width="{width:.1f}" height="{BOX - 1}">'
-        f"<title>bubble: {escape(bubble.lane.name.lower())} waits {idle} ms</title></rect>"
+        f'<rect class="{"waited" if reason else "bubble"}" x="{x:.1f}" y="{y + 0.5}" '
+        f'width="{width:.1f}" height="{BOX - 1}">'
+        f"<title>bubble: {escape(bubble.lane.name.lower())} waits {idle} ms{about}</title></rect>"
     )
     room = len(text) * char_width(11, bold=True) + 8
     if room > width:
@@ -86,8 +87,8 @@ def _bubble(frame: Frame, bubble: Bubble) -> str:
     return drawn + (
         f'<rect class="halo" x="{x + (width - room) / 2:.1f}" y="{y + 4}" width="{room:.1f}" '
         f'height="{BOX - 8}" rx="3"/>'
-        f'<text class="idle" x="{x + width / 2:.1f}" y="{y + 15}" text-anchor="middle">{text}'
-        "</text>"
+        f'<text class="{"waited-for" if reason else "idle"}" x="{x + width / 2:.1f}" y="{y + 15}" '
+        f'text-anchor="middle">{text}</text>'
     )
 
 

@@ -24,7 +24,7 @@ GLYPHS = {
     "sample": "▒",
     "copy": "▓",
 }
-OTHER, BUBBLE = "▚", "╱"
+OTHER, BUBBLE, WAIT = "▚", "╱", "╳"
 
 
 def to_text(
@@ -54,7 +54,9 @@ def to_text(
     seen = {box.slice.name for view in views for box in view.boxes}
     names = [f"{glyph}\N{NO-BREAK SPACE}{name}" for name, glyph in GLYPHS.items() if name in seen]
     names += [f"{OTHER}\N{NO-BREAK SPACE}other"] if seen.difference(GLYPHS) else []
-    legend = wrap("  ".join([*names, f"{BUBBLE} bubble"]), columns)
+    reasons = dict.fromkeys(bubble.reason for view in views for bubble in view.bubbles)
+    waits = [f"{WAIT}\N{NO-BREAK SPACE}waits for {reason}" for reason in reasons if reason]
+    legend = wrap("  ".join([*names, f"{BUBBLE} bubble", *waits]), columns)
     return "\n".join([*lines, "", *legend, ""]).replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -68,7 +70,8 @@ def row(view: View, lane: Lane, longest: int, cells: int) -> str:
     drawn = [" "] * cells
     for bubble in view.bubbles:
         if bubble.lane == lane:
-            _fill(drawn, *view.clip(bubble.start, bubble.end), longest, BUBBLE)
+            glyph = WAIT if bubble.reason else BUBBLE
+            _fill(drawn, *view.clip(bubble.start, bubble.end), longest, glyph)
     boxes = [box for box in view.on(lane) if box.slice.duration > 0]
     for cell in range(cells):
         start = view.start + cell * longest // cells

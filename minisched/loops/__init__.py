@@ -26,5 +26,6 @@ loop                    with
 ======================  ========================================================================
 
 ``registry`` knows them by name (``naming`` reads it); ``spec`` says what a loop needs, ``wiring``
-makes its engine, and ``run`` turns it until every request has ended.
+makes its engine (``speculation``: with a worker that verifies drafts), and ``run`` turns it until
+every request has ended.
 """

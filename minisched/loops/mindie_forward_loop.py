@@ -8,7 +8,7 @@ from ..core import Result, ScheduleBatch
 from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..models.forward_batch import ForwardBatch
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class ModelOutput:
     launch_done: Signal
     launched: Op
     verified: Op
-    pending: Pending | None = None
+    pending: GenerationBatchResult | None = None
     result: Result | None = None
 
 
@@ -73,7 +73,9 @@ class ForwardLoop:
         self.launch_done = engine.device.signal(f"launch_done {item.batch.step}")
         return ModelOutput(item.batch, self.launch_done, launched, verified)
 
-    def forward(self, item: ModelInput, previous_launch_done: Signal | None) -> Pending:
+    def forward(
+        self, item: ModelInput, previous_launch_done: Signal | None
+    ) -> GenerationBatchResult:
         """Launch the forward pass, and tell who waits to post-process the step before."""
         try:
             return self.engine.worker.launch_forward(item.batch, item.inputs)
@@ -81,11 +83,11 @@ class ForwardLoop:
             if previous_launch_done is not None:
                 previous_launch_done.set()
 
-    def sample(self, item: ModelInput, pending: Pending) -> Pending:
+    def sample(self, item: ModelInput, pending: GenerationBatchResult) -> GenerationBatchResult:
         """Launch sampling, and the copy of the tokens."""
         self.engine.worker.launch_sample(pending, item.inputs)
         return pending
 
-    def verify(self, pending: Pending) -> Pending:
+    def verify(self, pending: GenerationBatchResult) -> GenerationBatchResult:
         """``output_queue.put``: the output is complete."""
         return pending

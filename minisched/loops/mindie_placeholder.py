@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .mindie_placeholder_ledger import PlaceholderLedger, reconcile
 
 MAX_ASYNC_SCHEDULE_TIMES = 1  # as published
@@ -28,7 +28,7 @@ def mindie_placeholder(
     """
     check_gate(engine, max_async_schedule_times)
     ledger = PlaceholderLedger(max_async_schedule_times + 1, engine.device.recorder)
-    outstanding: deque[Pending] = deque()  # its length is asyncBatchNum
+    outstanding: deque[GenerationBatchResult] = deque()  # its length is asyncBatchNum
     while True:
         engine.recv_requests()
         if len(outstanding) >= max_async_schedule_times:

@@ -9,7 +9,7 @@ from ..core import Lease, Request, Result, ScheduleBatch
 from ..engine.engine import Engine
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..trace import Recorder
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 
 
 @dataclass(eq=False)
@@ -117,7 +117,7 @@ class PlaceholderLedger:
             self.recorder.mark("ledger", after=after, step=step, lists=lists)
 
 
-def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Pending) -> None:
+def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: GenerationBatchResult) -> None:
     """Block on a step; its tokens take the place of placeholders, then the clients hear of them."""
     result = engine.wait_for(pending)
     ledger.take_result(pending.batch, result)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from ..core import Lease, ModelWorkerBatch, Request, Result, ScheduleBatch
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillingMasks
 from ..trace import Recorder
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class GenerationOutput:
     the first response has none.
     """
 
-    pending: Pending | None = None
+    pending: GenerationBatchResult | None = None
     result: Result = field(default_factory=lambda: Result(()))
     token_ids: dict[str, int] = field(default_factory=dict)
     finished: list[str] = field(default_factory=list)

@@ -60,7 +60,7 @@ class PluginManager:
             return None
         last.pending = self.block_on(last.verified, last.batch)
         edge = self.device.recorder.edge
-        edge("launch", last.launched.slice_id, last.pending.logits.slice_id)
+        edge("launch", last.launched.slice_id, last.pending.logits_output.slice_id)
         if self.fill_host is not None and last.pending.copy_done is not None:
             self.fetch(last)
             for (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .mindie_placeholder_ledger import PlaceholderLedger, reconcile
 
 DEPTH = 2
@@ -22,7 +22,7 @@ def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     tokens are on their way, so a length stop is foreseen and wastes no row; only a stop token does.
     """
     ledger = PlaceholderLedger(DEPTH, engine.device.recorder)
-    in_flight: deque[Pending] = deque()
+    in_flight: deque[GenerationBatchResult] = deque()
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()
@@ -39,7 +39,9 @@ def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         yield batch
 
 
-def flush(engine: Engine, ledger: PlaceholderLedger, in_flight: deque[Pending]) -> None:
+def flush(
+    engine: Engine, ledger: PlaceholderLedger, in_flight: deque[GenerationBatchResult]
+) -> None:
     """Reconcile all that is in flight: nothing can be scheduled before."""
     while in_flight:
         reconcile(engine, ledger, in_flight.popleft())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core import FinishReason, Output
 from ..engine.engine import Engine
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Reply:
             finished = output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
             self.messages.append(DetokenizeMsg(output.rid, output.token, finished))
 
-    def process_last_data(self, last_data: Pending | None) -> None:
+    def process_last_data(self, last_data: GenerationBatchResult | None) -> None:
         """Block until a step's tokens are there, process them, and send what clients get."""
         if last_data is not None:
             self.engine.process_batch_result(last_data)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .mini_detokenize import Reply, SendResult
 
 
@@ -24,7 +24,7 @@ def mini_overlap(
     messages of each step; by default they are marks in the trace.
     """
     reply = Reply(engine, send_result)
-    last_data: Pending | None = None
+    last_data: GenerationBatchResult | None = None
     while True:
         if last_data is None and not engine.scheduler.live:
             engine.on_idle()

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core import Lease, Request, ScheduleBatch
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 
 
 class LazyTokens(NamedTuple):
     """The tokens of some rows of a launched step; on MLX nobody has computed them yet."""
 
-    step: Pending
+    step: GenerationBatchResult
     rows: slice = slice(None)
 
     def tolist(self) -> list[int]:

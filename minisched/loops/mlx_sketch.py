@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..relay import HostTrip
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .spec import LoopSpec
 
 
@@ -24,10 +24,10 @@ def mlx_sketch(engine: Engine, finalize_first: bool = True) -> Iterator[Schedule
     (``finalize_first=False``) the step runs on the newest token that the host has, one too old.
     """
     engine.worker.relay = NewestKnown()
-    pending: Pending | None = None
+    pending: GenerationBatchResult | None = None
     while True:
         engine.recv_requests()
-        following: Pending | None = None
+        following: GenerationBatchResult | None = None
         if pending is not None:
             if finalize_first:
                 engine.process_batch_result(pending)  # blocks: nothing else is in flight

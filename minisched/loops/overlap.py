@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .overlap_rules import has_grammar, is_disable_overlap_for_batch, update_vocab_mask
 
 
@@ -22,7 +22,7 @@ def overlap(
     ``delay_sample`` every batch) is launched without its sampling, which follows when the result
     before it has been processed. For the other option see ``is_disable_overlap_for_batch``.
     """
-    result_queue: deque[Pending] = deque()
+    result_queue: deque[GenerationBatchResult] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:
         engine.recv_requests()
@@ -34,7 +34,8 @@ def overlap(
             disable_consecutive_prefill_overlap=disable_consecutive_prefill_overlap,
             has_grammar=has_grammar(batch),
         )
-        if disable_overlap:
+        if disable_overlap and batch:
+            engine.device.recorder.mark("wait", step=batch.step, reason="prefill", op="forward")
             engine.process_batch_result(result_queue.popleft())
         if batch:
             delay = delay_sample or has_grammar(batch)
@@ -49,7 +50,7 @@ def overlap(
         yield batch
 
 
-def launch_batch_sample_if_needed(engine: Engine, pending: Pending) -> None:
+def launch_batch_sample_if_needed(engine: Engine, pending: GenerationBatchResult) -> None:
     """Sample a step that was launched without: what its mask depends on is known by now."""
     if pending.delay_sample_func is not None:
         update_vocab_mask(engine, pending.batch)

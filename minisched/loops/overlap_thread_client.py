@@ -10,7 +10,7 @@ from collections import deque
 from ..core import ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Op, Signal
 from ..engine.engine import Engine
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .overlap_rules import update_vocab_mask
 from .overlap_thread_worker import ForwardThread, FutureStep
 
@@ -19,8 +19,8 @@ class TpModelWorkerClient:
     """Stands in for the worker; the worker itself is on a thread, behind two queues.
 
     ``input_queue`` is the queue of that thread, ``output_queue`` holds its answers, in the order
-    of steps: each is a ``Pending`` once its sampling is launched. What the thread reads is frozen
-    when the step's ``sync_event`` is set.
+    of steps: each is the step's result once its sampling is launched. What the thread reads is
+    frozen when the step's ``sync_event`` is set.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -64,7 +64,7 @@ class TpModelWorkerClient:
 
     def resolve_last_batch_result(
         self, last: FutureStep, launch_done: Signal | None
-    ) -> tuple[Pending, Result]:
+    ) -> tuple[GenerationBatchResult, Result]:
         """Block until the last step's tokens are there, and the current step's forward launched.
 
         ``launch_done`` is the current step's. The original waits for it so that the scheduler's
@@ -73,11 +73,11 @@ class TpModelWorkerClient:
         server): the steps behind this one rely on what it was to write into the page table.
         """
         start, label = self.device.now(), self.engine.recording.label(last.batch)
-        pending: Pending = self.output_queue.popleft().synchronize()
+        pending: GenerationBatchResult = self.output_queue.popleft().synchronize()
         if launch_done is not None:
             launch_done.synchronize()
         result = pending.result()  # copy_done.synchronize(), then tolist()
-        self.device.recorder.edge("launch", last.launched_by, pending.logits.slice_id)
+        self.device.recorder.edge("launch", last.launched_by, pending.logits_output.slice_id)
         self.engine.recording.wait(start, label)
         return pending, result
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..core import ModelWorkerBatch, ScheduleBatch
 from ..devices.base import Signal
 from ..models.forward_batch import make_forward_batch
-from ..worker import Pending, Worker
+from ..worker import GenerationBatchResult, Worker
 from ..worker.batch_record import BatchRecord
 
 
@@ -46,7 +46,7 @@ class ForwardThread:
         self.worker = worker
         self.batch_lists = BatchRecord()
 
-    def forward(self, step: FutureStep) -> Pending:
+    def forward(self, step: FutureStep) -> GenerationBatchResult:
         """Ship the batch, pin it, launch its forward pass, which resolves the future tokens."""
         worker, flat = self.worker, step.model_worker_batch
         try:
@@ -56,7 +56,7 @@ class ForwardThread:
         finally:
             step.launch_done.set()  # whatever happened: the scheduler waits for it
 
-    def sample(self, pending: Pending) -> Pending:
+    def sample(self, pending: GenerationBatchResult) -> GenerationBatchResult:
         """Launch sampling, which stores to the map, and the copy to the host."""
         if pending.delay_sample_func is not None:
             pending.delay_sample_func()

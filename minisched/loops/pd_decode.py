@@ -10,14 +10,14 @@ from ..core import NoBatch, Output, ScheduleBatch
 from ..core.model_worker_batch import slots_of
 from ..devices.base import Label
 from ..scheduler.prealloc import DecodeScheduler
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .pd_messages import Abort, Computed, Message, Metadata, Transferred
 from .pd_side import SideEngine
 
 
 def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``disaggregation/decode.py:event_loop_overlap_disagg_decode``."""
-    result_queue: deque[Pending] = deque()
+    result_queue: deque[GenerationBatchResult] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:
         engine.recv_requests()

@@ -10,7 +10,7 @@ from ..core import Lease, NoBatch, Output, ScheduleBatch
 from ..core.model_worker_batch import slots_of
 from ..devices.base import NO_LABEL, Label
 from ..scheduler.transfer import Prefilled, PrefillScheduler
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .pd_kv_transfer import KVSender, KVTransfer
 from .pd_messages import Abort, Computed, Metadata, Transferred
 from .pd_side import SideEngine
@@ -18,7 +18,7 @@ from .pd_side import SideEngine
 
 def pd_prefill(engine: PrefillEngine) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``disaggregation/prefill.py:event_loop_overlap_disagg_prefill``."""
-    result_queue: deque[Pending] = deque()
+    result_queue: deque[GenerationBatchResult] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:
         engine.recv_requests()
@@ -63,7 +63,7 @@ class PrefillEngine(SideEngine):
                 sender.is_unwanted = True
                 self.scheduler.abort(message.rid)
 
-    def process_batch_result(self, pending: Pending) -> None:
+    def process_batch_result(self, pending: GenerationBatchResult) -> None:
         """Process a step, and send the chunks that it has computed."""
         super().process_batch_result(pending)
         page_size = self.scheduler.config.page_size

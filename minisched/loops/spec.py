@@ -25,6 +25,8 @@ class LoopSpec:
     others for a reason of its own (else each says itself what it needs). ``overrun`` is how many
     steps the original launches for a request past its length (``policy/decode.py``).
     ``options`` are given to the loop, ``settings`` to the scheduler, whatever the user's are.
+    ``refuses`` are the features that the original does not combine with this loop, with its
+    reason: ``grammar``, ``penalties``, and speculation by algorithm (``NGRAM``, ..).
     ``devices`` says where it runs, and ``only`` why nowhere else. ``source`` is the published code
     that it follows. A design for which one engine is not enough has a ``whole_run``, which
     ``loops/run.py:run_loop`` calls in the place of the turns.
@@ -44,6 +46,7 @@ class LoopSpec:
     devices: tuple[str, ...] = DEVICES
     only: str = ""
     takes: str = ""
+    refuses: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, engine: Engine, **options: Any) -> Turns:
         """The loop's turns on an engine; ``options`` go before the spec's own."""

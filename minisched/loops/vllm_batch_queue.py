@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .vllm_step import execute_model, sample_tokens, update_from_output
 from .vllm_structured_output import StructuredOutput, pending_structured_output_tokens
 
@@ -32,7 +32,7 @@ def vllm_batch_queue(
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()
-        deferred: Pending | None = None
+        deferred: GenerationBatchResult | None = None
         if batch:
             pending = execute_model(engine, batch)
             if grammar is not None and pending_structured_output_tokens(grammar, batch):
@@ -55,7 +55,7 @@ def vllm_batch_queue(
         yield batch
 
 
-def make_batch_queue(engine: Engine, depth: int) -> deque[Pending]:
+def make_batch_queue(engine: Engine, depth: int) -> deque[GenerationBatchResult]:
     """An empty queue for ``depth`` steps in flight, with an output buffer for each.
 
     Raises:

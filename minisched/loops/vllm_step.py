@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import Pending
+from ..worker import GenerationBatchResult
 from .vllm_structured_output import StructuredOutput
 
 
@@ -31,19 +31,21 @@ def vllm_step(
         yield batch
 
 
-def execute_model(engine: Engine, batch: ScheduleBatch) -> Pending:
+def execute_model(engine: Engine, batch: ScheduleBatch) -> GenerationBatchResult:
     """Launch the forward pass and nothing behind it; returns at once (``non_block=True``)."""
     return engine.run_batch(batch, delay_sample=True)
 
 
-def sample_tokens(engine: Engine, pending: Pending, grammar: StructuredOutput | None) -> None:
+def sample_tokens(
+    engine: Engine, pending: GenerationBatchResult, grammar: StructuredOutput | None
+) -> None:
     """Launch the sampling of a step, after the mask where there is a grammar; returns at once."""
     if grammar is not None:
         grammar.get_grammar_bitmask(pending.batch)
     engine.launch_batch_sample_if_needed(pending)
 
 
-def update_from_output(engine: Engine, pending: Pending) -> None:
+def update_from_output(engine: Engine, pending: GenerationBatchResult) -> None:
     """Block until a step's tokens are there; aborts that came meanwhile go before them.
 
     vLLM keeps a queue for aborts alone (``_process_aborts_queue``). Here everything that has

@@ -13,6 +13,7 @@ from ..relay import Relay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import SchedulerConfig
 from .spec import LoopSpec
+from .speculation import relays_for, speculate
 
 
 def fit_config(
@@ -24,7 +25,9 @@ def fit_config(
         **spec.settings,
         run_ahead=relay.run_ahead,
         overrun=spec.overrun,
-        context_len=min(config.context_len, model.context_len),
+        refuses=spec.refuses,
+        draft_slack=draft_slack(config, spec, relay),
+        context_len=min(config.context_len, model.context_len - draft_slack(config, spec, relay)),
         row_len=row_len_of(config, spec, model),
         vocab_size=model.vocab_size,
         eos_ids=model.eos_ids,
@@ -33,7 +36,18 @@ def fit_config(
 
 def row_len_of(config: SchedulerConfig, spec: LoopSpec, model: Model) -> int:
     """Positions in a row of the page table: the context, and what a loop runs past it."""
-    return min(config.context_len + max(0, spec.overrun - 1), model.context_len)
+    depth: int = spec.options.get("depth", spec.depth)
+    past = max(0, spec.overrun - 1) + config.num_draft_tokens * (depth - 1)
+    return min(config.context_len + past, model.context_len)
+
+
+def draft_slack(config: SchedulerConfig, spec: LoopSpec, relay: Relay) -> int:
+    """Positions that drafts may reach past a request's length: those of the steps in flight.
+
+    Until these are back, nobody knows how many of their drafts count.
+    """
+    depth: int = spec.options.get("depth", spec.depth)
+    return config.num_draft_tokens * (depth - 1) if relay.run_ahead else 0
 
 
 def wire(
@@ -53,10 +67,12 @@ def wire(
     """
     spec.check_device(loop, device.name)
     row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
-    shape = RelayShape(config.max_running_requests, row_len)
-    made = make_relay(loop, spec.relays, relay, device, shape, spec.takes)
+    shape = RelayShape(config.max_running_requests, row_len, config.num_draft_tokens)
+    relays, takes = relays_for(loop, spec, config)
+    made = make_relay(loop, relays, relay, device, shape, takes)
     config = fit_config(config, spec, made, model)
-    worker = spec.worker(
+    speculation = speculate(config, device, model)
+    worker = (speculation.worker or spec.worker)(
         device,
         model,
         made,
@@ -66,5 +82,8 @@ def wire(
         page_size=config.page_size,
         depth=spec.depth,
         cost=cost,
+        late_penalties=config.late_penalties,
     )
-    return spec.engine(spec.scheduler(config, device.recorder), worker, device, frontend, cost)
+    scheduler = spec.scheduler(config, device.recorder)
+    scheduler.propose = speculation.propose
+    return spec.engine(scheduler, worker, device, frontend, cost)

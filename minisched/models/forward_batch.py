@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from ..core import ForwardMode, ModelWorkerBatch, SamplingParams
+from ..core import ForwardMode, LogitAdjustment, ModelWorkerBatch, SamplingParams
 from ..core.residence import on_device, on_host
 from ..devices.base import Array, Arrays, Label
 
@@ -24,14 +25,20 @@ class ForwardBatch:
     rows: list[int] = on_host("[num_reqs]")  # row of the request table
     prefix_lens: list[int] = on_host("[num_reqs]")  # positions computed before this step
     extend_lens: list[int] = on_host("[num_reqs]")  # positions computed in this step
-    sampling: list[tuple[SamplingParams, int, int]] = on_host("[num_reqs]")  # params, key, position
+    logit_lens: list[int] = on_host("[num_reqs]")  # of how many last positions logits are wanted
+    sample_lens: list[int] = on_host("[num_reqs]")  # after how many of them a token is sampled
+    sampling: list[tuple[SamplingParams, int, int]] = on_host("[num_samples]")  # with key, position
     ids: Array = on_device("[num_tokens]")  # tokens; negative: where the relay finds them
     positions: Array = on_device("[num_tokens]")  # position of each token
     token_rows: Array = on_device("[num_tokens]")  # row of each token
     last: Array = on_device("[num_reqs]")  # index of each row's last token
+    logits_at: Array = on_device("[num_logits]")  # index of each token whose logits are wanted
     table_index: Array = on_device("[num_new_slots]")  # page-table cells to fill first
     table_slots: Array = on_device("[num_new_slots]")  # the KV slots that go there
     dests: Array = on_device("[num_reqs]")  # where the relay keeps the sampled tokens
+    future_indices: list[int] = on_host("[num_reqs]", list)  # the same, for the host
+    adjustments: list[LogitAdjustment | None] = on_host("[num_samples]", list)  # or none at all
+    start_unknown: list[bool] = on_host("[num_reqs]", list)  # only the device has prefix_lens
 
 
 def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> ForwardBatch:
@@ -45,6 +52,9 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
     ]
     token_rows = [row for row, length in zip(rows, lens, strict=True) for _ in range(length)]
     padding = [0] * (-len(positions) % pad_to)
+    ends = list(accumulate(lens))
+    last = xp.asarray([end - 1 for end in ends])
+    wanted = batch.sample_lens
     return ForwardBatch(
         label=Label(batch.step, batch.forward_mode.value, batch.rids),
         is_decode=batch.forward_mode is ForwardMode.DECODE,
@@ -52,12 +62,37 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
         rows=rows,
         prefix_lens=starts,
         extend_lens=lens,
+        logit_lens=wanted,
+        sample_lens=batch.sample_lens,
         sampling=batch.sampling_info,
         ids=xp.asarray(batch.input_ids + padding),
         positions=xp.asarray(positions + padding),
         token_rows=xp.asarray(token_rows + padding),
-        last=xp.asarray([end - 1 for end in accumulate(lens)]),
+        last=last,
+        logits_at=last if sum(wanted) == len(wanted) else xp.asarray(last_of(ends, wanted)),
         table_index=xp.asarray(batch.table_index),
         table_slots=xp.asarray(batch.table_slots),
         dests=xp.asarray(batch.dests),
+        future_indices=batch.dests,
+        start_unknown=batch.start_unknown,
     )
+
+
+def at_starts(inputs: ForwardBatch, starts: list[int], xp: Arrays) -> ForwardBatch:
+    """The same step with its rows at other positions, where its tokens are also sampled."""
+    moved = [new - old for new, old in zip(starts, inputs.prefix_lens, strict=True)]
+    shift_token = [by for by, length in zip(moved, inputs.extend_lens, strict=True)
+                   for _ in range(length)]  # fmt: skip
+    shift_sample = [by for by, n in zip(moved, inputs.sample_lens, strict=True) for _ in range(n)]
+    padding = [0] * (len(inputs.ids) - len(shift_token))
+    sampling = [
+        (params, key, position + by)
+        for (params, key, position), by in zip(inputs.sampling, shift_sample, strict=True)
+    ]
+    positions = xp.add(inputs.positions, xp.asarray(shift_token + padding))
+    return replace(inputs, prefix_lens=starts, positions=positions, sampling=sampling)
+
+
+def last_of(ends: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """The last ``counts`` indices before each of ``ends``, row after row."""
+    return [at for end, n in zip(ends, counts, strict=True) for at in range(end - n, end)]

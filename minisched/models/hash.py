@@ -50,7 +50,7 @@ class HashModel:
         ]
 
     def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> list[list[float]]:
-        """Logits [num_reqs, vocab] from exact integers."""
+        """Logits [num_logits, vocab] from exact integers."""
         hidden: list[int] = ids
         for layer in range(NUM_LAYERS):
             hidden = self.forward_layer(layer, batch, hidden, page_table)
@@ -64,9 +64,8 @@ class HashModel:
         Row by row, it reads the slots before the row's first position and writes those after.
         """
         kv, out, at = self.kv[layer], [], 0
-        for row, start, length in zip(
-            batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
-        ):
+        for row, length in zip(batch.rows, batch.extend_lens, strict=True):
+            start = batch.positions[at]
             slots = page_table[row * self.max_len : row * self.max_len + start + length]
             total = sum(mix(value, p) for p, value in enumerate(kv[slots[:start]]))
             for position, value in enumerate(hidden[at : at + length], start):
@@ -77,13 +76,17 @@ class HashModel:
         return out
 
     def compute_logits(self, batch: ForwardBatch, hidden: list[int]) -> list[list[float]]:
-        """Logits [num_reqs, vocab] from each row's last hidden state."""
-        logits, at = [], 0
-        for start, length in zip(batch.prefix_lens, batch.extend_lens, strict=True):
-            at += length
-            last = mix(hidden[at - 1], start + length)
-            logits.append([mix(last, token) * LOGIT_SCALE for token in range(self.vocab_size)])
-        return logits
+        """Logits [num_logits, vocab] from the hidden states of the tokens that are asked for."""
+        states = [self.settle(mix(hidden[at], batch.positions[at] + 1)) for at in batch.logits_at]
+        vocab = range(self.vocab_size)
+        return [[mix(state, token) * LOGIT_SCALE for token in vocab] for state in states]
+
+    def settle(self, state: Any) -> Any:
+        """The last word on the states [num_logits] that logits are hashed from: left as they are.
+
+        The same on every device; a draft model has it otherwise (``speculative/hash_draft.py``).
+        """
+        return state
 
     def read_kv(self, slots: list[int]) -> list[list[int]]:
         """The KV of these slots, [num_layers][num_slots] (PD separation sends it)."""

@@ -19,27 +19,29 @@ class HashMlx(HashModel):
     """
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Array) -> Array:
-        """Logits [num_reqs, vocab] in float64, from exact integers."""
-        hidden, at = [], 0
+        """Logits [num_logits, vocab] in float64, from exact integers."""
+        states, at = [], 0
         with mx.stream(mx.cpu):
             for row, start, length in zip(
                 batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
             ):
                 slots = page_table[row * self.max_len : row * self.max_len + start + length]
-                hidden.append(self._attend(slots, start, ids[at : at + length]))
+                new = slice(at, at + length)
+                states.append(self._attend(slots, batch.positions[new], ids[new]))
                 at += length
+            state = self.settle(mx.concatenate(states)[batch.logits_at])[:, None]
             tokens = mx.arange(self.vocab_size, dtype=mx.int64)
-            return mix(mx.stack(hidden), tokens).astype(mx.float64) * LOGIT_SCALE
+            return mix(state, tokens).astype(mx.float64) * LOGIT_SCALE
 
-    def _attend(self, slots: Array, start: int, ids: Array) -> Array:
-        """Both layers over one row, [1]: write the slots from ``start`` on, then read them all."""
-        positions = mx.arange(slots.size, dtype=mx.int64)
-        new = ids.astype(mx.int64)
+    def _attend(self, slots: Array, positions: Array, ids: Array) -> Array:
+        """Both layers over one row: write its new positions, read the slots up to each of them."""
+        every = mx.arange(slots.size, dtype=mx.int64)
+        positions, new = positions.astype(mx.int64), ids.astype(mx.int64)
         for pool in self.kv:
-            pool[slots[start:]] = mix(new, positions[start:]).astype(pool.dtype)
-            sums = mx.cumsum(mix(pool[slots].astype(mx.int64), positions))  # [row length]
-            new = sums[start:] % P  # what each position attends to
-        return mix(new[-1:], positions[-1:] + 1)
+            pool[slots[positions]] = mix(new, positions).astype(pool.dtype)
+            sums = mx.cumsum(mix(pool[slots].astype(mx.int64), every))  # [row length]
+            new = sums[positions] % P  # what each position attends to
+        return mix(new, positions + 1)
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
         """One token a row, [num_reqs]."""

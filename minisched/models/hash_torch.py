@@ -18,11 +18,12 @@ class HashTorch(HashModel):
     """Equal to ``HashModel`` in every token, greedy or sampled; takes the same options.
 
     A batch is laid out as [num_reqs, longest]: each row's positions from 0 on, padded to the
-    longest row. Every value is below 2**31, so sums and products are exact in int64.
+    longest row, or for a longer one where the host only knows how long rows are at most. Every
+    value is below 2**31, so sums and products are exact in int64.
     """
 
     def forward(self, batch: ForwardBatch, ids: Tensor, page_table: Buffer) -> Any:
-        """Logits [num_reqs, vocab] in float64, from exact integers."""
+        """Logits [num_logits, vocab] in float64, from exact integers."""
         end = batch.positions[batch.last][:, None] + 1  # [num_reqs, 1]
         row = batch.token_rows[batch.last][:, None]
         start = end - torch.diff(batch.last + 1, prepend=torch.zeros_like(batch.last[:1]))[:, None]
@@ -37,9 +38,11 @@ class HashTorch(HashModel):
         )
         below = (mix(lower[slots], position) * inside).cumsum(-1)  # what each position attends to
         upper[slots * new] = mix(below % P, position)  # the others write to slot 0: padding
-        total = (mix(upper[slots], position) * inside).sum(-1, keepdim=True)
-        hidden = mix(total % P, end)
-        return mix(hidden, torch.arange(self.vocab_size, device=ids.device)) * LOGIT_SCALE
+        sums = mix(upper[slots], position).cumsum(-1)
+        at = batch.positions[batch.logits_at]
+        total = sums[torch.searchsorted(batch.last, batch.logits_at), at]
+        state = self.settle(mix(total % P, at + 1))[:, None]
+        return mix(state, torch.arange(self.vocab_size, device=ids.device)) * LOGIT_SCALE
 
     def sample(self, logits: Tensor, batch: ForwardBatch) -> Any:
         """One token a row, [num_reqs]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.utils import load_model
 
 from ..devices.base import Device
+from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
 from .paged_cache_mlx import PagedCache, Window
 from .sampling_mlx import sample
@@ -20,8 +20,9 @@ from .weights import read_config
 class LlamaMlx:
     """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
 
-    Decoding rows run together, [num_reqs, 1] tokens; of other batches each row runs by itself,
-    [1, extent], as SGLang's MLX runner does. Either way the step is one lazy graph.
+    Neighbouring rows that compute equally many positions run together, [rows, extent] tokens: those
+    that decode, and those that verify drafts. A long prompt runs by itself, as each does in
+    SGLang's MLX runner. Either way the step is one lazy graph.
 
     On the CPU, with the kernels of the stock Linux wheel and 32-bit floats, logits do not depend
     on the batch or on chunks, not by a bit. On Metal, or with another BLAS, they do.
@@ -50,28 +51,29 @@ class LlamaMlx:
         mx.eval([(cache.keys, cache.values) for cache in self.caches])
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
-        """Logits [num_reqs, vocab] after each row's last token."""
-        if batch.is_decode:
-            return self._run(page_table, batch.rows, batch.prefix_lens, ids[:, None])
-        logits, at = [], 0
-        for row, start, length in zip(
-            batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
-        ):
-            logits.append(self._run(page_table, [row], [start], ids[None, at : at + length]))
-            at += length
-        return mx.concatenate(logits)
+        """Logits [num_logits, vocab] after each of the tokens that are asked for."""
+        ends = [p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True)]
+        hidden = [
+            self._run(
+                Window.of(
+                    page_table, self.max_len, batch.rows[run.rows],
+                    batch.positions[run.tokens].reshape(-1, run.extend_len),
+                    max(ends[run.rows]),
+                ),
+                ids[run.tokens].reshape(-1, run.extend_len),
+            )
+            for run in equal_extents(batch.extend_lens)
+        ]  # fmt: skip
+        head = self.lm.model.embed_tokens.as_linear if self.is_tied else self.lm.lm_head
+        logits: mx.array = head(mx.concatenate(hidden)[batch.logits_at])
+        return logits
 
-    def _run(
-        self, page_table: mx.array, rows: Sequence[int], starts: Sequence[int], ids: mx.array
-    ) -> mx.array:
-        """Rows of equal extent: ``ids`` [rows, extent] to logits [rows, vocab]."""
-        window = Window.of(page_table, self.max_len, rows, starts, ids.shape[1])
+    def _run(self, window: Window, ids: mx.array) -> mx.array:
+        """Rows of equal extent: ``ids`` [rows, extent] to hidden states [rows * extent, dim]."""
         for cache in self.caches:
             cache.window = window
-        last = self.lm.model(ids, self.caches)[:, -1]
-        head = self.lm.model.embed_tokens.as_linear if self.is_tied else self.lm.lm_head
-        logits: mx.array = head(last)
-        return logits
+        hidden: mx.array = self.lm.model(ids, self.caches)
+        return hidden.flatten(0, 1)
 
     def sample(self, logits: mx.array, batch: ForwardBatch) -> mx.array:
         """One token a row, [num_reqs]."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..devices.base import Array, Buffer, Device
+from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
 from .llama_torch_layers import BLOCK, ROWS, Group, LlamaWeights, PagedKV, llama_step
 from .llama_torch_weights import read_weights
@@ -67,7 +67,7 @@ class LlamaTorch:
         self.max_len = max_len
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
-        """Logits [num_reqs, vocab] in the model's dtype."""
+        """Logits [num_logits, vocab] in the model's dtype."""
         return self.step(
             self.weights,
             PagedKV(self.keys, self.values, page_table, self.max_len),
@@ -75,7 +75,7 @@ class LlamaTorch:
             ids,
             batch.positions,
             batch.token_rows,
-            batch.last,
+            batch.logits_at,
         )
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
@@ -84,13 +84,15 @@ class LlamaTorch:
 
 
 def make_groups(batch: ForwardBatch) -> list[Group]:
-    """How rows attend: those of a decode step all together; of prompts, each row by itself."""
+    """How rows attend: those with one extent together (``equal_extent.py``).
+
+    A window may be wider than a row needs, where the host only knows how long it is at most.
+    """
     ends = [p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True)]
-    if batch.is_decode:
-        return [Group(0, len(ends), 1, _window(max(ends)))]
-    firsts = accumulate(batch.extend_lens, initial=0)
-    rows = zip(firsts, batch.extend_lens, ends, strict=False)
-    return [Group(first, 1, length, _window(end)) for first, length, end in rows]
+    return [
+        Group(run.tokens.start, len(ends[run.rows]), run.extend_len, _window(max(ends[run.rows])))
+        for run in equal_extents(batch.extend_lens)
+    ]
 
 
 def _window(end: int) -> int:

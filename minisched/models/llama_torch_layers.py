@@ -129,12 +129,12 @@ def llama_step(
     ids: Tensor,
     positions: Tensor,
     token_rows: Tensor,
-    last: Tensor,
+    logits_at: Tensor,
 ) -> Tensor:
-    """One forward pass: write the KV of the tokens, give logits [num_reqs, vocab].
+    """One forward pass: write the KV of the tokens, give logits [num_logits, vocab].
 
     ``ids``, ``positions`` and ``token_rows`` [num_tokens] may be padded at the end; the KV of
-    padding is not written.
+    padding is not written. ``logits_at`` [num_logits] says after which tokens logits are wanted.
     """
     kv_heads, d = kv.keys.size(2), kv.keys.size(3)
     heads = weights.qkv.size(1) // d - 2 * kv_heads
@@ -157,5 +157,5 @@ def llama_step(
         h = F.linear(F.rms_norm(x, dim, weights.mlp_norm[layer], eps), weights.gate_up[layer])
         gate, up = h.chunk(2, -1)
         x = x + F.linear(silu(gate) * up, weights.down[layer])
-    x = F.rms_norm(x[last], dim, weights.final_norm, eps)
-    return F.linear(pad_rows(x), weights.head)[: last.size(0)]
+    x = F.rms_norm(x[logits_at], dim, weights.final_norm, eps)
+    return F.linear(pad_rows(x), weights.head)[: logits_at.size(0)]

@@ -12,9 +12,9 @@ import mlx.core as mx
 class Window:
     """Which positions some rows of equal extent write and attend to; shared by all layers.
 
-    The window is as wide as the longest row, and the mask hides what a row lacks: position j is
-    seen by a token at position i if j <= i. The stock CPU kernels add position by position, so a
-    wider window adds zeros at the end and changes no bit.
+    The window covers the longest row, and the mask hides what a row lacks: position j is seen by a
+    token at position i if j <= i. The stock CPU kernels add position by position, so a wider window
+    adds zeros at the end and changes no bit.
     """
 
     offset: mx.array  # [rows] position of each row's first new token
@@ -28,18 +28,19 @@ class Window:
         page_table: mx.array,
         max_len: int,
         rows: Sequence[int],
-        starts: Sequence[int],
-        extent: int,
+        positions: mx.array,
+        width: int,
     ) -> Window:
-        """The window of ``rows`` of the page table, each computing ``extent`` positions."""
+        """The window of ``rows`` of the page table, which compute ``positions`` [rows, extent].
+
+        ``width`` covers every row, and may be wider: the host need not know how long each row is.
+        """
         cells = mx.array([row * max_len for row in rows])[:, None]  # where each row's table begins
-        offset = mx.array(list(starts))
-        positions = offset[:, None] + mx.arange(extent)  # [rows, extent]
-        window = mx.arange(max(starts) + extent)  # [width]
+        window = mx.arange(width)
         return cls(
-            offset=offset,
+            offset=positions[:, 0],
             write=page_table[cells + positions].reshape(-1),
-            read=page_table[cells + window],
+            read=page_table[cells + mx.minimum(window, positions[:, -1:])],
             mask=(window <= positions[..., None])[:, None],
         )
 

@@ -45,6 +45,11 @@ class Tokenizer:
         except Exception as error:  # the library raises no narrower kind
             raise WeightsError(f"{file} is not a tokenizer ({error}).") from error
 
+    def to_json(self) -> str:
+        """The text of its tokenizer.json, for a library that looks into the vocabulary."""
+        text: str = self._codec.to_str()
+        return text
+
     def encode(self, text: str) -> list[int]:
         """Token ids, with the start token where the model's tokenizer adds one.
 

@@ -45,12 +45,12 @@ class Retraction:
         return self.num_by_reason.total()
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
-        """Pages that one more position for each of ``reqs`` needs beyond those to be had."""
+        """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
         available = self.leases.available_pages
-        if len(reqs) <= available:
+        if len(reqs) <= available and not (reqs and reqs[0].num_draft_tokens):
             return len(reqs) - available  # at the most: nobody takes two pages for one position
         lacking = self.leases.pages_lacking
-        need = sum(lacking(req.lease, req.device_len) for req in reqs if req.lease is not None)
+        need = sum(lacking(req.lease, req.reach) for req in reqs if req.lease is not None)
         return need - available
 
     def make_room(self, reqs: list[Request]) -> list[Request]:

@@ -38,7 +38,7 @@ class UnifiedBudget:
         """Prompts, or chunks of them, and those who decode: with tokens to compute of each."""
         num_retractions = self.retraction.num_retractions
         decodes, promised = self._running()
-        left = self.budget - len(decodes)
+        left = self.budget - sum(1 + req.next_draft_len for req in decodes)
         if self.prefill.chunked_req or self.prefill.waiting_queue:
             self._mark("budget", promised, left, mixed_decode_tokens=len(decodes))
         prompts = self._chunked(left, promised)
@@ -60,7 +60,7 @@ class UnifiedBudget:
         for req in self.decode.schedule_next_batch()[: self.budget]:
             if req.lease is None:
                 continue  # preempted by an older one just now
-            need = self._pages(req, 1)
+            need = self.leases.pages_lacking(req.lease, req.reach)
             if self._make_room(req, promised + need):
                 promised += need
                 work.append(req)

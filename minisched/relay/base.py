@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from ..core import ScheduleBatch
@@ -31,6 +32,23 @@ class Relay(Protocol):
 
     def store(self, dests: Array, tokens: Array) -> None:
         """Device: keep the sampled tokens, [num_reqs], for later steps."""
+        ...
+
+
+@runtime_checkable
+class DraftRelay(Relay, Protocol):
+    """A relay that also carries drafts and lengths, so that a step with drafts can run ahead."""
+
+    def start_of(self, rows: Sequence[int]) -> Array:
+        """Device: the position of each row's newest token, [num_reqs]."""
+        ...
+
+    def stash_lens(self, rows: Sequence[int], seq_lens: Array) -> None:
+        """Device: how many tokens each row has now, [num_reqs]."""
+        ...
+
+    def stash_drafts(self, rows: Sequence[int], drafts: Array) -> None:
+        """Device: what is drafted for each row's next step, [num_reqs * k]."""
         ...
 
 

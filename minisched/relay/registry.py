@@ -20,6 +20,7 @@ class RelayShape(NamedTuple):
 
     max_running_requests: int
     max_len: int
+    num_draft_tokens: int = 0  # that a row may carry
 
 
 class RelaySpec(NamedTuple):
@@ -39,16 +40,18 @@ RELAYS: dict[str, RelaySpec] = {
         "a loop that runs ahead and reads a token within three steps (a fourth may lap the ring)",
     ),
     "pool": RelaySpec(
-        lambda device, shape: FutureMapPool(device, shape.max_running_requests),
+        lambda device, shape: FutureMapPool(
+            device, shape.max_running_requests, shape.num_draft_tokens
+        ),
         "a loop that runs ahead",
     ),
     "token_pool": RelaySpec(
-        lambda device, shape: TokenPool(device, *shape),
+        lambda device, shape: TokenPool(device, shape.max_running_requests, shape.max_len),
         "a loop that runs ahead, or mini-sglang's own, with whole steps on one stream that waits "
         "for the copies of prompts",
     ),
     "prev_sampled": RelaySpec(
-        lambda device, shape: PrevSampled(device, *shape),
+        lambda device, shape: PrevSampled(device, shape.max_running_requests, shape.max_len),
         "a loop that runs ahead, in which the very next step reads a token that nobody knows "
         "(it holds the last step's tokens only)",
     ),

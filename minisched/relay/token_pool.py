@@ -47,8 +47,8 @@ class TokenPool:
     def upload(self, stream: Stream, batch: ScheduleBatch, cost: int, label: Label) -> Op | None:
         """Copy prompts, or the chunks, of this step; a new row gets its cached prefix too.
 
-        Tokens and cells are arguments of the op, which the step's ``Pending`` holds and waits for:
-        their memory is not handed out again while the copy may still read it.
+        Tokens and cells are arguments of the op, which the step's result holds and waits
+        for: their memory is not handed out again while the copy may still read it.
         """
         cells: list[int] = []
         tokens: list[int] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..core import ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import CostModel
@@ -10,9 +12,10 @@ from ..devices.vector import Vector
 from ..models.forward_batch import ForwardBatch
 from ..models.length import LengthModel
 from ..relay import Relay
-from ..worker import Pending, Worker
+from ..worker import GenerationBatchResult, Worker
 
-NOTHING = ForwardBatch(NO_LABEL, False, 0, [], [], [], [], *([Vector()] * 7))
+NO_ARRAYS: Any = [Vector()] * 8
+NOTHING = ForwardBatch(NO_LABEL, False, 0, [], [], [], [], [], [], *NO_ARRAYS)
 
 
 class LengthWorker(Worker):
@@ -33,7 +36,9 @@ class LengthWorker(Worker):
         self.num_steps = 0
         self.peak_tokens = 0  # computed in one step: what activations need memory for
 
-    def prepare(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
+    def prepare(
+        self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
+    ) -> ForwardBatch:
         """Host: there is nothing to ship."""
         return NOTHING
 
@@ -41,21 +46,21 @@ class LengthWorker(Worker):
         self,
         batch: ScheduleBatch,
         inputs: ForwardBatch,
-        previous: Pending | None = None,
+        previous: GenerationBatchResult | None = None,
         launched_by: int = 0,
-    ) -> Pending:
+    ) -> GenerationBatchResult:
         """Host: queue a forward pass that only takes time."""
         forward = self.forward_stream.launch(
             do_nothing, name="forward", cost=self._forward_cost(batch), label=self._label(batch)
         )
         self.device.recorder.edge("launch", launched_by, forward.slice_id)
-        return Pending(batch, forward)
+        return GenerationBatchResult(batch, forward)
 
-    def launch_sample(self, pending: Pending, inputs: ForwardBatch) -> None:
+    def launch_sample(self, pending: GenerationBatchResult, inputs: ForwardBatch) -> None:
         """Host: queue sampling and the copy to the host."""
         batch, label = pending.batch, self._label(pending.batch)
         pending.delay_sample_func = None
-        pending.tokens = tokens = self.forward_stream.launch(
+        pending.next_token_ids = tokens = self.forward_stream.launch(
             self._sample_rows, batch, name="sample", cost=self.cost.sample, label=label
         )
         self.copy_stream.wait(tokens)

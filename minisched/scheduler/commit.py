@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..core import ChunkedReq, Request, ScheduleBatch
+from ..core import ChunkedReq, ForwardMode, Request, ScheduleBatch
 from ..policy import Plan
 from . import stale_outputs
 from .state import SchedulerState
+from .verify import add_verifies
 
 
 def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
@@ -13,18 +14,27 @@ def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
     state.step += 1
     state.leases.launched_step = state.step
     state.batches_in_flight += 1
-    batch = ScheduleBatch(state.step, plan.mode, len(plan.prompts))
+    batch = ScheduleBatch(state.step, mode_of(state, plan), len(plan.prompts))
     if plan.prompts:
         for req, extend_len in plan.prompts:
             add_prompt(state, batch, req, extend_len)
         joining = zip(batch.reqs, batch.delivers, strict=True)
         state.decode.add_reqs(req if done else ChunkedReq(req) for req, done in joining)
         state.new_batch = batch
-    add_decodes(state, batch, plan.decodes)
+    if state.config.num_draft_tokens:
+        add_verifies(state, batch, plan.decodes)
+    else:
+        add_decodes(state, batch, plan.decodes)
     state.cur_batch = batch
     if state.config.keep_stale_outputs:
         stale_outputs.launched(batch)
     return batch
+
+
+def mode_of(state: SchedulerState, plan: Plan) -> ForwardMode:
+    """What the batch is: decodes that may carry drafts are there to be verified."""
+    is_verify = plan.mode is ForwardMode.DECODE and state.config.num_draft_tokens
+    return ForwardMode.TARGET_VERIFY if is_verify else plan.mode
 
 
 def add_prompt(state: SchedulerState, batch: ScheduleBatch, req: Request, extend_len: int) -> None:

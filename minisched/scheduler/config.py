@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..core import Request
 from ..memory.eviction import POLICIES as EVICTION_POLICIES
@@ -10,13 +11,14 @@ from ..memory.free_rule import RULES as FREE_RULES
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 
 RUN_FIRST = ("prefill", "decode", "unified")
+ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
     """Sizes and rules of one scheduler (SGLang ``server_args.py:ServerArgs``).
 
-    The last seven fields are not for users: the model and the loop fill them in.
+    The last nine fields are not for users: the model and the loop fill them in.
 
     Raises:
         ValueError: a setting is outside its limits; the sentence names the value and the limit.
@@ -41,6 +43,12 @@ class SchedulerConfig:
     enable_mixed_chunk: bool = False  # decode beside the prompts, in one batch
     disable_overlap_schedule: bool = False  # run serially, whatever the loop's default
     cuda_graph_max_bs: int | None = None  # larger decode batches are launched op by op
+    # History and speculation
+    late_penalties: bool = False  # they do without the newest token, so that nothing waits
+    late_stop_strings: bool = False  # looked for one token late
+    speculative_algorithm: str = ""  # NGRAM, NGRAM_GPU or STANDALONE; see speculative/
+    speculative_num_draft_tokens: int = 4  # drafts that a step may carry
+    speculative_draft_model_path: str = ""
     # From the model and the loop
     context_len: int = 1024
     vocab_size: int = 257
@@ -48,6 +56,8 @@ class SchedulerConfig:
     run_ahead: bool = False  # see policy/decode.py
     overrun: int = 0
     keep_stale_outputs: bool = False  # see scheduler/stale_outputs.py
+    refuses: Mapping[str, str] = field(default_factory=dict)  # features that the loop does not have
+    draft_slack: int = 0  # positions that drafts may reach past a request's length
     row_len: int = 2**31  # positions in a row of the page table: the context, and what runs past it
 
     def __post_init__(self) -> None:
@@ -59,6 +69,7 @@ class SchedulerConfig:
         at_least("priority_scheduling_preemption_threshold",
                  self.priority_scheduling_preemption_threshold, 0)  # fmt: skip
         self._check_chunk()
+        self._check_speculation()
         one_of("run_first", self.run_first, RUN_FIRST)
         one_of("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         one_of("radix_eviction_policy", self.radix_eviction_policy, EVICTION_POLICIES)
@@ -84,6 +95,24 @@ class SchedulerConfig:
                 f"enable_mixed_chunk adds decodes to prompts that run first, but run_first is "
                 f"{self.run_first!r}; it must be 'prefill'."
             )
+
+    def _check_speculation(self) -> None:
+        one_of("speculative_algorithm", self.speculative_algorithm, ("", *ALGORITHMS))
+        at_least("speculative_num_draft_tokens", self.speculative_num_draft_tokens, 1)
+        if self.speculative_algorithm and self.enable_mixed_chunk:
+            raise ValueError(
+                "enable_mixed_chunk does not go with speculation: a mixed batch has one token for "
+                "each row that decodes (SGLang turns mixed chunks off)."
+            )
+        if self.speculative_algorithm and self.late_penalties:
+            raise ValueError(
+                "late_penalties does not go with speculation: a step late is several tokens late."
+            )
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Drafts that a step may carry; 0 without speculation."""
+        return self.speculative_num_draft_tokens if self.speculative_algorithm else 0
 
     @property
     def num_pages(self) -> int:
@@ -117,7 +146,7 @@ class SchedulerConfig:
             (self.context_len, f"the context of {self.context_len} tokens"),
             (self.num_slots, f"the KV pool of {self.num_slots} slots"),
         ):
-            if req.max_device_len > limit:
+            if req.max_device_len + self.draft_slack > limit:
                 return (
                     f"the prompt has {len(req.prompt)} tokens and max_new_tokens is "
                     f"{req.params.max_new_tokens}, together more than {what}."

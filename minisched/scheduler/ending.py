@@ -27,7 +27,8 @@ class Endings(SchedulerState):
 
     def _end(self, req: Request, token: int) -> Output:
         """A request got its last token."""
-        reason = FinishReason.STOP if token in req.stop_ids else FinishReason.LENGTH
+        is_stop = token in req.stop_ids or req.is_complete
+        reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
         return self._finish(req, reason, token)
 
     def _late(self, batch: ScheduleBatch, req: Request, token: int | None) -> list[Output]:
@@ -37,7 +38,7 @@ class Endings(SchedulerState):
             return []
         self.recorder.mark("stale output", rid=req.rid, step=batch.step)
         req.append_stale(token)
-        if token in req.stop_ids or req.known_len == req.max_device_len:
+        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
             return [self._end(req, token)]
         return [Output(req.rid, token)]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..core import (
     FinishReason,
+    Lease,
     NoBatch,
     Output,
     Request,
@@ -14,7 +15,7 @@ from ..core import (
 )
 from ..policy import Plan
 from ..trace import NullRecorder, Recorder
-from . import stale_outputs
+from . import stale_outputs, verify
 from .commit import commit
 from .config import SchedulerConfig
 from .ending import Endings
@@ -50,6 +51,7 @@ class Scheduler(Endings):
             req.order = len(self.seen)
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
+            req.num_draft_tokens = self.config.num_draft_tokens
             self.seen.add(req.rid)
             self.live[req.rid] = req
             self.waiting_queue.add(req)
@@ -118,6 +120,8 @@ class Scheduler(Endings):
         """
         self.batches_in_flight -= 1
         self.leases.came_back(batch.step)
+        if self.config.num_draft_tokens and not result.error:
+            return self._process_verified(batch, result)
         tokens = [0] * len(batch.reqs) if result.error else result.tokens
         drained = stale_outputs.drain(batch) if self.config.keep_stale_outputs else []
         outputs = []
@@ -128,17 +132,50 @@ class Scheduler(Endings):
             elif result.error:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=result.error))
             elif deliver:
-                lease.settled_len = req.known_len
+                lease.settled_len = req.known_len  # as ``_deliver``, for every token passes here
                 req.append_host(token)
-                if token in req.stop_ids or req.known_len == req.max_device_len:
+                if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
                     outputs.append(self._end(req, token))
                 else:
                     outputs.append(Output(req.rid, token))
+        self._came_back(batch, drained)
+        return outputs
+
+    def _process_verified(self, batch: ScheduleBatch, result: Result) -> list[Output]:
+        """The same for steps that may carry drafts: a row has several tokens."""
+        drained = stale_outputs.drain(batch) if self.config.keep_stale_outputs else []
+        outputs: list[Output] = []
+        tokens_by_row = verify.accepted_tokens(batch, result)
+        drafts_by_row = verify.drafts_by_row(batch, result)
+        columns = zip(batch.rows, batch.sample_lens, tokens_by_row, drafts_by_row, strict=True)
+        for row, num_samples, tokens, drafts in columns:
+            req, lease = row.req, row.lease
+            if req.lease is not lease:
+                late = tokens if row.deliver else [None]
+                for token in late:
+                    outputs += self._late(batch, req, token)
+            elif row.deliver:
+                verify.settle(req, num_samples - 1, len(tokens), drafts)
+                for token in tokens:
+                    if not req.finished:
+                        outputs.append(self._deliver(req, lease, token))
+        self._came_back(batch, drained)
+        return outputs
+
+    def _deliver(self, req: Request, lease: Lease, token: int) -> Output:
+        """A request learns its next token, and may end with it."""
+        lease.settled_len = req.known_len
+        req.append_host(token)
+        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
+            return self._end(req, token)
+        return Output(req.rid, token)
+
+    def _came_back(self, batch: ScheduleBatch, drained: list[Request]) -> None:
+        """Share what a step has computed, and let those resume of whom nothing is stale now."""
         self._cache_prompts(batch)
         for req in drained:
             if not req.finished:
                 self.waiting_queue.add(req)
-        return outputs
 
     def _cache_prompts(self, batch: ScheduleBatch) -> None:
         """Share the prompts, or the chunks, that a step has computed, if they still run."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from ..core import Output, Request, ScheduleBatch
 from ..memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
 from ..policy import (
@@ -16,6 +18,8 @@ from ..policy import (
 )
 from ..trace import Recorder
 from .config import SchedulerConfig
+
+Propose = Callable[[Sequence[int], int], list[int]]
 
 
 class MemoryLeak(RuntimeError):
@@ -41,6 +45,7 @@ class SchedulerState:
         self.step = 0
         self.new_batch: ScheduleBatch | None = None
         self.cur_batch: ScheduleBatch | None = None
+        self.propose: Propose | None = None  # drafts from known tokens, at most so many
 
     def _make_memory(self, config: SchedulerConfig) -> None:
         self.allocator = PageAllocator(config.num_pages, config.page_size)

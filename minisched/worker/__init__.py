@@ -1,5 +1,6 @@
 """One step on a device: resolve, forward, sample, relay, copy back."""
 
-from .worker import Pending, Worker
+from .generation_batch_result import GenerationBatchResult
+from .worker import Worker
 
-__all__ = ["Pending", "Worker"]
+__all__ = ["GenerationBatchResult", "Worker"]

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..core import ScheduleBatch
 from ..models.forward_batch import ForwardBatch
-from .worker import Pending, Worker
+from .generation_batch_result import GenerationBatchResult
+from .worker import Worker
 
 
 class BatchRecord:
@@ -37,7 +38,9 @@ class OverlapWorker(Worker):
         super().__init__(*args, **options)
         self.batch_record = BatchRecord()
 
-    def prepare(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
+    def prepare(
+        self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
+    ) -> ForwardBatch:
         """Host: lay the batch out, ship it, pin it."""
         inputs = super().prepare(batch, previous)
         self.batch_record.record_batch_in_overlap(inputs)

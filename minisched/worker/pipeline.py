@@ -10,7 +10,8 @@ from ..devices.base import Array, Buffer, Device, Op, Stream
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch
 from ..relay import Relay
-from .worker import Pending, Worker
+from .generation_batch_result import GenerationBatchResult
+from .worker import Worker
 
 
 class LayeredModel(Model, Protocol):
@@ -75,9 +76,9 @@ class PipelineWorker(Worker):
         self,
         batch: ScheduleBatch,
         inputs: ForwardBatch,
-        previous: Pending | None = None,
+        previous: GenerationBatchResult | None = None,
         launched_by: int = 0,
-    ) -> Pending:
+    ) -> GenerationBatchResult:
         """Host: queue the whole pipeline; only stage 0's op is given the batch."""
         record = self.device.recorder.edge
         op = self._launch_stage(self.stages[0], IntermediateTensors(inputs, inputs.ids), inputs)
@@ -89,7 +90,7 @@ class PipelineWorker(Worker):
             )
             record("recv", op.slice_id, received.slice_id)
             op = self._launch_stage(stage, received, inputs)
-        return Pending(batch, op)
+        return GenerationBatchResult(batch, op)
 
     def _launch_stage(
         self, stage: Stage, tensors: Op | IntermediateTensors, inputs: ForwardBatch

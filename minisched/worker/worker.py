@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
-from ..core import Result, ScheduleBatch, get_model_worker_batch
-from ..devices.base import Array, Buffer, Device, Op
+from ..core import ScheduleBatch, get_model_worker_batch
+from ..devices.base import Array, Buffer, Device, Label, Op
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay import Relay
+from .generation_batch_result import GenerationBatchResult
+from .sampling_info import make_adjustments
 from .upload import Uploads
-
-
-@dataclass
-class Pending:
-    """A step on its way: its tokens on the device, and their copy to the host.
-
-    A step whose sampling is delayed has neither before ``delay_sample_func`` was called (SGLang
-    ``managers/utils.py:GenerationBatchResult``).
-    """
-
-    batch: ScheduleBatch
-    logits: Op
-    tokens: Op | None = None
-    copy_done: Op | None = None  # the copy of its tokens, as an event and a handle
-    delay_sample_func: Callable[[], None] | None = None
-    upload: Op | None = None  # what the forward pass waited for, if the relay copies prompts
-
-    def result(self) -> Result:
-        """Block the host until the copy is there. An error comes back as a result; never raises."""
-        try:
-            if self.tokens is None or self.copy_done is None:
-                raise RuntimeError("its sampling was delayed, and nobody has launched it since")
-            values = self.copy_done.synchronize()
-            self.tokens.synchronize()  # done before its copy; raises what the step raised
-            if self.upload is not None:
-                self.upload.synchronize()  # done before the forward pass; raises what it raised
-            return Result(values.tolist())
-        except Exception as error:
-            return Result((), f"step {self.batch.step} failed: {error}")
 
 
 class Worker:
@@ -66,6 +38,7 @@ class Worker:
         depth: int = 2,
         cost: CostModel = NO_COST,
         scheduler_stream: str = "scheduler",
+        late_penalties: bool = False,
     ) -> None:
         self.device = device
         self.model = model
@@ -76,20 +49,28 @@ class Worker:
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
         self.max_running_requests = max_running_requests
+        self.late_penalties = late_penalties
         self.outputs: list[tuple[Buffer, Buffer]] = []  # on the device, on the host
         self.hold_outputs(depth)
         self.forward_stream = device.stream("forward")
         self.copy_stream = device.stream("copy")
         self.uploads = Uploads(device, relay, scheduler_stream)
 
+    @property
+    def output_len(self) -> int:
+        """Integers that a step can leave for the host."""
+        return self.max_running_requests
+
     def hold_outputs(self, depth: int) -> None:
         """Let at least ``depth`` steps be in flight: none overwrites the output of another."""
-        device, size = self.device, self.max_running_requests
+        device, size = self.device, self.output_len
         for i in range(len(self.outputs), depth):
             on_device = device.memory(f"output {i}", size)
             self.outputs.append((on_device, device.host_memory(f"host output {i}", size)))
 
-    def prepare(self, batch: ScheduleBatch, previous: Pending | None = None) -> ForwardBatch:
+    def prepare(
+        self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
+    ) -> ForwardBatch:
         """Host: number the unknown tokens, lay the batch out flat, ship it."""
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
@@ -101,10 +82,10 @@ class Worker:
         self,
         batch: ScheduleBatch,
         inputs: ForwardBatch,
-        previous: Pending | None = None,
+        previous: GenerationBatchResult | None = None,
         launched_by: int = 0,
         delay_sample: bool = False,
-    ) -> Pending:
+    ) -> GenerationBatchResult:
         """Host: queue the step's three ops and return at once; ``launched_by`` is a slice's id.
 
         With ``delay_sample`` only the forward pass is queued; ``delay_sample_func`` of what comes
@@ -112,7 +93,7 @@ class Worker:
         """
         pending = self.launch_forward(batch, inputs, previous, launched_by)
         if delay_sample:
-            self.device.flush(pending.logits)
+            self.device.flush(pending.logits_output)
             pending.delay_sample_func = partial(self.launch_sample, pending, inputs)
         else:
             self.launch_sample(pending, inputs)
@@ -122,33 +103,46 @@ class Worker:
         self,
         batch: ScheduleBatch,
         inputs: ForwardBatch,
-        previous: Pending | None = None,
+        previous: GenerationBatchResult | None = None,
         launched_by: int = 0,
-    ) -> Pending:
+    ) -> GenerationBatchResult:
         """Host: queue the forward pass."""
         logits = self.forward_stream.launch(
-            self._forward, inputs, previous and previous.tokens,
+            self._forward, inputs, previous and previous.next_token_ids,
             name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
         self._draw_token_edges(batch, logits)
-        return Pending(batch, logits, upload=self.uploads.take(batch, logits))
+        return GenerationBatchResult(
+            batch, logits, future_indices=inputs.future_indices,
+            upload=self.uploads.take(batch, logits),
+        )  # fmt: skip
 
-    def launch_sample(self, pending: Pending, inputs: ForwardBatch) -> None:
+    def launch_sample(self, pending: GenerationBatchResult, inputs: ForwardBatch) -> None:
         """Host: queue sampling, and the copy of the tokens to the host."""
         batch, label, cost = pending.batch, inputs.label, self.cost
-        source, target = self.outputs[batch.step % len(self.outputs)]
+        inputs = replace(inputs, adjustments=make_adjustments(batch, self.late_penalties))
+        source, _ = self.outputs[batch.step % len(self.outputs)]
         pending.delay_sample_func = None
-        pending.tokens = tokens = self.forward_stream.launch(
-            self._sample, pending.logits, inputs, source,
+        pending.next_token_ids = tokens = self.forward_stream.launch(
+            self._sample, pending.logits_output, inputs, source,
             name="sample", cost=cost.sample, label=label,
         )  # fmt: skip
-        self.copy_stream.wait(tokens)
+        self.launch_copy(pending, tokens, len(batch.reqs), label)
+
+    def launch_copy(
+        self, pending: GenerationBatchResult, last: Op, size: int, label: Label
+    ) -> None:
+        """Host: queue the copy of the ``size`` integers that are there when ``last`` has ended."""
+        batch, tokens = pending.batch, pending.next_token_ids
+        assert tokens is not None
+        source, target = self.outputs[batch.step % len(self.outputs)]
+        self.copy_stream.wait(last)
         pending.copy_done = copy = self.copy_stream.launch(
-            self.device.copy_to_host, target, source, len(batch.reqs),
-            name="copy", cost=cost.copy, label=label,
+            self.device.copy_to_host, target, source, size,
+            name="copy", cost=self.cost.copy, label=label,
         )  # fmt: skip
-        self.device.recorder.edge("copy", tokens.slice_id, copy.slice_id)
+        self.device.recorder.edge("copy", last.slice_id, copy.slice_id)
         self.device.flush(tokens, copy)
         for lease in batch.leases:
             lease.sampled_by = tokens.slice_id

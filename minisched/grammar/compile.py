@@ -1,0 +1,45 @@
+"""Chooses who reads a request's grammar: the automaton here, or llguidance."""
+
+from __future__ import annotations
+
+from ..core import SamplingParams
+from ..core.grammar import Grammar
+from ..devices.registry import load
+from ..models.base import Tokenizer
+from .build import build
+from .regex_chars import shown
+from .token_grammar import TokenGrammar
+
+BACKEND = ("minisched.grammar.llguidance_grammar", "LLGuidanceGrammar", "grammar")
+
+
+def compile_grammar(
+    params: SamplingParams, vocab_size: int, eos_ids: frozenset[int], tokenizer: Tokenizer | None
+) -> Grammar:
+    """The grammar of one request that has one, at its start.
+
+    Where the model has no tokenizer a token is a byte, and a regex becomes a table of our own
+    (``build.py``); anything else is llguidance's. What requests can share is made once.
+
+    Raises:
+        ValueError: it can't be compiled, or no token can satisfy it; one sentence that says why.
+    """
+    kind, text = ("regex", params.regex) if params.json_schema is None else (
+        "json_schema", params.json_schema)  # fmt: skip
+    assert text is not None, "who has no grammar needs none compiled"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{kind} {shown(text)} holds half a character, which is no text."
+        ) from error
+    if tokenizer is None and kind == "regex":
+        return TokenGrammar(build(text, vocab_size, eos_ids))
+    if tokenizer is None and vocab_size < 256:
+        raise ValueError(
+            f"json_schema needs a model with a tokenizer, or with all 256 bytes; this one has "
+            f"{vocab_size} tokens."
+        )
+    module, name, extra = BACKEND
+    made: Grammar = load(module, name, extra, kind)(kind, text, vocab_size, eos_ids, tokenizer)
+    return made

@@ -1,0 +1,70 @@
+"""Steps that carry drafts: what is committed for them, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..core import Request, Result, ScheduleBatch
+from .state import SchedulerState
+
+
+def add_verifies(state: SchedulerState, batch: ScheduleBatch, reqs: list[Request]) -> None:
+    """Advance each by one position for sure, and reserve memory as if every draft were right.
+
+    A row's input is the last token and the drafts behind it. Where a step before it is in flight,
+    only the device knows both, and where they belong: then all are None.
+    """
+    for index, req in enumerate(reqs, len(batch.reqs)):
+        lease, start = req.lease, req.computed_len
+        assert lease is not None
+        ids = input_ids(state, req)
+        reach = req.device_len + req.num_draft_tokens_in_flight + len(ids) - 1
+        if lease.sent_pages * state.allocator.page_size < reach:
+            batch.new_pages[index] = state.leases.extend(lease, reach)
+        lease.last_step = batch.step
+        batch.leases.append(lease)
+        batch.starts.append(start)
+        batch.ids.append(ids)
+        req.computed_len, req.device_len = start + 1, req.device_len + 1
+        req.num_draft_tokens_in_flight += len(ids) - 1
+    batch.reqs += reqs
+    batch.delivers += [True] * len(reqs)
+
+
+def input_ids(state: SchedulerState, req: Request) -> tuple[int | None, ...]:
+    """The last token and the drafts behind it."""
+    count = req.next_draft_len
+    if req.computed_len >= req.known_len:
+        return (None,) * (1 + count)
+    if state.propose is not None:  # prompt lookup on the host (vLLM ``ngram_proposer.py``)
+        drafts = state.propose(req.known_tokens(0, req.known_len), count)
+    else:
+        drafts = req.spec_token_ids
+    return (req.output_ids[-1], *drafts[:count])
+
+
+def accepted_tokens(batch: ScheduleBatch, result: Result) -> list[Sequence[int]]:
+    """The tokens of each row that count, [num_reqs][num_accepted_tokens]."""
+    if result.num_accepted_tokens is None:
+        return [[]] * len(batch.reqs)
+    counts, samples = result.num_accepted_tokens, batch.sample_lens
+    firsts = (sum(samples[:i]) for i in range(len(samples)))
+    return [result.tokens[at : at + count] for at, count in zip(firsts, counts, strict=True)]
+
+
+def settle(req: Request, num_drafts: int, num_tokens: int, drafts: Sequence[int]) -> None:
+    """A step has come back with ``num_tokens`` for a request: give back what was rejected.
+
+    One token was counted when the step was committed, the accepted drafts are counted now.
+    """
+    req.num_draft_tokens_in_flight -= num_drafts
+    req.computed_len += num_tokens - 1
+    req.device_len += num_tokens - 1
+    req.spec_token_ids = list(drafts)
+
+
+def drafts_by_row(batch: ScheduleBatch, result: Result) -> Iterator[Sequence[int]]:
+    """What was drafted for each row's next step, k tokens; nothing where the host proposes."""
+    k = len(result.drafts) // len(batch.reqs)
+    for at in range(len(batch.reqs)):
+        yield result.drafts[at * k : at * k + k]

@@ -1,0 +1,1 @@
+"""Guessing the next tokens, so that one step can verify several."""

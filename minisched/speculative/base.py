@@ -1,0 +1,45 @@
+"""What the worker asks of a drafter on the device."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..core import ScheduleBatch
+from ..devices.base import Array, Arrays, Buffer, Device
+from ..devices.cost import CostModel
+from ..models.forward_batch import ForwardBatch
+
+
+class Drafter(Protocol):
+    """Something on the device that guesses the tokens behind the newest one (``speculative/``)."""
+
+    num_draft_tokens: int
+
+    def allocate(
+        self, device: Device, num_slots: int, max_running_requests: int, max_len: int
+    ) -> None:
+        """Take the memory that it needs."""
+        ...
+
+    def bind(self, batch: ScheduleBatch, xp: Arrays) -> Any:
+        """Host: what ``draft`` must be told of a step, beside its inputs."""
+        ...
+
+    def draft(
+        self,
+        batch: ForwardBatch,
+        bound: Any,
+        tokens: Array,
+        num_accepted: Array,
+        page_table: Buffer,
+    ) -> Array:
+        """Device: ``num_draft_tokens`` guesses for each row, [num_reqs * k].
+
+        ``batch`` has real ids and positions; of the ``tokens`` [num_samples] that the target chose
+        ``num_accepted`` [num_reqs] of each row count.
+        """
+        ...
+
+    def cost(self, cost: CostModel, num_tokens: int) -> int:
+        """Nanoseconds that drafting takes on ``sim``."""
+        ...
