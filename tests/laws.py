@@ -75,7 +75,7 @@ def play(
     """Drive the loop turn by turn; requests and aborts come in on their turns."""
     outputs: list[Output] = []
     frontend = Frontend(on_output=outputs.append)
-    engine = make_engine(loop, device, model, workload.config, frontend, cost, relay)
+    engine = make_engine(loop, device, model, workload.config, frontend, cost, relay, **options)
     patch(engine)
     turns = LOOPS[loop].start(engine, **options)
     last = max([*workload.arrivals, *workload.aborts])

@@ -131,7 +131,8 @@ def make_config(
     page = scheduler.page_size or 1
     running = scheduler.max_running_requests or min(MOST_RUNNING, len(requests))
     lengths = [min(request.max_device_len, model.context_len) for request in requests]
-    pages = sorted(-(-length // page) + 1 for length in lengths)
+    drafts = scheduler.make_config(kv_tokens=page).num_draft_tokens  # which may lie behind the end
+    pages = sorted(-(-(length + drafts) // page) + 1 for length in lengths)
     config = scheduler.make_config(
         max_running_requests=running,
         kv_tokens=(sum(pages[-running:]) + 1) * page,

@@ -12,7 +12,9 @@ from ..memory.eviction import POLICIES as EVICTION_POLICIES
 from ..memory.free_rule import RULES as FREE_RULES
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
+from ..scheduler.config import ALGORITHMS
 from ..scheduler.presets import find_preset
+from ..speculative.registry import DRAFT_MODELS
 
 
 def option(help: str, *names: str, default: str = "") -> Any:
@@ -80,6 +82,16 @@ class SchedulerOptions:
             "is right with any loop and relay.",
             default="lease",
         ),
+    ] = None
+    speculative_algorithm: Annotated[
+        str | None,
+        option(f"How to draft: {', '.join(ALGORITHMS)}.", default="no speculation"),
+    ] = None
+    speculative_num_draft_tokens: Annotated[
+        int | None, option("Drafts that a step may carry for a request.", default="4")
+    ] = None
+    speculative_draft_model_path: Annotated[
+        str | None, option(f"Of STANDALONE: {DRAFT_MODELS}.")
     ] = None
     disable_overlap_schedule: Annotated[
         bool, option("Run the serial loop and no other.", "--disable-overlap-schedule")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 COLDEST = 1e-3  # a lower temperature is greedy but for rounding, and divides logits to infinity
+HIGHEST_PENALTY = 2.0
+HIGHEST_BIAS = 100.0  # it decides alone, beside any logit; OpenAI's limit, as vLLM's
 
 
 @dataclass(frozen=True)
@@ -69,4 +71,23 @@ class SamplingParams:
             return f"top_k is {self.top_k}, but it must be at least 1, or -1 for no limit."
         if not 0.0 < self.top_p <= 1.0:
             return f"top_p is {self.top_p}, but it must be above 0 and at most 1."
+        return self._problem_of_history()
+
+    def _problem_of_history(self) -> str | None:
+        for name in ("frequency_penalty", "presence_penalty"):
+            value = getattr(self, name)
+            if not -HIGHEST_PENALTY <= value <= HIGHEST_PENALTY:
+                return f"{name} is {value}, but it must be between -2 and 2."
+        if not COLDEST <= self.repetition_penalty <= HIGHEST_PENALTY:  # it divides logits as well
+            return (
+                f"repetition_penalty is {self.repetition_penalty}, "
+                f"but it must be between {COLDEST} and 2."
+            )
+        for token, bias in self.logit_bias.items():
+            if not -HIGHEST_BIAS <= bias <= HIGHEST_BIAS:
+                return (
+                    f"logit_bias is {bias} for token {token}, but it must be between -100 and 100."
+                )
+        if "" in self.stop:
+            return "stop is '', but a stop string must have at least one character."
         return None

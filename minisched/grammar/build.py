@@ -10,7 +10,7 @@ from .positions import Positions, TooLarge
 from .regex import parse
 from .regex_chars import BYTES, shown
 
-MAX_STATES = 2000
+MAX_STATES = 1000
 OVER: State = frozenset()  # behind an end-of-text token
 OVER_AT = START + 1
 

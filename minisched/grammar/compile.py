@@ -33,6 +33,7 @@ def compile_grammar(
         raise ValueError(
             f"{kind} {shown(text)} holds half a character, which is no text."
         ) from error
+    eos_ids = frozenset(token for token in eos_ids if token < vocab_size)
     if tokenizer is None and kind == "regex":
         return TokenGrammar(build(text, vocab_size, eos_ids))
     if tokenizer is None and vocab_size < 256:

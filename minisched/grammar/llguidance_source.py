@@ -16,6 +16,8 @@ tokenizer's own cut where the text is certain, and takes the name of a special t
 SPACES = {"whitespace_pattern": "[ ]?"}
 """Between the parts of JSON; else a small model may fill its whole output with spaces."""
 
+ASCII = "dws"  # which escapes mean ASCII characters alone, as in the automaton of regex.py
+
 
 def to_lark(kind: str, text: str) -> str:
     """A regex or a JSON schema in the library's language.
@@ -26,7 +28,7 @@ def to_lark(kind: str, text: str) -> str:
     if kind == "regex":
         if (len(text) - len(text.rstrip("\\"))) % 2:
             raise ValueError(refusal(kind, text, "it ends with a single backslash"))
-        return f"{OPTIONS}start: /{regex_to_lark(text)}/"
+        return f"{OPTIONS}start: /{regex_to_lark(text, ASCII)}/"
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:

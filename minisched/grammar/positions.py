@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .regex import Chars, Either, Part, Repeat, Then
 
-MAX_POSITIONS = 1000  # with it the worst regex takes about a second
+MAX_POSITIONS = 500  # with it the worst regex takes a third of a second
 
 
 class TooLarge(ValueError):

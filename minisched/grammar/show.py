@@ -29,14 +29,14 @@ def place(state: int, positions: State) -> str:
 
 
 def span(tokens: Iterable[int]) -> str:
-    """Tokens as characters, neighbours as a range: ``a-f0``; those that can't be seen as \\xHH."""
+    """Tokens as characters, neighbours as a range: ``0-9 a-f``; what can't be seen is \\xHH."""
     runs: list[list[int]] = []
     for token in sorted(tokens):
         if runs and token == runs[-1][-1] + 1:
             runs[-1].append(token)
         else:
             runs.append([token])
-    return "".join(map(run_text, runs))
+    return " ".join(map(run_text, runs))
 
 
 def run_text(run: Sequence[int]) -> str:

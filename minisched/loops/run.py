@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..core import NoBatch, Output, Request, ScheduleBatch
 from ..devices.base import Device
@@ -54,13 +54,16 @@ def make_engine(
     frontend: Frontend,
     cost: CostModel = NO_COST,
     relay: str = "",
+    **options: object,
 ) -> Engine:
-    """Everything a loop needs, wired.
+    """Everything a loop needs, wired; with the ``options`` that it will be started with.
 
     Raises:
         ValueError: the loop is unknown, or device or relay do not fit it.
     """
-    return wire(loop, find_loop(loop), device, model, config, frontend, cost, relay)
+    spec = find_loop(loop)
+    spec = replace(spec, options={**spec.options, **options})
+    return wire(loop, spec, device, model, config, frontend, cost, relay)
 
 
 def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
@@ -102,7 +105,7 @@ def run_loop(
                     **{**spec.options, **options},
                 )  # fmt: skip
             else:
-                engine = make_engine(loop, device, model, config, frontend, cost, relay)
+                engine = make_engine(loop, device, model, config, frontend, cost, relay, **options)
                 drive(spec.start(engine, **options), engine)
                 metrics = engine.metrics
     finally:

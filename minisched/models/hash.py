@@ -13,6 +13,7 @@ from typing import Any
 
 from ..devices.base import Buffer, Device
 from ..devices.vector import Vector
+from .adjust import adjust
 from .forward_batch import ForwardBatch
 from .mix import P, mix
 from .sampling import choose
@@ -98,7 +99,8 @@ class HashModel:
             layer[slots] = of_layer
 
     def sample(self, logits: list[list[float]], batch: ForwardBatch) -> Vector:
-        """One token a row."""
+        """One token for each row of logits, [num_samples]."""
+        adjusted = adjust(logits, batch.adjustments)
         return Vector(
-            choose(row, *sampling) for row, sampling in zip(logits, batch.sampling, strict=True)
+            choose(row, *sampling) for row, sampling in zip(adjusted, batch.sampling, strict=True)
         )

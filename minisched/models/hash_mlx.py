@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from ..devices.base import Array
+from .adjust_mlx import adjust
 from .forward_batch import ForwardBatch
 from .hash import LOGIT_SCALE, HashModel
 from .mix import P
@@ -44,5 +45,6 @@ class HashMlx(HashModel):
         return mix(new, positions + 1)
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
-        """One token a row, [num_reqs]."""
-        return sample(logits, batch.sampling)
+        """One token for each row of logits, [num_samples]."""
+        with mx.stream(mx.cpu):
+            return sample(adjust(logits, batch.adjustments), batch.sampling)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..devices.base import Buffer
+from .adjust_torch import adjust
 from .forward_batch import ForwardBatch
 from .hash import LOGIT_SCALE, HashModel
 from .mix import P
@@ -45,5 +46,5 @@ class HashTorch(HashModel):
         return mix(state, torch.arange(self.vocab_size, device=ids.device)) * LOGIT_SCALE
 
     def sample(self, logits: Tensor, batch: ForwardBatch) -> Any:
-        """One token a row, [num_reqs]."""
-        return choose(logits, batch.sampling)
+        """One token for each row of logits, [num_samples]."""
+        return choose(adjust(logits, batch.adjustments), batch.sampling)

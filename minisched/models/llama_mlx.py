@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import mlx.core as mx
 from mlx_lm.utils import load_model
 
 from ..devices.base import Device
+from .adjust_mlx import adjust
 from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
 from .paged_cache_mlx import PagedCache, Window
@@ -39,15 +41,25 @@ class LlamaMlx:
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
         self.lm: Any = load_model(directory)[0]
+        self.num_layers = config.num_hidden_layers
         self.is_tied = config.tie_word_embeddings
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.caches: list[PagedCache] = []
 
+    def first_layers(self, count: int) -> LlamaMlx:
+        """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
+        draft = copy(self)
+        draft.num_layers, draft.name = count, f"first {count} layers of {self.name}"
+        return draft
+
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """Keys and values of ``num_slots`` positions for every layer."""
+        """Keys and values of ``num_slots`` positions for every layer.
+
+        mlx-lm runs as many layers as it is given caches.
+        """
         self.max_len = max_len
         dtype = self.lm.model.norm.weight.dtype
-        self.caches = [PagedCache(num_slots, *self.kv_shape, dtype) for _ in self.lm.layers]
+        self.caches = [PagedCache(num_slots, *self.kv_shape, dtype) for _ in range(self.num_layers)]
         mx.eval([(cache.keys, cache.values) for cache in self.caches])
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
@@ -76,5 +88,5 @@ class LlamaMlx:
         return hidden.flatten(0, 1)
 
     def sample(self, logits: mx.array, batch: ForwardBatch) -> mx.array:
-        """One token a row, [num_reqs]."""
-        return sample(logits, batch.sampling)
+        """One token for each row of logits, [num_samples]."""
+        return sample(adjust(logits, batch.adjustments), batch.sampling)

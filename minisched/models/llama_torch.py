@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..devices.base import Array, Buffer, Device
+from .adjust_torch import adjust
 from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
 from .llama_torch_layers import BLOCK, ROWS, Group, LlamaWeights, PagedKV, llama_step
@@ -53,15 +55,24 @@ class LlamaTorch:
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
         self.weights = read_weights(directory, config, DTYPES[dtype], self.context_len)
+        self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.step = script(llama_step) if scripted else llama_step
+
+    def first_layers(self, count: int) -> LlamaTorch:
+        """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
+        draft, w = copy(self), self.weights
+        names = ("attention_norm", "qkv", "out", "mlp_norm", "gate_up", "down")
+        draft.weights = w._replace(**{name: getattr(w, name)[:count] for name in names})
+        draft.num_layers, draft.name = count, f"first {count} layers of {self.name}"
+        return draft
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Put weights and KV where the device's memory is."""
         where = device.memory("probe", 1).device
         moved = [w.to(where) if isinstance(w, torch.Tensor) else w for w in self.weights]
         self.weights = LlamaWeights(*moved)
-        shape = (self.weights.qkv.size(0), num_slots, *self.kv_shape)
+        shape = (self.num_layers, num_slots, *self.kv_shape)
         self.keys = torch.zeros(shape, dtype=self.weights.embed.dtype, device=where)
         self.values = torch.zeros_like(self.keys)
         self.max_len = max_len
@@ -79,8 +90,8 @@ class LlamaTorch:
         )
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
-        """One token a row, [num_reqs]."""
-        return choose(logits, batch.sampling)
+        """One token for each row of logits, [num_samples]."""
+        return choose(adjust(logits, batch.adjustments), batch.sampling)
 
 
 def make_groups(batch: ForwardBatch) -> list[Group]:

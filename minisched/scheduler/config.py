@@ -9,6 +9,7 @@ from ..core import Request
 from ..memory.eviction import POLICIES as EVICTION_POLICIES
 from ..memory.free_rule import RULES as FREE_RULES
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from .refusal import find_refusal
 
 RUN_FIRST = ("prefill", "decode", "unified")
 ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")
@@ -18,7 +19,7 @@ ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")
 class SchedulerConfig:
     """Sizes and rules of one scheduler (SGLang ``server_args.py:ServerArgs``).
 
-    The last nine fields are not for users: the model and the loop fill them in.
+    The last ten fields are not for users: the model and the loop fill them in.
 
     Raises:
         ValueError: a setting is outside its limits; the sentence names the value and the limit.
@@ -53,6 +54,7 @@ class SchedulerConfig:
     context_len: int = 1024
     vocab_size: int = 257
     eos_ids: frozenset[int] = frozenset()
+    has_tokenizer: bool = False  # whether there is text in which stop strings can be looked for
     run_ahead: bool = False  # see policy/decode.py
     overrun: int = 0
     keep_stale_outputs: bool = False  # see scheduler/stale_outputs.py
@@ -132,26 +134,7 @@ class SchedulerConfig:
 
     def refusal(self, req: Request) -> str | None:
         """One sentence on why ``req`` can never run here, or None."""
-        if problem := req.params.problem():
-            return problem
-        if not req.prompt:
-            return "the prompt is empty, but it needs at least one token."
-        lowest, highest = min(req.prompt), max(req.prompt)
-        if lowest < 0 or highest >= self.vocab_size:
-            return (
-                f"token id {lowest if lowest < 0 else highest} is outside the vocabulary, "
-                f"which ends at {self.vocab_size - 1}."
-            )
-        for limit, what in (
-            (self.context_len, f"the context of {self.context_len} tokens"),
-            (self.num_slots, f"the KV pool of {self.num_slots} slots"),
-        ):
-            if req.max_device_len + self.draft_slack > limit:
-                return (
-                    f"the prompt has {len(req.prompt)} tokens and max_new_tokens is "
-                    f"{req.params.max_new_tokens}, together more than {what}."
-                )
-        return None
+        return find_refusal(self, req)
 
 
 def at_least(name: str, value: float, limit: int, what: str = "") -> None:

@@ -24,7 +24,7 @@ def lookup(
     num_alike = mx.zeros_like(tokens)  # tokens up to ``at`` that are as those up to the last
     for back in range(max_n):
         suffix = mx.take_along_axis(tokens, mx.maximum(last - back, 0), axis=-1)
-        alike = alike & (mx.roll(tokens, back, axis=-1) == suffix) & (at >= back)
+        alike = alike & (mx.roll(tokens, back, -1) == suffix) & (at >= back)
         num_alike = num_alike + alike
     score = mx.where(num_alike >= min_n, num_alike * max_len + at, -1)
     end = mx.argmax(score, axis=-1, keepdims=True)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from ..devices.registry import load
 from ..models.base import Model
+from ..models.hash import HashModel
+from ..models.registry import open_model
 from ..scheduler import SchedulerConfig
 from .base import Drafter
+from .draft_model import DraftModel
+from .hash_draft import open_hash_draft
+from .lookup_drafter import LookupDrafter
+from .prompt_lookup import propose
 
 MIN_N, MAX_N = 1, 3  # lengths of the n-grams that are looked up
+LOOKUPS = {  # device -> (module, extra) of the lookup on it
+    "sim": ("minisched.speculative.prompt_lookup", ""),
+    "thread": ("minisched.speculative.prompt_lookup_torch", "torch"),
+    "cuda": ("minisched.speculative.prompt_lookup_torch", "torch"),
+    "mlx": ("minisched.speculative.prompt_lookup_mlx", "mlx"),
+}
+DRAFT_MODELS = (
+    "a model's directory or name, 'first_layers:N' for the target's own first N layers, or for the "
+    "hash model 'hash:N', which agrees with it on N of 10 tokens"
+)
 
 
 def propose_from_history(tokens: Sequence[int], count: int) -> list[int]:
-    """Host: at most ``count`` drafts from known tokens (``NGRAM``)."""
-    from .prompt_lookup import propose
-
+    """Host: ``count`` drafts from known tokens, or none (``NGRAM``)."""
     return propose(tokens, count, MIN_N, MAX_N) if count else []
 
 
@@ -24,4 +40,51 @@ def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter:
     Raises:
         ValueError: there is no such draft model, or it does not fit the target.
     """
-    raise ValueError(f"{config.speculative_algorithm} on {device!r} is not there yet for {model}")
+    count = config.num_draft_tokens
+    if config.speculative_algorithm == "NGRAM_GPU":
+        module, extra = LOOKUPS[device]
+        lookup: Any = load(module, "lookup", extra, f"NGRAM_GPU on device {device!r}")
+        return LookupDrafter(lookup, count, MIN_N, MAX_N)
+    draft = open_draft_model(config.speculative_draft_model_path, device, model)
+    check_fits(draft, model, config.context_len + config.draft_slack)
+    return DraftModel(draft, count)
+
+
+def open_draft_model(path: str, device: str, target: Model) -> Model:
+    """A draft model by its name, which is one of ``DRAFT_MODELS``.
+
+    Raises:
+        ValueError: there is none of that name, or the target has no such part.
+    """
+    kind, _, number = path.partition(":")
+    if not path:
+        raise ValueError(f"STANDALONE needs a draft model: {DRAFT_MODELS}.")
+    if kind == "first_layers":
+        layers = getattr(target, "num_layers", 0) if hasattr(target, "first_layers") else 0
+        if not (number.isdecimal() and 1 <= int(number) <= layers):
+            raise ValueError(f"the draft model is {path!r}, but {target.name} has {layers} layers.")
+        first: Model = target.first_layers(int(number))  # type: ignore[attr-defined]
+        return first
+    if kind == "hash" and isinstance(target, HashModel):
+        if number and not number.isdecimal():
+            raise ValueError(f"the draft model is {path!r}, but {number!r} is no whole number.")
+        return open_hash_draft(device, target, int(number or 7))
+    return open_model(path, device)
+
+
+def check_fits(draft: Model, target: Model, context_len: int) -> None:
+    """Whether a draft model can draft for a target.
+
+    Raises:
+        ValueError: it has another vocabulary, or too short a context.
+    """
+    if draft.vocab_size != target.vocab_size:
+        raise ValueError(
+            f"the draft model {draft.name} has a vocabulary of {draft.vocab_size} tokens and the "
+            f"target {target.name} one of {target.vocab_size}; they must be the same."
+        )
+    if draft.context_len < context_len:
+        raise ValueError(
+            f"the draft model {draft.name} has a context of {draft.context_len} tokens, but steps "
+            f"reach {context_len}."
+        )

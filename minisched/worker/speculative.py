@@ -14,6 +14,7 @@ from ..speculative.base import Drafter
 from .batch_record import OverlapWorker
 from .generation_batch_result import GenerationBatchResult
 from .sampling_info import make_adjustments
+from .unread_steps import UnreadSteps
 
 BUILT_BY_HOST = ("cuda", "mlx")  # their ops run on the host, at launch: lengths must be there then
 
@@ -90,11 +91,21 @@ class SpeculativeWorker(OverlapWorker):
         self.drafter = drafter
         super().__init__(*args, **options)
         self.draft_relay = self.relay if isinstance(self.relay, DraftRelay) else None
+        self.unread = UnreadSteps(4) if self.device.name in BUILT_BY_HOST else None
         self.steps: dict[int, VerifyStep] = {}  # launched, and not sampled yet
         if drafter is not None:
             drafter.allocate(
                 self.device, options["num_slots"], self.max_running_requests, self.max_len
             )
+
+    def prepare(
+        self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
+    ) -> ForwardBatch:
+        """Host: lay the batch out; where the host builds the ops, once it knows where rows begin."""
+        if self.unread is not None and any(batch.start_unknown):
+            self.device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
+            batch = self.unread.fill(batch)
+        return super().prepare(batch, previous)
 
     @property
     def output_len(self) -> int:
@@ -142,6 +153,8 @@ class SpeculativeWorker(OverlapWorker):
             )  # fmt: skip
             size += len(batch.reqs) * self.num_draft_tokens
         self.launch_copy(pending, last, size, label)
+        if self.unread is not None:
+            self.unread.add(pending, inputs)
 
 
 def resolve_starts(inputs: ForwardBatch, relay: DraftRelay | None, xp: Arrays) -> ForwardBatch:

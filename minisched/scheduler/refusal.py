@@ -1,0 +1,61 @@
+"""Why a request can never run here: one sentence that names the value and the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..core import Request, SamplingParams
+
+if TYPE_CHECKING:
+    from .config import SchedulerConfig
+
+
+def find_refusal(config: SchedulerConfig, req: Request) -> str | None:
+    """The first reason that is found, or None."""
+    return (
+        req.params.problem()
+        or outside_the_vocabulary(config, req.prompt)
+        or out_of_reach(config, req.params)
+        or too_long(config, req)
+    )
+
+
+def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> str | None:
+    """Whether the prompt is made of the model's tokens."""
+    if not prompt:
+        return "the prompt is empty, but it needs at least one token."
+    lowest, highest = min(prompt), max(prompt)
+    if 0 <= lowest and highest < config.vocab_size:
+        return None
+    return (
+        f"token id {lowest if lowest < 0 else highest} is outside the vocabulary, "
+        f"which ends at {config.vocab_size - 1}."
+    )
+
+
+def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
+    """Whether this model can do what the options ask for."""
+    for token in params.logit_bias:
+        if not 0 <= token < config.vocab_size:
+            return (
+                f"logit_bias is for token {token}, which is outside the vocabulary: "
+                f"it must be between 0 and {config.vocab_size - 1}."
+            )
+    if params.stop and not config.has_tokenizer:
+        return f"stop is {params.stop[0]!r}, but a model without a tokenizer has no text to search."
+    return None
+
+
+def too_long(config: SchedulerConfig, req: Request) -> str | None:
+    """Whether it could ever have enough memory, and fits into the context."""
+    for limit, what in (
+        (config.context_len, f"the context of {config.context_len} tokens"),
+        (config.num_slots, f"the KV pool of {config.num_slots} slots"),
+    ):
+        if req.max_device_len + config.draft_slack > limit:
+            return (
+                f"the prompt has {len(req.prompt)} tokens and max_new_tokens is "
+                f"{req.params.max_new_tokens}, together more than {what}."
+            )
+    return None

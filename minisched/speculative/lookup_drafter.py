@@ -1,0 +1,89 @@
+"""Prompt lookup as a drafter on the device, which keeps a history of tokens there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..core import Lease, Row, ScheduleBatch
+from ..devices.base import Array, Arrays, Buffer, Device
+from ..devices.cost import CostModel
+from ..models.forward_batch import ForwardBatch
+
+Cached = tuple[Array, Array]  # cells of the history, and the tokens that go there
+
+
+class LookupDrafter:
+    """``NGRAM_GPU`` (vLLM ``v1/spec_decode/ngram_proposer_gpu.py``).
+
+    The host need not know the last tokens, so the next step need not wait for it. The history is
+    ``token_ids_gpu``: one cell for each position of each row. Prompts and tokens are there because
+    they pass through the steps; only of a prefix that the radix cache gave the host sends a copy.
+    """
+
+    def __init__(
+        self, lookup: Callable[..., Array], num_draft_tokens: int, min_n: int, max_n: int
+    ) -> None:
+        self.lookup = lookup
+        self.num_draft_tokens = num_draft_tokens
+        self.sizes = min_n, max_n
+        self.filled_for: dict[int, Lease] = {}  # row -> whose tokens its history is
+
+    def allocate(
+        self, device: Device, num_slots: int, max_running_requests: int, max_len: int
+    ) -> None:
+        """Take one cell for each position of each row."""
+        self.xp = device.xp
+        self.max_len = max_len
+        self.history = device.memory("token history", (max_running_requests + 1) * max_len)
+
+    def bind(self, batch: ScheduleBatch, xp: Arrays) -> Cached | None:
+        """Host: cached prefixes of the rows that are new, or None."""
+        cells: list[int] = []
+        tokens: list[int] = []
+        for row in batch.rows[: batch.num_extend_reqs]:
+            if not self._is_filled(row):
+                at = row.lease.row * self.max_len
+                cells += range(at, at + row.start)
+                tokens += row.req.known_tokens(0, row.start)
+                self.filled_for[row.lease.row] = row.lease
+        return (xp.asarray(cells), xp.asarray(tokens)) if cells else None
+
+    def draft(
+        self,
+        batch: ForwardBatch,
+        bound: Cached | None,
+        tokens: Array,
+        num_accepted: Array,
+        page_table: Buffer,
+    ) -> Array:
+        """Device: write down what the step has read and chosen, and look up what came next.
+
+        Rejected drafts are overwritten by what was chosen in their place; what the target chose
+        behind a rejected draft lies beyond the row's length, until a later step overwrites it.
+        """
+        if bound is not None:
+            cells, cached = bound
+            self.history[cells] = cached
+        ends = [p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True)]
+        firsts = [end - n + 1 for end, n in zip(ends, batch.sample_lens, strict=True)]
+        self._write(batch.rows, batch.prefix_lens, ends, batch.ids[: batch.num_tokens])
+        self._write(batch.rows, firsts, [end + 1 for end in ends], tokens)
+        lengths = self.xp.add(self.xp.asarray(firsts), num_accepted)
+        return self.lookup(
+            self.history, self.max_len, batch.rows, lengths, self.num_draft_tokens, *self.sizes
+        )
+
+    def cost(self, cost: CostModel, num_tokens: int) -> int:
+        """Nanoseconds on ``sim``: one lookup."""
+        return cost.draft
+
+    def _write(self, rows: list[int], starts: list[int], ends: list[int], tokens: Array) -> None:
+        cells = [
+            row * self.max_len + position
+            for row, start, end in zip(rows, starts, ends, strict=True)
+            for position in range(start, end)
+        ]
+        self.history[self.xp.asarray(cells)] = tokens
+
+    def _is_filled(self, row: Row) -> bool:
+        return self.filled_for.get(row.lease.row) is row.lease
