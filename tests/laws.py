@@ -15,7 +15,7 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.models.base import Model
 
-from .oracle import hash_oracle
+from .oracle import grammar_of, hash_oracle
 from .workloads import VOCAB, Workload
 
 MAX_TURNS = 3000  # no workload here needs a tenth of it: more is a livelock
@@ -97,7 +97,15 @@ def play(
 def check_identity(workload: Workload) -> None:
     """Law 1: the tokens of every request are those it would get alone."""
     for req in workload.requests:
-        truth = hash_oracle(list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids)
+        try:
+            grammar = grammar_of(req, VOCAB, workload.eos_ids)
+        except ValueError:  # it was refused
+            truth = []
+        else:
+            truth = hash_oracle(
+                list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids, grammar,
+                workload.config.late_penalties, workload.config.late_stop_strings,
+            )  # fmt: skip
         if req.finish_reason is FinishReason.ABORT:
             truth = truth[: len(req.output_ids)]
         if req.output_ids != truth:

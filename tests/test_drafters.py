@@ -1,14 +1,8 @@
-"""Drafters: logits at several places of a row, prompt lookup, and draft models.
-
-No scheduler and no worker: ``Rows`` lays steps out by hand, with memory for what a row computes
-and not one slot more, so that whoever writes past its end is seen.
-"""
+"""Drafters: logits at several places of a row, prompt lookup, and draft models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,111 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import ForwardMode, Lease, Request, SamplingParams, ScheduleBatch
-from minisched.core import get_model_worker_batch
-from minisched.devices.base import Device
+from minisched.core import Request
+from minisched.devices.registry import load
 from minisched.devices.vector import Vector
 from minisched.models.base import Model
-from minisched.models.forward_batch import ForwardBatch, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.mix import P
-from minisched.models.registry import LLAMA, load, open_model
-from minisched.scheduler import SchedulerConfig
-from minisched.speculative.base import Drafter
+from minisched.models.registry import open_model
 from minisched.speculative.draft_model import DraftModel
 from minisched.speculative.hash_draft import open_hash_draft
 from minisched.speculative.lookup_drafter import LookupDrafter
-from minisched.speculative.prompt_lookup import follow, lookup, propose
-from minisched.speculative.registry import LOOKUPS, make_drafter, open_draft_model
+from minisched.speculative.prompt_lookup import lookup, propose
+from minisched.speculative.registry import LOOKUPS
 
-from .backends import BACKENDS, EVERY_BACKEND, hash_model, open_device
+from .backends import EVERY_BACKEND, hash_model
+from .drafter_runs import NUM_ROWS, Play, Rows, alone, known, opened
 from .oracle import hash_logits
 from .workloads import VOCAB
 
-MAX_LEN = 40
-NUM_ROWS = 3
 TOKENS = range(VOCAB)
-
-
-@contextmanager
-def opened(backend: str) -> Iterator[Device]:
-    """A device, closed again."""
-    device = open_device(backend)
-    try:
-        yield device
-    finally:
-        device.close()
-
-
-class Rows:
-    """Requests with pages, and steps over them, as scheduler and worker would lay them out."""
-
-    def __init__(self, device: Device, pad_to: int, page_size: int = 1, max_len: int = MAX_LEN):
-        self.device, self.pad_to, self.page_size, self.max_len = device, pad_to, page_size, max_len
-        self.page_table = device.memory("page table", (NUM_ROWS + 1) * max_len)
-        self.free = list(range(1, 12 * NUM_ROWS * max_len // page_size))  # page 0 is nobody's
-        self.num_slots = (len(self.free) + 1) * page_size
-        Random(0).shuffle(self.free)
-        self.live: dict[int, Request] = {}
-
-    def admit(self, row: int, prompt: list[int], shared: Sequence[int] = ()) -> Request:
-        """A request in ``row``; the KV of its first tokens lies in ``shared`` pages already."""
-        req = Request(f"r{row}", prompt, SamplingParams(max_new_tokens=self.max_len))
-        req.start(Lease(row, list(shared), settled_len=len(shared) * self.page_size))
-        self.live[row] = req
-        return req
-
-    def step(
-        self, prompts: list[tuple[Request, int]], verifies: list[tuple[Request, list[int]]]
-    ) -> tuple[ScheduleBatch, ForwardBatch]:
-        """Chunks of so many positions, and last tokens with drafts behind them."""
-        mode = ForwardMode.EXTEND if prompts else ForwardMode.TARGET_VERIFY
-        batch = ScheduleBatch(1, mode, len(prompts))
-        for req, length in prompts:
-            end = req.computed_len + length
-            self._add(batch, req, req.tokens(req.computed_len, end), end == req.known_len)
-        for req, drafts in verifies:
-            self._add(batch, req, (req.tokens(req.computed_len, req.known_len)[0], *drafts), True)
-        ids = [token for row in batch.ids for token in row if token is not None]
-        dests = [lease.row for lease in batch.leases]
-        flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
-        inputs = make_forward_batch(flat, self.device.xp, self.pad_to)
-        if len(inputs.table_index):
-            self.page_table[inputs.table_index] = inputs.table_slots
-        return batch, inputs
-
-    def _add(
-        self, batch: ScheduleBatch, req: Request, ids: tuple[int | None, ...], deliver: bool
-    ) -> None:
-        lease = req.lease
-        assert lease is not None
-        short = -(-(req.computed_len + len(ids)) // self.page_size) - len(lease.pages)
-        lease.pages += [self.free.pop() for _ in range(short)]
-        if lease.sent_pages < len(lease.pages):
-            at = lease.sent_pages
-            batch.new_pages[len(batch.reqs)] = (at, lease.pages[at:])
-            lease.sent_pages = len(lease.pages)
-        batch.reqs.append(req)
-        batch.leases.append(lease)
-        batch.starts.append(req.computed_len)
-        batch.ids.append(ids)
-        batch.delivers.append(deliver)
-
-    def settle(self, batch: ScheduleBatch, tokens: list[int], accepted: list[int]) -> None:
-        """A step has come back: of each row's tokens the first ``accepted`` count."""
-        at = 0
-        for row, count, samples in zip(batch.rows, accepted, batch.sample_lens, strict=True):
-            req, is_prompt = row.req, row.start < len(row.req.prompt)
-            req.computed_len += len(row.ids) if is_prompt else count
-            for token in tokens[at : at + count] if row.deliver else []:
-                req.append_host(token)
-            at += samples
-
-
-def known(req: Request) -> list[int]:
-    """All tokens that a request has."""
-    return list(req.known_tokens(0, req.known_len))
-
 
 # -- logits at several places of a row ---------------------------------------------------------
 
@@ -130,7 +38,9 @@ def prefilled(rows: Rows, model: Model, rnd: Random, tokens: Sequence[int]) -> l
     """Requests in every row, their prompts computed and a token of each known that is not."""
     model.allocate(rows.device, rows.num_slots, rows.max_len)
     for row in range(1, NUM_ROWS + 1):
-        rows.admit(row, [rnd.choice(tokens) for _ in range(rnd.choice([1, 2, 5, 9, 30]))])
+        rows.admit(
+            row, [rnd.choice(tokens) for _ in range(rnd.choice([1, 2, 5, 9, rows.max_len // 2]))]
+        )
     reqs = list(rows.live.values())
     batch, inputs = rows.step([(req, len(req.prompt)) for req in reqs], [])
     model.forward(inputs, inputs.ids, rows.page_table)
@@ -201,3 +111,134 @@ def test_a_llama_has_the_same_bits_wherever_they_are_wanted(
     with opened(backend) as device:
         rows = Rows(device, model.pad_to, max_len=rnd.choice([40, 90, 150]))
         several_at_once(rows, model, rnd, range(512))
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+def test_a_real_model_has_the_same_bits_wherever_they_are_wanted(
+    backend: str, smollm2: Path
+) -> None:
+    model: Any = open_model(str(smollm2), backend)
+    with opened(backend) as device:
+        for seed in range(2):
+            rows = Rows(device, model.pad_to)
+            several_at_once(rows, model, Random(seed), range(model.vocab_size))
+
+
+# -- prompt lookup -----------------------------------------------------------------------------
+
+histories = st.integers(1, 3).flatmap(  # letters in the alphabet
+    lambda letters: st.lists(st.integers(0, letters - 1), min_size=1, max_size=24)
+)
+sizes = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(lambda n: (n[0], n[0] + n[1]))
+
+
+@given(history=histories, count=st.integers(1, 6), ns=sizes)
+@settings(max_examples=500)
+def test_a_lookup_finds_the_longest_suffix_and_its_latest_occurrence(
+    history: list[int], count: int, ns: tuple[int, int]
+) -> None:
+    length = len(history)
+    occurrences = [
+        (n, start)
+        for n in range(ns[0], ns[1] + 1)
+        for start in range(length - n)
+        if history[start : start + n] == history[length - n :]
+    ]
+    text = list(history)
+    if occurrences:
+        n, start = max(occurrences)
+        for at in range(start + n, start + n + count):
+            text.append(text[at])  # what followed, and then what was drafted
+    assert propose(history, count, *ns) == text[length:]
+    assert propose(tuple(history), count, *ns) == text[length:]
+
+
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+@given(rows=st.lists(histories, min_size=1, max_size=5), count=st.integers(1, 6), ns=sizes)
+@settings(max_examples=300, deadline=None)
+def test_the_device_looks_up_what_the_host_does(
+    backend: str, rows: list[list[int]], count: int, ns: tuple[int, int]
+) -> None:
+    module, extra = LOOKUPS[backend]
+    on_device: Any = load(module, "lookup", extra, "a test")
+    width = 30
+    numbers = [row for row in range(len(rows), 0, -1)]
+    flat = [7] * width * (len(rows) + 1)  # what lies behind a row's end is no token of it
+    for number, tokens in zip(numbers, rows, strict=True):
+        flat[number * width : number * width + len(tokens)] = tokens
+        flat[number * width + len(tokens) : (number + 1) * width] = tokens[-1:] * (
+            width - len(tokens)
+        )
+    lengths = list(map(len, rows))
+    with opened(backend) as device:
+        xp = device.xp
+        drafts = on_device(
+            xp.asarray(flat), width, numbers, xp.asarray(lengths), count, *ns
+        ).tolist()
+    at_host = [propose(tokens, count, *ns) or [tokens[-1]] * count for tokens in rows]
+    assert drafts == [token for row in at_host for token in row]
+    assert lookup(Vector(flat), width, numbers, Vector(lengths), count, *ns) == drafts
+
+
+# -- drafters over steps -----------------------------------------------------------------------
+
+
+@EVERY_BACKEND
+@given(
+    rnd=st.randoms(use_true_random=False),
+    page_size=st.sampled_from([1, 1, 3]),
+    k=st.integers(1, 4),
+    agree=st.sampled_from([0, 4, 7, 10]),
+)
+@settings(max_examples=60, deadline=None)
+def test_drafts_are_what_the_draft_model_says_of_the_settled_tokens_alone(
+    backend: str, rnd: Random, page_size: int, k: int, agree: int
+) -> None:
+    """Hence never of what was rejected, nor of anybody else's memory."""
+    target = HashModel(VOCAB)
+    with opened(backend) as device, opened("sim") as sim:
+        drafter = DraftModel(open_hash_draft(backend, target, agree), k)
+        oracle = alone(open_hash_draft("sim", target, agree), sim)
+        play = Play(drafter, oracle, Rows(device, 1, page_size, max_len=24), rnd, VOCAB)
+        for _ in range(12):
+            play.turn()
+
+
+@given(rnd=st.randoms(use_true_random=False), k=st.integers(1, 3), layers=st.integers(1, 2))
+@settings(max_examples=25, deadline=None)
+def test_a_llama_drafts_from_the_settled_tokens_alone(
+    llama: tuple[str, Any], rnd: Random, k: int, layers: int
+) -> None:
+    backend, model = llama
+    with opened(backend) as device:
+        drafter = DraftModel(model.first_layers(layers), k)
+        oracle = alone(model.first_layers(layers), device)
+        rows = Rows(device, model.pad_to, max_len=24)
+        play = Play(drafter, oracle, rows, rnd, 512, 512)
+        for _ in range(8):
+            play.turn()
+
+
+@EVERY_BACKEND
+@given(
+    rnd=st.randoms(use_true_random=False),
+    page_size=st.sampled_from([1, 3]),
+    k=st.integers(1, 4),
+    ns=sizes,
+    letters=st.integers(1, 4),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_lookup_reads_the_settled_tokens_alone(
+    backend: str, rnd: Random, page_size: int, k: int, ns: tuple[int, int], letters: int
+) -> None:
+    def oracle(text: list[int], count: int) -> list[int]:
+        return propose(text, count, *ns) or [text[-1]] * count
+
+    module, extra = LOOKUPS[backend]
+    on_device: Any = load(module, "lookup", extra, "a test")
+    with opened(backend) as device:
+        drafter = LookupDrafter(on_device, k, *ns)
+        play = Play(drafter, oracle, Rows(device, 1, page_size, max_len=24), rnd, letters)
+        for _ in range(12):
+            play.turn()

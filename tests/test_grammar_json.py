@@ -34,6 +34,9 @@ PERSON = {
     "additionalProperties": False,
 }
 
+words = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=3)
+"""SmolLM2 has no token for the byte f1, with which some characters beyond these begin."""
+
 simple = st.one_of(
     st.just({"type": "boolean"}),
     st.just({"type": "null"}),
@@ -41,7 +44,7 @@ simple = st.one_of(
               st.integers(-99, 99), st.integers(0, 200)),
     st.builds(lambda low, more: {"type": "string", "minLength": low, "maxLength": low + more},
               st.integers(0, 2), st.integers(0, 3)),
-    st.builds(lambda words: {"enum": sorted(words)}, st.sets(st.text(max_size=3), min_size=1)),
+    st.builds(lambda some: {"enum": sorted(some)}, st.sets(words, min_size=1)),
 )  # fmt: skip
 schemas = st.recursive(
     simple,

@@ -51,7 +51,7 @@ class Watched(MlxTpModelWorker):
         for rid, state in self.states.items():
             req = self.engine.scheduler.live[rid]
             assert req.lease is state.cache and req.lease.row == state.req_pool_idx
-            if batch.mode is ForwardMode.DECODE:
+            if batch.mode is ForwardMode.DECODE and req in batch.reqs:  # else it may be in chunks
                 known = req.known_tokens(0, req.known_len)
                 assert tuple(state.token_ids) == known, "the scheduler's tokens are the runner's"
         return launch

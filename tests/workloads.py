@@ -35,6 +35,27 @@ params = st.builds(
     stop_token_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({5, 6})]),
     ignore_eos=st.booleans(),
 )
+
+
+def with_history(plain: st.SearchStrategy[SamplingParams]) -> st.SearchStrategy[SamplingParams]:
+    """The same, often with penalties, biases and stop strings.
+
+    A byte of a string is a token here, and tokens are few, so that strings are said by chance.
+    """
+    tokens = st.integers(0, VOCAB - 1)
+    strings = st.text([chr(token) for token in range(VOCAB)], min_size=1, max_size=2)
+    return st.builds(
+        replace,
+        plain,
+        frequency_penalty=st.sampled_from([0.0, 0.0, 0.4, 2.0, -1.5]),
+        presence_penalty=st.sampled_from([0.0, 0.0, 0.3, 1.9, -1.0]),
+        repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 2.0, 0.6]),
+        logit_bias=st.dictionaries(tokens, st.sampled_from([-100.0, -2.5, 0.1, 3.0]), max_size=3),
+        stop=st.lists(strings, max_size=2).map(tuple),
+    )
+
+
+params_with_history = with_history(params)
 SHARED = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3]  # prompts begin with some of it, so that prefixes recur
 prompts = st.builds(
     lambda shared, own: SHARED[:shared] + own,
@@ -66,7 +87,12 @@ def configs(draw: st.DrawFn, page_size: int, num_pages: int) -> SchedulerConfig:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, max_requests: int = 6, with_aborts: bool = True) -> Workload:
+def workloads(
+    draw: st.DrawFn,
+    max_requests: int = 6,
+    with_aborts: bool = True,
+    params: st.SearchStrategy[SamplingParams] = params,
+) -> Workload:
     """A workload; the pool holds at least the longest request, and often nothing more."""
     count = draw(st.integers(1, max_requests))
     priorities = st.integers(0, 3)

@@ -15,7 +15,7 @@ from ..devices.cost import MILLISECOND, NO_COST, SIM_COST, CostModel
 from ..engine.log import log_to
 from ..models.base import Model
 from ..models.registry import open_model
-from ..models.tokenizer import ByteTokenizer, TextCodec
+from ..models.tokenizer import TextCodec, text_codec_of
 from ..scheduler import SchedulerConfig
 from .prompts import read_prompts
 from .scheduler_options import SchedulerOptions
@@ -153,7 +153,7 @@ def text_codec(model: Model) -> TextCodec:
     Raises:
         ValueError: the model came without a tokenizer.
     """
-    if model.tokenizer is None and model.name != "hash":
+    codec = text_codec_of(model.name, model.tokenizer)
+    if codec is None:
         raise ValueError(f"model {model.name!r} has no tokenizer.json, so it can't read prompts.")
-    codec: TextCodec = model.tokenizer or ByteTokenizer()
     return codec

@@ -2,6 +2,7 @@
 
 from .batch import ForwardMode, NoBatch, Output, Result, Row, ScheduleBatch
 from .logit_adjustment import LogitAdjustment
+from .logprobs import Logprobs, TokenLogprob, WantedLogprobs
 from .model_worker_batch import ModelWorkerBatch, get_model_worker_batch
 from .request import ChunkedReq, FinishReason, Lease, Request
 from .sampling_params import SamplingParams
@@ -12,6 +13,7 @@ __all__ = [
     "ForwardMode",
     "Lease",
     "LogitAdjustment",
+    "Logprobs",
     "ModelWorkerBatch",
     "NoBatch",
     "Output",
@@ -20,5 +22,7 @@ __all__ = [
     "Row",
     "SamplingParams",
     "ScheduleBatch",
+    "TokenLogprob",
+    "WantedLogprobs",
     "get_model_worker_batch",
 ]

@@ -8,6 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from .logprobs import Logprobs
 from .request import FinishReason, Lease, Request
 from .residence import on_host
 
@@ -77,6 +78,7 @@ class ScheduleBatch:
     ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
     delivers: list[bool] = on_host("[num_reqs]", list)
     new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
+    extend_logprob_start_lens: list[int] = on_host("[num_extend_reqs]", list)  # see logprobs.py
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -115,10 +117,16 @@ class ScheduleBatch:
     def start_unknown(self) -> list[bool]:
         """Whose first position only the device knows, [num_reqs]: drafts before it are in flight.
 
-        ``starts`` says then where it is if none of them is accepted.
+        ``starts`` says then where it is if none of them is accepted. Empty without speculation.
         """
-        return [None in ids and bool(req.num_draft_tokens)
-                for req, ids in zip(self.reqs, self.ids, strict=True)]  # fmt: skip
+        if not (self.reqs and self.reqs[0].num_draft_tokens):
+            return []
+        return [None in ids for ids in self.ids]
+
+    @cached_property
+    def return_logprob(self) -> bool:
+        """Whether any request of it wants log-probabilities."""
+        return any(req.params.return_logprob for req in self.reqs)
 
     @property
     def num_samples(self) -> int:
@@ -131,20 +139,26 @@ class Result:
     """What came back from a step: tokens for every row, or the error that stopped it.
 
     Where a step may carry drafts, ``num_accepted_tokens`` says how many of each row's tokens
-    count, and ``drafts`` what was drafted for the step behind it.
+    count, and ``drafts`` what was drafted for the step behind it. ``logprobs`` has an entry for
+    each row if anybody wants some, None for who does not.
     """
 
     tokens: Sequence[int]  # [num_samples]; empty after an error
     error: str = ""
     num_accepted_tokens: Sequence[int] | None = None  # [num_reqs]
     drafts: Sequence[int] = ()  # [num_reqs * k], or none
+    logprobs: Sequence[Logprobs | None] = ()  # [num_reqs], or none
 
 
 @dataclass(slots=True)
 class Output:
-    """One thing a client hears: a token, the end of its request, or both."""
+    """One thing a client hears: a token, the end of its request, or both.
+
+    ``logprobs``, if wanted: the token's, and with the first token those of the prompt.
+    """
 
     rid: str
     token: int | None
     finish_reason: FinishReason | None = None
     error: str = ""
+    logprobs: Logprobs | None = None

@@ -9,13 +9,16 @@ class Grammar(Protocol):
     """One request's state in its grammar (SGLang ``constrained/base_grammar_backend.py``).
 
     The mask for the next token needs the last one: this is why sampling has to wait for history.
-    While nothing is over, the bit of a token is set exactly where ``accept_token`` takes it. An
-    end-of-text token is allowed exactly where the grammar accepts an end.
+    The bit of a token is set exactly where ``accept_token`` takes it. An end-of-text token is
+    allowed exactly where the grammar accepts an end; after it nothing is.
     """
 
     @property
     def is_terminated(self) -> bool:
-        """Whether the output is complete and can't go on: there is nothing to sample any more."""
+        """Whether the output is complete and no more text can follow.
+
+        Never before its first token: even the empty text needs an end-of-text token to say so.
+        """
         ...
 
     def accept_token(self, token: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import NoneType
 
 from .batch import ForwardMode, ScheduleBatch
+from .logprobs import WantedLogprobs
 from .residence import on_host
 from .sampling_params import SamplingParams
 
@@ -31,6 +33,7 @@ class ModelWorkerBatch:
     start_unknown: list[bool] = on_host("[num_reqs]")  # extend_prefix_lens is only a lower bound
     table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
     table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
+    logprobs: WantedLogprobs | None = on_host("one", NoneType)  # None: nobody wants any
 
 
 def get_model_worker_batch(
@@ -68,7 +71,19 @@ def get_model_worker_batch(
         start_unknown=batch.start_unknown,
         table_index=index,
         table_slots=slots,
+        logprobs=wanted_logprobs(batch) if batch.return_logprob else None,
     )
+
+
+def wanted_logprobs(batch: ScheduleBatch) -> WantedLogprobs:
+    """What the requests of a batch want, and the prompts' tokens that it is about."""
+    starts = batch.extend_logprob_start_lens
+    ids = [
+        list(row.req.prompt[row.start + start_len + 1 : row.end + 1])
+        for row, start_len in zip(batch.rows, starts, strict=False)
+    ]
+    nums = [req.params.top_logprobs_num if req.params.return_logprob else -1 for req in batch.reqs]
+    return WantedLogprobs(nums, starts, ids)
 
 
 def slots_of(pages: Sequence[int], page_size: int) -> list[int]:

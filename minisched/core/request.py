@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from .grammar import Grammar
+from .logprobs import TokenLogprob
 from .sampling_params import SamplingParams
 
 
@@ -74,10 +75,13 @@ class Request:
     num_in_flight_tokens: int = 0  # positions of launched steps (scheduler/stale_outputs.py)
     num_stale_output_tokens: int = 0  # those of them launched before it lost its lease
     grammar: Grammar | None = None  # its state after ``output_ids``
-    is_complete: bool = False  # its grammar lets nothing follow, or it has said a stop string
+    hears_stop_string: Callable[[int], bool] | None = None  # told every token of ``output_ids``
+    is_complete: bool = False  # its grammar lets no more follow, or it has said a stop string
     num_draft_tokens: int = 0  # drafts that a step may carry for it
     num_draft_tokens_in_flight: int = 0  # launched, and neither accepted nor rejected yet
     spec_token_ids: list[int] = field(default_factory=list)  # drafts that the host knows
+    input_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of the prompt, so far
+    output_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of ``output_ids``
 
     def __post_init__(self) -> None:
         self.device_len = self.known_len = len(self.prompt)
@@ -131,12 +135,15 @@ class Request:
         return prompt if end <= num_prompt else prompt + tuple(self.output_ids[: end - num_prompt])
 
     def append_host(self, token: int) -> None:
-        """Learn the value of the next token."""
+        """Learn the value of the next token; one that its grammar does not allow is an error."""
         self.output_ids.append(token)
         self.known_len += 1
         if self.grammar is not None:
-            self.grammar.accept_token(token)
-            self.is_complete = self.is_complete or self.grammar.is_terminated
+            if not self.grammar.accept_token(token):
+                self.error = f"its grammar does not allow token {token} at {self.known_len - 1}."
+            self.is_complete |= self.grammar.is_terminated or bool(self.error)
+        if self.hears_stop_string is not None and self.hears_stop_string(token):
+            self.is_complete = True
 
     def append_stale(self, token: int) -> None:
         """Learn a token of a lease that is gone; a placeholder for it is gone as well."""

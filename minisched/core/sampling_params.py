@@ -25,7 +25,8 @@ class SamplingParams:
 
     ``return_logprob`` wants the log-probability of every output token, and of those of the prompt
     from ``logprob_start_len`` on (-1: none of them), with the ``top_logprobs_num`` most likely
-    tokens at each place. Such a request is never in a mixed batch.
+    tokens at each place (``logprobs.py``). The first of the prompt's has none, as in SGLang. Such a
+    request is never in a mixed batch.
     """
 
     temperature: float = 0.0
@@ -71,7 +72,20 @@ class SamplingParams:
             return f"top_k is {self.top_k}, but it must be at least 1, or -1 for no limit."
         if not 0.0 < self.top_p <= 1.0:
             return f"top_p is {self.top_p}, but it must be above 0 and at most 1."
-        return self._problem_of_history()
+        if self.regex is not None and self.json_schema is not None:
+            return "regex and json_schema are both given, but an output can follow only one."
+        return self._problem_of_history() or self._problem_of_logprobs()
+
+    def _problem_of_logprobs(self) -> str | None:
+        count, start = self.top_logprobs_num, self.logprob_start_len
+        if count < 0:
+            return f"top_logprobs_num is {count}, but it must be at least 0."
+        if start < -1:
+            return f"logprob_start_len is {start}, but it must be at least 0, or -1 for none."
+        if self.return_logprob or (count == 0 and start == -1):
+            return None
+        name, value = ("top_logprobs_num", count) if count else ("logprob_start_len", start)
+        return f"{name} is {value}, but it needs return_logprob, which is off."
 
     def _problem_of_history(self) -> str | None:
         for name in ("frequency_penalty", "presence_penalty"):

@@ -82,6 +82,10 @@ class Arrays(Protocol):
         """Values below ``min`` raised to it."""
         ...
 
+    def rows_at(self, matrix: Array, at: Array) -> Array:
+        """Some rows of logits, in the order of ``at``."""
+        ...
+
     def mask(self, values: Sequence[bool]) -> Array:
         """Booleans on the device."""
         ...
@@ -142,6 +146,10 @@ class Device(Protocol):
 
     def copy_to_host(self, dst: Buffer, src: Buffer, size: int) -> Array:
         """On a stream: copy the first ``size`` integers; the value has ``tolist``."""
+        ...
+
+    def bring_to_host(self, values: Array) -> Array:
+        """On a stream: copy an array of any shape to the host; the value has ``tolist``."""
         ...
 
     def flush(self, *ops: Op) -> None:

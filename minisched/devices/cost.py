@@ -25,6 +25,7 @@ class CostModel:
     verify: int = 0  # comparing drafts with what was sampled
     draft: int = 0  # one forward pass of a draft model, or one lookup on the device
     recv: int = 0  # the hidden states of a step, from a pipeline stage to the next one
+    logprobs: int = 0  # log-probabilities, in a step where somebody wants some
 
     def forward(self, num_tokens: int) -> int:
         """The cost of a forward pass over ``num_tokens`` positions."""
@@ -54,5 +55,6 @@ SIM_COST = CostModel(
     verify=200 * MICROSECOND,
     draft=800 * MICROSECOND,
     recv=200 * MICROSECOND,
+    logprobs=300 * MICROSECOND,
 )
 NO_COST = CostModel()

@@ -46,6 +46,10 @@ class MlxArrays:
         equal = (a == b).reshape(num_rows, width).astype(INTEGER)
         return 1 + mx.cumprod(equal, axis=-1).sum(axis=-1) if width else mx.ones(num_rows, INTEGER)
 
+    def rows_at(self, matrix: mx.array, at: mx.array) -> mx.array:
+        """Some rows of logits, in the order of ``at``."""
+        return matrix[at]
+
     def clamp(self, values: mx.array, min: int) -> mx.array:
         """Values below ``min`` raised to it."""
         return mx.maximum(values, min)
@@ -114,6 +118,10 @@ class MlxDevice(WallClock):
     def copy_to_host(self, dst: mx.array, src: mx.array, size: int) -> mx.array:
         """The first ``size`` integers, in an array that no later step builds upon."""
         return src[:size] + 0
+
+    def bring_to_host(self, values: mx.array) -> mx.array:
+        """The values in an array of their own."""
+        return values + 0
 
     def flush(self, *ops: MlxOp) -> None:
         """Hand over everything launched since the last flush, and the memory it changed."""

@@ -44,6 +44,10 @@ class TorchArrays:
         """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
         return 1 + (a == b).view(num_rows, width).long().cumprod(-1).sum(-1)
 
+    def rows_at(self, matrix: Tensor, at: Tensor) -> Tensor:
+        """Some rows of logits, in the order of ``at``."""
+        return matrix[at]
+
     def clamp(self, values: Tensor, min: int) -> Tensor:
         """Values below ``min`` raised to it."""
         return torch.clamp(values, min=min)

@@ -31,5 +31,11 @@ class TorchDevice(WallClock):
         """On a stream: copy the first ``size`` integers into ``dst``, and give that part of it."""
         return dst[:size].copy_(src[:size], non_blocking=True)
 
+    def bring_to_host(self, values: Tensor) -> Tensor:
+        """On a stream: copy a tensor into new memory on the host; from a GPU without waiting."""
+        pinned = self.xp.device.type == "cuda"
+        target = torch.empty(values.shape, dtype=values.dtype, pin_memory=pinned)
+        return target.copy_(values, non_blocking=True)
+
     def flush(self, *ops: Op) -> None:
         """Nothing to do: launching is enough."""

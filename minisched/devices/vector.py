@@ -59,6 +59,10 @@ class VectorArrays:
             1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], row)) for row in rows
         )
 
+    def rows_at(self, matrix: Sequence[list[float]], at: Vector) -> list[list[float]]:
+        """Some rows of logits, in the order of ``at``."""
+        return [matrix[row] for row in at]
+
     def clamp(self, values: Vector, min: int) -> Vector:
         """Values below ``min`` raised to it."""
         return Vector(value if value > min else min for value in values)

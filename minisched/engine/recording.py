@@ -51,6 +51,10 @@ class Recording:
             )
             recorder.slice(wait)
 
+    def must_wait(self, batch: ScheduleBatch, reason: str, op: str) -> None:
+        """Mark that an op of a step has to wait, and for what (``checks/waits.py``)."""
+        self.device.recorder.mark("wait", step=batch.step, reason=reason, op=op)
+
     def delivered(self, outputs: Iterable[Output], process: int) -> None:
         """Remember which process slice gave each live request its newest token."""
         if not self.device.recorder.is_on:

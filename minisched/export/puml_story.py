@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..trace import Trace
+from .layout import View
 from .palette import paint
-from .puml_style import creole, written
+from .puml_style import WAIT, creole, written
 from .story import Event, Story, events
 from .units import ms
 from .window import view_of_steps
@@ -24,16 +25,32 @@ def to_story(trace: Trace, story: Story, first_step: int, last_step: int, title:
     """
     view = view_of_steps(trace, first_step, last_step)
     about = f"{trace.loop} on {trace.device}: steps {first_step} to {last_step}, "
+    title = f"{creole(title)}\\n{creole(about)}{ms(view.duration)} ms; time runs down"
+    return _document(title, story, _body(story, events(trace, view.start, view.end)))
+
+
+def to_chapters(story: Story, chapters: Mapping[str, View], title: str) -> str:
+    """One diagram of what several runs show, each under a heading of its own."""
+    body: list[str] = []
+    for heading, view in chapters.items():
+        steps = f"steps {view.first_step} to {view.last_step}, {ms(view.duration)} ms"
+        body.append(f"== {creole(f'{heading}: {steps}')} ==")
+        body += _body(story, events(view.trace, view.start, view.end))
+    return _document(f"{creole(title)}\\ntime runs down", story, body)
+
+
+def _document(title: str, story: Story, body: Iterable[str]) -> str:
+    """The text around the body; ``title`` is PlantUML text."""
     return "\n".join(
         [
             "@startuml",
             "!pragma teoz true",
-            f"title {creole(title)}\\n{creole(about)}{ms(view.duration)} ms; time runs down",
+            f"title {title}",
             "hide footbox",
             "skinparam sequenceMessageAlign center",
             "skinparam defaultFontSize 12",
             *_participants(story),
-            *_body(story, events(trace, view.start, view.end)),
+            *body,
             "@enduml",
             "",
         ]
@@ -66,7 +83,7 @@ def _body(story: Story, told: list[Event]) -> Iterator[str]:
 
 def _note(joined: str, actor: str, event: Event, words: str) -> str:
     """A note in the colour of its phase; lines of words are kept apart."""
-    colours = paint(event.name)
+    colours = WAIT if event.name == "mark wait" else paint(event.name)
     about = "\\n".join(written(line, colours) for line in words.split("\n"))
     return f"{joined}rnote over {actor} {colours.fill} : {about}"
 

@@ -152,7 +152,8 @@ def _state(box: Box, width: float) -> str:
 def _bubble(bubble: Bubble, width: float) -> str:
     """Where a device idles, in words where there is room for them."""
     why, colours = (bubble.reason, WAIT) if bubble.reason else ("idle", BUBBLE)
-    texts = (f"{why} {ms(bubble.end - bubble.start)} ms", why)
+    time = ms(bubble.end - bubble.start)
+    texts = (f"waits for {why} {time} ms",) * (why != "idle") + (f"{why} {time} ms", why)
     fits = (text for text in texts if len(text) * 7 + 4 <= width)
     return f'"{written(next(fits, " "), colours)}" {colours.fill}'
 

@@ -45,15 +45,45 @@ ROWS: dict[str, tuple[str, str, str, str, str]] = {
         "It is an argument of the next graph.",
     ),
     "What waits for what": (
-        "The host for the oldest step in the queue. With a grammar the sampling of a step is "
-        "deferred until the token before it is known, its forward pass is not (#26866).",
-        "The host for the copy of N-1, when N is launched. With a grammar the sampling of N waits "
-        "until N-1 was processed (`delay_sample`).",
+        "The host for the oldest step in the queue.",
+        "The host for the copy of N-1, when N is launched.",
         "Step N for the tokens of N-1 on the host: the device idles for copy, fill and launch. The "
         "host waits for `launch_done` before it post-processes.",
         "The host for the copy of N-1; the engine's stream for the scheduler's stream, which "
         "uploads prompts.",
         "The host for the tokens of N (`tolist`), when graph N+1 was submitted.",
+    ),
+    "What a grammar waits for": (
+        "Sampling, for the token before: if a structured request has output placeholders, the "
+        "step is deferred. Its forward pass is launched, its sampling when the queue has been "
+        "harvested and the bitmask built (#26866).",
+        "Sampling of N, until N-1 was processed: `delay_sample_func` is what the loop calls last. "
+        "The thread version launched it behind `sampling_info_done`.",
+        "Nothing that is not waited for anyway: `forward_loop` builds the bitmask before it "
+        "launches the forward pass, when the tokens of N-1 have been sampled and read.",
+        "There are no grammars at 20fcd7f.",
+        "The whole next step: a batch with a grammar is never chained, so each step is launched "
+        "when the token before is on the host and its mask can be built.",
+    ),
+    "What penalties wait for": (
+        "The worker, just before it samples, for the copy of the last step's tokens, which it puts "
+        "in the place of -1 (`update_async_output_token_ids`).",
+        "Nothing: with overlap they count what is known when a step is prepared, one token late.",
+        "Nothing: they are built from a context that is one step behind, so one token late.",
+        "There are no penalties.",
+        "Nothing: they are ignored, with one warning.",
+    ),
+    "What speculation waits for": (
+        "Nothing, with drafters on the device (EAGLE, MTP, a draft model, `ngram_gpu`): the host "
+        "counts every draft as accepted and takes back what was rejected. `ngram` on the host "
+        "needs the tokens, and is refused with async scheduling.",
+        "Nothing, since the second version: lengths and drafts stay on the device "
+        "(`new_seq_lens_buf`). With a grammar, a decode step waits until the one before it was "
+        "processed.",
+        "With MTP the inputs of N for the tokens of N-1, as ever; their number is known only then. "
+        "Look-ahead and memory decoding are refused with asynchronous scheduling.",
+        "There is no speculation.",
+        "It is refused with overlap: it requires synchronous scheduling.",
     ),
     "A length stop": (
         "Foreseen, by counting placeholders: no row is wasted.",

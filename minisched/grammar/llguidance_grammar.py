@@ -86,8 +86,8 @@ class LLGuidanceGrammar:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether no more text can follow a text that is complete."""
-        return not self._allowed & self.info.text
+        """Whether a token was accepted after which no more text can follow."""
+        return self._is_over or (self._num_tokens > 0 and not self._allowed & self.info.text)
 
     def accept_token(self, token: int) -> bool:
         """Go on by one token, or say no."""

@@ -19,8 +19,8 @@ class TokenGrammar:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether no more text can follow a text that is complete."""
-        return self.automaton.is_final(self.state)
+        """Whether a token was accepted after which no more text can follow."""
+        return len(self.states) > 1 and self.automaton.is_final(self.state)
 
     def accept_token(self, token: int) -> bool:
         """Go on by one token, or say no."""

@@ -6,13 +6,13 @@ Each loop is a generator in a file of its own; what only it needs stands beside 
 loop                    with
 ======================  ========================================================================
 ``serial``
-``overlap``             ``overlap_rules``: when not to overlap, when to sample late
+``overlap``             ``overlap_rules``: when not to overlap
 ``overlap_thread``      ``overlap_thread_client``, ``overlap_thread_worker``: two ends of a queue
 ``mini_normal``         ``mini_detokenize``: the messages of both mini-sglang loops
 ``mini_overlap``
 ``mlx_async``           ``mlx_jobs``, ``mlx_worker``, ``mlx_runner``; ``mlx_sketch`` is a copy of it
                         that many have made, with two mistakes; no comparison runs it
-``vllm_step``           ``vllm_structured_output``: where a grammar's mask comes in
+``vllm_step``
 ``vllm_batch_queue``    ``vllm_placeholders``; with async scheduling it is ``vllm_async``
 ``vllm_pp``             the batch queue before a pipeline (``worker/pipeline.py``)
 ``mindie_plugin``       ``mindie_plugin_manager``, with its book ``mindie_plugin_context``, and its

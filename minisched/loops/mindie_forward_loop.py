@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core import Result, ScheduleBatch
@@ -15,12 +16,16 @@ from ..worker import GenerationBatchResult
 class ModelInput:
     """What is put into the input queue (MindIE ``ModelInputWrapper``).
 
-    The caller says ``postprocess_done`` when it has post-processed the step before.
+    The caller says ``postprocess_done`` when it has post-processed the step before. ``newest`` are
+    that step's tokens by sequence, where a bitmask has to be built from them; ``waits`` where they
+    are not known yet, and sampling has to wait until they are.
     """
 
     batch: ScheduleBatch
     inputs: ForwardBatch
     postprocess_done: Signal
+    newest: Mapping[str, int] | None = None
+    waits: bool = False
 
 
 @dataclass(eq=False)
@@ -45,7 +50,8 @@ class ForwardLoop:
 
     The original is a loop around ``input_queue.get()``; here the device's thread has the queue,
     and a round is three calls on it with a wait before the last. Where a grammar has to be met
-    its bitmask is built first of all; verifying is for speculation. Neither has work to do here.
+    its bitmask is built first of all. (There the thread itself has told the grammar the token
+    before, and penalties are one token late.) Verifying is for speculation, and has no work here.
     The original's thread blocks on the tokens as it samples; here whoever gets them does.
     """
 
@@ -58,10 +64,17 @@ class ForwardLoop:
         """``input_queue.put``: the output comes in its turn."""
         engine, cost = self.engine, self.engine.cost.host
         label = engine.recording.label(item.batch)
+        if item.newest is not None:
+            self.thread.launch(
+                engine.worker.unsampled.update_vocab_mask, item.batch, item.newest,
+                name="mask", cost=cost.get("mask", 0), label=label,
+            )  # fmt: skip
         launched = self.thread.launch(
             self.forward, item, self.launch_done,
             name="launch", cost=engine.launch_cost(item.batch), label=label,
         )  # fmt: skip
+        if item.waits:
+            self.thread.wait(item.postprocess_done)
         sampled = self.thread.launch(
             self.sample, item, launched,
             name="launch sample", cost=cost.get("launch sample", 0), label=label,

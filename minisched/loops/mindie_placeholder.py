@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
-from .mindie_placeholder_ledger import PlaceholderLedger, reconcile
+from .mindie_placeholder_ledger import PlaceholderLedger, reconcile, sample_delayed
 
 MAX_ASYNC_SCHEDULE_TIMES = 1  # as published
 
@@ -36,8 +36,10 @@ def mindie_placeholder(
         batch = engine.get_next_batch_to_run()
         ledger.clear_terminated()
         if batch:
-            outstanding.append(engine.run_batch(batch))  # AsyncExecuteModel
+            delay = engine.must_delay_sample(batch)
+            outstanding.append(engine.run_batch(batch, delay_sample=delay))  # AsyncExecuteModel
             ledger.prepare_next_schedule(batch)
+            sample_delayed(engine, ledger, outstanding)
         elif outstanding:
             reconcile(engine, ledger, outstanding.popleft())
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -123,3 +124,18 @@ def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: GenerationBatc
     ledger.take_result(pending.batch, result)
     engine.process_result(pending, result)
     ledger.clear_terminated()
+
+
+def sample_delayed(
+    engine: Engine, ledger: PlaceholderLedger, in_flight: deque[GenerationBatchResult]
+) -> None:
+    """Sample the newest step, if it was launched without; reconcile those before it first.
+
+    In MindIE no C++ call ever needs this: the gate is at 1, and masks are the plugin's.
+    """
+    newest = in_flight[-1]
+    if newest.delay_sample_func is not None:
+        while len(in_flight) > 1:
+            reconcile(engine, ledger, in_flight.popleft())
+        engine.update_vocab_mask(newest.batch)
+        engine.launch_batch_sample_if_needed(newest)

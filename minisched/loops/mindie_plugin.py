@@ -44,13 +44,14 @@ def generate_token_async(
     flat = manager.preprocess(batch)  # while the device still runs N-1
     last = manager.get()
     inputs = manager.fill_in_model_result(batch, flat, last)
-    postprocess_done = manager.put(batch, inputs)
+    item = manager.put(batch, inputs, last)
     try:
         on_put(batch)
-        manager.wait_to_postprocess(batch, last)
+        manager.wait_to_postprocess(item, last)
         output = manager.postprocess(last)  # while the device runs N
+        manager.update_history(item, last)
     finally:
-        postprocess_done.set()
+        item.postprocess_done.set()
     output.fill_dummy(batch)
     return output
 

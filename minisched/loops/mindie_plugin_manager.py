@@ -6,10 +6,11 @@ from collections import deque
 from typing import Any
 
 from ..core import ForwardMode, ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_batch
-from ..devices.base import Op, Signal
+from ..devices.base import WRONG_TOKEN, Op
 from ..engine.engine import Engine
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay.placeholder_fill import FillHost, PlaceholderFill
+from ..worker.sampling_info import has_history
 from .mindie_forward_loop import ForwardLoop, ModelInput, ModelOutput
 from .mindie_plugin_context import GenerationOutput, PluginContext, advance_positions
 
@@ -85,23 +86,35 @@ class PluginManager:
             flat = advance_positions(flat, masks)
             return make_forward_batch(flat, self.device.xp, self.engine.worker.model.pad_to)
 
-    def put(self, batch: ScheduleBatch, inputs: ForwardBatch) -> Signal:
-        """``input_queue.put``: N is the thread's. Gives N's ``postprocess_done``."""
-        postprocess_done = self.device.signal(f"postprocess_done {batch.step}")
-        output = self.forward_loop.put(ModelInput(batch, inputs, postprocess_done))
-        self.output_queue.append(output)
-        return postprocess_done
+    def put(
+        self, batch: ScheduleBatch, inputs: ForwardBatch, last: ModelOutput | None
+    ) -> ModelInput:
+        """``input_queue.put``: N is the thread's.
 
-    def wait_to_postprocess(self, batch: ScheduleBatch, last: ModelOutput | None) -> None:
+        If it needs a mask, the thread builds it from N-1's tokens; where these are still on the
+        device, the caller does so later (``update_history``), and sampling waits for that.
+        """
+        item = ModelInput(batch, inputs, self.device.signal(f"postprocess_done {batch.step}"))
+        if self.fill_host is None and self.engine.must_delay_sample(batch):
+            item.waits = True
+        elif has_history(batch):
+            item.newest = self.newest_tokens(batch, last)
+        self.output_queue.append(self.forward_loop.put(item))
+        return item
+
+    def wait_to_postprocess(self, item: ModelInput, last: ModelOutput | None) -> None:
         """In decode, block until N's forward pass is launched, which is N-1's ``launch_done``.
 
         So the host's own work does not take the interpreter from the thread that launches. By
-        default this is left out after a prompt too.
+        default this is left out after a prompt too; but not while the thread builds a mask from
+        requests that are about to change.
         """
-        if last is None or batch.mode is not ForwardMode.DECODE:
+        if last is None:
             return
-        if self.fill_host is None or last.batch.mode is ForwardMode.DECODE:
-            self.block_on(last.launch_done, batch)
+        both = item.batch.mode is last.batch.mode is ForwardMode.DECODE
+        late_fill = self.fill_host is None and item.batch.mode is ForwardMode.DECODE
+        if both or late_fill or item.newest is not None:
+            self.block_on(last.launch_done, item.batch)
 
     def postprocess(self, last: ModelOutput | None) -> GenerationOutput:
         """What N-1's tokens mean to the plugin; nothing for the empty output."""
@@ -113,6 +126,22 @@ class PluginManager:
             output = self.context.update(last.batch, result)
         output.pending = last.pending
         return output
+
+    def update_history(self, item: ModelInput, last: ModelOutput | None) -> None:
+        """Build N's mask, where it was put before N-1's tokens were known."""
+        if item.waits:
+            self.engine.update_vocab_mask(item.batch, self.newest_tokens(item.batch, last))
+
+    def newest_tokens(self, batch: ScheduleBatch, last: ModelOutput | None) -> dict[str, int]:
+        """What N-1 gave to those rows of N, bound last, that it was to fill; by sequence.
+
+        Where N-1 failed they end, and get a token that is wrong.
+        """
+        masks, tokens = self.relay.filling_masks, self.fetch(last).tokens if last else []
+        return {
+            batch.reqs[row].rid: tokens[at] if tokens else WRONG_TOKEN
+            for row, at in zip(masks.hit_rows, masks.hit_indices, strict=True)
+        }
 
     def reset_async_pipeline(self) -> GenerationOutput:
         """Take the last step out, when no other will follow it, and begin anew.

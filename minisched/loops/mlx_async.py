@@ -15,17 +15,21 @@ def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[Schedule
 
     While the chain holds, a turn builds step N+1 on step N's lazy tokens, then blocks on N. It
     breaks when a prompt waits or a request ended: the step in flight is finalized too, and the
-    next one is scheduled afresh. A settled step takes max(d, h, c, (d + h + c) / 2). No batch is
-    ever committed for nobody, so the worker's idle mode does not occur here. Each ``yield`` ends
-    one turn.
+    next one is scheduled afresh. Nothing is chained on a step whose tokens a grammar or penalties
+    have to see first. A settled step takes max(d, h, c, (d + h + c) / 2). No batch is ever
+    committed for nobody, so the worker's idle mode does not occur here. Each ``yield`` ends one
+    turn.
     """
     tp_worker = MlxTpModelWorker(engine, clear_cache_every)
     pending_curr: MlxPendingJob | None = None
     while True:
         engine.recv_requests()
         pending_next: MlxPendingJob | None = None
+        unsafe = ""  # why nothing may be chained, where it could be otherwise
         if pending_curr is not None:
-            pending_next = _launch_chained(engine, tp_worker, pending_curr)
+            unsafe = _chain_unsafe(engine, pending_curr)
+            if not unsafe:
+                pending_next = _launch_chained(engine, tp_worker, pending_curr)
             _finalize_mlx_pending_job(engine, tp_worker, pending_curr)  # the device runs the next
             pending_curr = None
         if pending_next is not None and _may_be_promoted(engine, pending_next):
@@ -36,15 +40,28 @@ def mlx_async(engine: Engine, clear_cache_every: int = 256) -> Iterator[Schedule
             _finalize_mlx_pending_job(engine, tp_worker, pending_next)
         next_batch = engine.get_next_batch_to_run()
         if next_batch:
-            pending_curr = _launch_fresh(tp_worker, next_batch)
+            pending_curr = _launch_fresh(engine, tp_worker, next_batch, unsafe)
         else:
             engine.on_idle()
         yield next_batch
 
 
-def _launch_fresh(tp_worker: MlxTpModelWorker, batch: ScheduleBatch) -> MlxPendingJob:
+def _launch_fresh(
+    engine: Engine, tp_worker: MlxTpModelWorker, batch: ScheduleBatch, waited_for: str
+) -> MlxPendingJob:
+    if waited_for:
+        engine.recording.must_wait(batch, waited_for, "forward")
     launch = tp_worker.async_forward_batch_generation_mlx(batch)
     return MlxPendingJob(*launch, batch_copy=batch, schedule_batch=batch, reqs=batch.reqs)
+
+
+def _chain_unsafe(engine: Engine, prev: MlxPendingJob) -> str:
+    """Why the step that could be chained on ``prev`` must not be: its mask needs ``prev``'s tokens.
+
+    The original's ``MlxPendingJob.chain_safe``, for grammars; it has no penalties yet (#39559).
+    """
+    chains = prev.mode == "decode" and engine.scheduler.can_chain(prev.batch_copy)
+    return engine.missing_history(prev.batch_copy, steps_ahead=1) if chains else ""
 
 
 def _launch_chained(

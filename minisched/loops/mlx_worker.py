@@ -39,6 +39,7 @@ class MlxTpModelWorker:
         if batch.mode is ForwardMode.IDLE:
             return None, [], [], None, "idle"
         self._cleanup_stale_rids()
+        self._build_logit_edit_rows(batch)
         tokens = LazyTokens(self.engine.run_batch(batch))
         if batch.mode is ForwardMode.DECODE:
             decode = self._mlx_runner.decode_batch_start(tokens, list(batch.rows))
@@ -51,6 +52,7 @@ class MlxTpModelWorker:
         ``batch`` is what the original lacks: it takes no slot for a chained step and advances no
         length in the scheduler (#30093).
         """
+        self._build_logit_edit_rows(batch)
         tokens = LazyTokens(self.engine.run_batch(batch, prev.lazy_tokens.step))
         decode = self._mlx_runner.decode_batch_start_chained(tokens, prev)
         return tokens, [], [], decode, "decode"
@@ -74,6 +76,11 @@ class MlxTpModelWorker:
             tokens = runner.decode_batch_finalize(job.decode)
             token_of.update(zip(job.decode.req_ids, tokens, strict=True))
         return Result([token_of[req.rid] for req in job.reqs])
+
+    def _build_logit_edit_rows(self, batch: ScheduleBatch) -> None:
+        """Masks and penalties, before the graph that they are to enter is built."""
+        if self.engine.needs_mask(batch):
+            self.engine.update_vocab_mask(batch)
 
     def _async_extend_batch(self, batch: ScheduleBatch, tokens: LazyTokens) -> Launch:
         """Sort the rows of a batch with prompts in it by what they are."""

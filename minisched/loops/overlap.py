@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
-from .overlap_rules import has_grammar, is_disable_overlap_for_batch, update_vocab_mask
+from .overlap_rules import is_disable_overlap_for_batch
 
 
 def overlap(
@@ -18,9 +18,10 @@ def overlap(
 
     A batch is scheduled knowing results only up to the one before the last, so a request that has
     just ended is in it once more; that row is wasted. A settled step takes
-    max(d, h, c, (d + h + c) / 2), with device d, host h, copy c. A batch with a grammar (with
-    ``delay_sample`` every batch) is launched without its sampling, which follows when the result
-    before it has been processed. For the other option see ``is_disable_overlap_for_batch``.
+    max(d, h, c, (d + h + c) / 2), with device d, host h, copy c. A batch whose grammar needs a
+    token in flight is launched without its sampling, which follows when the result before it has
+    been processed. (The original does so wherever there is a grammar, known or not, and with
+    ``delay_sample`` every batch here.) For the other option see ``is_disable_overlap_for_batch``.
     """
     result_queue: deque[GenerationBatchResult] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
@@ -32,13 +33,14 @@ def overlap(
             last_batch,
             len(result_queue),
             disable_consecutive_prefill_overlap=disable_consecutive_prefill_overlap,
-            has_grammar=has_grammar(batch),
+            is_speculative=bool(engine.scheduler.config.speculative_algorithm),
+            missing_history=engine.missing_history(batch) if batch else "",
         )
         if disable_overlap and batch:
-            engine.device.recorder.mark("wait", step=batch.step, reason="prefill", op="forward")
+            engine.recording.must_wait(batch, disable_overlap, "forward")
             engine.process_batch_result(result_queue.popleft())
         if batch:
-            delay = delay_sample or has_grammar(batch)
+            delay = engine.must_delay_sample(batch) or delay_sample
             result_queue.append(engine.run_batch(batch, delay_sample=delay))
         if last_batch and not disable_overlap:
             engine.process_batch_result(result_queue.popleft())  # the device runs ``batch``
@@ -53,5 +55,5 @@ def overlap(
 def launch_batch_sample_if_needed(engine: Engine, pending: GenerationBatchResult) -> None:
     """Sample a step that was launched without: what its mask depends on is known by now."""
     if pending.delay_sample_func is not None:
-        update_vocab_mask(engine, pending.batch)
+        engine.update_vocab_mask(pending.batch)
         engine.launch_batch_sample_if_needed(pending)

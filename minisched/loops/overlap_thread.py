@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from .overlap_rules import has_grammar
 from .overlap_thread_client import TpModelWorkerClient
 from .overlap_thread_worker import FutureStep
 
@@ -22,7 +21,9 @@ def overlap_thread(
     sampling is e, copy c, scheduler h without launching, launch of the forward pass l and of
     sampling s. So only s runs beside the scheduler, because it waits for ``launch_done`` of the
     batch that it has just put. Without ``wait_launch_done`` l does too, and h + l is h.
-    ``delay_sample`` builds a mask for every batch, grammar or not.
+    A batch that needs a mask is sampled after ``sampling_info_done``. The original says that when
+    the result before is processed; here at once where the mask needs no token of it. With
+    ``delay_sample`` every batch gets a mask, and waits for that result.
     """
     client = TpModelWorkerClient(engine)
     result_queue: deque[FutureStep] = deque()
@@ -32,10 +33,10 @@ def overlap_thread(
         batch = engine.get_next_batch_to_run()
         current: FutureStep | None = None
         if batch:
-            needs_mask = delay_sample or has_grammar(batch)
-            current = client.forward_batch_generation(batch, needs_mask)
+            waits = engine.must_delay_sample(batch) or delay_sample
+            current = client.forward_batch_generation(batch, waits or engine.needs_mask(batch))
             result_queue.append(current)
-            if not last_batch:  # DUMMY_FIRST: there is no step whose processing would do it
+            if not (waits and last_batch):  # without a last batch it is the original's DUMMY_FIRST
                 client.set_next_batch_sampling_info_done(current)
         if last_batch:
             launch_done = current.launch_done if current and wait_launch_done else None

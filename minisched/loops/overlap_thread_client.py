@@ -11,7 +11,6 @@ from ..core import ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_bat
 from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
-from .overlap_rules import update_vocab_mask
 from .overlap_thread_worker import ForwardThread, FutureStep
 
 
@@ -82,9 +81,11 @@ class TpModelWorkerClient:
         return pending, result
 
     def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
-        """Build the next step's mask, now that the tokens before it are known, and say so."""
-        if following is not None and following.sampling_info_done is not None:
-            update_vocab_mask(self.engine, following.batch)
+        """Build the next step's mask, once the tokens before it are known, and say so."""
+        if following is None or following.sampling_info_done is None:
+            return
+        if not following.sampling_info_done.query():
+            self.engine.update_vocab_mask(following.batch)
             following.sampling_info_done.set()
 
     def _get_model_worker_batch(self, batch: ScheduleBatch) -> ModelWorkerBatch:

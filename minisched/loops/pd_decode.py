@@ -11,6 +11,7 @@ from ..core.model_worker_batch import slots_of
 from ..devices.base import Label
 from ..scheduler.prealloc import DecodeScheduler
 from ..worker import GenerationBatchResult
+from .overlap import launch_batch_sample_if_needed
 from .pd_messages import Abort, Computed, Message, Metadata, Transferred
 from .pd_side import SideEngine
 
@@ -24,11 +25,14 @@ def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
         engine.process_decode_queue()
         batch = engine.get_next_batch_to_run()
         if batch:
-            result_queue.append(engine.run_batch(batch))
+            delay = engine.must_delay_sample(batch)
+            result_queue.append(engine.run_batch(batch, delay_sample=delay))
         if last_batch:
             engine.process_batch_result(result_queue.popleft())
         elif not batch:
             engine.on_idle()
+        if batch:
+            launch_batch_sample_if_needed(engine, result_queue[-1])
         last_batch = batch
         yield batch
 
@@ -58,7 +62,7 @@ class DecodeEngine(SideEngine):
             self.scheduler.prefilled(message.rid)
         if not isinstance(message, Transferred):
             return []
-        return self.scheduler.answered(message.rid, message.token, message.error)
+        return self.scheduler.answered(message.rid, message.token, message.error, message.logprobs)
 
     def _arrived(self, messages: list[Message]) -> None:
         """Let the trace know which transfer the next step of a request builds upon."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
+from ..core import Logprobs
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -33,12 +35,14 @@ class Transferred:
     """Prefill to decode, once for every request: all its KV has arrived, or it failed.
 
     ``token`` None: it failed. ``slice_id``: of the transfer that brought the last of it.
+    ``logprobs``, if wanted: the token's and the prompt's (SGLang ``MetadataBuffers``).
     """
 
     rid: str
     token: int | None
     error: str = ""
     slice_id: int = 0
+    logprobs: Logprobs | None = None
 
 
 Message = Metadata | Abort | Computed | Transferred

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..core import Lease, NoBatch, Output, ScheduleBatch
+from ..core import Lease, Logprobs, NoBatch, Output, Request, ScheduleBatch
 from ..core.model_worker_batch import slots_of
 from ..devices.base import NO_LABEL, Label
 from ..scheduler.transfer import Prefilled, PrefillScheduler
@@ -124,7 +124,7 @@ class PrefillEngine(SideEngine):
         if not is_lost and not sender.has_sent_all and sender.to_slots is not None:
             assert done.lease is not None
             sender.has_sent_all = True
-            last = Transferred(rid, done.token)
+            last = Transferred(rid, done.token, logprobs=logprobs_of(done.req))
             self.send_kv_chunk(rid, done.lease, len(done.req.prompt), done.lease.last_step, last)
         if sender.transfers or not (is_lost or sender.has_sent_all):
             return
@@ -140,3 +140,10 @@ class PrefillEngine(SideEngine):
     ) -> None:
         """No client hears this side, so it costs nothing."""
         self.metrics.on_outputs(outputs, self.device.now())
+
+
+def logprobs_of(req: Request) -> Logprobs | None:
+    """What the decode side is told of a request's log-probabilities, if it wants any."""
+    if not req.params.return_logprob:
+        return None
+    return Logprobs(req.input_token_logprobs, req.output_token_logprobs)

@@ -19,6 +19,7 @@ from ..scheduler import SchedulerConfig
 from ..scheduler.prealloc import DecodeScheduler
 from ..scheduler.transfer import PrefillScheduler
 from ..trace.side import SideRecorder
+from . import refused
 from .pd import Pair
 from .pd_decode import DecodeEngine, pd_decode
 from .pd_kv_transfer import KVModel, KVSender, KVTransfer, Link
@@ -38,10 +39,11 @@ PREFILL = LoopSpec(
     takes=TAKES,
     scheduler=PrefillScheduler,
     engine=PrefillEngine,
+    refuses=refused.PD,
 )
 DECODE = LoopSpec(
     pd_decode, depth=2, relays=RELAYS, takes=TAKES, overrun=1,
-    scheduler=DecodeScheduler, engine=DecodeEngine,
+    scheduler=DecodeScheduler, engine=DecodeEngine, refuses=refused.PD,
     settings={"disable_radix_cache": True},  # as in the original, unless it is told otherwise
 )  # fmt: skip
 

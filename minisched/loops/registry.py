@@ -8,7 +8,7 @@ from functools import partial
 from ..relay.registry import check_relay
 from ..worker import Worker
 from ..worker.batch_record import OverlapWorker
-from . import pd_run
+from . import pd_run, refused
 from .mindie_dual import mindie_dual
 from .mindie_placeholder import mindie_placeholder
 from .mindie_plugin import mindie_plugin
@@ -39,10 +39,12 @@ LOOPS: dict[str, LoopSpec] = {
     "overlap": LoopSpec(
         overlap, depth=2, overrun=1, relays=("ring", "pool", *OTHERS), worker=OverlapWorker,
         source="SGLang managers/scheduler.py:event_loop_overlap",
+        refuses=refused.SGLANG_OVERLAP,
     ),
     "overlap_pool_indexed": LoopSpec(
         overlap, depth=2, overrun=1, relays=("pool", "ring", *OTHERS), worker=OverlapWorker,
         source="SGLang managers/scheduler.py:event_loop_overlap since #25862",
+        refuses=refused.SGLANG_OVERLAP,
     ),
     "overlap_thread": LoopSpec(
         overlap_thread, depth=2, overrun=1,
@@ -50,20 +52,24 @@ LOOPS: dict[str, LoopSpec] = {
         takes="a relay that runs ahead and needs no more than its bind: the client, which binds a "
         "step, queues no copies of prompts, waits for no tokens and names no step before",
         source="SGLang managers/tp_worker_overlap_thread.py (removed by #11210)",
+        refuses=refused.SGLANG_THREAD,
     ),
     "mini_normal": LoopSpec(
         mini_normal, depth=1, relays=("token_pool", "host"),
         worker=partial(Worker, scheduler_stream="forward"),  # all of it is on the engine's stream
         source="mini-sglang scheduler/scheduler.py:normal_loop",
+        refuses=refused.MINI,
     ),
     "mini_overlap": LoopSpec(
         mini_overlap, depth=2,
         relays=("token_pool", "ring", "pool", "prev_sampled", "fill_device"),
         source="mini-sglang scheduler/scheduler.py:overlap_loop",
+        refuses=refused.MINI,
     ),
     "mlx_async": LoopSpec(
         mlx_async, depth=2, overrun=1, relays=("chain", "ring", "pool", *OTHERS),
         source="SGLang hardware_backend/mlx/scheduler_mixin.py:event_loop_overlap_mlx",
+        refuses=refused.SGLANG_MLX,
     ),
     "vllm_step": LoopSpec(
         vllm_step, depth=1, relays=("host",), settings={"keep_stale_outputs": True},
@@ -79,40 +85,48 @@ LOOPS: dict[str, LoopSpec] = {
         relays=("prev_sampled", "pool", "token_pool", "ring", "fill_device"),
         settings={"keep_stale_outputs": True},
         source="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
+        refuses=refused.VLLM_ASYNC,
     ),
     **{f"vllm_pp{stages}": vllm_pp(stages) for stages in (2, 4)},
     "mindie_plugin": LoopSpec(
         mindie_plugin, depth=2, overrun=1, relays=("fill_host", "fill_device"), takes=FILLS,
         source="MindIE-LLM mindie_llm/text_generator/plugins/plugin_manager.py",
+        refuses=refused.MINDIE, refuses_with={"fill_device": refused.MINDIE_FILL_DEVICE},
     ),
     "mindie_placeholder": LoopSpec(
         mindie_placeholder, depth=1, overrun=1,
         relays=("host", "fill_device", "ring", "pool", "token_pool", "prev_sampled"),
         source="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
+        refuses=refused.MINDIE,
     ),
     "mindie_dual": LoopSpec(
         mindie_dual, depth=2, overrun=1, relays=("fill_host", "fill_device"), takes=FILLS,
         source="MindIE-LLM src/engine/llm_engine.cpp over plugins/plugin_manager.py",
+        refuses=refused.MINDIE, refuses_with={"fill_device": refused.MINDIE_FILL_DEVICE},
     ),
     "mindie_single": LoopSpec(
         mindie_single, depth=2,
         relays=("fill_device", "ring", "pool", "token_pool", "prev_sampled"),
         source="a proposal: MindIE-LLM's two layers as one pipeline",
+        refuses=refused.MINDIE,
     ),
     "multi_step": LoopSpec(
         multi_step, depth=NUM_STEPS, overrun=NUM_STEPS - 1,
         relays=("pool", "chain", "ring", *OTHERS),
         source="vLLM V0 worker/multi_step_model_runner.py (#7000)",
+        refuses=refused.MULTI_STEP,
     ),
     "pd": LoopSpec(
         pd_run.no_turns, depth=2, overrun=1, relays=pd_run.RELAYS, whole_run=pd_run.whole_run,
         takes=pd_run.TAKES, devices=("sim",), only="it needs two devices with clocks of their own",
         source="SGLang disaggregation/prefill.py and decode.py",
+        refuses=refused.PD,
     ),
     "mixed": LoopSpec(
         overlap, depth=2, overrun=1, relays=("ring", "pool", *OTHERS), worker=OverlapWorker,
         settings={"enable_mixed_chunk": True, "run_first": "prefill"},
         source="SGLang --enable-mixed-chunk, the other answer to what pd is for",
+        refuses=refused.SGLANG_MIXED,
     ),
 }  # fmt: skip
 

@@ -26,7 +26,8 @@ class LoopSpec:
     steps the original launches for a request past its length (``policy/decode.py``).
     ``options`` are given to the loop, ``settings`` to the scheduler, whatever the user's are.
     ``refuses`` are the features that the original does not combine with this loop, with its
-    reason: ``grammar``, ``penalties``, and speculation by algorithm (``NGRAM``, ..).
+    reason: ``grammar``, ``penalties``, and speculation by algorithm (``NGRAM``, ..); all of them in
+    ``refused.py``. ``refuses_with`` has more of them for some of its relays.
     ``devices`` says where it runs, and ``only`` why nowhere else. ``source`` is the published code
     that it follows. A design for which one engine is not enough has a ``whole_run``, which
     ``loops/run.py:run_loop`` calls in the place of the turns.
@@ -47,10 +48,15 @@ class LoopSpec:
     only: str = ""
     takes: str = ""
     refuses: Mapping[str, str] = field(default_factory=dict)
+    refuses_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def start(self, engine: Engine, **options: Any) -> Turns:
         """The loop's turns on an engine; ``options`` go before the spec's own."""
         return self.run(engine, **{**self.options, **options})
+
+    def refusals(self, relay: str) -> dict[str, str]:
+        """What it refuses with a relay."""
+        return {**self.refuses, **self.refuses_with.get(relay, {})}
 
     def check_device(self, loop: str, device: str) -> None:
         """Whether the loop runs on a device.

@@ -9,19 +9,17 @@ from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
 from .vllm_step import execute_model, sample_tokens, update_from_output
-from .vllm_structured_output import StructuredOutput, pending_structured_output_tokens
 
 
-def vllm_batch_queue(
-    engine: Engine, depth: int = 2, grammar: StructuredOutput | None = None
-) -> Iterator[ScheduleBatch | NoBatch]:
+def vllm_batch_queue(engine: Engine, depth: int = 2) -> Iterator[ScheduleBatch | NoBatch]:
     """vLLM ``v1/engine/core.py:step_with_batch_queue``. Each ``yield`` ends one turn.
 
     Filling the queue goes before harvesting: a turn that launched something while there is room
     ends there. Else the host blocks on the oldest step. A step whose grammar needs a token in
     flight is *deferred*: its forward pass is launched, its sampling waits until the queue has been
-    harvested (at depth 2 that is the one step that vLLM pops). With async scheduling (a relay that
-    runs ahead: ``vllm_async``) a request's output placeholders stand for tokens in flight
+    harvested (at depth 2 that is the one step that vLLM pops). So is one whose penalties do; in
+    vLLM they wait too, but in the worker (#26467). With async scheduling (a relay that runs ahead:
+    ``vllm_async``) a request's output placeholders stand for tokens in flight
     (``vllm_placeholders.py``), and a settled step takes max(d, h, c, (d + h + c) / depth). Where
     nothing can be scheduled, vLLM queues an empty batch; here the host blocks on the oldest step.
 
@@ -35,10 +33,10 @@ def vllm_batch_queue(
         deferred: GenerationBatchResult | None = None
         if batch:
             pending = execute_model(engine, batch)
-            if grammar is not None and pending_structured_output_tokens(grammar, batch):
+            if engine.must_delay_sample(batch):  # pending_structured_output_tokens
                 deferred = pending
             else:
-                sample_tokens(engine, pending, grammar)
+                sample_tokens(engine, pending)
                 batch_queue.appendleft(pending)
                 if len(batch_queue) < depth:
                     yield batch  # filling beats harvesting
@@ -50,7 +48,7 @@ def vllm_batch_queue(
             if deferred is None:
                 break
         if deferred is not None:
-            sample_tokens(engine, deferred, grammar)
+            sample_tokens(engine, deferred)
             batch_queue.appendleft(deferred)
         yield batch
 

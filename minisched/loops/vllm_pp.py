@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..worker.pipeline import PipelineWorker
+from . import refused
 from .spec import LoopSpec
 from .vllm_batch_queue import vllm_batch_queue
 
@@ -26,6 +27,6 @@ def vllm_pp(stages: int) -> LoopSpec:
     return LoopSpec(
         vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},
         settings={"keep_stale_outputs": True}, worker=partial(PipelineWorker, stages=stages),
-        takes=TAKES, devices=("sim",), only=ONLY,
+        takes=TAKES, devices=("sim",), only=ONLY, refuses=refused.VLLM_PP,
         source="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
     )  # fmt: skip

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
-from .vllm_structured_output import StructuredOutput
 
 
-def vllm_step(
-    engine: Engine, grammar: StructuredOutput | None = None
-) -> Iterator[ScheduleBatch | NoBatch]:
+def vllm_step(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """vLLM ``v1/engine/core.py:EngineCore.step``. Each ``yield`` ends one turn.
 
     Like the serial loop it waits for every token; what it hides is the grammar's mask, which the
@@ -24,7 +21,7 @@ def vllm_step(
         batch = engine.get_next_batch_to_run()
         if batch:
             pending = execute_model(engine, batch)
-            sample_tokens(engine, pending, grammar)
+            sample_tokens(engine, pending)
             update_from_output(engine, pending)
         else:
             engine.on_idle()
@@ -36,12 +33,13 @@ def execute_model(engine: Engine, batch: ScheduleBatch) -> GenerationBatchResult
     return engine.run_batch(batch, delay_sample=True)
 
 
-def sample_tokens(
-    engine: Engine, pending: GenerationBatchResult, grammar: StructuredOutput | None
-) -> None:
-    """Launch the sampling of a step, after the mask where there is a grammar; returns at once."""
-    if grammar is not None:
-        grammar.get_grammar_bitmask(pending.batch)
+def sample_tokens(engine: Engine, pending: GenerationBatchResult) -> None:
+    """Launch the sampling of a step, after the mask where it needs one; returns at once.
+
+    That is why sampling was split from the forward pass (#26866): only it needs the mask.
+    """
+    if engine.needs_mask(pending.batch):
+        engine.update_vocab_mask(pending.batch)  # get_grammar_bitmask
     engine.launch_batch_sample_if_needed(pending)
 
 

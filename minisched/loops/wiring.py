@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
+from ..grammar import compile_grammar
 from ..models.base import Model
+from ..models.stop_strings import StopStrings
+from ..models.tokenizer import TextCodec, text_codec_of
 from ..relay import Relay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import SchedulerConfig
@@ -25,12 +30,14 @@ def fit_config(
         **spec.settings,
         run_ahead=relay.run_ahead,
         overrun=spec.overrun,
-        refuses=spec.refuses,
+        refuses=spec.refusals(relay.name),
         draft_slack=draft_slack(config, spec, relay),
         context_len=min(config.context_len, model.context_len - draft_slack(config, spec, relay)),
         row_len=row_len_of(config, spec, model),
         vocab_size=model.vocab_size,
         eos_ids=model.eos_ids,
+        has_logits=hasattr(model, "logprobs"),
+        has_tokenizer=text_codec_of(model.name, model.tokenizer) is not None,
     )
 
 
@@ -48,6 +55,11 @@ def draft_slack(config: SchedulerConfig, spec: LoopSpec, relay: Relay) -> int:
     """
     depth: int = spec.options.get("depth", spec.depth)
     return config.num_draft_tokens * (depth - 1) if relay.run_ahead else 0
+
+
+def listen(codec: TextCodec, strings: Sequence[str], late: bool) -> Callable[[int], bool]:
+    """Something that hears a request's tokens, and says when one of the stop strings was said."""
+    return StopStrings(codec, strings, late).accept_token
 
 
 def wire(
@@ -86,4 +98,13 @@ def wire(
     )
     scheduler = spec.scheduler(config, device.recorder)
     scheduler.propose = speculation.propose
+    scheduler.compile_grammar = partial(
+        compile_grammar,
+        vocab_size=model.vocab_size,
+        eos_ids=model.eos_ids,
+        tokenizer=model.tokenizer,
+    )
+    codec = text_codec_of(model.name, model.tokenizer)
+    if codec is not None:
+        scheduler.listen = partial(listen, codec)
     return spec.engine(scheduler, worker, device, frontend, cost)

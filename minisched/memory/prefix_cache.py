@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core import Lease, Request
+from ..core.logprobs import next_logprob_at
 from ..trace import Recorder
 from .lease_pool import LeasePool
 from .radix_cache import Match
@@ -21,11 +22,17 @@ class PrefixCache:
         self.recorder = recorder
 
     def match_prefix(self, req: Request) -> Match | None:
-        """The longest cached prefix of a request, never its last token: that has to be computed."""
+        """The longest cached prefix of a request, never its last token: that has to be computed.
+
+        So do the positions whose logits are still wanted for the prompt's log-probabilities
+        (SGLang ``Req.init_next_round_input``, where it holds for a retracted request too; vLLM
+        reads no cache at all for ``prompt_logprobs``).
+        """
         tree = self.leases.tree
         if tree is None:
             return None
-        match = tree.match_prefix(req.known_tokens(0, req.known_len - 1))
+        wanted = next_logprob_at(req.params, len(req.prompt), len(req.input_token_logprobs))
+        match = tree.match_prefix(req.known_tokens(0, min(wanted, req.known_len - 1)))
         hit_len = len(match.pages) * tree.page_size
         self.recorder.mark("match", rid=req.rid, hit_len=hit_len, prompt_len=req.known_len)
         return match

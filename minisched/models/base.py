@@ -34,3 +34,11 @@ class Model(Protocol):
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
         """On the device: one token for each row, [num_reqs]."""
         ...
+
+
+class LogitModel(Model, Protocol):
+    """A model that computes logits, as every one does but ``length.py``."""
+
+    def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Array:
+        """On the device: how likely tokens are, [num_places, 1 + 2 * top]; see ``logprobs.py``."""
+        ...

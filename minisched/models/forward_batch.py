@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from types import NoneType
 
 from ..core import ForwardMode, LogitAdjustment, ModelWorkerBatch, SamplingParams
 from ..core.residence import on_device, on_host
 from ..devices.base import Array, Arrays, Label
+from .logprob_info import LogprobInfo, logit_lens_of, make_logprob_info
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,9 @@ class ForwardBatch:
     table_index: Array = on_device("[num_new_slots]")  # page-table cells to fill first
     table_slots: Array = on_device("[num_new_slots]")  # the KV slots that go there
     dests: Array = on_device("[num_reqs]")  # where the relay keeps the sampled tokens
-    future_indices: list[int] = on_host("[num_reqs]", list)  # the same, for the host
     adjustments: list[LogitAdjustment | None] = on_host("[num_samples]", list)  # or none at all
     start_unknown: list[bool] = on_host("[num_reqs]", list)  # only the device has prefix_lens
+    logprobs: LogprobInfo | None = on_host("one", NoneType)  # None: nobody wants any
 
 
 def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> ForwardBatch:
@@ -54,7 +56,7 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
     padding = [0] * (-len(positions) % pad_to)
     ends = list(accumulate(lens))
     last = xp.asarray([end - 1 for end in ends])
-    wanted = batch.sample_lens
+    wanted = logit_lens_of(batch)
     return ForwardBatch(
         label=Label(batch.step, batch.forward_mode.value, batch.rids),
         is_decode=batch.forward_mode is ForwardMode.DECODE,
@@ -73,8 +75,8 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
         table_index=xp.asarray(batch.table_index),
         table_slots=xp.asarray(batch.table_slots),
         dests=xp.asarray(batch.dests),
-        future_indices=batch.dests,
         start_unknown=batch.start_unknown,
+        logprobs=make_logprob_info(batch, wanted, xp),
     )
 
 

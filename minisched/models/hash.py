@@ -15,6 +15,7 @@ from ..devices.base import Buffer, Device
 from ..devices.vector import Vector
 from .adjust import adjust
 from .forward_batch import ForwardBatch
+from .logprobs import logprobs
 from .mix import P, mix
 from .sampling import choose
 
@@ -97,6 +98,10 @@ class HashModel:
         """Put KV that was computed elsewhere into these slots."""
         for layer, of_layer in zip(self.kv, values, strict=True):
             layer[slots] = of_layer
+
+    def logprobs(self, logits: Any, at: Any, tokens: Any, top: int) -> Any:
+        """How likely tokens are, by some of the logits."""
+        return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: list[list[float]], batch: ForwardBatch) -> Vector:
         """One token for each row of logits, [num_samples]."""

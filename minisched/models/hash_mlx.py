@@ -8,6 +8,7 @@ from ..devices.base import Array
 from .adjust_mlx import adjust
 from .forward_batch import ForwardBatch
 from .hash import LOGIT_SCALE, HashModel
+from .logprobs_mlx import logprobs
 from .mix import P
 from .sampling_mlx import mix, sample
 
@@ -43,6 +44,11 @@ class HashMlx(HashModel):
             sums = mx.cumsum(mix(pool[slots].astype(mx.int64), every))  # [row length]
             new = sums[positions] % P  # what each position attends to
         return mix(new, positions + 1)
+
+    def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Array:
+        """How likely tokens are, by some of the logits; float64, as these are."""
+        with mx.stream(mx.cpu):
+            return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
         """One token for each row of logits, [num_samples]."""

@@ -11,6 +11,7 @@ from ..devices.base import Buffer
 from .adjust_torch import adjust
 from .forward_batch import ForwardBatch
 from .hash import LOGIT_SCALE, HashModel
+from .logprobs_torch import logprobs
 from .mix import P
 from .sampling_torch import choose, mix
 
@@ -43,7 +44,12 @@ class HashTorch(HashModel):
         at = batch.positions[batch.logits_at]
         total = sums[torch.searchsorted(batch.last, batch.logits_at), at]
         state = self.settle(mix(total % P, at + 1))[:, None]
-        return mix(state, torch.arange(self.vocab_size, device=ids.device)) * LOGIT_SCALE
+        hashed = mix(state, torch.arange(self.vocab_size, device=ids.device))
+        return hashed.double() * LOGIT_SCALE
+
+    def logprobs(self, logits: Tensor, at: Tensor, tokens: Tensor, top: int) -> Any:
+        """How likely tokens are, by some of the logits; float64, as these are."""
+        return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: Tensor, batch: ForwardBatch) -> Any:
         """One token for each row of logits, [num_samples]."""

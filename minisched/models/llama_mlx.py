@@ -13,6 +13,7 @@ from ..devices.base import Device
 from .adjust_mlx import adjust
 from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
+from .logprobs_mlx import logprobs
 from .paged_cache_mlx import PagedCache, Window
 from .sampling_mlx import sample
 from .tokenizer import Tokenizer
@@ -86,6 +87,10 @@ class LlamaMlx:
             cache.window = window
         hidden: mx.array = self.lm.model(ids, self.caches)
         return hidden.flatten(0, 1)
+
+    def logprobs(self, logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
+        """How likely tokens are, by some of the logits."""
+        return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: mx.array, batch: ForwardBatch) -> mx.array:
         """One token for each row of logits, [num_samples]."""

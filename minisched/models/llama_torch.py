@@ -17,6 +17,7 @@ from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
 from .llama_torch_layers import BLOCK, ROWS, Group, LlamaWeights, PagedKV, llama_step
 from .llama_torch_weights import read_weights
+from .logprobs_torch import logprobs
 from .sampling_torch import choose
 from .tokenizer import Tokenizer
 from .weights import read_config
@@ -88,6 +89,10 @@ class LlamaTorch:
             batch.token_rows,
             batch.logits_at,
         )
+
+    def logprobs(self, logits: Tensor, at: Tensor, tokens: Tensor, top: int) -> Tensor:
+        """How likely tokens are, by some of the logits."""
+        return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
         """One token for each row of logits, [num_samples]."""

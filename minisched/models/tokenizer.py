@@ -77,6 +77,11 @@ class ByteTokenizer:
         return bytes(token for token in ids if token < 256).decode(errors="replace")
 
 
+def text_codec_of(model_name: str, tokenizer: TextCodec | None) -> TextCodec | None:
+    """What reads a model's tokens as text: its own tokenizer; for ``hash`` a token is a byte."""
+    return ByteTokenizer() if tokenizer is None and model_name == "hash" else tokenizer
+
+
 class StreamDecoder:
     """Gives the text that each new token adds, never half a character.
 
@@ -100,6 +105,10 @@ class StreamDecoder:
             return ""
         self._context, self._emitted = self._emitted, len(self._ids)
         return text
+
+    def held_back(self) -> str:
+        """The text that is not certain yet, as it reads now; a later token may complete it."""
+        return self._fresh_text() if self._emitted < len(self._ids) else ""
 
     def finish(self) -> str:
         """What was held back; an incomplete character reads as U+FFFD."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core import ChunkedReq, ForwardMode, Request, ScheduleBatch
+from ..core.logprobs import next_logprob_at
 from ..policy import Plan
 from . import stale_outputs
 from .state import SchedulerState
@@ -49,6 +50,8 @@ def add_prompt(state: SchedulerState, batch: ScheduleBatch, req: Request, extend
     batch.starts.append(start)
     batch.ids.append(req.tokens(start, end))
     batch.delivers.append(is_last)
+    wanted = next_logprob_at(req.params, len(req.prompt), len(req.input_token_logprobs))
+    batch.extend_logprob_start_lens.append(min(max(0, wanted - start), extend_len))
     lease.last_step = batch.step
     lease.num_chunks += 1
     req.computed_len = end

@@ -54,6 +54,7 @@ class SchedulerConfig:
     context_len: int = 1024
     vocab_size: int = 257
     eos_ids: frozenset[int] = frozenset()
+    has_logits: bool = True  # else it can't give log-probabilities
     has_tokenizer: bool = False  # whether there is text in which stop strings can be looked for
     run_ahead: bool = False  # see policy/decode.py
     overrun: int = 0

@@ -26,7 +26,9 @@ class Endings(SchedulerState):
         return Output(req.rid, token, reason, error)
 
     def _end(self, req: Request, token: int) -> Output:
-        """A request got its last token."""
+        """A request got its last token; ``error`` is set where its grammar did not allow it."""
+        if req.error:
+            return self._finish(req, FinishReason.ERROR, token, req.error)
         is_stop = token in req.stop_ids or req.is_complete
         reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
         return self._finish(req, reason, token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..core import FinishReason, Lease, Output, Request
+from ..core import FinishReason, Lease, Logprobs, Output, Request
 from ..trace import Recorder
 from .config import SchedulerConfig
 from .scheduler import Scheduler
@@ -77,7 +77,9 @@ class DecodeScheduler(Scheduler):
         promised = sum(lacking(lease, req.max_device_len) for req, lease in holders)
         return self.leases.available_pages - promised
 
-    def answered(self, rid: str, token: int | None, error: str = "") -> list[Output]:
+    def answered(
+        self, rid: str, token: int | None, error: str = "", logprobs: Logprobs | None = None
+    ) -> list[Output]:
         """The prefill side is done with a request: with ``token`` all of its KV is here.
 
         SGLang ``DecodeTransferQueue.pop_transferred`` and ``process_batch_result_prebuilt``.
@@ -91,13 +93,18 @@ class DecodeScheduler(Scheduler):
             return []
         if token is None:
             return [self._finish(req, FinishReason.ERROR, error=error)]
-        return [self._start_decoding(req, token)]
+        output = self._start_decoding(req, token)
+        if logprobs is not None:
+            req.input_token_logprobs = list(logprobs.input_token_logprobs)
+            req.output_token_logprobs = list(logprobs.output_token_logprobs)
+            output.logprobs = logprobs
+        return [output]
 
     def _start_decoding(self, req: Request, token: int) -> Output:
         req.computed_len = len(req.prompt)
         req.device_len += 1
         req.append_host(token)
-        if token in req.stop_ids or req.known_len == req.max_device_len:
+        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
             return self._end(req, token)
         self.decode.add_reqs([req])
         return Output(req.rid, token)

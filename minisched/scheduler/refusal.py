@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..core import Request, SamplingParams
+from ..core.logprobs import logprob_problem
 
 if TYPE_CHECKING:
     from .config import SchedulerConfig
@@ -16,7 +17,9 @@ def find_refusal(config: SchedulerConfig, req: Request) -> str | None:
     return (
         req.params.problem()
         or outside_the_vocabulary(config, req.prompt)
+        or not_combined(config, req.params)
         or out_of_reach(config, req.params)
+        or logprob_problem(req.params, len(req.prompt), config.vocab_size)
         or too_long(config, req)
     )
 
@@ -26,12 +29,24 @@ def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> st
     if not prompt:
         return "the prompt is empty, but it needs at least one token."
     lowest, highest = min(prompt), max(prompt)
-    if 0 <= lowest and highest < config.vocab_size:
+    if lowest >= 0 and highest < config.vocab_size:
         return None
     return (
         f"token id {lowest if lowest < 0 else highest} is outside the vocabulary, "
         f"which ends at {config.vocab_size - 1}."
     )
+
+
+def not_combined(config: SchedulerConfig, params: SamplingParams) -> str | None:
+    """Whether the loop's original does not combine it with what the options ask for."""
+    for feature, is_wanted in (
+        ("grammar", params.has_grammar),
+        ("penalties", params.has_penalties),
+        ("grammar with speculation", params.has_grammar and config.speculative_algorithm),
+    ):
+        if is_wanted and feature in config.refuses:
+            return f"this loop takes no {feature}: {config.refuses[feature]}."
+    return None
 
 
 def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
@@ -44,16 +59,20 @@ def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
             )
     if params.stop and not config.has_tokenizer:
         return f"stop is {params.stop[0]!r}, but a model without a tokenizer has no text to search."
+    if params.return_logprob and not config.has_logits:
+        return "return_logprob is on, but this model computes no logits to take them from."
     return None
 
 
 def too_long(config: SchedulerConfig, req: Request) -> str | None:
     """Whether it could ever have enough memory, and fits into the context."""
+    room = config.num_slots - config.draft_slack
+    drafts = f" (and {config.draft_slack} for drafts)" if config.draft_slack else ""
     for limit, what in (
         (config.context_len, f"the context of {config.context_len} tokens"),
-        (config.num_slots, f"the KV pool of {config.num_slots} slots"),
+        (room, f"the KV pool of {room} slots{drafts}"),
     ):
-        if req.max_device_len + config.draft_slack > limit:
+        if req.max_device_len > limit:
             return (
                 f"the prompt has {len(req.prompt)} tokens and max_new_tokens is "
                 f"{req.params.max_new_tokens}, together more than {what}."

@@ -19,6 +19,8 @@ from . import stale_outputs, verify
 from .commit import commit
 from .config import SchedulerConfig
 from .ending import Endings
+from .grammar_manager import process_req_with_grammar
+from .logprobs import deliver_logprobs
 
 
 class SchedulerStuck(RuntimeError):
@@ -45,6 +47,7 @@ class Scheduler(Endings):
             problem = self.config.refusal(req)
             if req.rid in self.seen:
                 problem = f"request id {req.rid!r} is already in use; each request needs its own."
+            problem = problem or process_req_with_grammar(req, self.compile_grammar)
             if problem:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=problem))
                 continue
@@ -52,6 +55,8 @@ class Scheduler(Endings):
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
             req.num_draft_tokens = self.config.num_draft_tokens
+            if req.params.stop and self.listen is not None:
+                req.hears_stop_string = self.listen(req.params.stop, self.config.late_stop_strings)
             self.seen.add(req.rid)
             self.live[req.rid] = req
             self.waiting_queue.add(req)
@@ -138,6 +143,8 @@ class Scheduler(Endings):
                     outputs.append(self._end(req, token))
                 else:
                     outputs.append(Output(req.rid, token))
+        if result.logprobs:
+            deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
         self._came_back(batch, drained)
         return outputs
 
@@ -159,6 +166,8 @@ class Scheduler(Endings):
                 for token in tokens:
                     if not req.finished:
                         outputs.append(self._deliver(req, lease, token))
+        if result.logprobs:
+            deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
         self._came_back(batch, drained)
         return outputs
 

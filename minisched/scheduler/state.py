@@ -18,8 +18,10 @@ from ..policy import (
 )
 from ..trace import Recorder
 from .config import SchedulerConfig
+from .grammar_manager import CompileGrammar
 
 Propose = Callable[[Sequence[int], int], list[int]]
+Listen = Callable[[Sequence[str], bool], Callable[[int], bool]]
 
 
 class MemoryLeak(RuntimeError):
@@ -46,6 +48,8 @@ class SchedulerState:
         self.new_batch: ScheduleBatch | None = None
         self.cur_batch: ScheduleBatch | None = None
         self.propose: Propose | None = None  # drafts from known tokens, at most so many
+        self.compile_grammar: CompileGrammar | None = None  # see grammar_manager.py
+        self.listen: Listen | None = None  # hears stop strings in a request's tokens, maybe late
 
     def _make_memory(self, config: SchedulerConfig) -> None:
         self.allocator = PageAllocator(config.num_pages, config.page_size)

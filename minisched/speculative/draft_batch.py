@@ -97,7 +97,7 @@ def decode_batch(
     positions end: a draft there or beyond will never be verified, and stays at the last one.
     """
     columns = list(zip(step.prefix_lens, step.extend_lens, step.sample_lens, strict=True))
-    at_most = [min(start + length + nth, limit) - 1 for start, length, _ in columns]
+    at_most = [min(start + length + nth, limit - 1) for start, length, _ in columns]
     inputs = draft_batch(step, ForwardMode.DECODE, at_most, [1] * len(columns), xp, pad_to)
     index = padded_index(len(columns), pad_to)
     before = [start + length - count + nth for start, length, count in columns]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..core import Result, ScheduleBatch
-from ..devices.base import Op
+from ..devices.base import Array, Op
+from .logprobs import read_logprobs
 
 
 @dataclass
@@ -43,10 +44,11 @@ class GenerationBatchResult:
     delay_sample_func: Callable[[], None] | None = None
     """Launches the sampling. Written at launch where sampling has to wait for history; called, and
     set to None again (#20697), by the loop when the result before has been processed."""
-    future_indices: list[int] = field(default_factory=list)
+    future_indices: Array = None
     """Where the relay keeps each row's token, [num_reqs]. Written by ``prepare``, before anything
     runs; read by the relay on the device, and by whoever draws the FutureMap."""
     upload: Op | None = None  # what the forward pass waited for, if the relay copies prompts
+    logprobs: Op | None = None  # the copy of log-probabilities (SGLang: part of logits_output)
 
     def result(self) -> Result:
         """Block the host until the copy is there. An error comes back as a result; never raises."""
@@ -58,7 +60,11 @@ class GenerationBatchResult:
             for op in (self.num_accepted_tokens, self.next_draft_input, self.upload):
                 if op is not None:
                     op.synchronize()  # done before as well
-            return self._read(values.tolist())
+            result = self._read(values.tolist())
+            if self.logprobs is None:
+                return result
+            places = self.logprobs.synchronize().tolist()
+            return replace(result, logprobs=read_logprobs(self, result.tokens, places))
         except Exception as error:
             return Result((), f"step {self.batch.step} failed: {error}")
 

@@ -3,49 +3,70 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from ..core import LogitAdjustment, Request, Row, ScheduleBatch
+from ..core import LogitAdjustment, Request, Row, SamplingParams, ScheduleBatch
 from ..core.grammar import Grammar
 
 
-def missing_history(batch: ScheduleBatch, late_penalties: bool = False) -> str:
+def missing_history(
+    batch: ScheduleBatch, late_penalties: bool = False, steps_ahead: int = 0
+) -> str:
     """Why the sampling of a step has to wait now: ``grammar``, ``penalty``, or nothing.
 
     A row's mask and penalties need every token before the one that it samples; with
     ``late_penalties`` these do without the newest. Rows whose request has ended, or lost its
     memory, wait for nothing: what they sample is good for nobody. The step must be the newest one
-    that names its requests.
+    that names its requests; or it is asked about one that would come so many steps after it.
     """
-    reasons = {reason for row in batch.rows if (reason := _lacks(row, late_penalties))}
+    if not has_history(batch):
+        return ""
+    reasons = {reason for row in batch.rows if (reason := _lacks(row, late_penalties, steps_ahead))}
     return min(reasons, default="")
 
 
-def _lacks(row: Row, late_penalties: bool) -> str:
+def has_history(batch: ScheduleBatch) -> bool:
+    """Whether a token that a step samples, and that counts, depends on those before it."""
+    columns = zip(batch.reqs, batch.delivers, strict=True)
+    return any(deliver and reads_history(req) for req, deliver in columns)
+
+
+def reads_history(req: Request) -> bool:
+    """Whether a request's next token does, beside the model's own view."""
+    return req.grammar is not None or req.params.has_penalties
+
+
+def _lacks(row: Row, late_penalties: bool, steps_ahead: int) -> str:
     req = row.req
-    if not (req.grammar or req.params.has_penalties) or not row.deliver:
+    if not reads_history(req) or not row.deliver or req.lease is not row.lease:
         return ""
-    missing = req.num_output_placeholders - 1  # tokens of the steps before this one
-    if req.lease is not row.lease or missing <= 0:
-        return ""
-    if req.grammar is not None:
+    missing = req.num_output_placeholders - 1 + steps_ahead  # tokens of the steps before
+    if req.grammar is not None and missing > 0:
         return "grammar"
     return "penalty" if missing > late_penalties else ""
 
 
 def make_adjustments(
-    batch: ScheduleBatch, late_penalties: bool = False
+    batch: ScheduleBatch,
+    late_penalties: bool = False,
+    newest: Mapping[str, int] = MappingProxyType({}),
 ) -> list[LogitAdjustment | None]:
     """How each sample's logits are to be changed, [num_samples]; empty if none of them is.
 
-    Host, when sampling is launched: it reads the requests as they are then.
+    Host, when sampling is launched: it reads the requests as they are then. ``newest`` has a token
+    for each request id of which somebody knows one more than the request does.
+
+    Raises:
+        RuntimeError: penalties need a token that the host does not know.
     """
     if not any(needs_adjustment(req) for req in batch.reqs):
         return []
     adjustments: list[LogitAdjustment | None] = []
     for row, num_samples in zip(batch.rows, batch.sample_lens, strict=True):
         if row.req.lease is row.lease and row.deliver and needs_adjustment(row.req):
-            adjustments += adjust_row(row, num_samples, late_penalties)
+            known = [newest[row.req.rid]] if row.req.rid in newest else []
+            adjustments += adjust_row(row, num_samples, late_penalties, known)
         else:
             adjustments += [None] * num_samples
     return adjustments
@@ -53,27 +74,53 @@ def make_adjustments(
 
 def needs_adjustment(req: Request) -> bool:
     """Whether a request's logits are changed at all."""
-    return req.grammar is not None or req.params.has_penalties or bool(req.params.logit_bias)
+    return reads_history(req) or bool(req.params.logit_bias)
 
 
-def adjust_row(row: Row, num_samples: int, late: bool = False) -> list[LogitAdjustment]:
+def adjust_row(
+    row: Row, num_samples: int, late: bool = False, newest: Sequence[int] = ()
+) -> list[LogitAdjustment]:
     """A row's adjustments: one, and one behind each of its drafts, as if it were accepted."""
     req, params = row.req, row.req.params
     drafts = drafts_of(row, num_samples - 1)
-    masks = vocab_masks(req.grammar, drafts)
-    known = req.known_len if req.num_draft_tokens else row.end  # tokens before the first sample
-    output = req.output_ids[: max(0, known - len(req.prompt) - late)]
-    adjustments = []
-    for at in range(num_samples):
-        history = [*output, *drafts[:at]] if params.has_penalties else []
-        seen = {*req.prompt, *history} if params.repetition_penalty != 1 else frozenset[int]()
-        adjustments.append(
-            LogitAdjustment(
-                params.repetition_penalty, params.frequency_penalty, params.presence_penalty,
-                seen, Counter(history), params.logit_bias, masks[at],
-            )
-        )  # fmt: skip
-    return adjustments
+    masks = vocab_masks(req.grammar, drafts, newest)
+    output = output_before(row, late, newest) if params.has_penalties else []
+    return [
+        make_adjustment(params, req.prompt, [*output, *drafts[:at]], masks[at])
+        for at in range(num_samples)
+    ]
+
+
+def output_before(row: Row, late: bool = False, newest: Sequence[int] = ()) -> list[int]:
+    """The output up to the first token that a row samples; with ``late`` without the newest.
+
+    Raises:
+        RuntimeError: the host does not know all of it. vLLM's penalties once read -1 in such a
+            place (#27878, #26467, #27910).
+    """
+    req = row.req
+    known = req.known_len if req.num_draft_tokens else row.end
+    wanted = max(0, known - len(req.prompt) - late)
+    output = [*req.output_ids, *newest]
+    if wanted > len(output):
+        raise RuntimeError(
+            f"penalties of {req.rid} read {wanted} tokens, but the host knows only "
+            f"{len(output)}: the loop had to wait."
+        )
+    return output[:wanted]
+
+
+def make_adjustment(
+    params: SamplingParams, prompt: Sequence[int], output: Sequence[int], mask: bytes | None
+) -> LogitAdjustment:
+    """What one request wants, when it has said ``output``."""
+    if not params.has_penalties:
+        return LogitAdjustment(logit_bias=params.logit_bias, vocab_mask=mask)
+    seen = {*prompt, *output} if params.repetition_penalty != 1 else frozenset[int]()
+    return LogitAdjustment(
+        params.repetition_penalty, params.frequency_penalty, params.presence_penalty,
+        seen, Counter(output), params.logit_bias, mask,
+    )  # fmt: skip
 
 
 def drafts_of(row: Row, count: int) -> list[int]:
@@ -82,19 +129,24 @@ def drafts_of(row: Row, count: int) -> list[int]:
     return [at for at in drafts if at is not None] or row.req.spec_token_ids[:count]
 
 
-def vocab_masks(grammar: Grammar | None, drafts: Sequence[int]) -> list[bytes | None]:
-    """A mask for each place, [1 + drafts]; None where there is no grammar.
+def vocab_masks(
+    grammar: Grammar | None, drafts: Sequence[int], newest: Sequence[int] = ()
+) -> list[bytes | None]:
+    """A mask for each place behind ``newest``, [1 + drafts]; None where there is no grammar.
 
     Behind a draft that the grammar does not allow, nothing will be accepted: None as well.
     """
-    if grammar is None or grammar.is_terminated:
-        return [None] * (1 + len(drafts))
-    masks: list[bytes | None] = [grammar.fill_vocab_mask()]
-    accepted = 0
-    for draft in drafts:
-        if grammar.is_terminated or not grammar.accept_token(draft):
+    masks: list[bytes | None] = [None] * (1 + len(drafts))
+    if grammar is None:
+        return masks
+    ahead = 0
+    for at, token in enumerate([*newest, *drafts, None], -len(newest)):
+        if grammar.is_terminated:
             break
-        accepted += 1
-        masks.append(None if grammar.is_terminated else grammar.fill_vocab_mask())
-    grammar.rollback(accepted)
-    return masks + [None] * (1 + len(drafts) - len(masks))
+        if at >= 0:
+            masks[at] = grammar.fill_vocab_mask()
+        if token is None or not grammar.accept_token(token):
+            break
+        ahead += 1
+    grammar.rollback(ahead)
+    return masks

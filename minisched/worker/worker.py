@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 
 from ..core import ScheduleBatch, get_model_worker_batch
-from ..devices.base import Array, Buffer, Device, Label, Op
+from ..devices.base import Array, Buffer, Device, Op
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay import Relay
 from .generation_batch_result import GenerationBatchResult
-from .sampling_info import make_adjustments
+from .logprobs import launch_logprobs, sampled_logits
+from .unsampled_steps import UnsampledSteps
 from .upload import Uploads
 
 
@@ -49,7 +50,7 @@ class Worker:
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
         self.max_running_requests = max_running_requests
-        self.late_penalties = late_penalties
+        self.unsampled = UnsampledSteps(late_penalties)
         self.outputs: list[tuple[Buffer, Buffer]] = []  # on the device, on the host
         self.hold_outputs(depth)
         self.forward_stream = device.stream("forward")
@@ -114,51 +115,56 @@ class Worker:
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
         self._draw_token_edges(batch, logits)
         return GenerationBatchResult(
-            batch, logits, future_indices=inputs.future_indices,
+            batch, logits, future_indices=inputs.dests,
             upload=self.uploads.take(batch, logits),
         )  # fmt: skip
 
     def launch_sample(self, pending: GenerationBatchResult, inputs: ForwardBatch) -> None:
         """Host: queue sampling, and the copy of the tokens to the host."""
         batch, label, cost = pending.batch, inputs.label, self.cost
-        inputs = replace(inputs, adjustments=make_adjustments(batch, self.late_penalties))
+        inputs = replace(inputs, adjustments=self.unsampled.take(batch))
         source, _ = self.outputs[batch.step % len(self.outputs)]
         pending.delay_sample_func = None
         pending.next_token_ids = tokens = self.forward_stream.launch(
-            self._sample, pending.logits_output, inputs, source,
+            self._sample, pending.logits_output, inputs, pending.future_indices, source,
             name="sample", cost=cost.sample, label=label,
         )  # fmt: skip
-        self.launch_copy(pending, tokens, len(batch.reqs), label)
+        self.launch_copy(pending, tokens, len(batch.reqs), inputs)
 
     def launch_copy(
-        self, pending: GenerationBatchResult, last: Op, size: int, label: Label
+        self, pending: GenerationBatchResult, last: Op, size: int, inputs: ForwardBatch
     ) -> None:
-        """Host: queue the copy of the ``size`` integers that are there when ``last`` has ended."""
+        """Host: queue the copy of the ``size`` integers that are there when ``last`` has ended.
+
+        And log-probabilities, where somebody wants some.
+        """
         batch, tokens = pending.batch, pending.next_token_ids
         assert tokens is not None
         source, target = self.outputs[batch.step % len(self.outputs)]
         self.copy_stream.wait(last)
         pending.copy_done = copy = self.copy_stream.launch(
             self.device.copy_to_host, target, source, size,
-            name="copy", cost=self.cost.copy, label=label,
+            name="copy", cost=self.cost.copy, label=inputs.label,
         )  # fmt: skip
         self.device.recorder.edge("copy", last.slice_id, copy.slice_id)
+        launch_logprobs(self, pending, inputs)
         self.device.flush(tokens, copy)
         for lease in batch.leases:
             lease.sampled_by = tokens.slice_id
 
     def _forward(self, inputs: ForwardBatch, previous: Array | None) -> Array:
-        """Device: logits [num_reqs, vocab]."""
+        """Device: logits [num_logits, vocab]."""
         # The table comes first: should the rest fail, the step behind this one still relies on it.
         if len(inputs.table_index):
             self.page_table[inputs.table_index] = inputs.table_slots
         ids = self.relay.resolve(inputs.ids, previous)
         return self.model.forward(inputs, ids, self.page_table)
 
-    def _sample(self, logits: Array, inputs: ForwardBatch, output: Array) -> Array:
+    def _sample(self, logits: Array, inputs: ForwardBatch, dests: Array, output: Array) -> Array:
         """Device: tokens [num_reqs], also left in the relay and in the output buffer."""
+        logits = sampled_logits(self.device.xp, inputs, logits)
         tokens = self.model.sample(logits, inputs)
-        self.relay.store(inputs.dests, tokens)
+        self.relay.store(dests, tokens)
         output[: len(inputs.rows)] = tokens
         return tokens
 

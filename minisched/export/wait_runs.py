@@ -1,0 +1,108 @@
+"""The runs that show what a wait costs: four requests, with something that needs history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from ..checks.waits import lost_ns, waits
+from ..core import Request, SamplingParams
+from ..devices.cost import SIM_COST, CostModel
+from ..devices.registry import open_device
+from ..loops.registry import find_loop
+from ..loops.run import run_loop
+from ..models.hash import HashModel
+from ..scheduler import SchedulerConfig
+from ..trace import Trace
+from .units import ms
+
+LENGTH, VOCAB = 24, 4  # tokens of each request; so few different ones that drafts are often right
+
+OPS = {"sample": "sampling", "forward": "the forward pass"}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that needs history; ``name`` is the one under which loops refuse it.
+
+    ``params`` are those of the first of four requests, ``settings`` the scheduler's. Where all
+    requests speculate, the model has few tokens.
+    """
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> HashModel:
+        """The model of its runs, and of those that they are compared with."""
+        return HashModel(VOCAB) if "speculative_algorithm" in self.settings else HashModel()
+
+
+def speculation(algorithm: str, **settings: Any) -> Feature:
+    """All requests speculate, with three drafts a step."""
+    settings |= {"speculative_algorithm": algorithm, "speculative_num_draft_tokens": 3}
+    return Feature(algorithm, settings=settings)
+
+
+FEATURES = {
+    "grammar": Feature("grammar", {"regex": "[a-z]{30}"}),
+    "penalties": Feature("penalties", {"frequency_penalty": 0.5}),
+    "late penalties": Feature("penalties", {"frequency_penalty": 0.5}, {"late_penalties": True}),
+    "NGRAM": speculation("NGRAM"),
+    "NGRAM_GPU": speculation("NGRAM_GPU"),
+    "STANDALONE": speculation("STANDALONE", speculative_draft_model_path="hash:8"),
+}
+
+
+def refusal(loop: str, feature: str) -> str:
+    """Why a loop does not do this, or nothing."""
+    return find_loop(loop).refuses.get(FEATURES[feature].name, "")
+
+
+@cache
+def run_with(loop: str, feature: str, fast: int = 1) -> Trace:
+    """A loop's run; the device is ``fast`` times as fast as usual."""
+    return _run(loop, FEATURES[feature], fast)
+
+
+@cache
+def run_without(loop: str, feature: str, fast: int = 1) -> Trace:
+    """The same requests without it."""
+    return _run(loop, replace(FEATURES[feature], params={}, settings={}), fast, feature)
+
+
+def _run(loop: str, feature: Feature, fast: int, like: str = "") -> Trace:
+    model = FEATURES[like].model if like else feature.model
+    plain = SamplingParams(max_new_tokens=LENGTH, ignore_eos=True)
+    params = [replace(plain, **feature.params), plain, plain, plain]
+    requests = [
+        Request(rid, [(20 * at + i) % model.vocab_size for i in range(6)], each)
+        for at, (rid, each) in enumerate(zip("abcd", params, strict=True))
+    ]
+    config = SchedulerConfig(**feature.settings)
+    run = run_loop(loop, open_device("sim"), model, requests, config, cost_of(fast))
+    assert not run.errors, run.errors
+    return run.trace
+
+
+def cost_of(fast: int) -> CostModel:
+    """The usual costs, the device's divided."""
+    ops = ("forward_base", "forward_per_token", "sample", "verify", "draft")
+    return replace(SIM_COST, **{name: getattr(SIM_COST, name) // fast for name in ops})
+
+
+def waits_for(trace: Trace) -> str:
+    """What waited, and for what: ``sampling of 23 steps (grammar)``."""
+    counted = Counter((str(mark.attrs["op"]), str(mark.attrs["reason"])) for mark in waits(trace))
+    parts = (f"{OPS[op]} of {count} steps ({reason})" for (op, reason), count in counted.items())
+    return ", ".join(parts) or "nothing"
+
+
+def time_lost(trace: Trace) -> str:
+    """For how long devices have idled, by reason: ``20.7 ms grammar, 3.2 ms host``."""
+    lost = lost_ns(trace)
+    return ", ".join(f"{ms(lost[why])} ms {why}" for why in lost if lost[why]) or "nothing"

@@ -1,0 +1,86 @@
+"""Biases on single tokens: they read no history, so they never make anybody wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.waits import num_waits
+from minisched.core import Request, SamplingParams
+from minisched.devices.cost import SIM_COST
+from minisched.devices.sim import SimDevice
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import Run, run_loop
+from minisched.models.hash import HashModel
+from minisched.scheduler import SchedulerConfig
+
+from .backends import EVERY_BACKEND, hash_model, open_device
+from .laws import ONE_ENGINE, check_all, play
+from .workloads import VOCAB, Workload, params, workloads
+
+biases = st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100), max_size=4)
+biased = st.builds(lambda plain, bias: with_bias(plain, bias), params, biases)
+
+
+def with_bias(plain: SamplingParams, bias: dict[int, float]) -> SamplingParams:
+    """The same wishes, and a bias."""
+    return SamplingParams(**{**vars(plain), "logit_bias": bias})
+
+
+@pytest.mark.parametrize("loop", ONE_ENGINE)
+@given(workload=workloads(params=biased))
+@settings(max_examples=15, deadline=None)
+def test_laws_with_biases(loop: str, workload: Workload) -> None:
+    device, relay = SimDevice(), LOOPS[loop].relays[0]
+    engine, outputs = play(workload, loop, relay, {}, device, hash_model("sim", workload.eos_ids))
+    check_all(workload, engine, outputs)
+    assert not {"penalty", "grammar"} & set(num_waits(device.recorder.trace("", "", "", "")))
+
+
+def run(loop: str, wishes: list[SamplingParams], device: str = "sim") -> Run:
+    """A request for each of ``wishes``."""
+    requests = [Request("abcd"[at], [1, 2, 3 + at], one) for at, one in enumerate(wishes)]
+    model = hash_model(device, frozenset())
+    return run_loop(loop, open_device(device), model, requests, SchedulerConfig(), SIM_COST)
+
+
+@EVERY_BACKEND
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_hundred_decides_alone(backend: str, temperature: float) -> None:
+    """The hash model's logits lie between 0 and 10."""
+    always = SamplingParams(temperature, max_new_tokens=6, logit_bias={7: 100.0})
+    never = SamplingParams(temperature, max_new_tokens=6, logit_bias=dict.fromkeys(range(9), -100))
+    said = run("overlap", [always, never], backend).outputs
+    assert said["a"] == [7] * 6
+    assert min(said["b"]) >= 9
+
+
+BAD: dict[str, dict[int, float]] = {
+    "logit_bias is 101.0 for token 3, but it must be between -100 and 100.": {3: 101.0},
+    "logit_bias is nan for token 3, but it must be between -100 and 100.": {3: float("nan")},
+    "logit_bias is -inf for token 3, but it must be between -100 and 100.": {3: float("-inf")},
+    "logit_bias is for token 19, which is outside the vocabulary: it must be between 0 and 18.": {
+        1: 2.0, 19: 1.0,
+    },
+    "logit_bias is for token -1, which is outside the vocabulary: it must be between 0 and 18.": {
+        -1: 1.0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", BAD)
+@pytest.mark.parametrize("loop", ["serial", "overlap"])
+def test_a_bad_bias_ends_its_request_alone(loop: str, sentence: str) -> None:
+    good = SamplingParams(max_new_tokens=6, logit_bias={2: 1.0})
+    together = run(loop, [good, good, SamplingParams(logit_bias=BAD[sentence])])
+    assert together.errors == {"c": sentence}
+    assert together.outputs == {**run(loop, [good, good]).outputs, "c": []}
+
+
+def test_the_default_is_no_bias() -> None:
+    plain: Any = SamplingParams()
+    assert plain.logit_bias == {} and hash(plain) == hash(SamplingParams(logit_bias={1: 1.0}))
+    assert HashModel().vocab_size == 257
