@@ -125,10 +125,11 @@ class Play:
         rows: Rows,
         rnd: Random,
         letters: int,
-        vocab: int = VOCAB,
+        context_len: int | None = None,
     ) -> None:
         self.drafter, self.oracle, self.rows, self.rnd = drafter, oracle, rows, rnd
-        self.letters, self.vocab = letters, vocab
+        self.letters = letters
+        self.context_len = context_len or rows.max_len
         self.cached: list[tuple[list[int], list[int]]] = []  # tokens and their pages
         drafter.allocate(rows.device, rows.num_slots, NUM_ROWS, rows.max_len)
 
@@ -142,16 +143,16 @@ class Play:
         for row in range(1, NUM_ROWS + 1):
             req = self.rows.live.get(row) or self.admit(row)
             left = len(req.prompt) - req.computed_len
-            room = self.rows.max_len - 1 - req.known_len
+            room = self.context_len - 1 - req.known_len
             if self.rnd.random() < 0.2:
                 continue
             if left > 0:
                 prompts.append((req, self.rnd.randint(1, left)))
-            elif room >= 0:
+            elif room < 0 or self.rnd.random() < 0.15:
+                self.close(row)
+            else:
                 most = min(room, self.drafter.num_draft_tokens)
                 verifies.append((req, self.text(self.rnd.randint(0, most))))
-            else:
-                self.close(row)
         if prompts or verifies:
             self.step(prompts, verifies)
 
@@ -169,20 +170,22 @@ class Play:
         ).tolist()  # fmt: skip
         rows.settle(batch, tokens, accepted)
         assert len(drafts) == k * len(batch.reqs)
-        assert all(0 <= token < self.vocab for token in drafts)
+        assert all(0 <= token < VOCAB for token in drafts)
         for at, row in enumerate(batch.rows):
             if row.deliver:
                 text = known(row.req)
-                used = min(k, rows.max_len + 1 - len(text))  # the others have no place to go
+                used = min(k, self.context_len + 1 - len(text))  # the others have no place to go
                 mine = drafts[at * k : at * k + used]
                 assert mine == self.oracle(text, used), (text, row)
 
     def admit(self, row: int) -> Request:
         """A new request, perhaps behind a prefix that somebody else has computed."""
         tokens, pages = self.rnd.choice([([], []), *self.cached])
-        shared = self.rnd.randint(0, len(pages))
-        prefix = tokens[: shared * self.rows.page_size]
-        return self.rows.admit(row, prefix + self.text(self.rnd.randint(1, 8)), pages[:shared])
+        size, room = self.rows.page_size, self.context_len - 1
+        shared = self.rnd.randint(0, min(len(pages), (room - 1) // size))
+        prefix = tokens[: shared * size]
+        most = min(8, room - len(prefix))
+        return self.rows.admit(row, prefix + self.text(self.rnd.randint(1, most)), pages[:shared])
 
     def close(self, row: int) -> None:
         """A request ends; what it has computed may be shared from now on."""

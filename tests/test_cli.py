@@ -270,7 +270,7 @@ def test_a_good_setting_reaches_the_scheduler(
 def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
     for_users = {item.name for item in fields(SchedulerConfig)}
     for_users -= {"context_len", "vocab_size", "eos_ids", "run_ahead", "overrun", "row_len"}
-    for_users -= {"keep_stale_outputs"}
+    for_users -= {"keep_stale_outputs", "has_tokenizer", "has_logits", "refuses", "draft_slack"}
     assert {item.name for item in fields(SchedulerOptions)} == {*for_users, "preset"}
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for command in ("compare", "run", "replay"):

@@ -16,6 +16,8 @@ FOREIGN = {  # names that stand in the originals only
     "step_with_batch_queue": "vLLM v1/engine/core.py",
     "EngineCore": "vLLM v1/engine/core.py",
     "AsyncScheduler": "vLLM v1/core/sched/async_scheduler.py",
+    "StructuredOutputManager": "vLLM v1/structured_output/__init__.py",
+    "get_grammar_bitmask": "vLLM v1/core/sched/scheduler.py",
     "event_loop_overlap": "SGLang managers/scheduler.py",
     "table_idx": "mini-sglang scheduler/table.py",
     "LlmEngine": "MindIE-LLM src/engine/llm_engine.cpp",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -11,18 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import Request
-from minisched.devices.registry import load
+from minisched.core import Request, SamplingParams
+from minisched.devices.registry import load, open_device
 from minisched.devices.vector import Vector
+from minisched.loops.run import run_loop
 from minisched.models.base import Model
 from minisched.models.hash import HashModel
 from minisched.models.mix import P
 from minisched.models.registry import open_model
+from minisched.models.tiny import write_tiny_llama
+from minisched.scheduler import SchedulerConfig
 from minisched.speculative.draft_model import DraftModel
 from minisched.speculative.hash_draft import open_hash_draft
 from minisched.speculative.lookup_drafter import LookupDrafter
 from minisched.speculative.prompt_lookup import lookup, propose
-from minisched.speculative.registry import LOOKUPS
+from minisched.speculative.registry import LOOKUPS, check_fits, open_draft_model
 
 from .backends import EVERY_BACKEND, hash_model
 from .drafter_runs import NUM_ROWS, Play, Rows, alone, known, opened
@@ -201,22 +206,32 @@ def test_drafts_are_what_the_draft_model_says_of_the_settled_tokens_alone(
         drafter = DraftModel(open_hash_draft(backend, target, agree), k)
         oracle = alone(open_hash_draft("sim", target, agree), sim)
         play = Play(drafter, oracle, Rows(device, 1, page_size, max_len=24), rnd, VOCAB)
-        for _ in range(12):
+        for _ in range(20):
             play.turn()
+
+
+@pytest.fixture(scope="module", params=["thread", "mlx"])
+def short_llama(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Any]:
+    """A backend, and a tiny Llama that knows of 24 positions only."""
+    directory = write_tiny_llama(tmp_path_factory.mktemp("short_llama"), vocab=VOCAB, context=24)
+    return request.param, open_model(str(directory), request.param)
 
 
 @given(rnd=st.randoms(use_true_random=False), k=st.integers(1, 3), layers=st.integers(1, 2))
 @settings(max_examples=25, deadline=None)
 def test_a_llama_drafts_from_the_settled_tokens_alone(
-    llama: tuple[str, Any], rnd: Random, k: int, layers: int
+    short_llama: tuple[str, Any], rnd: Random, k: int, layers: int
 ) -> None:
-    backend, model = llama
+    """Up to the end of its context, and not a position further."""
+    backend, model = short_llama
     with opened(backend) as device:
         drafter = DraftModel(model.first_layers(layers), k)
         oracle = alone(model.first_layers(layers), device)
-        rows = Rows(device, model.pad_to, max_len=24)
-        play = Play(drafter, oracle, rows, rnd, 512, 512)
-        for _ in range(8):
+        rows = Rows(device, model.pad_to, max_len=27)
+        play = Play(drafter, oracle, rows, rnd, VOCAB, context_len=24)
+        for _ in range(20):
             play.turn()
 
 
@@ -240,5 +255,100 @@ def test_a_lookup_reads_the_settled_tokens_alone(
     with opened(backend) as device:
         drafter = LookupDrafter(on_device, k, *ns)
         play = Play(drafter, oracle, Rows(device, 1, page_size, max_len=24), rnd, letters)
-        for _ in range(12):
+        for _ in range(20):
             play.turn()
+
+
+# -- draft models ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agree", [0, 3, 7, 10])
+def test_a_hash_draft_agrees_as_often_as_it_was_told(agree: int) -> None:
+    target, rnd, tries = HashModel(257), Random(0), 400
+    texts = [[rnd.randrange(257) for _ in range(rnd.randint(1, 20))] for _ in range(tries)]
+    with opened("sim") as device:
+        draft = alone(open_hash_draft("sim", target, agree), device)
+        right = [draft(text, 1)[0] for text in texts]
+    chosen = [max(range(257), key=hash_logits(text, 257).__getitem__) for text in texts]
+    hits = sum(a == b for a, b in zip(right, chosen, strict=True))
+    assert abs(hits / tries - agree / 10) < 0.06, "and one in 257 by chance"
+    assert hits == tries or agree < 10
+
+
+def test_the_first_layers_are_a_model_of_those_layers(
+    llama: tuple[str, Any], tiny_llama: Path, tmp_path: Path
+) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    backend, model = llama
+    tensors = load_file(tiny_llama / "model.safetensors")
+    fewer = {name: value for name, value in tensors.items() if "layers.1." not in name}
+    assert len(fewer) < len(tensors)
+    save_file(fewer, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    sizes = json.loads((tiny_llama / "config.json").read_text()) | {"num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    text = [Random(1).randrange(512) for _ in range(30)]
+    with opened(backend) as device:
+        whole, first, alike = (
+            alone(draft, device)(text, 20)
+            for draft in (model, model.first_layers(1), open_model(str(tmp_path), backend))
+        )
+        assert first == alike != whole
+        assert alone(model.first_layers(2), device)(text, 20) == whole
+
+
+@pytest.mark.parametrize("loop", ["serial", "overlap"])
+def test_a_llama_that_drafts_for_itself_is_always_right(llama: tuple[str, Any], loop: str) -> None:
+    """A prompt gives one token, and every step behind it four."""
+    backend, model = llama
+    config = SchedulerConfig(
+        speculative_algorithm="STANDALONE",
+        speculative_num_draft_tokens=3,
+        speculative_draft_model_path="first_layers:2",
+        context_len=100,
+    )
+    params = SamplingParams(max_new_tokens=21, ignore_eos=True)
+    run = run_loop(loop, open_device(backend), model, [Request("r", [5, 6, 7], params)], config)
+    assert not run.errors
+    verified = [item for item in run.trace.slices if item.name == "verify"]
+    assert len(verified) <= 1 + 5 + (loop == "overlap")
+
+
+REFUSED = {
+    "": "STANDALONE needs a draft model: ",
+    "hash:11": "a hash draft model agrees on 11 of 10 tokens; it must be 0 to 10.",
+    "hash:most": "the draft model is 'hash:most', but 'most' is no whole number.",
+    "first_layers:2": "the draft model is 'first_layers:2', but hash can't be cut in two.",
+    "nowhere": "model 'nowhere' can't run on device 'sim'",
+}
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_a_draft_model_that_is_not_there_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(REFUSED[path])):
+        open_draft_model(path, "sim", HashModel())
+
+
+def test_the_first_layers_are_at_most_all(llama: tuple[str, Any]) -> None:
+    for path in ("first_layers:0", "first_layers:3", "first_layers:", "first_layers:-1"):
+        with pytest.raises(ValueError, match=f"^the draft model is '{path}', .* layers 1 to 2"):
+            open_draft_model(path, llama[0], llama[1])
+
+
+def test_a_draft_model_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="of 19 tokens and the target hash one of 257; they must"):
+        check_fits(HashModel(19), HashModel(257), 100)
+    with pytest.raises(ValueError, match="has a context of 100 tokens, but steps reach 101"):
+        check_fits(HashModel(context_len=100), HashModel(), 101)
+    check_fits(HashModel(context_len=100), HashModel(), 100)
+
+
+def test_a_draft_model_with_another_vocabulary_is_refused_when_it_is_wired(
+    llama: tuple[str, Any],
+) -> None:
+    backend, model = llama
+    config = SchedulerConfig(
+        speculative_algorithm="STANDALONE", speculative_draft_model_path="hash", context_len=100
+    )
+    with pytest.raises(ValueError, match="the draft model hash has a vocabulary of 257 tokens"):
+        run_loop("serial", open_device(backend), model, [Request("r", [1])], config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.waits import num_waits
+from minisched.cli.options import WorkloadOptions
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
@@ -84,3 +86,46 @@ def test_the_default_is_no_bias() -> None:
     plain: Any = SamplingParams()
     assert plain.logit_bias == {} and hash(plain) == hash(SamplingParams(logit_bias={1: 1.0}))
     assert HashModel().vocab_size == 257
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def test_the_command_line_takes_wishes(cli: Any) -> None:
+    line = "run --requests 1 --max-new-tokens 9 --json --logit-bias 65=100 --stop B --stop AA"
+    for late, end in (("", 2), (" --late-stop-strings", 3)):
+        code, out, _ = cli(line + late)
+        assert (code, json.loads(out)["outputs"]["r0"]) == (0, [65] * end)
+    options = WorkloadOptions(
+        frequency_penalty=0.5, presence_penalty=-0.5, repetition_penalty=1.2,
+        logit_bias=["3=1", "4=-2.5", "3=2"], stop=["a", "b"],
+    )  # fmt: skip
+    assert options.sampling == SamplingParams(
+        max_new_tokens=64, frequency_penalty=0.5, presence_penalty=-0.5, repetition_penalty=1.2,
+        logit_bias={3: 2.0, 4: -2.5}, stop=("a", "b"),
+    )  # fmt: skip
+
+
+def test_compare_says_what_penalties_cost(cli: Any) -> None:
+    line = "compare --requests 2 --max-new-tokens 9 --json --loops overlap --repetition-penalty 1.4"
+    for late, waits in (("", True), (" --late-penalties", False)):
+        code, out, _ = cli(line + late)
+        assert code == 0 and json.loads(out)["identical"], "serially they are late as well"
+        assert ("penalty" in out) == waits
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--logit-bias 7", "--logit-bias is '7', but it must be TOKEN=VALUE, such as 42=-5.5."),
+        ("--logit-bias a=1", "--logit-bias is 'a=1', but it must be TOKEN=VALUE, such as 42=-5.5."),
+        ("--logit-bias 7=1e9",
+         "--logit-bias is 1000000000.0 for token 7, but it must be between -100 and 100."),
+        ("--frequency-penalty 3", "--frequency-penalty is 3.0, but it must be between -2 and 2."),
+        ("--repetition-penalty 0",
+         "--repetition-penalty is 0.0, but it must be between 0.001 and 2."),
+        ("--stop ''", "--stop is '', but a stop string must have at least one character."),
+    ],
+)  # fmt: skip
+def test_bad_options_are_one_sentence(cli: Any, options: str, sentence: str) -> None:
+    assert cli(f"run --requests 1 {options}") == (2, "", f"minisched: {sentence}\n")

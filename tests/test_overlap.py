@@ -71,15 +71,19 @@ BATCHES = {
     "none": NoBatch.WAIT,
     "extend": ScheduleBatch(1, ForwardMode.EXTEND, 1),
     "decode": ScheduleBatch(1, ForwardMode.DECODE, 0),
+    "verify": ScheduleBatch(1, ForwardMode.TARGET_VERIFY, 0),
     "mixed": ScheduleBatch(1, ForwardMode.MIXED, 1),
 }
 kinds = st.sampled_from(sorted(BATCHES))
 
 
-@given(kinds, kinds, st.integers(0, 2), st.booleans(), st.booleans(), st.booleans())
+reasons = st.sampled_from(["", "grammar", "penalty"])
+
+
+@given(kinds, kinds, st.integers(0, 2), st.booleans(), st.booleans(), reasons)
 @settings(max_examples=300)
 def test_overlap_is_disabled_for_two_reasons_and_no_other(
-    kind: str, last: str, num_results: int, option: bool, speculates: bool, grammar: bool
+    kind: str, last: str, num_results: int, option: bool, speculates: bool, missing: str
 ) -> None:
     disabled = is_disable_overlap_for_batch(
         BATCHES[kind],
@@ -87,11 +91,11 @@ def test_overlap_is_disabled_for_two_reasons_and_no_other(
         num_results,
         disable_consecutive_prefill_overlap=option,
         is_speculative=speculates,
-        has_grammar=grammar,
+        missing_history=missing,
     )
     prefills = (kind, last, option) == ("extend", "extend", True)
-    blind_draft = (kind, speculates, grammar) == ("decode", True, True)
-    assert disabled == (prefills or (blind_draft and num_results > 0))
+    blind_draft = kind in ("decode", "verify") and speculates and num_results > 0
+    assert disabled == ("prefill" if prefills else missing if blind_draft else "")
 
 
 @given(workload=workloads())
@@ -102,9 +106,9 @@ def test_a_loop_that_must_know_the_last_token_before_a_decode_has_one_in_flight(
     """The second condition in the loop: laws hold, and no decode row is wasted on it."""
     device = SimDevice()
 
-    def always(*args: Any, **options: Any) -> bool:
+    def always(*args: Any, **options: Any) -> str:
         return is_disable_overlap_for_batch(
-            *args, **{**options, "is_speculative": True, "has_grammar": True}
+            *args, **{**options, "is_speculative": True, "missing_history": "grammar"}
         )
 
     with pytest.MonkeyPatch.context() as patch:
@@ -160,13 +164,16 @@ def test_delayed_sampling_follows_the_result_before_it_and_the_forward_pass_does
                          "launch sample", "forward", "sample", "copy")
         }
     ),
-    delay=st.booleans(),
+    delay=st.sampled_from(["", "option", "grammar", "penalty"]),
 )  # fmt: skip
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_delayed_sampling_costs_a_chain_through_every_step(
-    part: dict[str, int], delay: bool
+    part: dict[str, int], delay: str
 ) -> None:
-    """Copy, process, mask, launch and sample follow one another: no step can be shorter."""
+    """Copy, process, mask, launch and sample follow one another: no step can be shorter.
+
+    The option only shows what a grammar and penalties take, without having any.
+    """
     forward, e, c = part["forward"] + 2, part["sample"], part["copy"]
     known = part["process"] + part["output"]
     h, d = known + part["schedule"] + part["prepare"] + part["launch"], forward + e
@@ -174,9 +181,16 @@ def test_delayed_sampling_costs_a_chain_through_every_step(
     chain = c + known + late + e if delay else 0
     law = max(2 * d, 2 * c, 2 * (h + late), d + c + h + late, 2 * chain)
     cost = CostModel(part, forward_base=forward, sample=e, copy=c)
-    request = Request("r", [1, 2, 3], SamplingParams(max_new_tokens=48, ignore_eos=True))
+    params = SamplingParams(
+        max_new_tokens=48,
+        ignore_eos=True,
+        regex=r"[\x00-\x09]{60}" if delay == "grammar" else None,
+        presence_penalty=float(delay == "penalty"),
+    )
+    request = Request("r", [1, 2, 3], params)
     run = run_loop("overlap", SimDevice(), HashModel(VOCAB), [request], cost=cost,
-                   delay_sample=delay)  # fmt: skip
+                   delay_sample=delay == "option")  # fmt: skip
+    assert len(request.output_ids) == 48
     intervals = step_intervals(run.trace)[12:40]
     assert {sum(pair) for pair in pairwise(intervals)} == {law}
 

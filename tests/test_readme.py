@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minisched.export.loop_tables import loops_table, relays_table
+from minisched.export.loop_tables import loops_table, refusals_table, relays_table
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,4 +57,5 @@ def test_every_file_the_readme_names_exists() -> None:
 
 
 def test_the_tables_of_loops_and_relays_are_those_of_the_registries() -> None:
-    assert loops_table() in README and relays_table() in README
+    for table in (loops_table(), relays_table(), refusals_table()):
+        assert table in README

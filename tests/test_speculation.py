@@ -22,7 +22,7 @@ from minisched.models.registry import HASH, load
 from minisched.scheduler import SchedulerConfig
 
 from .laws import check_ends, check_leaks, play
-from .oracle import hash_oracle
+from .oracle import grammar_of, hash_oracle
 from .workloads import Workload, workloads
 
 VOCAB = 3  # so few that a guess is often right
@@ -55,13 +55,14 @@ costs = st.builds(
 
 
 @st.composite
-def speculative_workloads(draw: st.DrawFn, algorithm: str) -> Workload:
+def speculative_workloads(draw: st.DrawFn, algorithm: str, history: bool = False) -> Workload:
     """A workload of few tokens, with drafts; the pool holds the longest request and its slack."""
     workload: Workload = draw(workloads())
     k = draw(st.integers(1, 4))
     for req in workload.requests:
         req.prompt = [token % VOCAB for token in req.prompt]
-        req.params = replace(req.params, stop_token_ids=draw(st.sampled_from(STOPS)))
+        wanted = draw(histories) if history else {}
+        req.params = replace(req.params, stop_token_ids=draw(st.sampled_from(STOPS)), **wanted)
         req.__post_init__()
     size = workload.config.page_size
     slack = -(-3 * k // size) * size  # vllm_async with four steps in flight
@@ -76,6 +77,15 @@ def speculative_workloads(draw: st.DrawFn, algorithm: str) -> Workload:
     return replace(workload, config=config, eos_ids=draw(st.sampled_from([frozenset(), STOPS[1]])))
 
 
+REGEXES = [None, r"[\x00-\x02]*", r"(\x00\x01?)+", r"\x00{2,9}\x01*"]  # 2 may be the end of text
+histories = st.fixed_dictionaries(
+    {
+        "regex": st.sampled_from(REGEXES),
+        "frequency_penalty": st.sampled_from([0.0, 0.0, 0.4, -1.5]),
+        "repetition_penalty": st.sampled_from([1.0, 1.0, 1.3]),
+        "logit_bias": st.sampled_from([{}, {1: 0.5}, {2: -9.0}]),
+    }
+)
 STOPS: list[frozenset[int]] = [frozenset(), frozenset({2})]
 DRAFT_MODELS = {"NGRAM": [""], "NGRAM_GPU": [""], "STANDALONE": ["hash:10", "hash:7", "hash:0"]}
 
@@ -91,7 +101,10 @@ def check_laws(workload: Workload, spec: Spec, backend: str, cost: CostModel) ->
     device, model = open_device(backend), target(backend, workload.eos_ids)
     engine, outputs = play(workload, loop, relay, options, device, model, cost)
     for req in workload.requests:
-        truth = hash_oracle(list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids)
+        grammar = grammar_of(req, VOCAB, workload.eos_ids)
+        truth = hash_oracle(
+            list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids, grammar
+        )
         aborted = req.finish_reason is not None and req.finish_reason.value == "abort"
         assert req.output_ids == (truth[: len(req.output_ids)] if aborted else truth), req.error
         assert req.num_draft_tokens_in_flight == 0 or req.finished
@@ -110,6 +123,17 @@ def test_drafts_never_change_tokens(
     check_laws(workload, (loop, relay, options, algorithm), "sim", cost)
 
 
+@EVERY
+@given(data=st.data(), cost=costs)
+@settings(max_examples=80, deadline=None)
+def test_drafts_grammars_and_penalties_together(
+    loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any, cost: CostModel
+) -> None:
+    """A mask at every place of a row, each as if the drafts before it were right."""
+    workload = data.draw(speculative_workloads(algorithm, history=True))
+    check_laws(workload, (loop, relay, options, algorithm), "sim", cost)
+
+
 @pytest.mark.parametrize("backend", ["thread", "mlx"])
 @EVERY
 @given(data=st.data())
@@ -117,7 +141,7 @@ def test_drafts_never_change_tokens(
 def test_drafts_never_change_tokens_in_real_time(
     backend: str, loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any
 ) -> None:
-    workload = data.draw(speculative_workloads(algorithm))
+    workload = data.draw(speculative_workloads(algorithm, history=True))
     check_laws(workload, (loop, relay, options, algorithm), backend, CostModel())
 
 

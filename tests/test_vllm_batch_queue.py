@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.waits import num_waits
 from minisched.core import Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
@@ -279,53 +280,51 @@ def test_vllms_rule_for_a_foreseen_length_is_ours_at_depth_two(depth: int) -> No
 # -- deferred sampling ---------------------------------------------------------------------------
 
 
-class Grammar:
-    """Every other request follows a grammar; a mask is built from tokens that must be known."""
-
-    def __init__(self) -> None:
-        self.masked: list[int] = []
-        self.looked_ahead = 0
-
-    def uses(self, req: Request) -> bool:
-        return req.rid in ("r0", "r2", "r4")
-
-    def get_grammar_bitmask(self, batch: ScheduleBatch) -> None:
-        self.masked.append(batch.step)
-        for row in batch.rows:
-            if self.uses(row.req) and row.deliver and row.req.lease is row.lease:
-                assert row.req.known_len >= row.end, "the mask needs the token before"
-                self.looked_ahead += None in row.ids
-
-
-@EVERY_ASYNC
-@given(workload=workloads(), cost=costs)
-@QUICK
-def test_sampling_waits_for_the_tokens_that_the_mask_needs(
-    relay: str, depth: int, workload: Workload, cost: CostModel
+@pytest.mark.parametrize(("params", "reason"), [
+    ({"regex": "[^a]{60}"}, "grammar"), ({"presence_penalty": 0.5}, "penalty"),
+])  # fmt: skip
+def test_in_steady_decode_a_structured_request_defers_every_step(
+    params: dict[str, Any], reason: str
 ) -> None:
-    grammar = Grammar()
-    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
-    options = {"depth": depth, "grammar": grammar}
-    engine, outputs = play(workload, "vllm_async", relay, options, device, model, cost)
-    check_all(workload, engine, outputs)
-    assert grammar.masked == list(range(1, engine.scheduler.step + 1))
-
-
-def test_in_steady_decode_a_structured_request_defers_every_step() -> None:
     """The forward pass is launched ahead all the same; only the sampling waits for the host."""
-    grammar = Grammar()
-    cost = cost_of(100, forward_base=900, sample=50, copy=20)
-    trace = run_alone("vllm_async", 1, cost, grammar=grammar)
-    assert grammar.looked_ahead == 47, "every step but the prompt's"
+    cost = cost_of(100, 30, forward_base=900, sample=50, copy=20)
+    trace = run_alone("vllm_async", 1, cost, params=params)
+    assert num_waits(trace) == {reason: 47}, "every step but the prompt's"
     forwards = {s.step: s for s in trace.on("forward") if s.name == "forward"}
     samples = {s.step: s for s in trace.on("forward") if s.name == "sample"}
     processes = {s.step: s for s in trace.on("host") if s.name == "process"}
+    masks = {s.step: s for s in trace.on("host") if s.name == "mask"}
     for step in range(2, 48):
         assert forwards[step].start == samples[step - 1].end, "the device does not wait"
-        assert samples[step].start >= processes[step - 1].end, "the mask had to"
-    grammar = Grammar()
-    run_alone("vllm_batch_queue", 2, cost, grammar=grammar)
-    assert grammar.masked and not grammar.looked_ahead, "nothing runs ahead, nothing is deferred"
+        assert processes[step - 1].end <= masks[step].start, "the mask had to"
+        assert masks[step].end <= samples[step].start
+    trace = run_alone("vllm_batch_queue", 2, cost, params=params)
+    assert not num_waits(trace), "nothing runs ahead, nothing is deferred"
+
+
+@EVERY_ASYNC
+def test_a_step_is_deferred_until_every_token_before_it_is_there(relay: str, depth: int) -> None:
+    """At any depth: no other step of the request is in flight when it is sampled."""
+    samplings: list[tuple[int, int]] = []
+
+    def watch(engine: Engine) -> None:
+        launch = engine.worker.launch_sample
+
+        def launched(pending: GenerationBatchResult, *args: Any) -> None:
+            samplings.append((engine.scheduler.batches_in_flight, pending.batch.step))
+            launch(pending, *args)
+
+        engine.worker.launch_sample = launched  # type: ignore[method-assign]
+
+    requests = some_alone(1, 12, regex=r"[\x00-\x05]{60}")
+    workload = Workload(requests, [0], {}, SchedulerConfig(context_len=32))
+    device, model = SimDevice(), HashModel(VOCAB, eos_ids=frozenset())
+    options = {"depth": depth}
+    play(workload, "vllm_async", relay, options, device, model, CostModel(), watch)
+    check_identity(workload)
+    assert samplings == [(1, step) for step in range(1, 13)]
+    waits = num_waits(device.recorder.trace("", "", "", "virtual"))
+    assert waits == ({"grammar": 11} if depth > 1 else {})
 
 
 # -- async output copy ---------------------------------------------------------------------------

@@ -2,67 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import FinishReason, Output, Request, SamplingParams, ScheduleBatch
+from minisched.checks.waits import num_waits
+from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.sim import SimDevice
-from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
-from minisched.loops.vllm_step import vllm_step
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Trace
 
 from .laws import play
 from .vllm_runs import cost_of, marks, run_alone, settled_sums
 from .workloads import VOCAB, Workload, workloads
 
-
-class Masks:
-    """A grammar for everybody, whose masks take the host some time and change nothing."""
-
-    def __init__(self, engine: Engine, cost: int) -> None:
-        self.engine = engine
-        self.cost = cost
-
-    def uses(self, req: Request) -> bool:
-        return True
-
-    def get_grammar_bitmask(self, batch: ScheduleBatch) -> None:
-        with self.engine.device.host("mask", self.cost, self.engine.recording.label(batch)):
-            pass
+MASKED: list[dict[str, Any]] = [{"regex": "[^a]{60}"}, {"repetition_penalty": 1.3}]
 
 
-def run_with_masks(mask: int, forward: int, sample: int, copy: int, host: int) -> Trace:
-    """One request under a grammar."""
-    device = SimDevice()
-    request = Request("r", [1, 2, 3], SamplingParams(max_new_tokens=48, ignore_eos=True))
-    cost = cost_of(host, forward_base=forward, sample=sample, copy=copy)
-    engine = make_engine(
-        "vllm_step", device, HashModel(), SchedulerConfig(), Frontend([request]), cost
-    )
-    turns = vllm_step(engine, Masks(engine, mask))
-    while not engine.is_done:
-        next(turns)
-    return device.recorder.trace("vllm_step", "sim", "hash", "virtual")
-
-
-@pytest.mark.parametrize("host", [100, 5000, 30000])
-def test_without_a_grammar_it_takes_as_long_as_the_serial_loop(host: int) -> None:
-    cost = cost_of(host, forward_base=9000, sample=1000, copy=600)
-    assert settled_sums(run_alone("vllm_step", 1, cost), 1) == {10_000 + host + 600}
-    assert settled_sums(run_alone("serial", 1, cost), 1) == {10_000 + host + 600}
-
-
+@pytest.mark.parametrize("params", MASKED, ids=str)
 @given(mask=st.integers(1, 300), forward=st.integers(1, 200), host=st.integers(1, 50))
 @settings(max_examples=40, deadline=None)
-def test_the_mask_is_hidden_behind_the_forward_pass(mask: int, forward: int, host: int) -> None:
-    """max(forward, mask) + sample + copy + host, exactly."""
-    trace = run_with_masks(mask, forward, 7, 5, 10 * host)
+def test_the_mask_is_hidden_behind_the_forward_pass(
+    params: dict[str, Any], mask: int, forward: int, host: int
+) -> None:
+    """max(forward, mask) + sample + copy + host, exactly; and nothing waits."""
+    cost = cost_of(10 * host, mask, forward_base=forward, sample=7, copy=5)
+    trace = run_alone("vllm_step", 1, cost, params=params)
+    assert not num_waits(trace)
     assert settled_sums(trace, 1) == {max(forward, mask) + 7 + 5 + 10 * host}
     forwards = {s.step: s for s in trace.on("forward") if s.name == "forward"}
     samples = {s.step: s for s in trace.on("forward") if s.name == "sample"}

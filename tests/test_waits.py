@@ -21,17 +21,23 @@ from minisched.devices.registry import open_device
 from minisched.export.chrome import to_chrome
 from minisched.export.html import to_html
 from minisched.export.layout import make_view
+from minisched.export.pictures.waits import PICTURES
+from minisched.export.puml_style import WAIT
 from minisched.export.puml_timing import Panel, draw_panels
 from minisched.export.svg import to_svg
 from minisched.export.text import to_text
+from minisched.export.three_way_waits import row_of
+from minisched.export.wait_runs import FEATURES, refusal, run_with
+from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Counter as CounterEvent
 from minisched.trace import Mark, Slice, Trace
 
+from .history import demanding
 from .laws import LOOP_OPTIONS, play
-from .workloads import VOCAB, Workload, workloads
+from .workloads import VOCAB, Workload
 
 law = settings(max_examples=500, deadline=None)
 LANES = (["forward"], ["stage 0", "stage 1"], ["prefill forward", "decode forward"])
@@ -127,7 +133,7 @@ def test_the_reasons_make_up_the_bubbles(trace: Trace) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.sampled_from(LOOP_OPTIONS), workloads(max_requests=4), st.integers(0, 30))
+@given(st.sampled_from(LOOP_OPTIONS), demanding(max_requests=4), st.integers(0, 30))
 def test_so_they_do_in_real_runs(item: Any, workload: Workload, host: int) -> None:
     loop, relay, options = item
     device = open_device("sim")
@@ -172,6 +178,60 @@ def test_consecutive_prefills_that_may_not_overlap_are_a_wait() -> None:
     copy, process, output, prepare, launch = 500, 2200, 800, 1000, 500  # microseconds
     first = copy + process + prepare + launch  # its chunk gives nobody a token
     assert lost_ns(trace) == {"prefill": 1000 * (3 * first + 2 * output), HOST: 0, ARRIVAL: 0}
+
+
+WAITING = {  # feature -> what waits for it, and why, in each loop that lets something wait
+    "grammar": {
+        **dict.fromkeys(["overlap", "overlap_pool_indexed", "overlap_thread", "vllm_async"],
+                        ("sample", "grammar")),
+        **dict.fromkeys(["mindie_plugin", "mindie_dual", "mlx_async"], ("forward", "grammar")),
+        **dict.fromkeys(["mindie_single", "mixed", "pd"], ("sample", "grammar")),
+    },
+    "penalties": {
+        **dict.fromkeys(["overlap", "overlap_pool_indexed", "overlap_thread", "vllm_async"],
+                        ("sample", "penalty")),
+        **dict.fromkeys(["mindie_plugin", "mindie_dual", "mlx_async"], ("forward", "penalty")),
+        **dict.fromkeys(["mindie_single", "mixed", "pd"], ("sample", "penalty")),
+    },
+    "late penalties": {},
+    "NGRAM": {},
+    "NGRAM_GPU": {},
+    "STANDALONE": {},
+    "grammar with speculation": {
+        "overlap": ("forward", "grammar"),
+        "overlap_pool_indexed": ("forward", "grammar"),
+        "vllm_async": ("sample", "grammar"),
+        "mindie_single": ("sample", "grammar"),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_each_loop_waits_where_its_original_does(loop: str, feature: str) -> None:
+    """The same op for the same reason in every step but the first ones; or it refuses to."""
+    if reason := refusal(loop, feature):
+        assert loop not in WAITING[feature] and reason[0].isalpha() and reason[-1] != "."
+        assert row_of(loop, loop, feature)[1] == f"refused: {reason}"
+        return
+    trace = run_with(loop, feature)
+    marks = [mark for mark in trace.marks if mark.name == "wait"]
+    said = {(str(mark.attrs["op"]), str(mark.attrs["reason"])) for mark in marks}
+    assert said == ({WAITING[feature][loop]} if loop in WAITING[feature] else set())
+    assert sum(lost_ns(trace).values()) == measure(trace).bubble_ns
+    decodes = {item.step for item in trace.slices if item.name == "forward" and item.step > 3}
+    marked = {mark.attrs["step"] for mark in marks if mark.attrs.get("side") != "prefill"}
+    assert not marked or len(decodes - marked) <= len(decodes) // 2
+
+
+@pytest.mark.parametrize("name", sorted(PICTURES))
+def test_a_picture_of_a_wait_shows_it(name: str) -> None:
+    """Only in one of its two runs; drafts wait for the host's ordinary work, which is no wait."""
+    text = PICTURES[name]()
+    shows = {
+        panel for panel in ("p1", "p2") if re.search(f"{panel}_forward is .* {WAIT.fill}", text)
+    }
+    assert shows == {"wait_penalties": {"p1"}, "wait_speculation_drafts": set()}.get(name, {"p2"})
 
 
 def late_sample() -> Trace:

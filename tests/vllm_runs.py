@@ -24,22 +24,32 @@ ALONE = SchedulerConfig(chunked_prefill_size=PROMPT)
 """One prompt fills a step, so that requests which come together are in batches of their own."""
 
 
-def cost_of(host: int, **device: int) -> CostModel:
-    """A host that takes ``host`` nanoseconds a step (a multiple of 10), and the device's ops."""
+def cost_of(host: int, mask: int = 0, **device: int) -> CostModel:
+    """A host that takes ``host`` nanoseconds a step (a multiple of 10), and the device's ops.
+
+    ``mask`` comes on top, where there is one.
+    """
     phases = {name: host * share // 10 for name, share in SHARES}
     assert sum(phases.values()) == host
-    return CostModel(phases, **device)
+    return CostModel({**phases, "mask": mask}, **device)
 
 
-def some_alone(count: int, max_new_tokens: int = 48) -> list[Request]:
+def some_alone(count: int, max_new_tokens: int = 48, **params: Any) -> list[Request]:
     """Requests of which each will be in batches of its own."""
-    params = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True)
-    return [Request(f"r{i}", [i + 1] * PROMPT, params) for i in range(count)]
+    wanted = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True, **params)
+    return [Request(f"r{i}", [i + 1] * PROMPT, wanted) for i in range(count)]
 
 
-def run_alone(loop: str, count: int, cost: CostModel, relay: str = "", **options: Any) -> Trace:
-    """The trace of such requests on one loop."""
-    requests = some_alone(count)
+def run_alone(
+    loop: str,
+    count: int,
+    cost: CostModel,
+    relay: str = "",
+    params: dict[str, Any] | None = None,
+    **options: Any,
+) -> Trace:
+    """The trace of such requests on one loop; ``params`` are what they want."""
+    requests = some_alone(count, **(params or {}))
     run = run_loop(loop, SimDevice(), HashModel(), requests, ALONE, cost, relay, **options)
     assert all(len(req.output_ids) == 48 for req in run.requests)
     return run.trace

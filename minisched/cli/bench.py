@@ -17,7 +17,8 @@ from ..bench.rows import Figure, as_json
 from ..bench.scheduler import scheduler_figures
 from ..devices.registry import load, open_device
 from .loop_choice import overlapped_loop
-from .options import WorkloadOptions, make_config
+from .options import WorkloadOptions
+from .room import make_config
 from .scheduler_options import SchedulerOptions
 
 WORKS_MS = (5.0, 20.0)

@@ -14,10 +14,11 @@ from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from . import advice
 from .loop_choice import choose_loops
-from .options import ReportOptions, WorkloadOptions, make_config
+from .options import ReportOptions, WorkloadOptions
 from .pictures import write_pictures
 from .progress import token_progress
 from .report import as_json, print_errors, print_report
+from .room import make_config
 from .scheduler_options import SchedulerOptions
 
 DIFFERENT, BAD_INPUT = 1, 2  # exit codes

@@ -16,13 +16,9 @@ from ..engine.log import log_to
 from ..models.base import Model
 from ..models.registry import open_model
 from ..models.tokenizer import TextCodec, text_codec_of
-from ..scheduler import SchedulerConfig
 from .prompts import read_prompts
-from .scheduler_options import SchedulerOptions
 
 MOST_HOST_WORK = 60_000  # milliseconds a step
-MOST_RUNNING = 16  # requests that run at once, unless an option says otherwise
-MOST_CELLS = 2**24  # of the KV pool, and of the page table
 
 
 def option(help: str) -> Any:
@@ -51,6 +47,21 @@ class WorkloadOptions:
     top_p: Annotated[float, option("Keep the tokens that make up this probability.")] = 1.0
     top_k: Annotated[int, option("Keep this many tokens; -1 keeps all.")] = -1
     seed: Annotated[int, option("Decides every draw, if temperature is above 0.")] = 0
+    frequency_penalty: Annotated[
+        float, option("Taken off a logit, for each time that its token was said; -2 to 2.")
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, option("Taken off a logit once, if its token was said; -2 to 2.")
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, option("Divides the logit of what was said or asked; 1 is none, at most 2.")
+    ] = 1.0
+    logit_bias: Annotated[list[str], option("TOKEN=VALUE, added to a logit; repeatable.")] = field(
+        default_factory=list
+    )
+    stop: Annotated[list[str], option("A text that ends a request; repeatable.")] = field(
+        default_factory=list
+    )
     host_work: Annotated[float, option("Milliseconds of host work to add to each step.")] = 0.0
 
     def __post_init__(self) -> None:
@@ -67,8 +78,13 @@ class WorkloadOptions:
     def sampling(self) -> SamplingParams:
         """How every request samples, and how long."""
         return SamplingParams(
-            self.temperature, self.top_k, self.top_p, self.seed, self.max_new_tokens
-        )
+            self.temperature, self.top_k, self.top_p, self.seed, self.max_new_tokens,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=dict(map(read_bias, self.logit_bias)),
+            stop=tuple(self.stop),
+        )  # fmt: skip
 
     def read_prompts(self) -> list[str]:
         """The prompts, as text."""
@@ -116,35 +132,18 @@ class ReportOptions:
         return log_to(sys.stderr) if self.log else nullcontext()
 
 
-def make_config(
-    scheduler: SchedulerOptions, model: Model, requests: list[Request]
-) -> SchedulerConfig:
-    """Room for every request that may run at once, unless options say otherwise.
-
-    Rows of the page table are as long as the longest request, because real models pay for them; a
-    request beyond the model's context is refused, and named, by the scheduler. Admission wants a
-    page more than each request needs, and one that stays over.
+def read_bias(text: str) -> tuple[int, float]:
+    """A token and what is added to its logit, from ``TOKEN=VALUE``.
 
     Raises:
-        ValueError: the options ask for more memory than a run here should take.
+        ValueError: ``text`` is something else.
     """
-    page = scheduler.page_size or 1
-    running = scheduler.max_running_requests or min(MOST_RUNNING, len(requests))
-    lengths = [min(request.max_device_len, model.context_len) for request in requests]
-    drafts = scheduler.make_config(kv_tokens=page).num_draft_tokens  # which may lie behind the end
-    pages = sorted(-(-(length + drafts) // page) + 1 for length in lengths)
-    config = scheduler.make_config(
-        max_running_requests=running,
-        kv_tokens=(sum(pages[-running:]) + 1) * page,
-        context_len=max(lengths),
-    )
-    cells = max(config.num_slots, config.max_running_requests * config.context_len)
-    if cells > MOST_CELLS:
-        raise ValueError(
-            f"the KV pool or the page table would have {cells} cells, more than {MOST_CELLS}; "
-            "lower --kv-tokens, --page-size or --max-running-requests."
-        )
-    return config
+    token, _, value = text.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        example = "but it must be TOKEN=VALUE, such as 42=-5.5"
+        raise ValueError(f"--logit-bias is {text!r}, {example}.") from None
 
 
 def text_codec(model: Model) -> TextCodec:

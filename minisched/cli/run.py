@@ -13,8 +13,9 @@ from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from . import advice, request_metrics
 from .loop_choice import choose_loops
-from .options import ReportOptions, WorkloadOptions, make_config
+from .options import ReportOptions, WorkloadOptions
 from .report import milliseconds, print_errors
+from .room import make_config
 from .scheduler_options import SchedulerOptions
 from .stream import Transcript, streaming
 

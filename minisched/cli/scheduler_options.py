@@ -93,6 +93,12 @@ class SchedulerOptions:
     speculative_draft_model_path: Annotated[
         str | None, option(f"Of STANDALONE: {DRAFT_MODELS}.")
     ] = None
+    late_penalties: Annotated[
+        bool, option("Penalties do without the newest token; nothing waits.", "--late-penalties")
+    ] = False
+    late_stop_strings: Annotated[
+        bool, option("A request goes on for a token after its stop text.", "--late-stop-strings")
+    ] = False
     disable_overlap_schedule: Annotated[
         bool, option("Run the serial loop and no other.", "--disable-overlap-schedule")
     ] = False

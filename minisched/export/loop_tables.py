@@ -32,3 +32,19 @@ def relays_table() -> str:
 def loops_with(relay: str) -> Iterator[str]:
     """The loops that a relay fits."""
     return (name for name, spec in LOOPS.items() if relay in spec.relays)
+
+
+def refusals_table() -> str:
+    """Markdown: what does not go with a loop, and the original's reason; all the rest goes."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, spec in LOOPS.items():
+        for feature, reason in spec.refuses.items():
+            found.setdefault((name, reason), []).append(feature)
+        for relay, more in spec.refuses_with.items():
+            for feature, reason in more.items():
+                found.setdefault((f"{name}:{relay}", reason), []).append(feature)
+    loops_of: dict[tuple[str, str], list[str]] = {}
+    for (name, reason), features in found.items():
+        loops_of.setdefault((", ".join(features), reason), []).append(f"`{name}`")
+    rows = ((features, ", ".join(names), reason) for (features, reason), names in loops_of.items())
+    return table(("refused", "by", "because"), rows)

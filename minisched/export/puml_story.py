@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..trace import Trace
 from .layout import View
@@ -29,13 +31,21 @@ def to_story(trace: Trace, story: Story, first_step: int, last_step: int, title:
     return _document(title, story, _body(story, events(trace, view.start, view.end)))
 
 
-def to_chapters(story: Story, chapters: Mapping[str, View], title: str) -> str:
-    """One diagram of what several runs show, each under a heading of its own."""
+class Chapter(NamedTuple):
+    """What one of several runs shows; ``says`` are lines that only it is told in."""
+
+    heading: str
+    view: View
+    says: Mapping[str, Sequence[str]]
+
+
+def to_chapters(story: Story, chapters: Sequence[Chapter], title: str) -> str:
+    """One diagram of several runs, each under its heading."""
     body: list[str] = []
-    for heading, view in chapters.items():
-        steps = f"steps {view.first_step} to {view.last_step}, {ms(view.duration)} ms"
-        body.append(f"== {creole(f'{heading}: {steps}')} ==")
-        body += _body(story, events(view.trace, view.start, view.end))
+    for heading, view, says in chapters:
+        body.append(f"== {creole(f'{heading} ({ms(view.duration)} ms)')} ==")
+        told = replace(story, says={**story.says, **says})
+        body += _body(told, events(view.trace, view.start, view.end))
     return _document(f"{creole(title)}\\ntime runs down", story, body)
 
 

@@ -8,6 +8,7 @@ from ..loops.registry import LOOPS
 from .figures import Figures, figures_of
 from .markdown import table
 from .three_way_rows import ROWS
+from .three_way_waits import what_waits
 from .units import MILLISECOND, ms
 
 COLUMNS = {  # the head of each column, and the loop that it is
@@ -30,13 +31,19 @@ MLX stand beside the three as further columns.
 | the three on one time axis | \
 [three_way_async_scheduling_compare](three_way_async_scheduling_compare.svg) |
 | against no overlap | [compare_cpu_gpu_overlap](compare_cpu_gpu_overlap.svg) |
-| vLLM | [batch queue](vllm_cpu_gpu_overlap_batch_queue.svg) |
+| vLLM | [batch queue](vllm_cpu_gpu_overlap_batch_queue.svg), \
+[dependency points](vllm_cpu_gpu_overlap_dependency_points.svg) |
 | SGLang | [event loop](sglang_cpu_gpu_overlap_event_loop.svg), \
 [FutureMap](sglang_futuremap_overlap.svg) |
 | MindIE | [plugin pipeline](mindie_async_plugin_manager_pipeline.svg), \
 [placeholders](mindie_scheduler_placeholder_async.svg), \
 [two layers and one](mindie_pipeline_refactor_compare.svg) |
 | MLX | [two lazy graphs](mlx_two_graph_chain.svg) |
+| what a grammar keeps waiting | [SGLang](wait_grammar_delay_sample.svg), \
+[its thread](wait_grammar_sampling_info_done.svg), [vLLM](wait_grammar_deferred.svg), \
+[MindIE](wait_grammar_forward_loop.svg), [MLX](wait_grammar_no_chain.svg) |
+| and what else waits | [penalties](wait_penalties.svg), [drafts](wait_speculation_drafts.svg), \
+[drafts with a grammar](wait_speculation_grammar.svg) |
 
 ## How each one does it
 """
@@ -69,6 +76,8 @@ def to_three_way() -> str:
             table(["", *COLUMNS], designs()),
             FIGURES,
             table(HEADS, [figure_row(each, names[each.loop]) for each in five]),
+            "",
+            *what_waits(names),
             EVERY.rstrip("\n"),
             "",
             table(HEADS, [figure_row(each, f"`{loop}`") for loop, each in figures.items()]),

@@ -59,8 +59,8 @@ ROWS: dict[str, tuple[str, str, str, str, str]] = {
         "harvested and the bitmask built (#26866).",
         "Sampling of N, until N-1 was processed: `delay_sample_func` is what the loop calls last. "
         "The thread version launched it behind `sampling_info_done`.",
-        "Nothing that is not waited for anyway: `forward_loop` builds the bitmask before it "
-        "launches the forward pass, when the tokens of N-1 have been sampled and read.",
+        "The forward pass, for the bitmask: `forward_loop` has sampled and read the tokens of N-1, "
+        "and builds it before it launches N.",
         "There are no grammars at 20fcd7f.",
         "The whole next step: a batch with a grammar is never chained, so each step is launched "
         "when the token before is on the host and its mask can be built.",
@@ -77,9 +77,9 @@ ROWS: dict[str, tuple[str, str, str, str, str]] = {
         "Nothing, with drafters on the device (EAGLE, MTP, a draft model, `ngram_gpu`): the host "
         "counts every draft as accepted and takes back what was rejected. `ngram` on the host "
         "needs the tokens, and is refused with async scheduling.",
-        "Nothing, since the second version: lengths and drafts stay on the device "
-        "(`new_seq_lens_buf`). With a grammar, a decode step waits until the one before it was "
-        "processed.",
+        "Nothing, where the device drafts: lengths and drafts stay there (`new_seq_lens_buf`). "
+        "Prompt lookup on the host waits for the tokens (#17260; before, it turned overlap off). "
+        "With a grammar, a decode step waits until the one before it was processed.",
         "With MTP the inputs of N for the tokens of N-1, as ever; their number is known only then. "
         "Look-ahead and memory decoding are refused with asynchronous scheduling.",
         "There is no speculation.",

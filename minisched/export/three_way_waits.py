@@ -20,11 +20,12 @@ HEADS = ("loop", "waits for", "time lost by reason", "whole run", "without it",
          "time lost on a device twice as fast", "whole run", "without it")  # fmt: skip
 TITLES = {
     "grammar": "A grammar",
-    "penalties": "Penalties",
+    "penalties": "Penalties, which wait by default, also where the original has them late or not",
     "late penalties": "Penalties that do without the newest token",
     "NGRAM": "Speculation: prompt lookup on the host (`NGRAM`)",
     "NGRAM_GPU": "Speculation: prompt lookup on the device (`NGRAM_GPU`)",
     "STANDALONE": "Speculation: a draft model (`STANDALONE`)",
+    "grammar with speculation": "A draft model, and a grammar",
 }
 
 
@@ -41,8 +42,7 @@ def row_of(loop: str, name: str, feature: str) -> Sequence[str]:
     if reason := refusal(loop, feature):
         return [name, f"refused: {reason}", *[""] * (len(HEADS) - 2)]
     cells = [name, waits_for(run_with(loop, feature))]
-    for fast in (1, 2):
-        trace = run_with(loop, feature, fast)
-        without = run_without(loop, feature, fast)
+    for cost in ("usual", "fast"):
+        trace, without = run_with(loop, feature, cost), run_without(loop, feature, cost)
         cells += [time_lost(trace), f"{ms(trace.end)} ms", f"{ms(without.end)} ms"]
     return cells

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..checks.waits import lost_ns, waits
 from ..core import Request, SamplingParams
-from ..devices.cost import SIM_COST, CostModel
+from ..devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from ..devices.registry import open_device
 from ..loops.registry import find_loop
 from ..loops.run import run_loop
@@ -21,6 +21,25 @@ from .units import ms
 
 LENGTH, VOCAB = 24, 4  # tokens of each request; so few different ones that drafts are often right
 
+LIGHT = {"receive": 200, "schedule": 500, "prepare": 300, "launch": 200, "fill": 200,
+         "postprocess": 200, "process": 500, "output": 300, "mask": 6500}  # fmt: skip
+COSTS = {
+    "usual": SIM_COST,
+    "fast": replace(  # a device twice as fast
+        SIM_COST,
+        forward_base=SIM_COST.forward_base // 2,
+        forward_per_token=SIM_COST.forward_per_token // 2,
+        sample=SIM_COST.sample // 2,
+        verify=SIM_COST.verify // 2,
+        draft=SIM_COST.draft // 2,
+    ),
+    "slow mask": replace(  # a light host, but masks and sampling for a large vocabulary
+        SIM_COST,
+        host={name: us * MICROSECOND for name, us in LIGHT.items()},
+        forward_base=6 * MILLISECOND,
+        sample=5 * MILLISECOND // 2,
+    ),
+}
 OPS = {"sample": "sampling", "forward": "the forward pass"}
 
 
@@ -56,27 +75,35 @@ FEATURES = {
     "NGRAM_GPU": speculation("NGRAM_GPU"),
     "STANDALONE": speculation("STANDALONE", speculative_draft_model_path="hash:8"),
 }
+FEATURES["grammar with speculation"] = replace(
+    FEATURES["STANDALONE"], name="grammar with speculation", params={"regex": "[\x01-\x02]{30}"}
+)
 
 
 def refusal(loop: str, feature: str) -> str:
     """Why a loop does not do this, or nothing."""
-    return find_loop(loop).refuses.get(FEATURES[feature].name, "")
+    asked = FEATURES[feature]
+    names = [asked.name, str(asked.settings.get("speculative_algorithm", ""))]
+    spec = find_loop(loop)
+    refuses = spec.refusals(spec.relays[0])
+    return next((refuses[name] for name in names if name in refuses), "")
 
 
 @cache
-def run_with(loop: str, feature: str, fast: int = 1) -> Trace:
-    """A loop's run; the device is ``fast`` times as fast as usual."""
-    return _run(loop, FEATURES[feature], fast)
+def run_with(loop: str, feature: str, cost: str = "usual") -> Trace:
+    """A loop's run, with one of ``COSTS``."""
+    asked = FEATURES[feature]
+    return _run(loop, asked, asked.model, COSTS[cost])
 
 
 @cache
-def run_without(loop: str, feature: str, fast: int = 1) -> Trace:
+def run_without(loop: str, feature: str, cost: str = "usual") -> Trace:
     """The same requests without it."""
-    return _run(loop, replace(FEATURES[feature], params={}, settings={}), fast, feature)
+    asked = FEATURES[feature]
+    return _run(loop, replace(asked, params={}, settings={}), asked.model, COSTS[cost])
 
 
-def _run(loop: str, feature: Feature, fast: int, like: str = "") -> Trace:
-    model = FEATURES[like].model if like else feature.model
+def _run(loop: str, feature: Feature, model: HashModel, cost: CostModel) -> Trace:
     plain = SamplingParams(max_new_tokens=LENGTH, ignore_eos=True)
     params = [replace(plain, **feature.params), plain, plain, plain]
     requests = [
@@ -84,15 +111,9 @@ def _run(loop: str, feature: Feature, fast: int, like: str = "") -> Trace:
         for at, (rid, each) in enumerate(zip("abcd", params, strict=True))
     ]
     config = SchedulerConfig(**feature.settings)
-    run = run_loop(loop, open_device("sim"), model, requests, config, cost_of(fast))
+    run = run_loop(loop, open_device("sim"), model, requests, config, cost)
     assert not run.errors, run.errors
     return run.trace
-
-
-def cost_of(fast: int) -> CostModel:
-    """The usual costs, the device's divided."""
-    ops = ("forward_base", "forward_per_token", "sample", "verify", "draft")
-    return replace(SIM_COST, **{name: getattr(SIM_COST, name) // fast for name in ops})
 
 
 def waits_for(trace: Trace) -> str:

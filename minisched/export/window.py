@@ -6,6 +6,8 @@ from ..checks.overlap import forwards
 from ..trace import Slice, Trace
 from .layout import View, make_view
 
+DECODES = ("decode", "target verify")  # modes in which every row gives a token, or several
+
 
 def settled(trace: Trace, rids: tuple[str, ...] | None = None) -> list[Slice]:
     """The longest stretch of decode steps that follow one another with the same requests.
@@ -17,7 +19,7 @@ def settled(trace: Trace, rids: tuple[str, ...] | None = None) -> list[Slice]:
     for item in forwards(trace):
         if stretch and item.rids != stretch[-1].rids:
             stretch = []
-        if item.mode == "decode" and rids in (None, item.rids):
+        if item.mode in DECODES and rids in (None, item.rids):
             stretch.append(item)
         best = max(best, list(stretch), key=len)
     return best

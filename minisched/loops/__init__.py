@@ -25,7 +25,7 @@ loop                    with
                         ``pd_side``; ``pd_messages`` between them, ``pd_kv_transfer``, ``pd_run``
 ======================  ========================================================================
 
-``registry`` knows them by name (``naming`` reads it); ``spec`` says what a loop needs, ``wiring``
-makes its engine (``speculation``: with a worker that verifies drafts), and ``run`` turns it until
-every request has ended.
+``registry`` knows them by name (``naming`` reads it); ``spec`` says what a loop needs, ``refused``
+what it does not go with, ``wiring`` makes its engine (``speculation``: with a worker that verifies
+drafts), and ``run`` turns it until every request has ended.
 """

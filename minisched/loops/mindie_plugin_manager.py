@@ -99,6 +99,8 @@ class PluginManager:
             item.waits = True
         elif has_history(batch):
             item.newest = self.newest_tokens(batch, last)
+            if reason := self.engine.missing_history(batch):  # the mask goes before the launch
+                self.engine.recording.must_wait(batch, reason, "forward")
         self.output_queue.append(self.forward_loop.put(item))
         return item
 

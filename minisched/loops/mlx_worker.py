@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..core import ForwardMode, Result, Row, ScheduleBatch
 from ..engine.engine import Engine
 from .mlx_jobs import (
@@ -75,7 +77,7 @@ class MlxTpModelWorker:
         if job.decode is not None:
             tokens = runner.decode_batch_finalize(job.decode)
             token_of.update(zip(job.decode.req_ids, tokens, strict=True))
-        return Result([token_of[req.rid] for req in job.reqs])
+        return replace(result, tokens=[token_of[req.rid] for req in job.reqs])
 
     def _build_logit_edit_rows(self, batch: ScheduleBatch) -> None:
         """Masks and penalties, before the graph that they are to enter is built."""

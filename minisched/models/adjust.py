@@ -1,14 +1,13 @@
 """Changes logits before a token is chosen, on lists of numbers; torch and MLX do the same.
 
-Few tokens are penalised, so few logits are touched: one *change* for each of them. The products are
-made here, on the host, in float64. What is left are single operations on single logits, and these
-have one result each (IEEE 754): the same bits in every batch, and for float64 on every device.
+Few tokens are penalised, so few logits are touched. The products are made here, on the host, in
+float64. What is left are single operations on single logits, and these have one result each (IEEE
+754): the same bits in every batch, and for float64 on every device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core import LogitAdjustment
@@ -17,15 +16,15 @@ Adjustments = Sequence[LogitAdjustment | None]  # [num_samples], or empty: nothi
 NEVER = float("-inf")  # the logit of a token that may not come next
 
 
-class Change(NamedTuple):
-    """What happens to one logit, in the order of the fields after ``token``."""
+class Changes(NamedTuple):
+    """What happens to single logits, [num_changes] each: which ones, and then what, in order."""
 
-    row: int
-    token: int
-    repetition: float  # divides the logit if that is positive, else multiplies it
-    frequency: float  # taken off
-    presence: float  # taken off
-    bias: float  # added
+    rows: list[int]
+    tokens: list[int]
+    repetition: list[float]  # divides the logit if that is positive, else multiplies it
+    frequency: list[float]  # taken off
+    presence: list[float]  # taken off
+    bias: list[float]  # added
 
 
 def adjust(logits: list[list[float]], adjustments: Adjustments) -> list[list[float]]:
@@ -37,7 +36,9 @@ def adjust(logits: list[list[float]], adjustments: Adjustments) -> list[list[flo
     if not any(adjustments):
         return logits
     adjusted = [list(row) if wish else row for row, wish in zip(logits, adjustments, strict=True)]
-    for row, token, repetition, frequency, presence, bias in changes(adjustments):
+    for row, token, repetition, frequency, presence, bias in zip(
+        *changes(adjustments), strict=True
+    ):
         logit = adjusted[row][token]
         logit = logit / repetition if logit > 0 else logit * repetition
         adjusted[row][token] = logit - frequency - presence + bias
@@ -49,22 +50,21 @@ def adjust(logits: list[list[float]], adjustments: Adjustments) -> list[list[flo
     return adjusted
 
 
-def changes(adjustments: Adjustments) -> Iterator[Change]:
+def changes(adjustments: Adjustments) -> Changes:
     """What to do to single logits; no logit is named twice."""
+    found = Changes([], [], [], [], [], [])
     for row, wish in enumerate(adjustments):
         if wish is None:
             continue
-        counts, biases = wish.counts, wish.logit_bias
-        for token in dict.fromkeys(chain(wish.seen, counts, biases)):
-            count = counts.get(token, 0)
-            yield Change(
-                row,
-                token,
-                wish.repetition_penalty if token in wish.seen else 1.0,
-                wish.frequency_penalty * count,
-                wish.presence_penalty if count else 0.0,
-                biases.get(token, 0.0),
-            )
+        seen, counts, biases = wish.seen, wish.counts, wish.logit_bias
+        tokens = list({*seen, *counts, *biases})
+        found.rows.extend([row] * len(tokens))
+        found.tokens.extend(tokens)
+        found.repetition.extend([wish.repetition_penalty if at in seen else 1.0 for at in tokens])
+        found.frequency.extend([wish.frequency_penalty * counts.get(at, 0) for at in tokens])
+        found.presence.extend([wish.presence_penalty if at in counts else 0.0 for at in tokens])
+        found.bias.extend([biases.get(at, 0.0) for at in tokens])
+    return found
 
 
 def vocab_masks(adjustments: Adjustments, vocab_size: int) -> dict[int, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -25,10 +25,9 @@ def adjust(logits: mx.array, adjustments: Adjustments) -> mx.array:
 
 def change(logits: mx.array, adjustments: Adjustments) -> None:
     """Penalties and biases."""
-    found = list(changes(adjustments))
-    if not found:
+    rows, tokens, *values = changes(adjustments)
+    if not rows:
         return
-    rows, tokens, *values = zip(*found, strict=True)
     at = column(rows, mx.int32), column(tokens, mx.int32)
     repetition, frequency, presence, bias = (column(value, logits.dtype) for value in values)
     old = logits[at]
@@ -52,6 +51,6 @@ def unpack(masks: Mapping[int, bytes]) -> mx.array:
     return bits.astype(mx.bool_).reshape(len(masks), -1)
 
 
-def column(values: Sequence[float], dtype: mx.Dtype) -> mx.array:
+def column(values: list[Any], dtype: mx.Dtype) -> mx.array:
     """Numbers from the host."""
-    return mx.array(list(values), dtype=dtype)
+    return mx.array(values, dtype=dtype)

@@ -31,10 +31,9 @@ def adjust(logits: Tensor, adjustments: Adjustments) -> Tensor:
 
 def change(logits: Tensor, adjustments: Adjustments) -> Tensor:
     """Penalties and biases."""
-    found = list(changes(adjustments))
-    if not found:
+    rows, tokens, *values = changes(adjustments)
+    if not rows:
         return logits
-    rows, tokens, *values = zip(*found, strict=True)
     at = ship(rows, logits.device), ship(tokens, logits.device)
     repetition, frequency, presence, bias = (
         ship(column, logits.device, logits.dtype) for column in values

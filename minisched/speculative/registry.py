@@ -60,16 +60,28 @@ def open_draft_model(path: str, device: str, target: Model) -> Model:
     if not path:
         raise ValueError(f"STANDALONE needs a draft model: {DRAFT_MODELS}.")
     if kind == "first_layers":
-        layers = getattr(target, "num_layers", 0) if hasattr(target, "first_layers") else 0
-        if not (number.isdecimal() and 1 <= int(number) <= layers):
-            raise ValueError(f"the draft model is {path!r}, but {target.name} has {layers} layers.")
-        first: Model = target.first_layers(int(number))  # type: ignore[attr-defined]
-        return first
+        return first_layers(path, number, target)
     if kind == "hash" and isinstance(target, HashModel):
         if number and not number.isdecimal():
             raise ValueError(f"the draft model is {path!r}, but {number!r} is no whole number.")
         return open_hash_draft(device, target, int(number or 7))
     return open_model(path, device)
+
+
+def first_layers(path: str, number: str, target: Any) -> Model:
+    """The target's own first layers.
+
+    Raises:
+        ValueError: ``number`` is none of its layers, or it is not a Llama.
+    """
+    if not hasattr(target, "first_layers"):
+        raise ValueError(f"the draft model is {path!r}, but {target.name} can't be cut in two.")
+    if not (number.isdecimal() and 1 <= int(number) <= target.num_layers):
+        raise ValueError(
+            f"the draft model is {path!r}, but {target.name} has layers 1 to {target.num_layers}."
+        )
+    draft: Model = target.first_layers(int(number))
+    return draft
 
 
 def check_fits(draft: Model, target: Model, context_len: int) -> None:

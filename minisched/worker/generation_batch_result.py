@@ -14,44 +14,63 @@ from .logprobs import read_logprobs
 class GenerationBatchResult:
     """A step on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
 
-    The nine published fields, each with who writes it, who reads it and when. ``batch`` is the
-    step as it was committed (SGLang puts the pair of both into its ``result_queue``). A step whose
-    sampling is delayed has neither tokens nor a copy before ``delay_sample_func`` was called.
+    The nine published fields come first, each with the functions that write it and that read it; of
+    an op also those which, on the device, make its value and use it. (A test finds them out from
+    runs.) ``batch`` is the step as it was committed; SGLang puts the pair of both into its
+    ``result_queue``. A step whose sampling is delayed has neither tokens nor a copy before
+    ``delay_sample_func`` was called.
     """
 
     batch: ScheduleBatch
     logits_output: Op
-    """Logits [num_logits, vocab]. Written by the forward pass at launch; read by sampling."""
+    """Logits [num_logits, vocab], before anything is sampled. Written by ``launch_forward``, when
+    the step is launched; made by ``_forward`` (with drafts ``forward``, in a pipeline
+    ``_run_stage``). Read by ``launch_sample``, on the device ``_sample`` (``sample``), and by
+    ``launch_logprobs``, on the device ``compute``; by ``launch``, which hands a lazy pass over
+    without its sampling; for the trace by ``get`` and ``resolve_last_batch_result``."""
     next_token_ids: Op | None = None
-    """Tokens [num_samples]. Written when sampling is launched; read on the device by the relay
-    (the next step's input), and by the copy."""
+    """Tokens [num_samples]. Written by ``launch_sample``; made by ``_sample`` (``sample``), which
+    also leaves them in the relay. Read by the next step's ``launch_forward``, on the device
+    ``_forward``, where one step is built upon the other; by ``launch_copy``; by ``launch_logprobs``,
+    on the device ``compute``; with drafts on the device by ``verify`` and ``draft``; by ``result``.
+    """
     num_accepted_tokens: Op | None = None
-    """How many of each row's tokens count, [num_reqs]. Written by verification, where a step may
-    carry drafts, else None; read by the relay (lengths), the drafter, and, copied, by ``process``,
-    which gives back the rest."""
+    """How many of each row's tokens count, [num_reqs]; None where no step may carry drafts. (SGLang
+    has one number under this name, and these as ``accept_lens``.) Written by ``launch_sample``; made
+    by ``verify``, which also leaves the lengths in the relay. Read on the device by ``draft``, and,
+    when it has been copied, by ``result`` and ``_read``, for the scheduler to take the rest back."""
     next_draft_input: Op | None = None
-    """Drafts for the step behind this one, [num_reqs * k]. Written by the drafter; read by the next
-    step's forward pass through the relay, and, copied, by the scheduler."""
+    """Drafts for the step behind this one, [num_reqs * k]; None where the host drafts. Written by
+    ``launch_sample``; made by ``draft``, which leaves them in the relay, where the next step's
+    forward pass finds them. Read, when it has been copied, by ``result``."""
     extend_input_len_per_req: list[int] = field(default_factory=list)
-    """Positions that each prompt computes here, [num_extend_reqs]. Written at launch from the
-    batch, since the live request has moved on when the result is processed; read by ``result``."""
+    """Positions that each prompt computes here, [num_extend_reqs]; empty where nobody wants
+    log-probabilities. Written by ``launch_logprobs``, from the batch: the live requests have moved
+    on when the result is there. Read by ``input_tokens``, when it is told apart."""
     extend_logprob_start_len_per_req: list[int] = field(default_factory=list)
-    """Where in each prompt's part log-probabilities begin, [num_extend_reqs]; the part's end where
-    none are wanted. Written and read together with the lengths."""
+    """Where in each prompt's part log-probabilities begin, [num_extend_reqs]; the part's length
+    where none are wanted. Written by ``launch_logprobs``; read by ``input_tokens``."""
     copy_done: Op | None = None
-    """The copy to the host, as an event and a handle. Written when sampling is launched, on the
-    copy stream; read by ``result``, which blocks on it, one step later in an overlapping loop."""
+    """The copy to the host, as an event and a handle. Written by ``launch_copy``, on the copy
+    stream, behind the sampling; made by ``copy_to_host``. Read by ``result``, which blocks on it, in
+    an overlapping loop one step later; for the trace by ``process_result`` and ``get``."""
     delay_sample_func: Callable[[], None] | None = None
-    """Launches the sampling. Written at launch where sampling has to wait for history; called, and
-    set to None again (#20697), by the loop when the result before has been processed."""
+    """Launches the sampling. Written by ``launch``, where sampling has to wait for history, and by
+    ``launch_sample``, which sets it to None again (#20697). Read, and called, when the result before
+    has been processed: by ``launch_batch_sample_if_needed``, by the thread's ``sample``, by
+    ``sample_delayed``."""
     future_indices: Array = None
-    """Where the relay keeps each row's token, [num_reqs]. Written by ``prepare``, before anything
-    runs; read by the relay on the device, and by whoever draws the FutureMap."""
+    """Where the relay keeps each row's newest token, on the device, [num_reqs]. Written by
+    ``launch_forward``, from what the relay bound. Read by ``launch_sample``; on the device by
+    ``_sample`` (with drafts ``verify``), which stores there."""
     upload: Op | None = None  # what the forward pass waited for, if the relay copies prompts
     logprobs: Op | None = None  # the copy of log-probabilities (SGLang: part of logits_output)
+    _result: Result | None = field(default=None, init=False)  # once somebody has waited for it
 
     def result(self) -> Result:
         """Block the host until the copy is there. An error comes back as a result; never raises."""
+        if self._result is not None:
+            return self._result
         try:
             if self.next_token_ids is None or self.copy_done is None:
                 raise RuntimeError("its sampling was delayed, and nobody has launched it since")
@@ -60,11 +79,12 @@ class GenerationBatchResult:
             for op in (self.num_accepted_tokens, self.next_draft_input, self.upload):
                 if op is not None:
                     op.synchronize()  # done before as well
-            result = self._read(values.tolist())
-            if self.logprobs is None:
-                return result
-            places = self.logprobs.synchronize().tolist()
-            return replace(result, logprobs=read_logprobs(self, result.tokens, places))
+            self._result = result = self._read(values.tolist())
+            if self.logprobs is not None:
+                places = self.logprobs.synchronize().tolist()
+                found = read_logprobs(self, result.tokens, places)
+                self._result = replace(result, logprobs=found)
+            return self._result
         except Exception as error:
             return Result((), f"step {self.batch.step} failed: {error}")
 

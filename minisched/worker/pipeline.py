@@ -90,7 +90,7 @@ class PipelineWorker(Worker):
             )
             record("recv", op.slice_id, received.slice_id)
             op = self._launch_stage(stage, received, inputs)
-        return GenerationBatchResult(batch, op)
+        return GenerationBatchResult(batch, op, future_indices=inputs.dests)
 
     def _launch_stage(
         self, stage: Stage, tensors: Op | IntermediateTensors, inputs: ForwardBatch

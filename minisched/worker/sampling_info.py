@@ -80,10 +80,13 @@ def needs_adjustment(req: Request) -> bool:
 def adjust_row(
     row: Row, num_samples: int, late: bool = False, newest: Sequence[int] = ()
 ) -> list[LogitAdjustment]:
-    """A row's adjustments: one, and one behind each of its drafts, as if it were accepted."""
+    """A row's adjustments: one, and one behind each of its drafts, as if it were accepted.
+
+    Drafts that only the device has matter to nobody who did not wait for them.
+    """
     req, params = row.req, row.req.params
     drafts = drafts_of(row, num_samples - 1)
-    masks = vocab_masks(req.grammar, drafts, newest)
+    masks = vocab_masks(req.grammar, drafts, newest) + [None] * (num_samples - 1 - len(drafts))
     output = output_before(row, late, newest) if params.has_penalties else []
     return [
         make_adjustment(params, req.prompt, [*output, *drafts[:at]], masks[at])

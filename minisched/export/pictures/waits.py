@@ -12,28 +12,27 @@ from ..units import ms
 from ..wait_runs import run_with, run_without
 from ..window import steady_views
 
-STEPS, FAST = 2, 2  # the device is so fast that not all of a wait is hidden
+STEPS = 2
+COST = "slow mask"  # with a fast one the device has enough to do meanwhile
+SLOW = "; masks and sampling are slow, as with a large vocabulary"
 GRAMMAR = {  # picture -> loop, title
     "wait_grammar_delay_sample": (
         "overlap",
-        "SGLang: with a grammar, sampling is launched when the step before was processed",
+        "SGLang: sampling is launched when the step before was processed and the mask is built",
     ),
     "wait_grammar_sampling_info_done": (
         "overlap_thread",
-        "SGLang's thread: it launches the forward pass, and waits for sampling_info_done",
+        "SGLang's thread: it launches the forward pass, then waits for sampling_info_done",
     ),
     "wait_grammar_deferred": (
         "vllm_async",
-        "vLLM: a step whose grammar needs a token in flight is deferred",
+        "vLLM: a step is deferred if its grammar needs a token in flight",
     ),
     "wait_grammar_forward_loop": (
         "mindie_plugin",
         "MindIE: forward_loop builds the bitmask before it launches the forward pass",
     ),
-    "wait_grammar_no_chain": (
-        "mlx_async",
-        "MLX: a step with a grammar is not chained",
-    ),
+    "wait_grammar_no_chain": ("mlx_async", "MLX: nothing is chained on a step with a grammar"),
 }
 
 
@@ -41,22 +40,41 @@ def grammar(name: str) -> str:
     """A loop with four requests, without any grammar and with one."""
     loop, title = GRAMMAR[name]
     runs = {
-        "no grammar": run_without(loop, "grammar", FAST),
-        "one of four requests has a grammar": run_with(loop, "grammar", FAST),
+        "no grammar": run_without(loop, "grammar", COST),
+        "one of four requests has a grammar": run_with(loop, "grammar", COST),
     }
-    return one_above_the_other(runs, title)
+    return one_above_the_other(runs, title, SLOW)
 
 
 def penalties() -> str:
     """Penalties that count every token, and the originals', which are one token late."""
     runs = {
-        "penalties wait for the token before": run_with("overlap", "penalties", FAST),
-        "penalties do without it": run_with("overlap", "late penalties", FAST),
+        "penalties that count every token": run_with("overlap", "penalties", COST),
+        "one step late, as in the original": run_with("overlap", "late penalties", COST),
     }
-    return one_above_the_other(runs, "Penalties: in time, or one step late")
+    title = "SGLang: penalties wait for the token before, or do without"
+    return one_above_the_other(runs, title, SLOW)
 
 
-def one_above_the_other(runs: Mapping[str, Trace], title: str) -> str:
+def drafts() -> str:
+    """Where the host drafts, it needs every token first; the device has them already."""
+    runs = {
+        "the host drafts (NGRAM), no overlap": run_with("serial", "NGRAM"),
+        "the device drafts (NGRAM_GPU), overlapped": run_with("overlap", "NGRAM_GPU"),
+    }
+    return one_above_the_other(runs, "Speculation: verifying waits for the drafts, and the lengths")
+
+
+def drafts_with_a_grammar() -> str:
+    """Which token a draft stands behind is known only when the step before was processed."""
+    runs = {
+        "a draft model": run_with("overlap", "STANDALONE"),
+        "and one of four requests has a grammar": run_with("overlap", "grammar with speculation"),
+    }
+    return one_above_the_other(runs, "SGLang: speculation with a grammar does not overlap")
+
+
+def one_above_the_other(runs: Mapping[str, Trace], title: str, note: str = "") -> str:
     """The same settled steps of each run, with the time that it lost in them."""
     views = steady_views(list(runs.values()), STEPS)
     panels = [
@@ -64,7 +82,7 @@ def one_above_the_other(runs: Mapping[str, Trace], title: str) -> str:
         for at, (name, view) in enumerate(zip(runs, views, strict=True), 1)
     ]
     first, last = views[0].first_step, views[0].last_step
-    return draw_panels(panels, f"{title}\\nsteps {first} to {last} of the same four requests")
+    return draw_panels(panels, f"{title}\\nsteps {first} to {last} of the same four requests{note}")
 
 
 def lost_in(view: View) -> str:
@@ -72,12 +90,15 @@ def lost_in(view: View) -> str:
     lost: dict[str, int] = {}
     for bubble in view.bubbles:
         start, end = view.clip(bubble.start, bubble.end)
-        lost[bubble.reason or "host"] = lost.get(bubble.reason or "host", 0) + end - start
-    parts = [f"{ms(time)} ms for {reason}" for reason, time in lost.items()]
-    return f"of which the device waits {', '.join(parts)}" if parts else "none of them lost"
+        why = bubble.reason or "the host"
+        lost[why] = lost.get(why, 0) + end - start
+    parts = [f"{ms(time)} ms for {why}" for why, time in lost.items()]
+    return f"the device waits {' and '.join(parts)}" if parts else "the device never waits"
 
 
 PICTURES = {
     **{name: partial(grammar, name) for name in GRAMMAR},
     "wait_penalties": penalties,
+    "wait_speculation_drafts": drafts,
+    "wait_speculation_grammar": drafts_with_a_grammar,
 }

@@ -1,0 +1,87 @@
+"""Where vLLM's host and device depend on one another: what waits, and what needs not."""
+
+from __future__ import annotations
+
+from ..layout import make_view
+from ..puml_story import Chapter, to_chapters
+from ..story import Actor, Story
+from ..wait_runs import run_with
+from ..window import steady_steps
+from .words import ON_DEVICE
+
+DEPENDENCY_POINTS = Story(
+    actors={
+        "core": Actor("EngineCore", "host"),
+        "scheduler": Actor("AsyncScheduler", "host"),
+        "manager": Actor("StructuredOutputManager", "host"),
+        "queue": Actor("batch_queue", "host"),
+        "worker": Actor("GPU worker", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": ["core -> scheduler: schedule()", "scheduler: schedule\n{ms} ms"],
+        "launch": ["core ->> worker: execute_model({step})"],
+        "relay": ["worker -> worker: {step} takes the tokens of {src}, without the host"],
+        "put": ["core -> queue: appendleft {step}, in flight: {queue}"],
+        "take": ["queue --> core: pop {step}"],
+        "wait": ["core: block on {step}\n{ms} ms"],
+        "process": [
+            "copy ->> core: tokens of {step}",
+            "core -> scheduler: update_from_output({step})",
+            "scheduler: process {step}\n{ms} ms",
+        ],
+    },
+)
+GRAMMAR = {
+    "mark wait": ["core: {step} is deferred: its bitmask\nneeds a token in flight"],
+    "mask": [
+        "core -> manager: get_grammar_bitmask({step})",
+        "manager: mask {step}\n{ms} ms",
+        "core ->> worker: sample_tokens({step})",
+    ],
+}
+PENALTIES_WAIT = "Penalties: so it does (in vLLM itself it is the worker that waits)"
+PENALTIES = {
+    "mark wait": ["core: {step} is deferred: its penalties\ncount a token in flight"],
+    "mask": ["core: penalties of {step}\n{ms} ms", "core ->> worker: sample_tokens({step})"],
+}
+DRAFTS = {
+    "relay": ["worker -> worker: {step} takes tokens, drafts and lengths of {src}"],
+    "verify": ["worker: verify {step}"],
+    "draft": ["worker: draft for the step after {step}\n{ms} ms"],
+    "sample end": [],
+    "copy": [
+        "worker ->> copy: tokens of {step}, how many count, drafts",
+        "copy: copy {step}\n{ms} ms",
+    ],
+    "process": [
+        "copy ->> core: what {step} gave",
+        "core -> scheduler: update_from_output({step})",
+        "scheduler: take back the drafts\nthat were rejected\n{ms} ms",
+    ],
+}
+
+
+def dependency_points() -> str:
+    """One settled step each, with a grammar, with penalties, and with drafts from the device."""
+    chapters = [
+        chapter("A grammar: sampling waits for the token before", "grammar", "slow mask", GRAMMAR),
+        chapter(PENALTIES_WAIT, "penalties", "slow mask", PENALTIES),
+        chapter("Drafts: nothing waits, the host corrects later", "NGRAM_GPU", "usual", DRAFTS),
+    ]
+    title = "vLLM: where the host waits for the device, and the device for the host"
+    return to_chapters(DEPENDENCY_POINTS, chapters, title)
+
+
+def chapter(heading: str, feature: str, cost: str, says: dict[str, list[str]]) -> Chapter:
+    """A settled step of one run, from its schedule until it is sampled."""
+    trace = run_with("vllm_async", feature, cost)
+    step, _ = steady_steps(trace, 1) or (1, 1)
+    of_step = {item.name: item for item in trace.slices if item.step == step}
+    schedules = (item.start for item in trace.on("host") if item.name == "schedule")
+    start = max(time for time in schedules if time < of_step["prepare"].start)
+    return Chapter(heading, make_view(trace, start, of_step["sample"].start + 1, step, step), says)
+
+
+PICTURES = {"vllm_cpu_gpu_overlap_dependency_points": dependency_points}
