@@ -201,6 +201,18 @@ def test_bad_regexes_are_refused_in_one_sentence(regex: str, sentence: str) -> N
     assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
 
 
+def test_a_tokenizer_that_the_library_can_not_read_is_named() -> None:
+    class Strange:
+        def to_json(self) -> str:
+            return '{"model":'
+
+    params = SamplingParams(regex="a")
+    with pytest.raises(
+        ValueError, match=r"llguidance can't read this model's tokenizer: [^\n]*\.$"
+    ):
+        compile_grammar(params, 99, frozenset(), Strange())
+
+
 def test_json_needs_bytes_or_a_tokenizer() -> None:
     with pytest.raises(ValueError, match="json_schema needs a model with a tokenizer, or with all"):
         compile_grammar(SamplingParams(json_schema="{}"), 19, frozenset(), None)

@@ -62,6 +62,10 @@ class WorkloadOptions:
     stop: Annotated[list[str], option("A text that ends a request; repeatable.")] = field(
         default_factory=list
     )
+    regex: Annotated[str | None, option("What the whole output has to match.")] = None
+    json_schema: Annotated[
+        Path | None, option("A file; the output has to be JSON that follows this schema.")
+    ] = None
     host_work: Annotated[float, option("Milliseconds of host work to add to each step.")] = 0.0
 
     def __post_init__(self) -> None:
@@ -84,6 +88,8 @@ class WorkloadOptions:
             repetition_penalty=self.repetition_penalty,
             logit_bias=dict(map(read_bias, self.logit_bias)),
             stop=tuple(self.stop),
+            regex=self.regex,
+            json_schema=read_schema(self.json_schema) if self.json_schema else None,
         )  # fmt: skip
 
     def read_prompts(self) -> list[str]:
@@ -144,6 +150,19 @@ def read_bias(text: str) -> tuple[int, float]:
     except ValueError:
         example = "but it must be TOKEN=VALUE, such as 42=-5.5"
         raise ValueError(f"--logit-bias is {text!r}, {example}.") from None
+
+
+def read_schema(file: Path) -> str:
+    """The text of a JSON schema.
+
+    Raises:
+        ValueError: the file can't be read.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"--json-schema {file} can't be read: {reason}.") from error
 
 
 def text_codec(model: Model) -> TextCodec:

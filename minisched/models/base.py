@@ -28,11 +28,15 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
-        """On the device: write the KV of ``ids`` [num_tokens], give logits [num_reqs, vocab]."""
+        """On the device: write the KV of ``ids`` [num_tokens], give logits [num_logits, vocab].
+
+        ``batch.positions`` says where rows begin. ``batch.prefix_lens`` is what the host knows of
+        it, which may be too much: a draft model goes on from tokens that only the device counts.
+        """
         ...
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
-        """On the device: one token for each row, [num_reqs]."""
+        """On the device: one token for each place that is sampled, [num_samples]."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from ...trace import Trace
@@ -96,7 +96,7 @@ def lost_in(view: View) -> str:
     return f"the device waits {' and '.join(parts)}" if parts else "the device never waits"
 
 
-PICTURES = {
+PICTURES: dict[str, Callable[[], str]] = {
     **{name: partial(grammar, name) for name in GRAMMAR},
     "wait_penalties": penalties,
     "wait_speculation_drafts": drafts,
