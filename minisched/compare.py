@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from .checks.identity import Difference, first_difference
+from .checks.logprobs import largest_difference
 from .checks.overlap import OverlapReport, ideal_speedup, measure
 from .checks.waits import lost_ns, num_waits
 from .core import Output, Request, SamplingParams
 from .devices.base import Array
 from .devices.cost import NO_COST, CostModel
 from .devices.registry import open_device
+from .loops.refused import refusal, wanted_features
 from .loops.registry import find_loop
 from .loops.run import Run, run_loop
 from .models.base import Model
@@ -55,6 +57,12 @@ class Comparison:
         return {run.loop: dict(num_waits(run.trace)) for run in self.runs}
 
     @property
+    def logprob_difference(self) -> float | None:
+        """By how much a log-probability differs from the serial run's; None: nobody wants any."""
+        others = (req for run in self.runs[1:] for req in run.requests)
+        return largest_difference(self.runs[0].requests, others)
+
+    @property
     def errors(self) -> dict[str, str]:
         """Requests that were refused or failed, with their reasons, whatever the loop."""
         return {rid: error for run in self.runs for rid, error in run.errors.items()}
@@ -74,12 +82,15 @@ def compare(
     ``on_output`` hears every output with the loop it came from.
 
     Raises:
-        ValueError: a loop or the device is unknown, or the device is not to be had here.
+        ValueError: a loop or the device is unknown, the device is not to be had here, or a loop's
+            original does not combine with it what the workload wants.
         KeyboardInterrupt: somebody pressed Ctrl-C; the run that was on has ended cleanly.
     """
     ordered = list(dict.fromkeys(["serial", *loops]))
+    wanted = wanted_features(config, requests)
     for loop in ordered:
-        find_loop(loop)
+        if problem := refusal(loop, find_loop(loop), wanted):
+            raise ValueError(problem)
     warm_up(device, model, config)
     runs: list[Run] = []
     for loop in ordered:

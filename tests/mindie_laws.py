@@ -102,9 +102,12 @@ def together(workload: Workload) -> Workload:
     return replace(workload, config=config, arrivals=[0] * len(workload.requests))
 
 
-def settled_trace(loop: str, relay: str, cost: CostModel, **options: Any) -> Trace:
+def settled_trace(
+    loop: str, relay: str, cost: CostModel, regex: str | None = None, **options: Any
+) -> Trace:
     """One request's run of 64 decode steps."""
-    request = Request("r", [1, 2, 3], SamplingParams(max_new_tokens=64, ignore_eos=True))
+    params = SamplingParams(max_new_tokens=64, ignore_eos=True, regex=regex)
+    request = Request("r", [1, 2, 3], params)
     run = run_loop(loop, SimDevice(), HashModel(), [request], cost=cost, relay=relay, **options)
     assert len(run.outputs["r"]) == 64
     return run.trace

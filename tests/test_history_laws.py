@@ -50,7 +50,7 @@ def check(
 
 @EVERY_LOOP
 @given(workload=demanding(), cost=costs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_laws_on_sim(
     loop: str, relay: str, options: dict[str, Any], workload: Workload, cost: CostModel
 ) -> None:

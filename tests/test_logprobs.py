@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import Output, Request, SamplingParams
+from minisched.checks.logprobs import largest_difference
+from minisched.core import Output, Request, SamplingParams, TokenLogprob
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
@@ -169,31 +171,33 @@ def test_a_prompt_that_is_computed_again_is_told_once(
         assert hits(device, "new")[3] > 1, "nothing is missing any more, so nothing is limited"
 
 
-def test_a_prompt_that_loses_its_memory_between_two_chunks_goes_on_where_it_was() -> None:
+@pytest.mark.parametrize(
+    ("loop", "relay"), [("serial", "host"), ("overlap", "pool"), ("vllm_async", "pool")]
+)
+def test_a_prompt_that_loses_its_memory_between_two_chunks_goes_on_where_it_was(
+    loop: str, relay: str
+) -> None:
     """Unified: the old one needs a page, and takes the chunks of the new one."""
     requests = [wanting("old", [1, 2], 0, 0, 12), wanting("new", list(range(10)), 2, 1, 2)]
     config = SchedulerConfig(
         kv_tokens=14, context_len=16, chunked_prefill_size=2, run_first="unified",
         disable_radix_cache=True,
     )  # fmt: skip
-    for loop, relay in (("serial", "host"), ("overlap", "pool"), ("vllm_async", "pool")):
-        again = [Request(req.rid, req.prompt, req.params) for req in requests]
-        workload, device = Workload(again, [0, 3], {}, config), SimDevice()
-        seen: list[int] = []
+    workload, seen = Workload(requests, [0, 3], {}, config), list[int]()
 
-        def look(engine: Any, seen: list[int] = seen) -> None:
-            retract = engine.scheduler.retraction.retract
+    def look(engine: Any) -> None:
+        retract = engine.scheduler.retraction.retract
 
-            def spy(req: Request, reason: str) -> None:
-                seen.append(len(req.input_token_logprobs))
-                retract(req, reason)
+        def spy(victim: Request, reason: str) -> None:
+            seen.append(len(victim.input_token_logprobs))
+            retract(victim, reason)
 
-            engine.scheduler.retraction.retract = spy
+        engine.scheduler.retraction.retract = spy
 
-        model = hash_model("sim", frozenset())
-        _, outputs = play(workload, loop, relay, {}, device, model, patch=look)
-        assert any(0 < count < 8 for count in seen), "some were known, and some were not"
-        check_logprobs(workload, outputs)
+    model = hash_model("sim", frozenset())
+    _, outputs = play(workload, loop, relay, {}, SimDevice(), model, patch=look)
+    assert any(0 < count < 8 for count in seen), "some were known, and some were not"
+    check_logprobs(workload, outputs)
 
 
 @SOME_LOOPS
@@ -252,3 +256,59 @@ def test_a_model_without_logits_refuses() -> None:
         "bad": "return_logprob is on, but this model computes no logits to take them from."
     }
     assert len(requests[1].output_ids) == 2
+
+
+# -- the command line ----------------------------------------------------------------------------
+
+
+def test_run_shows_them_as_json_under_sglangs_names(cli: Any) -> None:
+    line = "run --prompt abc --max-new-tokens 3 --json --return-logprob --top-logprobs-num 2"
+    code, out, err = cli(f"{line} --logprob-start-len 1")
+    found = json.loads(out)["logprobs"]["r0"]
+    assert code == 0 and [token for _, token in found["input_token_logprobs"]] == [98, 99]
+    assert found["input_token_logprobs"][0][0] is None and found["input_top_logprobs"][0] == []
+    tokens = json.loads(out)["outputs"]["r0"]
+    assert [token for _, token in found["output_token_logprobs"]] == tokens
+    assert [len(best) for best in found["output_top_logprobs"]] == [2] * 3
+    logprob, top = found["output_token_logprobs"][0], found["output_top_logprobs"][0]
+    assert top[0] == logprob, "greedy: it is the likeliest"
+    assert f"r0 output: {tokens[0]} {logprob[0]:.2f} " in err
+    assert "r0 prompt: 98 - 99 -" in err
+
+
+def test_without_the_wish_nothing_is_said(cli: Any) -> None:
+    _, out, err = cli("run --prompt abc --max-new-tokens 3 --json")
+    assert "logprobs" not in json.loads(out) and "r0 output" not in err
+
+
+def test_compare_says_whether_they_are_equal(cli: Any) -> None:
+    line = "compare --requests 2 --max-new-tokens 4 --loops overlap --return-logprob"
+    code, out, _ = cli(line)
+    assert code == 0 and "Their log-probabilities are equal to the last bit." in out
+    found = json.loads(cli(f"{line} --json --tokens")[1])
+    assert found["logprob_difference"] == 0.0 and len(found["logprobs"]) == 2
+    assert "logprob_difference" not in json.loads(cli("compare --requests 2 --json")[1])
+
+
+def test_a_difference_is_measured_up_to_where_tokens_differ() -> None:
+    one, other = wanting("r", [1, 2]), wanting("r", [1, 2])
+    one.output_token_logprobs = [TokenLogprob(-1.0, 5), TokenLogprob(-2.0, 6), TokenLogprob(-3, 7)]
+    other.output_token_logprobs = [TokenLogprob(-1.5, 5), TokenLogprob(-9.0, 4)]
+    assert largest_difference([one], [other]) == 0.5
+    assert largest_difference([Request("r", [1])], [Request("r", [1])]) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--top-logprobs-num 2", "--top-logprobs-num is 2, but it needs --return-logprob, which"),
+        ("--return-logprob --top-logprobs-num -3", "--top-logprobs-num is -3, but it must be at"),
+        ("--return-logprob --logprob-start-len -2", "--logprob-start-len is -2, but it must be at"),
+        ("--logprob-start-len 0", "--logprob-start-len is 0, but it needs --return-logprob, which"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_runs(
+    cli: Any, options: str, sentence: str
+) -> None:
+    code, out, err = cli(f"run {options}")
+    assert code == 2 and not out and sentence in err

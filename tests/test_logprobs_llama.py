@@ -29,7 +29,7 @@ from .workloads import Workload
 
 DEVICES = ("thread", "mlx")
 LOOPS = [("serial", "host"), ("overlap", "ring"), ("mlx_async", "chain"), ("vllm_async", "pool")]
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 CLOSE = 1e-4
 
 EVERY_DEVICE = pytest.mark.parametrize("device", DEVICES)
@@ -75,6 +75,24 @@ def test_of_equals_the_lower_ids_come_first_on_every_backend(
             assert place[1 + top :] == best
             expected = [row[other] - total for other in (token, *best)]
             assert place[: 1 + top] == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.bfloat16])
+def test_a_long_row_is_added_up_without_losing_much(dtype: mx.Dtype) -> None:
+    """Eight alike rows of MLX's, and torch's float64 on the same logits."""
+    values = torch.randn(8, 49157, generator=torch.Generator().manual_seed(1)) * 3
+    with mx.stream(mx.cpu):
+        rows = mx.array(values.tolist()).astype(dtype)
+        tokens = mx.arange(8) * 6000
+        together = logprobs_mlx.logprobs(rows, mx.arange(8), tokens, 2).tolist()
+        exact = torch.tensor(rows.astype(mx.float64).tolist(), dtype=torch.float64)
+        for at in range(8):
+            one = rows[at : at + 1], mx.array([0]), tokens[at : at + 1]
+            assert logprobs_mlx.logprobs(*one, 2).tolist()[0] == together[at], "the same bits"
+    truth = torch.log_softmax(exact, -1)
+    for at, place in enumerate(together):
+        assert place[0] == pytest.approx(truth[at, at * 6000].item(), abs=1e-5)
+        assert place[1:3] == pytest.approx(truth[at].topk(2).values.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -171,10 +189,7 @@ def check_against(theirs: Any, req: Request) -> None:
 
 @pytest.mark.weights
 @EVERY_DEVICE
-@pytest.mark.parametrize("loop", ["serial", "overlap"])
-def test_smollm2_gives_those_of_transformers(
-    device: str, loop: str, smollm2: Path, theirs: Any
-) -> None:
+def test_smollm2_gives_those_of_transformers(device: str, smollm2: Path, theirs: Any) -> None:
     model: Any = (LlamaTorch if device == "thread" else LlamaMlx)(smollm2)
     requests = [
         Request(
@@ -185,10 +200,10 @@ def test_smollm2_gives_those_of_transformers(
                 return_logprob=True, top_logprobs_num=5, logprob_start_len=i % 3,
             ),
         )
-        for i, text in enumerate(PROMPTS)
+        for i, text in enumerate(PROMPTS[:6])
     ]  # fmt: skip
     config = SchedulerConfig(chunked_prefill_size=12, page_size=4, max_running_requests=5)
-    run_loop(loop, open_device(device), model, requests, config)
+    run_loop("overlap", open_device(device), model, requests, config)
     for req in requests:
         assert len(req.output_token_logprobs) == NEW_TOKENS
         check_against(theirs, req)

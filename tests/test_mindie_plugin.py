@@ -166,6 +166,20 @@ def test_with_the_host_filling_nothing_runs_between_two_steps(
 
 @settings(max_examples=80, deadline=None)
 @any_costs
+def test_a_bitmask_adds_its_time_to_every_launch(
+    host: list[int], device: int, copy: int, launch: int, fill: int
+) -> None:
+    """It stands between the filling and the forward pass; the scheduler's work is hidden as ever."""
+    mask = 70
+    phases = dict(zip(HOST, host, strict=True)) | {"launch": launch, "fill": fill, "mask": mask}
+    cost = CostModel(phases, forward_base=device - 100, sample=100, copy=copy)
+    trace = settled_trace("mindie_plugin", "fill_host", cost, "([a-m][n-z]){40}")
+    law = launch + mask + fill + max(device + copy, sum(host))
+    assert set(step_intervals(trace)[10:50]) == {law}
+
+
+@settings(max_examples=80, deadline=None)
+@any_costs
 def test_with_the_device_filling_it_is_a_loop_of_depth_two(
     host: list[int], device: int, copy: int, launch: int, fill: int
 ) -> None:

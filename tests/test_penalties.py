@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 import torch
 from hypothesis import Phase, find, given, settings
@@ -20,6 +21,7 @@ from minisched.devices.sim import SimDevice
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import Run, run_loop
+from minisched.models import adjust, adjust_mlx, adjust_torch
 from minisched.models.hash import HashModel
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_torch import LlamaTorch
@@ -63,15 +65,15 @@ def test_a_history_becomes_what_the_definition_says(
 
 @EVERY_BACKEND
 @given(case=cases())
+@settings(deadline=None)
 def test_every_backend_does_the_same(backend: str, case: tuple[Rows, Wishes]) -> None:
     logits, wishes = case
-    before = [list(row) for row in logits]
     assert adjusted(backend, logits, wishes) == adjusted("sim", logits, wishes)
-    assert logits == before, "the logits that came in may still be wanted"
 
 
 @pytest.mark.parametrize("backend", ["thread", "mlx"])
 @given(case=cases())
+@settings(deadline=None)
 def test_a_row_is_the_same_in_every_batch(backend: str, case: tuple[Rows, Wishes]) -> None:
     logits, wishes = case
     together = adjusted(backend, logits, wishes, wide=False)
@@ -88,6 +90,7 @@ def test_a_row_is_the_same_in_every_batch(backend: str, case: tuple[Rows, Wishes
     top_k=st.sampled_from([-1, 1, 3]),
     top_p=st.sampled_from([1.0, 0.5, 0.99]),
 )
+@settings(deadline=None)
 def test_a_masked_token_is_never_drawn(
     backend: str, case: tuple[Rows, Wishes], key: int, temperature: float, top_k: int, top_p: float
 ) -> None:
@@ -116,11 +119,6 @@ def test_a_bias_can_not_bring_a_masked_token_back(backend: str) -> None:
 
 
 def test_nothing_is_done_where_nobody_wants_anything() -> None:
-    import mlx.core as mx
-    import torch
-
-    from minisched.models import adjust, adjust_mlx, adjust_torch
-
     rows, tensor, array = [[1.0]], torch.ones(1, 1), mx.ones((1, 1))
     for wishes in ([], [None]):
         assert adjust.adjust(rows, wishes) is rows
@@ -128,16 +126,26 @@ def test_nothing_is_done_where_nobody_wants_anything() -> None:
         assert adjust_mlx.adjust(array, wishes) is array
 
 
-def test_sixteen_bits_are_enough_for_no_penalty() -> None:
+@pytest.mark.parametrize("wish", [LogitAdjustment(logit_bias={0: 1.0}),
+                                  LogitAdjustment(vocab_mask=b"\x02")])  # fmt: skip
+def test_the_logits_that_came_in_are_left_alone(wish: LogitAdjustment) -> None:
+    """Log-probabilities are read off them as well."""
+    rows, tensor, array = [[1.0, 2.0]], torch.tensor([[1.0, 2.0]]), mx.array([[1.0, 2.0]])
+    outs = [
+        adjust.adjust(rows, [wish]),
+        adjust_torch.adjust(tensor, [wish]).tolist(),
+        adjust_mlx.adjust(array, [wish]).tolist(),
+    ]
+    assert rows == tensor.tolist() == array.tolist() == [[1.0, 2.0]]
+    assert outs[0] == outs[1] == outs[2] != rows
+
+
+def test_sixteen_bits_are_enough_for_a_penalty() -> None:
     """Near 100 a bfloat16 is a multiple of 0.5: a penalty of 0.1 would be lost."""
-    import torch
-
-    from minisched.models.adjust_torch import adjust
-
-    logits = torch.tensor([[100.0, 100.0]], dtype=torch.bfloat16)
     wish = LogitAdjustment(presence_penalty=0.1, counts={0: 1})
-    assert adjust(logits, [wish]).argmax() == 1
-    assert adjust(logits, [wish, None][:1]).dtype is torch.float32
+    halves = torch.tensor([[100.0, 100.0]], dtype=torch.bfloat16)
+    assert adjust_torch.adjust(halves, [wish]).argmax() == 1
+    assert mx.argmax(adjust_mlx.adjust(mx.array([[100.0, 100.0]], mx.bfloat16), [wish])) == 1
 
 
 # -- the laws --------------------------------------------------------------------------------------
@@ -271,6 +279,15 @@ def test_deeper_queues_wait_even_for_late_penalties() -> None:
     assert deep.outputs == run("serial", [STRONG], config).outputs
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("loop", ["pd", "mixed"])
+def test_loops_that_the_laws_drive_elsewhere(loop: str, late: bool) -> None:
+    """PD's first token comes from another engine, which has heard nothing but the prompt."""
+    config = SchedulerConfig(late_penalties=late, chunked_prefill_size=2)
+    wishes = [STRONG, replace(STRONG, temperature=1.0), SamplingParams(max_new_tokens=7)]
+    assert run(loop, wishes, config).outputs == run("serial", wishes, config).outputs
+
+
 # -- bad input -------------------------------------------------------------------------------------
 
 BAD = {
@@ -328,7 +345,7 @@ def test_smollm2_is_penalised_as_by_transformers(smollm2: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = LlamaTorch(smollm2)
-    prompts = [model.tokenizer.encode(text) for text in PROMPTS[:3]]
+    prompts = [model.tokenizer.encode(text) for text in PROMPTS[:2]]
     theirs: Any = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
     theirs.generation_config.eos_token_id = None  # every request runs to its length
     truth = {
@@ -346,12 +363,11 @@ def test_smollm2_is_penalised_as_by_transformers(smollm2: Path) -> None:
 
 @pytest.mark.weights
 def test_smollm2_is_penalised_as_by_mlx_lm(smollm2: Path) -> None:
-    import mlx.core as mx
     from mlx_lm.generate import generate_step
     from mlx_lm.sample_utils import make_logits_processors
 
     model = LlamaMlx(smollm2)
-    prompts = [model.tokenizer.encode(text) for text in PROMPTS[:3]]
+    prompts = [model.tokenizer.encode(text) for text in PROMPTS[:2]]
     truth = {}
     for at, prompt in enumerate(prompts):
         processors = make_logits_processors(repetition_penalty=1.3, repetition_context_size=999)

@@ -18,6 +18,7 @@ from minisched.loops.spec import DEVICES
 from minisched.models.hash import HashModel
 from minisched.relay import Relay
 from minisched.relay.registry import RELAYS, RelayShape, RelaySpec
+from minisched.scheduler import SchedulerConfig
 
 REFUSED = [
     (loop, relay) for loop, spec in LOOPS.items() for relay in RELAYS if relay not in spec.relays
@@ -127,6 +128,110 @@ def goes_wrong(loop: str) -> bool:
     except (ValueError, TypeError):
         return True
     return bool(forced.errors) or forced.outputs != run("serial", "").outputs
+
+
+# -- features ------------------------------------------------------------------------------------
+
+MINI, PP = ("mini_normal", "mini_overlap"), ("vllm_pp2", "vllm_pp4")
+MINDIE = ("mindie_plugin", "mindie_placeholder", "mindie_dual", "mindie_single")
+STREAMS = ("overlap", "overlap_pool_indexed")
+SPECULATION = ("NGRAM", "NGRAM_GPU", "STANDALONE")
+WISHES: dict[str, dict[str, Any]] = {
+    "grammar": {"regex": "([a-m][n-z]){9}"},  # every mask is another one
+    "penalties": {"presence_penalty": 0.5},
+}
+NOT_COMBINED: dict[tuple[str, str], str] = {
+    **{(loop, wish): "mini-sglang has none" for loop in MINI for wish in WISHES},
+    ("multi_step", "grammar"): "vLLM V0 refuses guided decoding with multi-step",
+    ("multi_step", "penalties"): "up to N - 1 tokens late",
+    **{(loop, "NGRAM"): "SGLang turns overlap scheduling off" for loop in (*STREAMS, "pd")},
+    **{("pd", kind): "the transfer has the target's KV alone" for kind in SPECULATION[1:]},
+    **{("overlap_thread", kind): "it turned overlap scheduling off" for kind in SPECULATION},
+    **{("mixed", kind): "SGLang turns mixed chunks off" for kind in SPECULATION},
+    **{("mlx_async", kind): "without overlap then" for kind in SPECULATION},
+    **{(loop, kind): "mini-sglang has no speculation" for loop in MINI for kind in SPECULATION},
+    ("vllm_async", "NGRAM"): "vLLM takes only drafters that run there",
+    **{(loop, kind): "vLLM does not combine them" for loop in PP for kind in SPECULATION},
+    **{("multi_step", kind): "vLLM V0 refuses speculation" for kind in SPECULATION},
+    **{(loop, kind): "does not go with look-ahead" for loop in MINDIE for kind in SPECULATION[:2]},
+    **{(loop, "STANDALONE"): "runs no draft model" for loop in MINDIE},
+}
+"""What each original does not do, or not in this way, by loop and feature; all else is done."""
+WITH_FILL_DEVICE = ("mindie_plugin", "mindie_dual")
+
+
+def run_some(loop: str, relay: str = "", wish: str = "", **settings: Any) -> Run:
+    """Three requests, of which one wants something."""
+    requests = [
+        Request(f"r{i}", [i + 1, 2, 3], SamplingParams(max_new_tokens=6 + i)) for i in range(3)
+    ]
+    if wish:
+        requests[1].params = replace(requests[1].params, **WISHES[wish])
+    return run_loop(loop, SimDevice(), HashModel(), requests, SchedulerConfig(**settings),
+                    relay=relay)  # fmt: skip
+
+
+@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_request_hears_why_its_wish_is_not_granted_and_nobody_else_does(
+    loop: str, wish: str
+) -> None:
+    for relay in LOOPS[loop].relays:
+        run, alone = run_some(loop, relay, wish), run_some("serial", "", wish)
+        reason = NOT_COMBINED.get((loop, wish), "")
+        if relay == "fill_device" and loop in WITH_FILL_DEVICE and wish == "grammar":
+            reason = "sampled tokens stay there"
+        if not reason:
+            assert not run.errors and run.outputs == alone.outputs
+            continue
+        error = run.errors.pop("r1")
+        assert not run.outputs.pop("r1") and reason in error
+        assert error.startswith(f"this loop takes no {wish}: ") and error.endswith(".")
+        assert "\n" not in error
+        del alone.outputs["r1"]
+        assert run.errors.keys() == {"r1"}
+        assert all(run.outputs[rid] == alone.outputs[rid] for rid in ("r0", "r2"))
+
+
+@pytest.mark.parametrize("kind", SPECULATION)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_speculates_or_says_why_not(loop: str, kind: str) -> None:
+    settings = {
+        "speculative_algorithm": kind,
+        "speculative_num_draft_tokens": 2,
+        "speculative_draft_model_path": "hash:7" if kind == "STANDALONE" else "",
+    }
+    relay = "pool" if "pool" in LOOPS[loop].relays else ""
+    reason = NOT_COMBINED.get((loop, kind))
+    if reason is None:
+        assert run_some(loop, relay, **settings).outputs == run_some("serial").outputs
+        return
+    with pytest.raises(ValueError, match=f"^loop '{loop}' does not speculate with {kind}: ") as why:
+        run_some(loop, relay, **settings)
+    assert reason in str(why.value) and "\n" not in str(why.value)
+
+
+def test_nothing_else_is_refused() -> None:
+    """Also not by the sides of ``pd``, which have specs of their own."""
+    refused = {(loop, feature) for loop, spec in LOOPS.items() for feature in spec.refuses}
+    assert refused == NOT_COMBINED.keys()
+    with_relay = {loop: set(spec.refuses_with) for loop, spec in LOOPS.items() if spec.refuses_with}
+    assert with_relay == {loop: {"fill_device"} for loop in WITH_FILL_DEVICE}
+    assert pd_run.PREFILL.refuses == pd_run.DECODE.refuses == LOOPS["pd"].refuses
+
+
+@pytest.mark.parametrize("wish", WISHES)
+def test_a_burst_that_took_wishes_would_not_grant_them(
+    monkeypatch: pytest.MonkeyPatch, wish: str
+) -> None:
+    """The reason is true: within a burst nobody hears the tokens that a mask has to see."""
+    monkeypatch.setitem(LOOPS, "multi_step", replace(LOOPS["multi_step"], refuses={}))
+    try:
+        forced = run_some("multi_step", "", wish)
+    except RuntimeError as error:
+        assert "the loop had to wait" in str(error)
+    else:
+        assert forced.errors or forced.outputs != run_some("serial", "", wish).outputs
 
 
 # -- devices and names ---------------------------------------------------------------------------

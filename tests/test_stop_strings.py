@@ -67,6 +67,7 @@ broken_bytes = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(ids=texts.map(ByteTokenizer().encode) | broken_bytes, strings=strings_to_find)
 def test_bytes(ids: list[int], strings: list[str]) -> None:
     """Characters of several bytes, halves of such, tokens without text: the tail is enough."""
@@ -77,6 +78,7 @@ def test_bytes(ids: list[int], strings: list[str]) -> None:
     assert heard(codec, ids, strings, late=True) == (None if is_last else end + 1)
 
 
+@settings(deadline=None)
 @given(text=texts, strings=strings_to_find)
 def test_a_tokenizer_with_words_and_bytes(text: str, strings: list[str]) -> None:
     """The first word's space is dropped there, so half of the text reads otherwise than all."""
@@ -98,7 +100,7 @@ def test_only_a_tail_is_decoded() -> None:
     text=st.text("ab é€🙂\n{}", max_size=12),
     strings=st.lists(st.text("ab é€🙂\n{}", min_size=1, max_size=4), min_size=1, max_size=2),
 )
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_smollm2(smollm2: Path, text: str, strings: list[str]) -> None:
     codec = Tokenizer.from_directory(smollm2)
     assert codec is not None

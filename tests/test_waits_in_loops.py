@@ -164,7 +164,7 @@ class Watch:
 
 @EVERY_LOOP
 @given(workload=demanding(), cost=costs)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_step_waits_exactly_if_the_host_lacks_a_token(
     loop: str, relay: str, options: dict[str, Any], workload: Workload, cost: CostModel
 ) -> None:
@@ -220,7 +220,7 @@ def test_sampling_waits_and_the_forward_pass_does_not(
 
 @EVERY_WISH
 def test_the_plugin_builds_the_bitmask_before_the_forward_pass(reason: str) -> None:
-    """On its thread, from tokens that the caller has filled in before the scheduler hears of them."""
+    """On its thread, from tokens that were filled in before the scheduler hears of them."""
     _, trace = run_one("mindie_plugin", "fill_host", {}, reason)
     masks = by_step(trace, "forward thread", "mask")
     launches, copies = by_step(trace, "forward thread", "launch"), by_step(trace, "copy", "copy")

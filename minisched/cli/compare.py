@@ -10,6 +10,8 @@ from rich.console import Console
 from ..compare import Comparison, compare
 from ..core import Request
 from ..devices.registry import open_device
+from ..loops.refused import refusal, wanted_features
+from ..loops.registry import find_loop
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from . import advice
@@ -43,6 +45,9 @@ def run_compare(
     model = workload.open_model()
     requests = workload.make_requests(model)
     config = make_config(scheduler, model, requests)
+    if "all" in asked:
+        wants = wanted_features(config, requests)
+        names = [name for name in names if not refusal(name, find_loop(name), wants)]
     out = check_folder(out)
     comparison = compare_with_progress(workload, wanted, names, model, requests, config)
     files = [str(path) for path in write_pictures(comparison, out)]

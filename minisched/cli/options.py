@@ -16,6 +16,7 @@ from ..engine.log import log_to
 from ..models.base import Model
 from ..models.registry import open_model
 from ..models.tokenizer import TextCodec, text_codec_of
+from .option_values import read_bias, read_schema
 from .prompts import read_prompts
 
 MOST_HOST_WORK = 60_000  # milliseconds a step
@@ -66,6 +67,14 @@ class WorkloadOptions:
     json_schema: Annotated[
         Path | None, option("A file; the output has to be JSON that follows this schema.")
     ] = None
+    return_logprob: Annotated[
+        bool, typer.Option("--return-logprob", help="Say how likely each token was.",
+                           rich_help_panel="Workload")
+    ] = False  # fmt: skip
+    top_logprobs_num: Annotated[int, option("With this many of the most likely tokens.")] = 0
+    logprob_start_len: Annotated[
+        int, option("From this token of the prompt on; -1 is none of it.")
+    ] = -1
     host_work: Annotated[float, option("Milliseconds of host work to add to each step.")] = 0.0
 
     def __post_init__(self) -> None:
@@ -75,6 +84,7 @@ class WorkloadOptions:
             )
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
+            rest = rest.replace("return_logprob", "--return-logprob")
             raise ValueError(f"--{name.replace('_', '-')} {rest}")
         self.read_prompts()
 
@@ -90,6 +100,9 @@ class WorkloadOptions:
             stop=tuple(self.stop),
             regex=self.regex,
             json_schema=read_schema(self.json_schema) if self.json_schema else None,
+            return_logprob=self.return_logprob,
+            top_logprobs_num=self.top_logprobs_num,
+            logprob_start_len=self.logprob_start_len,
         )  # fmt: skip
 
     def read_prompts(self) -> list[str]:
@@ -136,33 +149,6 @@ class ReportOptions:
     def logging(self) -> AbstractContextManager[None]:
         """The log, as long as this lasts; begin it within a progress bar, which moves stderr."""
         return log_to(sys.stderr) if self.log else nullcontext()
-
-
-def read_bias(text: str) -> tuple[int, float]:
-    """A token and what is added to its logit, from ``TOKEN=VALUE``.
-
-    Raises:
-        ValueError: ``text`` is something else.
-    """
-    token, _, value = text.partition("=")
-    try:
-        return int(token), float(value)
-    except ValueError:
-        example = "but it must be TOKEN=VALUE, such as 42=-5.5"
-        raise ValueError(f"--logit-bias is {text!r}, {example}.") from None
-
-
-def read_schema(file: Path) -> str:
-    """The text of a JSON schema.
-
-    Raises:
-        ValueError: the file can't be read.
-    """
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"--json-schema {file} can't be read: {reason}.") from error
 
 
 def text_codec(model: Model) -> TextCodec:

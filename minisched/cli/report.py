@@ -15,6 +15,7 @@ from ..checks.waits import ARRIVAL, HOST
 from ..compare import Comparison
 from ..devices.cost import MILLISECOND
 from ..export.pd_or_mixed import Row, find_runs, rows
+from . import logprobs
 
 COLUMNS = (
     "loop", "steps", "tokens", "makespan\n(ms)", "device\nbusy", "host\nhidden", "wasted\nrows",
@@ -43,6 +44,8 @@ def print_report(console: Console, comparison: Comparison) -> None:
             console.print(lost_time(loop, comparison.lost_ns[loop], waits), highlight=False)
     serial, rest = comparison.reports[0], comparison.reports[1:]
     console.print(f"[bold]{verdict(comparison)}[/bold]", highlight=False)
+    if rest and (difference := comparison.logprob_difference) is not None:
+        console.print(verdict_on_logprobs(difference), highlight=False)
     if len(rest) > MOST_REASONS:  # the table says it for the others
         rest = (min(rest, key=lambda report: report.makespan_ns),)
     for report in rest if serial.tokens else ():
@@ -101,6 +104,13 @@ def verdict(comparison: Comparison) -> str:
     return f"Identical: {names} gave every request the same tokens as serial."
 
 
+def verdict_on_logprobs(difference: float) -> str:
+    """One sentence on log-probabilities: equal, or by how much they differ."""
+    if not difference:
+        return "Their log-probabilities are equal to the last bit."
+    return f"Their log-probabilities differ by {difference:.2g} at most, up to where tokens do."
+
+
 def reason(comparison: Comparison, serial: OverlapReport, report: OverlapReport) -> str:
     """One sentence on where the time went; on a wall clock a second one on what not to believe."""
     start = (
@@ -155,6 +165,10 @@ def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dic
     }
     if pair := find_runs(comparison.runs):
         result["pd_or_mixed"] = [list(row) for row in rows(*pair)]
+    if comparison.logprob_difference is not None:
+        result["logprob_difference"] = comparison.logprob_difference
     if with_outputs:
         result["outputs"] = comparison.runs[0].outputs
+        if comparison.logprob_difference is not None:
+            result["logprobs"] = logprobs.as_json(comparison.runs[0].requests)
     return result

@@ -11,7 +11,7 @@ from rich.console import Console
 from ..checks.overlap import measure
 from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
-from . import advice, request_metrics
+from . import advice, logprobs, request_metrics
 from .loop_choice import choose_loops
 from .options import ReportOptions, WorkloadOptions
 from .report import milliseconds, print_errors
@@ -47,8 +47,11 @@ def run_run(
     if wanted.json:
         result = {"loop": loop, "outputs": run.outputs, "errors": run.errors}
         result["requests"] = request_metrics.as_json(run.metrics)
+        if workload.return_logprob:
+            result["logprobs"] = logprobs.as_json(run.requests)
         advised = {"advice": advice.as_json(run, config)} if wanted.advise else {}
         print(json.dumps(result | advised))
+    logprobs.print_logprobs(say, model, run.requests)
     say.print(request_metrics.table(run.metrics))
     if wanted.advise and not wanted.json:
         advice.print_advice(say, [run], config)

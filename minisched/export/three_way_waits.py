@@ -20,7 +20,7 @@ HEADS = ("loop", "waits for", "time lost by reason", "whole run", "without it",
          "time lost on a device twice as fast", "whole run", "without it")  # fmt: skip
 TITLES = {
     "grammar": "A grammar",
-    "penalties": "Penalties, which wait by default, also where the original has them late or not",
+    "penalties": "Penalties (here they wait, also where the original's are late or ignored)",
     "late penalties": "Penalties that do without the newest token",
     "NGRAM": "Speculation: prompt lookup on the host (`NGRAM`)",
     "NGRAM_GPU": "Speculation: prompt lookup on the device (`NGRAM_GPU`)",

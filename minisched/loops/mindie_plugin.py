@@ -16,8 +16,9 @@ def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     Where the host fills the inputs (``fill_host``, the default), the device has no next step to
     run until N-1's tokens have come to the host: a step takes l + f + max(d + c, h), with device
     d, copy c, fill f, launch l and all other host work h. Where the device does (``fill_device``)
-    it takes max(d, h + l, c, (d + c + h + l) / 2), as with every loop of depth 2. Each end wastes
-    a row, a length stop too: only post-processing counts tokens, one step behind.
+    it takes max(d, h + l, c, (d + c + h + l) / 2), as with every loop of depth 2. A bitmask adds
+    its time to l. Each end wastes a row, a length stop too: only post-processing counts tokens, one
+    step behind.
     """
     manager = PluginManager(engine)
     while True:

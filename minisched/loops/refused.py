@@ -8,6 +8,15 @@ algorithm of speculation is the engine's: no engine is made. SGLang's names of t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..core import Request
+from ..scheduler import SchedulerConfig
+
+if TYPE_CHECKING:
+    from .spec import LoopSpec
+
 Refusals = dict[str, str]
 
 
@@ -70,3 +79,22 @@ MINDIE_FILL_DEVICE = {
     "grammar": "where the device fills the inputs (the experimental path), sampled tokens stay "
     "there, and the plugin steps a grammar on the host (structured_output_manager.py)"
 }
+
+
+def wanted_features(config: SchedulerConfig, requests: Iterable[Request]) -> set[str]:
+    """What a workload needs of a loop, of all that some loop refuses."""
+    params = [request.params for request in requests]
+    wanted = {config.speculative_algorithm} if config.speculative_algorithm else set()
+    if any(item.has_grammar for item in params):
+        wanted.add("grammar")
+    if any(item.has_penalties for item in params):
+        wanted.add("penalties")
+    return wanted
+
+
+def refusal(loop: str, spec: LoopSpec, wanted: set[str]) -> str | None:
+    """One sentence on why a loop does not take a workload, or None."""
+    refuses = spec.refusals(spec.relays[0])
+    for feature in sorted(wanted & set(refuses)):
+        return f"loop {loop!r} takes no {feature}: {refuses[feature]}."
+    return None

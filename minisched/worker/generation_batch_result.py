@@ -31,14 +31,13 @@ class GenerationBatchResult:
     next_token_ids: Op | None = None
     """Tokens [num_samples]. Written by ``launch_sample``; made by ``_sample`` (``sample``), which
     also leaves them in the relay. Read by the next step's ``launch_forward``, on the device
-    ``_forward``, where one step is built upon the other; by ``launch_copy``; by ``launch_logprobs``,
-    on the device ``compute``; with drafts on the device by ``verify`` and ``draft``; by ``result``.
-    """
+    ``_forward``, where one is built upon the other; by ``launch_copy``; by ``launch_logprobs``, on
+    the device ``compute``; with drafts on the device by ``verify`` and ``draft``; by ``result``."""
     num_accepted_tokens: Op | None = None
-    """How many of each row's tokens count, [num_reqs]; None where no step may carry drafts. (SGLang
-    has one number under this name, and these as ``accept_lens``.) Written by ``launch_sample``; made
-    by ``verify``, which also leaves the lengths in the relay. Read on the device by ``draft``, and,
-    when it has been copied, by ``result`` and ``_read``, for the scheduler to take the rest back."""
+    """How many of each row's tokens count, [num_reqs] (SGLang: accept_lens, with their sum under
+    this name); None where no step may carry drafts. Written by ``launch_sample``; made by
+    ``verify``, which also leaves the lengths in the relay. Read on the device by ``draft``, and,
+    when it has been copied, by ``result`` and ``_read``: the scheduler takes the rest back."""
     next_draft_input: Op | None = None
     """Drafts for the step behind this one, [num_reqs * k]; None where the host drafts. Written by
     ``launch_sample``; made by ``draft``, which leaves them in the relay, where the next step's
@@ -52,12 +51,12 @@ class GenerationBatchResult:
     where none are wanted. Written by ``launch_logprobs``; read by ``input_tokens``."""
     copy_done: Op | None = None
     """The copy to the host, as an event and a handle. Written by ``launch_copy``, on the copy
-    stream, behind the sampling; made by ``copy_to_host``. Read by ``result``, which blocks on it, in
-    an overlapping loop one step later; for the trace by ``process_result`` and ``get``."""
+    stream, behind the sampling; made by ``copy_to_host``. Read by ``result``, which blocks on it,
+    in an overlapping loop one step later; for the trace by ``process_result`` and ``get``."""
     delay_sample_func: Callable[[], None] | None = None
     """Launches the sampling. Written by ``launch``, where sampling has to wait for history, and by
-    ``launch_sample``, which sets it to None again (#20697). Read, and called, when the result before
-    has been processed: by ``launch_batch_sample_if_needed``, by the thread's ``sample``, by
+    ``launch_sample``, which sets it to None again (#20697). Read, and called, when the result
+    before has been processed: by ``launch_batch_sample_if_needed``, by the thread's ``sample``, by
     ``sample_delayed``."""
     future_indices: Array = None
     """Where the relay keeps each row's newest token, on the device, [num_reqs]. Written by
