@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -31,9 +32,12 @@ def regexes(vocab_size: int) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def demanding(draw: st.DrawFn, max_requests: int = 6, with_aborts: bool = True) -> Workload:
+def demanding(
+    draw: st.DrawFn,
+    like: Callable[..., st.SearchStrategy[Workload]] = workloads,
+) -> Workload:
     """A workload in which about half follow a regex, and many have penalties, in time or late."""
-    workload = draw(workloads(max_requests, with_aborts, params_with_history))
+    workload = draw(like(params=params_with_history))
     for req in workload.requests:
         if draw(st.booleans()):
             req.params = replace(req.params, regex=draw(regexes(VOCAB)))

@@ -19,6 +19,7 @@ from .laws import LOOP_OPTIONS, check_ends, check_identity, check_leaks, play, r
 from .oracle import grammar_of, hash_oracle
 from .pd_runs import check_pd, links, play_pd
 from .test_speculation import EVERY, VOCAB, speculative_workloads, target
+from .timed_runs import timed_workloads
 from .workloads import Workload, params_with_history
 
 costs = st.builds(
@@ -88,7 +89,7 @@ def test_laws_of_mixed(relay: str, workload: Workload, cost: CostModel) -> None:
 
 
 @pytest.mark.parametrize("relay", LOOPS["pd"].relays)
-@given(workload=demanding(with_aborts=False), options=links, cost=costs)
+@given(workload=demanding(timed_workloads), options=links, cost=costs)
 @settings(max_examples=60, deadline=None)
 def test_laws_of_pd(
     relay: str, workload: Workload, options: dict[str, Any], cost: CostModel

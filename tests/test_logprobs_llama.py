@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_torch import LlamaTorch
 from minisched.scheduler import SchedulerConfig
 
-from .backends import PROMPTS
+from .backends import PROMPTS, hash_model
 from .laws import play
 from .logprob_laws import with_logprobs
 from .test_torch import CONTEXT, llama_workloads
-from .workloads import Workload
+from .workloads import Workload, fresh
 
 DEVICES = ("thread", "mlx")
 LOOPS = [("serial", "host"), ("overlap", "ring"), ("mlx_async", "chain"), ("vllm_async", "pool")]
@@ -207,3 +208,20 @@ def test_smollm2_gives_those_of_transformers(device: str, smollm2: Path, theirs:
     for req in requests:
         assert len(req.output_token_logprobs) == NEW_TOKENS
         check_against(theirs, req)
+
+
+# -- a GPU ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.cuda
+@given(workload=with_logprobs())
+@settings(max_examples=20, deadline=None)
+def test_cuda_gives_the_same_bits_in_every_schedule(workload: Workload) -> None:
+    found = []
+    for loop, relay in LOOPS:
+        again = fresh(workload)
+        model = hash_model("cuda", workload.eos_ids)
+        play(replace(again, aborts={}), loop, relay, {}, open_device("cuda"), model)
+        found.append([told(req) for req in again.requests])
+    assert all(item == found[0] for item in found)

@@ -169,7 +169,7 @@ def test_with_the_host_filling_nothing_runs_between_two_steps(
 def test_a_bitmask_adds_its_time_to_every_launch(
     host: list[int], device: int, copy: int, launch: int, fill: int
 ) -> None:
-    """It stands between the filling and the forward pass; the scheduler's work is hidden as ever."""
+    """It stands between the filling and the forward pass; nothing else is hidden any less."""
     mask = 70
     phases = dict(zip(HOST, host, strict=True)) | {"launch": launch, "fill": fill, "mask": mask}
     cost = CostModel(phases, forward_base=device - 100, sample=100, copy=copy)
