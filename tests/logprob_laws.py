@@ -89,6 +89,8 @@ def check_logprobs(
 ) -> None:
     """Every request knows, and its client heard, what it would get alone, to the last bit."""
     for req in workload.requests:
+        if req.error:
+            raise Broken(f"logprobs: {req.rid} ended because {req.error}")
         of_prompt, of_output = truth(backend, req, vocab)
         if req.output_token_logprobs != of_output:
             raise Broken(f"logprobs: {req.rid} has {req.output_token_logprobs}, not {of_output}")

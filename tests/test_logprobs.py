@@ -19,7 +19,7 @@ from minisched.models.length import LengthModel
 from minisched.scheduler import SchedulerConfig
 
 from .backends import EVERY_LOOP, SOME_LOOPS, check_no_thread_left, hash_model, open_device
-from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_ends, check_leaks, play, runs_on
+from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_all, check_ends, play, runs_on
 from .logprob_laws import check_logprobs, with_logprobs
 from .pd_runs import check_pd, links, play_pd, timed
 from .test_laws import costs
@@ -42,8 +42,7 @@ def test_every_schedule_gives_the_same_on_sim(
 ) -> None:
     model = hash_model("sim", workload.eos_ids)
     engine, outputs = play(workload, loop, relay, options, SimDevice(), model, cost)
-    check_ends(workload, outputs)
-    check_leaks(engine)
+    check_all(workload, engine, outputs)
     check_logprobs(workload, outputs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from minisched.engine.frontend import Frontend
 from minisched.loops.mindie_plugin import deliver, generate_token_async
 from minisched.loops.mindie_plugin_context import GenerationOutput
 from minisched.loops.mindie_plugin_manager import PluginManager
-from minisched.loops.run import make_engine, run_loop
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import drive, make_engine, run_loop
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
@@ -228,6 +230,34 @@ def test_where_the_token_came_from(relay: str) -> None:
     assert len(edges) == len([s for s in decodes if s.name == "forward"])
     launched = {slices[edge.dst].step for edge in trace.edges if edge.kind == "launch"}
     assert launched == {item.step for item in trace.on("forward")}
+
+
+@pytest.mark.parametrize("loop", ["mindie_plugin", "mindie_dual"])
+def test_no_request_changes_while_the_thread_builds_a_bitmask(loop: str) -> None:
+    """However slow that is; the caller would have time to tell a grammar the next token."""
+    params = SamplingParams(max_new_tokens=5, regex=r"[\x00-\x05]{9}")
+    device, request = open_device("thread"), Request("r", [1, 2], params)
+    model = hash_model("thread", frozenset())
+    engine = make_engine(loop, device, model, SchedulerConfig(), Frontend([request]))
+    update, process = engine.worker.unsampled.update_vocab_mask, engine.process_result
+    changed, seen = threading.Event(), []
+
+    def slowly(*args: Any) -> None:
+        changed.clear()
+        seen.append(changed.wait(0.1))
+        update(*args)
+
+    def process_result(*args: Any) -> None:
+        process(*args)
+        changed.set()
+
+    engine.worker.unsampled.update_vocab_mask = slowly  # type: ignore[method-assign]
+    engine.process_result = process_result  # type: ignore[method-assign]
+    try:
+        drive(LOOPS[loop].start(engine), engine)
+    finally:
+        device.close()
+    assert len(request.output_ids) == 5 and seen == [False] * 6
 
 
 @pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])

@@ -119,7 +119,9 @@ def test_nothing_is_chained_while_anybody_waits(workload: Workload) -> None:
     def watch(engine: Engine) -> None:
         run_batch = engine.run_batch
 
-        def look(batch: ScheduleBatch, previous: GenerationBatchResult | None = None) -> GenerationBatchResult:
+        def look(
+            batch: ScheduleBatch, previous: GenerationBatchResult | None = None
+        ) -> GenerationBatchResult:
             if previous is not None:
                 assert not engine.scheduler.waiting_queue
                 assert batch.reqs == previous.batch.reqs and batch.mode is ForwardMode.DECODE

@@ -113,7 +113,9 @@ def test_smollm2(smollm2: Path, text: str, strings: list[str]) -> None:
 
 # -- the laws --------------------------------------------------------------------------------------
 
-QUICK = settings(max_examples=2000, deadline=None, phases=[Phase.generate])  # finds, never shrinks
+QUICK = settings(
+    max_examples=20_000, deadline=None, phases=[Phase.generate]
+)  # finds, never shrinks
 short = st.text([chr(token) for token in range(VOCAB)], min_size=1, max_size=2)
 stopping = st.builds(replace, params, stop=st.lists(short, max_size=3).map(tuple))
 

@@ -40,16 +40,15 @@ def of_prompt(req: Request) -> list[TokenLogprob]:
 
 
 def learn_prompt(row: Row, found: Sequence[TokenLogprob]) -> None:
-    """Take in those of a prompt's tokens that a row has computed; what is known already stays.
+    """Take in those of a prompt's tokens that a row has computed.
 
-    A request that lost its memory computes its prompt again, and may compute some a second time
-    (SGLang ``add_input_logprob_return_values`` drops these too).
+    They go on where the last row's ended: rows come back in order, and a request that has lost its
+    memory asks, when it goes on, for what it lacks by then and for nothing twice (SGLang computes
+    all of them again, and drops them: ``add_input_logprob_return_values``).
     """
-    req, known = row.req, row.req.input_token_logprobs
-    start, num_prompt = req.params.logprob_start_len, len(req.prompt)
+    req, start = row.req, row.req.params.logprob_start_len
     if start < 0 or row.end <= start:
         return
-    if not known:
-        known.append(TokenLogprob(None, req.prompt[start]))
-    first = min(row.end, num_prompt - 1) + 1 - len(found)  # the token that ``found`` begins with
-    known += found[start + len(known) - first :]
+    if not req.input_token_logprobs:
+        req.input_token_logprobs.append(TokenLogprob(None, req.prompt[start]))
+    req.input_token_logprobs += found

@@ -26,7 +26,7 @@ class LayeredModel(Model, Protocol):
         ...
 
     def compute_logits(self, batch: ForwardBatch, hidden: Array) -> Array:
-        """On the device: logits [num_reqs, vocab]."""
+        """On the device: logits [num_logits, vocab]."""
         ...
 
 
@@ -103,7 +103,7 @@ class PipelineWorker(Worker):
         )
 
     def _run_stage(self, stage: Stage, tensors: IntermediateTensors) -> Array:
-        """Device: through a stage's layers; the last one gives logits [num_reqs, vocab]."""
+        """Device: through a stage's layers; the last one gives logits [num_logits, vocab]."""
         batch, hidden = tensors
         if stage.number == 0:
             hidden = self.relay.resolve(hidden, None)
