@@ -159,7 +159,7 @@ def with_margin(
     """The difference with the top-2 logit margin at its place, from one request run alone."""
     request = next(item for item in requests if item.rid == found.rid)
     agreed = serial.outputs[found.rid][: found.position]
-    params = replace(request.params, max_new_tokens=1)
+    params = SamplingParams(max_new_tokens=1)  # logits as they are before any wish
     margins: list[float] = []
     sample = model.sample
 

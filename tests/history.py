@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -35,9 +36,10 @@ def regexes(vocab_size: int) -> st.SearchStrategy[str]:
 def demanding(
     draw: st.DrawFn,
     like: Callable[..., st.SearchStrategy[Workload]] = workloads,
+    **options: Any,
 ) -> Workload:
     """A workload in which about half follow a regex, and many have penalties, in time or late."""
-    workload = draw(like(params=params_with_history))
+    workload = draw(like(params=params_with_history, **options))
     for req in workload.requests:
         if draw(st.booleans()):
             req.params = replace(req.params, regex=draw(regexes(VOCAB)))

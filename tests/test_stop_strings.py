@@ -230,3 +230,8 @@ def test_without_a_tokenizer_there_is_no_text(tiny_llama: Path) -> None:
 def test_a_scheduler_that_nobody_told_how_to_listen_refuses() -> None:
     outputs = Scheduler(SchedulerConfig()).receive([Request("r", [1], replace(LONG, stop=("a",)))])
     assert [output.finish_reason for output in outputs] == [FinishReason.ERROR]
+
+
+def test_one_string_is_not_several() -> None:
+    params = replace(LONG, stop="abc")  # type: ignore[arg-type]
+    assert params.problem() == "stop is 'abc', but it must be a tuple of strings."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 COLDEST = 1e-3  # a lower temperature is greedy but for rounding, and divides logits to infinity
 HIGHEST_PENALTY = 2.0
@@ -52,7 +53,7 @@ class SamplingParams:
         """Whether the most likely token is always taken."""
         return self.temperature <= 0.0 or self.top_k == 1
 
-    @property
+    @cached_property
     def has_penalties(self) -> bool:
         """Whether the tokens before change which one comes next, beside the model's own view."""
         return (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0, 0, 1)
@@ -102,6 +103,8 @@ class SamplingParams:
                 return (
                     f"logit_bias is {bias} for token {token}, but it must be between -100 and 100."
                 )
+        if isinstance(self.stop, str):
+            return f"stop is {self.stop!r}, but it must be a tuple of strings."
         if "" in self.stop:
             return "stop is '', but a stop string must have at least one character."
         return None
