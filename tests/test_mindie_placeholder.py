@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.overlap import step_intervals
-from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
-from minisched.core.request import Lease
+from minisched.core import ForwardMode, Lease, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine

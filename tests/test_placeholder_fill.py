@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 
-from minisched.core import ForwardMode, Request, ScheduleBatch, get_model_worker_batch
-from minisched.core.request import Lease
+from minisched.core import ForwardMode, Lease, Request, ScheduleBatch, get_model_worker_batch
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

@@ -8,8 +8,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from .lease import Lease
 from .logprobs import Logprobs
-from .request import FinishReason, Lease, Request
+from .request import FinishReason, Request
 from .residence import on_host
 
 

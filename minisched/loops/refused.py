@@ -56,7 +56,7 @@ VLLM_ASYNC = {
 }
 VLLM_PP = every_kind(
     "drafts are made behind the last stage, and the first one would have to get them; vLLM does "
-    "not combine them (docs/features/speculative_decoding; EAGLE alone since 0.16)"
+    "not combine them (docs/features/speculative_decoding; of late EAGLE 3 alone)"
 )
 MULTI_STEP = {
     "grammar": "nobody hears the tokens of a burst before it is over; vLLM V0 refuses guided "

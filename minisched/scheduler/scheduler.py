@@ -6,28 +6,24 @@ from collections.abc import Iterable
 
 from ..core import (
     FinishReason,
-    Lease,
     NoBatch,
     Output,
     Request,
-    Result,
     ScheduleBatch,
 )
 from ..policy import Plan
 from ..trace import NullRecorder, Recorder
-from . import stale_outputs, verify
 from .commit import commit
 from .config import SchedulerConfig
-from .ending import Endings
 from .grammar_manager import process_req_with_grammar
-from .logprobs import deliver_logprobs
+from .results import Results
 
 
 class SchedulerStuck(RuntimeError):
     """Requests are left, nothing is in flight and nothing can be scheduled: a scheduler bug."""
 
 
-class Scheduler(Endings):
+class Scheduler(Results):
     """Decides what runs next and what a result means (SGLang ``managers/scheduler.py``).
 
     ``next_batch`` and ``chain`` *commit*: lengths advance to an upper bound, pages are reserved
@@ -114,84 +110,6 @@ class Scheduler(Endings):
     def repeat(self, batch: ScheduleBatch) -> ScheduleBatch | None:
         """Commit the same rows once more, deaf to all that wait (multi-step scheduling)."""
         return commit(self, Plan([], batch.reqs)) if self.can_repeat(batch) else None
-
-    # -- what a result means -------------------------------------------------------------------
-
-    def process(self, batch: ScheduleBatch, result: Result) -> list[Output]:
-        """Take a batch back: deliver its tokens, end what is done, free what nobody names.
-
-        Raises:
-            RuntimeError: an earlier batch has not come back yet.
-        """
-        self.batches_in_flight -= 1
-        self.leases.came_back(batch.step)
-        if self.config.num_draft_tokens and not result.error:
-            return self._process_verified(batch, result)
-        tokens = [0] * len(batch.reqs) if result.error else result.tokens
-        drained = stale_outputs.drain(batch) if self.config.keep_stale_outputs else []
-        outputs = []
-        columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
-        for req, lease, deliver, token in columns:
-            if req.lease is not lease:  # ended or retracted while the step was running
-                outputs += self._late(batch, req, None if result.error or not deliver else token)
-            elif result.error:
-                outputs.append(self._finish(req, FinishReason.ERROR, error=result.error))
-            elif deliver:
-                lease.settled_len = req.known_len  # as ``_deliver``, for every token passes here
-                req.append_host(token)
-                if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
-                    outputs.append(self._end(req, token))
-                else:
-                    outputs.append(Output(req.rid, token))
-        if result.logprobs:
-            deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
-        self._came_back(batch, drained)
-        return outputs
-
-    def _process_verified(self, batch: ScheduleBatch, result: Result) -> list[Output]:
-        """The same for steps that may carry drafts: a row has several tokens."""
-        drained = stale_outputs.drain(batch) if self.config.keep_stale_outputs else []
-        outputs: list[Output] = []
-        tokens_by_row = verify.accepted_tokens(batch, result)
-        drafts_by_row = verify.drafts_by_row(batch, result)
-        columns = zip(batch.rows, batch.sample_lens, tokens_by_row, drafts_by_row, strict=True)
-        for row, num_samples, tokens, drafts in columns:
-            req, lease = row.req, row.lease
-            if req.lease is not lease:
-                late = tokens if row.deliver else [None]
-                for token in late:
-                    outputs += self._late(batch, req, token)
-            elif row.deliver:
-                verify.settle(req, num_samples - 1, len(tokens), drafts)
-                for token in tokens:
-                    if not req.finished:
-                        outputs.append(self._deliver(req, lease, token))
-        if result.logprobs:
-            deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
-        self._came_back(batch, drained)
-        return outputs
-
-    def _deliver(self, req: Request, lease: Lease, token: int) -> Output:
-        """A request learns its next token, and may end with it."""
-        lease.settled_len = req.known_len
-        req.append_host(token)
-        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
-            return self._end(req, token)
-        return Output(req.rid, token)
-
-    def _came_back(self, batch: ScheduleBatch, drained: list[Request]) -> None:
-        """Share what a step has computed, and let those resume of whom nothing is stale now."""
-        self._cache_prompts(batch)
-        for req in drained:
-            if not req.finished:
-                self.waiting_queue.add(req)
-
-    def _cache_prompts(self, batch: ScheduleBatch) -> None:
-        """Share the prompts, or the chunks, that a step has computed, if they still run."""
-        for row in batch.rows[: batch.num_extend_reqs] if batch.num_extend_reqs else ():
-            if row.req.lease is row.lease:
-                row.lease.settled_len = row.end
-                self.prefix_cache.cache_unfinished_req(row.req, row.lease)
 
     def take_outputs(self) -> list[Output]:
         """What ``next_batch`` had to say to clients."""
