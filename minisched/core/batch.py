@@ -79,6 +79,7 @@ class ScheduleBatch:
     ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
     delivers: list[bool] = on_host("[num_reqs]", list)
     new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
+    has_wishes: bool = on_host("one", lambda: True)  # False: nobody in it has any
     extend_logprob_start_lens: list[int] = on_host("[num_extend_reqs]", list)  # see logprobs.py
 
     @cached_property
@@ -127,7 +128,7 @@ class ScheduleBatch:
     @cached_property
     def return_logprob(self) -> bool:
         """Whether any request of it wants log-probabilities."""
-        return any(req.params.return_logprob for req in self.reqs)
+        return self.has_wishes and any(req.params.return_logprob for req in self.reqs)
 
     @property
     def num_samples(self) -> int:

@@ -16,6 +16,7 @@ def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
     state.leases.launched_step = state.step
     state.batches_in_flight += 1
     batch = ScheduleBatch(state.step, mode_of(state, plan), len(plan.prompts))
+    batch.has_wishes = bool(state.wishing)
     if plan.prompts:
         for req, extend_len in plan.prompts:
             add_prompt(state, batch, req, extend_len)

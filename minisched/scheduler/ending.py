@@ -18,6 +18,7 @@ class Endings(SchedulerState):
         self.decode.remove_req(req)
         if self.live.get(req.rid) is req:
             del self.live[req.rid]
+            self.wishing.discard(req.rid)
         lease, req.lease = req.lease, None
         if lease is not None:
             if reason is not FinishReason.ERROR:

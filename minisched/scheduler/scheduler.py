@@ -55,6 +55,8 @@ class Scheduler(Results):
                 req.hears_stop_string = self.listen(req.params.stop, self.config.late_stop_strings)
             self.seen.add(req.rid)
             self.live[req.rid] = req
+            if req.params.has_wishes:
+                self.wishing.add(req.rid)
             self.waiting_queue.add(req)
         return outputs
 

@@ -41,6 +41,7 @@ class SchedulerState:
         self._make_memory(config)
         self._make_policies(config)
         self.live: dict[str, Request] = {}  # received and not ended
+        self.wishing: set[str] = set()  # those of them with a grammar, penalties, and so on
         self.seen: set[str] = set()
         self.outbox: list[Output] = []
         self.batches_in_flight = 0
