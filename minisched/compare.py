@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -99,11 +99,20 @@ def compare(
         runs.append(run_to_end(loop, device, model, again, config, cost, hear))
     tokens = [sum(map(len, run.outputs.values())) for run in runs]
     reports = tuple(measure(run.trace, count) for run, count in zip(runs, tokens, strict=True))
-    found = (first_difference(run.loop, runs[0].outputs, run.outputs) for run in runs[1:])
+    unserved = (runs[0].errors.keys() | run.errors.keys() for run in runs[1:])  # by one of both
+    found = (
+        first_difference(run.loop, without(runs[0].outputs, refused), without(run.outputs, refused))
+        for run, refused in zip(runs[1:], unserved, strict=True)
+    )
     differences = tuple(
         with_margin(item, device, model, config, requests, runs[0]) for item in found if item
     )
     return Comparison(tuple(runs), reports, differences)
+
+
+def without(outputs: dict[str, list[int]], rids: Set[str]) -> dict[str, list[int]]:
+    """The outputs of all others: a request that one loop refused can't be compared."""
+    return {rid: tokens for rid, tokens in outputs.items() if rid not in rids}
 
 
 def fresh(request: Request) -> Request:

@@ -83,7 +83,7 @@ def check_grammar(req: Request, eos_ids: frozenset[int]) -> None:
 
 @pytest.mark.parametrize(("loop", "relay", "options"), CONSTRAINED, ids=str)
 @given(workload=constrained(), cost=costs)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_laws_with_grammars(
     loop: str, relay: str, options: dict[str, Any], workload: Workload, cost: CostModel
 ) -> None:

@@ -51,7 +51,7 @@ def check(
 
 @EVERY_LOOP
 @given(workload=demanding(), cost=costs)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_laws_on_sim(
     loop: str, relay: str, options: dict[str, Any], workload: Workload, cost: CostModel
 ) -> None:
@@ -69,7 +69,7 @@ def test_laws_on_sim(
     ids=str,
 )
 @given(workload=demanding())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_laws_in_real_time(
     backend: str, loop: str, relay: str, options: dict[str, Any], workload: Workload
 ) -> None:
@@ -79,7 +79,7 @@ def test_laws_in_real_time(
 
 @pytest.mark.parametrize("relay", LOOPS["mixed"].relays)
 @given(workload=demanding(), cost=costs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_laws_of_mixed(relay: str, workload: Workload, cost: CostModel) -> None:
     """It settles who runs by itself, and needs chunks for that."""
     if workload.config.chunked_prefill_size == -1:
@@ -90,7 +90,7 @@ def test_laws_of_mixed(relay: str, workload: Workload, cost: CostModel) -> None:
 
 @pytest.mark.parametrize("relay", LOOPS["pd"].relays)
 @given(workload=demanding(timed_workloads), options=links, cost=costs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_laws_of_pd(
     relay: str, workload: Workload, options: dict[str, Any], cost: CostModel
 ) -> None:
@@ -141,7 +141,7 @@ def check_speculation(
 
 @EVERY
 @given(data=st.data(), cost=costs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_drafts_never_change_tokens_that_history_decides(
     loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any, cost: CostModel
 ) -> None:
@@ -152,7 +152,7 @@ def test_drafts_never_change_tokens_that_history_decides(
 @pytest.mark.parametrize("backend", ["thread", "mlx"])
 @EVERY
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_nor_in_real_time(
     loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any, backend: str
 ) -> None:

@@ -36,7 +36,7 @@ IN_REAL_TIME = [item for item in LOOP_OPTIONS if item in SOME_LOOP_OPTIONS or "v
 
 @EVERY_LOOP
 @given(workload=with_logprobs(), cost=costs)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_schedule_gives_the_same_on_sim(
     loop: str, relay: str, options: dict[str, Any], workload: Workload, cost: CostModel
 ) -> None:
@@ -47,7 +47,7 @@ def test_every_schedule_gives_the_same_on_sim(
 
 
 @given(workload=with_logprobs(workloads(params=params_with_history)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_they_are_the_models_own_whatever_adjusts_its_logits(workload: Workload) -> None:
     model = hash_model("sim", workload.eos_ids)
     _, outputs = play(workload, "serial", "host", {}, SimDevice(), model)
@@ -77,7 +77,7 @@ def test_every_schedule_gives_the_same_in_real_time(
 
 @pytest.mark.parametrize(("loop", "relay", "options", "algorithm"), SPECULATIVE, ids=str)
 @given(data=st.data(), cost=costs)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_each_accepted_token_has_its_own(
     loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any, cost: CostModel
 ) -> None:
@@ -103,7 +103,7 @@ def test_each_accepted_token_has_its_own_in_real_time(
 
 
 @given(workload=with_logprobs(timed), options=links)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_pd_sends_the_prompts_with_the_kv(workload: Workload, options: dict[str, Any]) -> None:
     run = play_pd(workload, options)
     check_pd(workload, run)

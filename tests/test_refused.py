@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from minisched.compare import compare
 from minisched.core import Request, SamplingParams, ScheduleBatch
 from minisched.devices.base import Device
 from minisched.devices.cost import CostModel
@@ -254,3 +255,39 @@ def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
 def test_naming_the_default_relay_changes_nothing(loop: str) -> None:
     spec = find_loop(f"{loop}:{LOOPS[loop].relays[0]}")
     assert spec.relays == LOOPS[loop].relays[:1] and spec.run is LOOPS[loop].run
+
+
+@pytest.mark.parametrize("name", ["overlap:ring", "vllm_async:prev_sampled"])
+def test_a_named_relay_that_carries_no_drafts_is_refused(name: str) -> None:
+    config = SchedulerConfig(speculative_algorithm="NGRAM_GPU")
+    with pytest.raises(ValueError, match=f"does not fit loop '{name}'.*carries drafts") as caught:
+        run_loop(name, SimDevice(), HashModel(), [Request("r", [1])], config)
+    assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("drafts", "slots", "what"),
+    [(5000, 9000, "the context of 4096"), (99, 80, "the KV pool of 80")],
+)
+def test_more_drafts_than_there_is_room_for_are_refused(drafts: int, slots: int, what: str) -> None:
+    config = SchedulerConfig(
+        speculative_algorithm="NGRAM_GPU", speculative_num_draft_tokens=drafts, kv_tokens=slots
+    )
+    with pytest.raises(ValueError, match=f"speculative_num_draft_tokens is {drafts}.*{what}"):
+        run_loop("overlap", SimDevice(), HashModel(), [Request("r", [1])], config)
+
+
+def test_a_request_that_one_loop_refuses_is_not_compared() -> None:
+    """Overlap needs room for drafts in flight, and serial does not."""
+    params = SamplingParams(max_new_tokens=10, ignore_eos=True)
+    requests = [Request("long", [1] * 10, params), Request("short", [2] * 4, params)]
+    config = SchedulerConfig(kv_tokens=21, speculative_algorithm="NGRAM_GPU")
+    found = compare(["overlap"], "sim", HashModel(), requests, config)
+    assert set(found.runs[1].errors) == {"long"} and not found.runs[0].errors
+    assert found.identical
+
+
+def test_a_loop_that_does_not_take_a_workload_is_named_before_anything_runs() -> None:
+    requests = [Request("r", [1], SamplingParams(frequency_penalty=1.0))]
+    with pytest.raises(ValueError, match="loop 'mini_overlap' takes no penalties"):
+        compare(["mini_overlap"], "sim", HashModel(), requests, SchedulerConfig())

@@ -115,7 +115,7 @@ def check_laws(workload: Workload, spec: Spec, backend: str, cost: CostModel) ->
 
 @EVERY
 @given(data=st.data(), cost=costs)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_drafts_never_change_tokens(
     loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any, cost: CostModel
 ) -> None:
@@ -125,7 +125,7 @@ def test_drafts_never_change_tokens(
 
 @EVERY
 @given(data=st.data(), cost=costs)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_drafts_grammars_and_penalties_together(
     loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any, cost: CostModel
 ) -> None:
@@ -137,7 +137,7 @@ def test_drafts_grammars_and_penalties_together(
 @pytest.mark.parametrize("backend", ["thread", "mlx"])
 @EVERY
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_drafts_never_change_tokens_in_real_time(
     backend: str, loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any
 ) -> None:

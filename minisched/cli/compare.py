@@ -15,11 +15,12 @@ from ..loops.registry import find_loop
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from . import advice
+from .compare_json import as_json
 from .loop_choice import choose_loops
 from .options import ReportOptions, WorkloadOptions
 from .pictures import write_pictures
 from .progress import token_progress
-from .report import as_json, print_errors, print_report
+from .report import print_errors, print_report
 from .room import make_config
 from .scheduler_options import SchedulerOptions
 

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from ..checks.drafts import count_drafts
 from ..checks.overlap import OverlapReport
 from ..checks.waits import ARRIVAL, HOST
 from ..compare import Comparison
 from ..devices.cost import MILLISECOND
 from ..export.pd_or_mixed import Row, find_runs, rows
-from . import logprobs
 
 COLUMNS = (
     "loop", "steps", "tokens", "makespan\n(ms)", "device\nbusy", "host\nhidden", "wasted\nrows",
     "speed-up", "of\nideal",
 )  # fmt: skip
 MOST_REASONS = 3  # of more loops than these, only the fastest gets a sentence
-JSON_FIELDS = (
-    "loop", "steps", "tokens", "makespan_ns", "device_busy_ns", "host_busy_ns", "host_hidden_ns",
-    "bubble_ns", "wasted_rows",
-)  # fmt: skip
 
 
 def print_report(console: Console, comparison: Comparison) -> None:
@@ -42,6 +37,9 @@ def print_report(console: Console, comparison: Comparison) -> None:
     for loop, waits in comparison.num_waits.items():
         if waits:
             console.print(lost_time(loop, comparison.lost_ns[loop], waits), highlight=False)
+    for run in comparison.runs:
+        if drafts := count_drafts(run.trace):
+            console.print(f"{run.loop}: {drafts}.", highlight=False)
     serial, rest = comparison.reports[0], comparison.reports[1:]
     console.print(f"[bold]{verdict(comparison)}[/bold]", highlight=False)
     if rest and (difference := comparison.logprob_difference) is not None:
@@ -81,14 +79,22 @@ def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
 
 
 def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> str:
-    """One sentence: for how long the devices of a loop that waited have idled, and why."""
-    parts = [
-        f"{milliseconds(lost[name])} in {count} wait{'s' * (count > 1)} for {name}"
-        for name, count in waits.items()
-    ]
+    """What the waits of a loop cost: for how long its devices have idled, and why."""
+    parts = [f"{milliseconds(lost[why])} in {num_waits(waits[why], why)}"
+             for why in waits if lost[why]]  # fmt: skip
     others = {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
     parts += [f"{milliseconds(lost[name])} {why}" for name, why in others.items() if lost[name]]
-    return f"{loop} lost {milliseconds(sum(lost.values()))} of device time: {', '.join(parts)}."
+    total = milliseconds(sum(lost.values())) if parts else "none"
+    hidden = " and ".join(num_waits(waits[why], why) for why in waits if not lost[why])
+    return (
+        f"{loop} lost {total} of device time{': ' * bool(parts)}{', '.join(parts)}."
+        + f" The device had other work during {hidden}." * bool(hidden)
+    )
+
+
+def num_waits(count: int, reason: str) -> str:
+    """Such as ``40 waits for grammar``."""
+    return f"{count} wait{'s' * (count > 1)} for {reason}"
 
 
 def verdict(comparison: Comparison) -> str:
@@ -143,32 +149,3 @@ def print_errors(errors: Mapping[str, str]) -> None:
 def milliseconds(nanoseconds: int) -> str:
     """A time to read, such as ``632.8 ms``."""
     return f"{nanoseconds / MILLISECOND:.1f} ms"
-
-
-def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dict[str, Any]:
-    """What ``--json`` prints; times are integer nanoseconds."""
-    trace, lost = comparison.runs[0].trace, comparison.lost_ns
-    result: dict[str, Any] = {
-        "identical": comparison.identical,
-        "device": trace.device,
-        "model": trace.model,
-        "clock": trace.clock,
-        "runs": [
-            {name: getattr(report, name) for name in JSON_FIELDS} | {"lost_ns": lost[report.loop]}
-            for report in comparison.reports
-        ],
-        "speedup": comparison.speedup,
-        "ideal": comparison.ideal,
-        "files": files,
-        "differences": [vars(item) for item in comparison.differences],
-        "errors": comparison.errors,
-    }
-    if pair := find_runs(comparison.runs):
-        result["pd_or_mixed"] = [list(row) for row in rows(*pair)]
-    if comparison.logprob_difference is not None:
-        result["logprob_difference"] = comparison.logprob_difference
-    if with_outputs:
-        result["outputs"] = comparison.runs[0].outputs
-        if comparison.logprob_difference is not None:
-            result["logprobs"] = logprobs.as_json(comparison.runs[0].requests)
-    return result

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from ..checks.drafts import count_drafts
 from ..checks.overlap import measure
 from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from . import advice, logprobs, request_metrics
+from .compare_json import drafts_as_json
 from .loop_choice import choose_loops
 from .options import ReportOptions, WorkloadOptions
 from .report import milliseconds, print_errors
@@ -47,6 +49,7 @@ def run_run(
     if wanted.json:
         result = {"loop": loop, "outputs": run.outputs, "errors": run.errors}
         result["requests"] = request_metrics.as_json(run.metrics)
+        result |= drafts_as_json(run)
         if workload.return_logprob:
             result["logprobs"] = logprobs.as_json(run.requests)
         advised = {"advice": advice.as_json(run, config)} if wanted.advise else {}
@@ -55,6 +58,8 @@ def run_run(
     say.print(request_metrics.table(run.metrics))
     if wanted.advise and not wanted.json:
         advice.print_advice(say, [run], config)
+    if drafts := count_drafts(run.trace):
+        say.print(f"{run.loop}: {drafts}.")
     say.print(summary(run))
     return exit_code(run)
 

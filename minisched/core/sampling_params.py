@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from .sampling_types import wrong_type
+
 COLDEST = 1e-3  # a lower temperature is greedy but for rounding, and divides logits to infinity
 HIGHEST_PENALTY = 2.0
 HIGHEST_BIAS = 100.0  # it decides alone, beside any logit; OpenAI's limit, as vLLM's
@@ -71,6 +73,8 @@ class SamplingParams:
 
     def problem(self) -> str | None:
         """One sentence on what is wrong with these options, or None."""
+        if problem := wrong_type(self):
+            return problem
         if self.max_new_tokens <= 0:
             return f"max_new_tokens is {self.max_new_tokens}, but it must be at least 1."
         if self.temperature != 0.0 and not COLDEST <= self.temperature < math.inf:
@@ -109,8 +113,6 @@ class SamplingParams:
                 return (
                     f"logit_bias is {bias} for token {token}, but it must be between -100 and 100."
                 )
-        if isinstance(self.stop, str):
-            return f"stop is {self.stop!r}, but it must be a tuple of strings."
         if "" in self.stop:
             return "stop is '', but a stop string must have at least one character."
         return None

@@ -15,8 +15,10 @@ Four requests with 24 tokens each; the first one has the grammar or the penaltie
 speculation all of them carry three drafts a step. Each wait is a mark in the trace, and the time
 lost is read off the device's intervals: a wait is charged the whole gap before the op that had to
 wait, and what no wait explains is `host`: the device waited for the host's ordinary work. Behind a
-device twice as fast less can be hidden."""
-HEADS = ("loop", "waits for", "time lost by reason", "whole run", "without it",
+device twice as fast less can be hidden. No run here waits for `speculation`: that arises on CUDA
+and MLX only, where the host builds the ops and must know how many drafts were accepted; on `sim`
+the device reads the lengths itself."""
+HEADS = ("loop", "what waits for what", "time lost by reason", "whole run", "without it",
          "time lost on a device twice as fast", "whole run", "without it")  # fmt: skip
 TITLES = {
     "grammar": "A grammar",

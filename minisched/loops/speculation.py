@@ -42,7 +42,12 @@ def relays_for(loop: str, spec: LoopSpec, config: SchedulerConfig) -> tuple[tupl
         raise ValueError(
             f"loop {loop!r} does not speculate with {algorithm}: {spec.refuses[algorithm]}."
         )
-    return tuple(name for name in spec.relays if name in CARRIERS), TAKES
+    carriers = tuple(name for name in spec.relays if name in CARRIERS)
+    if not carriers:  # the loop's name asks for another one
+        raise ValueError(
+            f"relay {spec.relays[0]!r} does not fit loop {loop!r}: the loop wants {TAKES}."
+        )
+    return carriers, TAKES
 
 
 def speculate(config: SchedulerConfig, device: Device, model: Model) -> Speculation:

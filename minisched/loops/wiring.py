@@ -16,7 +16,7 @@ from ..models.stop_strings import StopStrings
 from ..models.tokenizer import TextCodec, text_codec_of
 from ..relay import Relay
 from ..relay.registry import RelayShape, make_relay
-from ..scheduler import SchedulerConfig
+from ..scheduler import Scheduler, SchedulerConfig
 from .spec import LoopSpec
 from .speculation import relays_for, speculate
 
@@ -57,6 +57,23 @@ def draft_slack(config: SchedulerConfig, spec: LoopSpec, relay: Relay) -> int:
     return config.num_draft_tokens * (depth - 1) if relay.run_ahead else 0
 
 
+def check_slack(config: SchedulerConfig, slack: int, model: Model) -> None:
+    """Whether there is room for so many drafts behind the requests themselves.
+
+    Raises:
+        ValueError: they would fill the model's context, or the KV pool.
+    """
+    for limit, what in (
+        (model.context_len, f"the context of {model.context_len} tokens"),
+        (config.num_slots, f"the KV pool of {config.num_slots} slots"),
+    ):
+        if slack >= limit:
+            raise ValueError(
+                f"speculative_num_draft_tokens is {config.num_draft_tokens}, but then drafts in "
+                f"flight could reach {slack} positions past a request, and leave nothing of {what}."
+            )
+
+
 def listen(codec: TextCodec, strings: Sequence[str], late: bool) -> Callable[[int], bool]:
     """Something that hears a request's tokens, and says when one of the stop strings was said."""
     return StopStrings(codec, strings, late).accept_token
@@ -82,6 +99,7 @@ def wire(
     shape = RelayShape(config.max_running_requests, row_len, config.num_draft_tokens)
     relays, takes = relays_for(loop, spec, config)
     made = make_relay(loop, relays, relay, device, shape, takes)
+    check_slack(config, draft_slack(config, spec, made), model)
     config = fit_config(config, spec, made, model)
     speculation = speculate(config, device, model)
     worker = (speculation.worker or spec.worker)(
@@ -98,6 +116,12 @@ def wire(
     )
     scheduler = spec.scheduler(config, device.recorder)
     scheduler.propose = speculation.propose
+    teach(scheduler, model)
+    return spec.engine(scheduler, worker, device, frontend, cost)
+
+
+def teach(scheduler: Scheduler, model: Model) -> None:
+    """Give the scheduler what it needs of a model to read texts: grammars, and stop strings."""
     scheduler.compile_grammar = partial(
         compile_grammar,
         vocab_size=model.vocab_size,
@@ -107,4 +131,3 @@ def wire(
     codec = text_codec_of(model.name, model.tokenizer)
     if codec is not None:
         scheduler.listen = partial(listen, codec)
-    return spec.engine(scheduler, worker, device, frontend, cost)

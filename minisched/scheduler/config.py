@@ -100,7 +100,13 @@ class SchedulerConfig:
             )
 
     def _check_speculation(self) -> None:
-        one_of("speculative_algorithm", self.speculative_algorithm, ("", *ALGORITHMS))
+        if self.speculative_algorithm:
+            one_of("speculative_algorithm", self.speculative_algorithm, ALGORITHMS)
+        if self.speculative_draft_model_path and self.speculative_algorithm != "STANDALONE":
+            raise ValueError(
+                f"speculative_draft_model_path is {self.speculative_draft_model_path!r}, but only "
+                "the speculative_algorithm STANDALONE has a draft model."
+            )
         at_least("speculative_num_draft_tokens", self.speculative_num_draft_tokens, 1)
         if self.speculative_algorithm and self.enable_mixed_chunk:
             raise ValueError(

@@ -42,7 +42,6 @@ def not_combined(config: SchedulerConfig, params: SamplingParams) -> str | None:
     for feature, is_wanted in (
         ("grammar", params.has_grammar),
         ("penalties", params.has_penalties),
-        ("grammar with speculation", params.has_grammar and config.speculative_algorithm),
     ):
         if is_wanted and feature in config.refuses:
             return f"this loop takes no {feature}: {config.refuses[feature]}."

@@ -53,10 +53,13 @@ class Results(Endings):
             req, lease = row.req, row.lease
             if req.lease is not lease:
                 is_stale = row.deliver and self.config.keep_stale_outputs and not req.finished
+                if is_stale:
+                    self._verified(batch, req, num_samples - 1, len(tokens) - 1)
                 for token in tokens if is_stale else [None]:
                     if token is None or not req.finished:
                         outputs += self._late(batch, req, token)
             elif row.deliver:
+                self._verified(batch, req, num_samples - 1, len(tokens) - 1)
                 verify.settle(req, num_samples - 1, len(tokens), drafts)
                 for token in tokens:
                     if not req.finished:
@@ -65,6 +68,13 @@ class Results(Endings):
             deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
         self._came_back(batch, drained)
         return outputs
+
+    def _verified(self, batch: ScheduleBatch, req: Request, drafts: int, accepted: int) -> None:
+        """Say what became of a row's drafts (added up in ``checks/drafts.py``)."""
+        if drafts:
+            self.recorder.mark(
+                "verified", step=batch.step, rid=req.rid, drafts=drafts, accepted=accepted
+            )
 
     def _deliver(self, req: Request, lease: Lease, token: int) -> Output:
         """A request learns its next token, and may end with it."""
