@@ -36,6 +36,12 @@ class Comparison:
         return not self.differences
 
     @property
+    def unequally_served(self) -> list[str]:
+        """Loops that refused or failed other requests than the serial one."""
+        serial, *others = self.runs
+        return [run.loop for run in others if run.errors.keys() != serial.errors.keys()]
+
+    @property
     def ideal(self) -> float:
         """The speed-up that hiding all of the shorter of host and device would give."""
         return ideal_speedup(self.reports[0])

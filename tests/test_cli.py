@@ -329,6 +329,31 @@ def test_advice_names_figures_and_targets(cli: Any, loop: str) -> None:
         assert code == 0 and f"Advice for {loop}" in out and "at most 1000 ms" in out
 
 
+@pytest.mark.parametrize("loop", ["serial", "overlap", "vllm_async"])
+def test_every_draft_is_counted(cli: Any, tmp_path: Path, loop: str) -> None:
+    """The right ones are tokens that came without a step of their own."""
+    drafts = "--speculative-algorithm STANDALONE --speculative-draft-model-path hash:8"
+    line = f"--prompt one --prompt another --max-new-tokens 9 {drafts}"
+    code, out, _ = cli(f"compare --json --loops {loop} {line} --out pictures")
+    counted = json.loads(out)["runs"][-1]["drafts"]
+    trace = json.loads((tmp_path / "pictures" / f"{loop}.trace.json").read_text())
+    marks = [event["args"] for event in trace["traceEvents"] if event["name"] == "verified"]
+    for rid in ("r0", "r1"):  # one token is the prompt's; a last one may have a step without drafts
+        gained = sum(1 + mark["accepted"] for mark in marks if mark["rid"] == rid)
+        assert gained in (9 - 2, 9 - 1)
+    assert counted["accepted"] > 0
+    assert code == 0 and counted["proposed"] == sum(mark["drafts"] for mark in marks)
+    tokens = 1 + counted["accepted"] / len(marks)
+    said = (
+        f"{loop}: {counted['accepted']} of {counted['proposed']} drafts accepted, {tokens:.1f} "
+        "tokens a step for each request."
+    )
+    for command in (f"compare --loops {loop}", f"run --loop {loop}"):
+        assert said in " ".join(cli(f"{command} {line}")[1].split())
+    assert json.loads(cli(f"run --json --loop {loop} {line}")[1])["drafts"] == counted
+    assert "drafts" not in json.loads(cli(f"run --json --loop {loop} --max-new-tokens 2")[1])
+
+
 def test_presets_are_listed(cli: Any) -> None:
     code, out, _ = cli("presets --json")
     listed = json.loads(out)["presets"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from minisched.cli.report import verdict
 from minisched.compare import compare
 from minisched.core import Request, SamplingParams, ScheduleBatch
 from minisched.devices.base import Device
@@ -284,7 +285,8 @@ def test_a_request_that_one_loop_refuses_is_not_compared() -> None:
     config = SchedulerConfig(kv_tokens=21, speculative_algorithm="NGRAM_GPU")
     found = compare(["overlap"], "sim", HashModel(), requests, config)
     assert set(found.runs[1].errors) == {"long"} and not found.runs[0].errors
-    assert found.identical
+    assert found.identical and found.unequally_served == ["overlap"]
+    assert verdict(found).startswith("Identical where both answered, but overlap did not")
 
 
 def test_a_loop_that_does_not_take_a_workload_is_named_before_anything_runs() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -10,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
+from minisched.checks.waits import waits
+from minisched.core import (
+    FinishReason,
+    ForwardMode,
+    NoBatch,
+    Request,
+    Result,
+    SamplingParams,
+    ScheduleBatch,
+)
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
@@ -20,9 +31,10 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.registry import HASH, load
 from minisched.scheduler import SchedulerConfig
+from minisched.scheduler.verify import accepted_tokens
 
 from .laws import check_ends, check_leaks, play
-from .oracle import grammar_of, hash_oracle
+from .oracle import grammar_of, hash_oracle, says
 from .workloads import Workload, workloads
 
 VOCAB = 3  # so few that a guess is often right
@@ -69,6 +81,7 @@ def speculative_workloads(draw: st.DrawFn, algorithm: str, history: bool = False
     config = replace(
         workload.config,
         enable_mixed_chunk=False,
+        late_stop_strings=history and draw(st.booleans()),
         kv_tokens=workload.config.kv_tokens + slack,
         speculative_algorithm=algorithm,
         speculative_num_draft_tokens=k,
@@ -78,12 +91,14 @@ def speculative_workloads(draw: st.DrawFn, algorithm: str, history: bool = False
 
 
 REGEXES = [None, r"[\x00-\x02]*", r"(\x00\x01?)+", r"\x00{2,9}\x01*"]  # 2 may be the end of text
+strings = st.text([chr(token) for token in range(VOCAB)], min_size=2, max_size=4)
 histories = st.fixed_dictionaries(
     {
         "regex": st.sampled_from(REGEXES),
         "frequency_penalty": st.sampled_from([0.0, 0.0, 0.4, -1.5]),
         "repetition_penalty": st.sampled_from([1.0, 1.0, 1.3]),
         "logit_bias": st.sampled_from([{}, {1: 0.5}, {2: -9.0}]),
+        "stop": st.lists(strings, max_size=2).map(tuple),
     }
 )
 STOPS: list[frozenset[int]] = [frozenset(), frozenset({2})]
@@ -95,16 +110,20 @@ def target(backend: str, eos_ids: frozenset[int]) -> Any:
     return load(*HASH[backend], "a test")(VOCAB, eos_ids=eos_ids)
 
 
-def check_laws(workload: Workload, spec: Spec, backend: str, cost: CostModel) -> Engine:
+def check_laws(
+    workload: Workload, spec: Spec, backend: str, cost: CostModel,
+    patch: Callable[[Engine], None] = lambda engine: None,
+) -> Engine:  # fmt: skip
     """Every request gets the tokens it would get alone; nothing is lost and nothing leaks."""
     loop, relay, options, _ = spec
     device, model = open_device(backend), target(backend, workload.eos_ids)
-    engine, outputs = play(workload, loop, relay, options, device, model, cost)
+    engine, outputs = play(workload, loop, relay, options, device, model, cost, patch)
     for req in workload.requests:
         grammar = grammar_of(req, VOCAB, workload.eos_ids)
         truth = hash_oracle(
-            list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids, grammar
-        )
+            list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids, grammar,
+            late_stop_strings=workload.config.late_stop_strings,
+        )  # fmt: skip
         aborted = req.finish_reason is not None and req.finish_reason.value == "abort"
         assert req.output_ids == (truth[: len(req.output_ids)] if aborted else truth), req.error
         assert req.num_draft_tokens_in_flight == 0 or req.finished
@@ -143,6 +162,126 @@ def test_drafts_never_change_tokens_in_real_time(
 ) -> None:
     workload = data.draw(speculative_workloads(algorithm, history=True))
     check_laws(workload, (loop, relay, options, algorithm), backend, CostModel())
+
+
+# -- ends and waits ------------------------------------------------------------------------------
+
+
+class Cut:
+    """Requests that stopped although the step had accepted more tokens behind that one."""
+
+    def __init__(self) -> None:
+        self.by: Counter[str] = Counter()
+
+    def patch(self, engine: Engine) -> None:
+        """Look at every result that is processed."""
+        process, late = engine.scheduler.process, engine.scheduler.config.late_stop_strings
+
+        def watched(batch: ScheduleBatch, result: Result) -> Any:
+            going = {req.rid: len(req.output_ids) for req in batch.reqs if not req.finished}
+            outputs = process(batch, result)
+            for req, tokens in zip(batch.reqs, accepted_tokens(batch, result), strict=True):
+                heard = len(req.output_ids) - going.get(req.rid, len(req.output_ids))
+                if req.finish_reason is FinishReason.STOP and 0 < heard < len(tokens):
+                    said = says(req.output_ids[: len(req.output_ids) - late], req.params.stop)
+                    self.by[("late " * late + "string") if said else "token"] += 1
+            return outputs
+
+        engine.scheduler.process = watched  # type: ignore[method-assign]
+
+
+repeating = st.builds("{}{}".format, st.integers(1, 7).map("\0".__mul__), st.just("") | strings)
+
+
+@st.composite
+def stopping(draw: st.DrawFn, algorithm: str) -> Workload:
+    """Longer texts that repeat themselves, so that drafts are right, until they say a stop."""
+    workload: Workload = draw(speculative_workloads(algorithm))
+    for req in workload.requests:
+        req.params = replace(
+            req.params,
+            max_new_tokens=24,
+            logit_bias=draw(st.sampled_from([{}, {0: 3.0}, {0: 6.0}])),
+            stop=draw(st.lists(repeating, max_size=2).map(tuple)),
+        )
+        req.__post_init__()
+    config = workload.config
+    workload.config = replace(
+        config,
+        kv_tokens=config.kv_tokens + 24,
+        context_len=64,
+        late_stop_strings=draw(st.booleans()),
+    )
+    return workload
+
+
+@pytest.mark.parametrize(
+    ("loop", "relay", "algorithm"),
+    [("serial", "host", "NGRAM"), ("overlap", "pool", "NGRAM_GPU")],
+)
+def test_accepted_tokens_behind_a_stop_are_nobodys(loop: str, relay: str, algorithm: str) -> None:
+    """Stop tokens and strings in the middle of what a step accepted, in time or one token late."""
+    cut = Cut()
+
+    @given(stopping(algorithm), costs)
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    def law(workload: Workload, cost: CostModel) -> None:
+        check_laws(workload, (loop, relay, {}, algorithm), "sim", cost, cut.patch)
+
+    law()
+    assert min(cut.by[kind] for kind in ("token", "string", "late string")) >= 3, cut.by
+
+
+class InFlight:
+    """Steps that were committed while a row's last token was still on the device."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.batches: dict[int, ScheduleBatch] = {}
+
+    def patch(self, engine: Engine) -> None:
+        """Look at every batch that is committed, and every result that is processed."""
+        next_batch, process = engine.scheduler.next_batch, engine.scheduler.process
+
+        def committed() -> ScheduleBatch | NoBatch:
+            batch = next_batch()
+            if batch:
+                leases = [lease for flying in self.batches.values() for lease in flying.leases]
+                decodes = batch.leases[batch.num_extend_reqs :]
+                if any(lease in leases for lease in decodes):
+                    self.steps.append(batch.step)
+                self.batches[batch.step] = batch
+            return batch
+
+        def processed(batch: ScheduleBatch, result: Result) -> Any:
+            del self.batches[batch.step]
+            return process(batch, result)
+
+        engine.scheduler.next_batch = committed  # type: ignore[method-assign]
+        engine.scheduler.process = processed  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("algorithm", ["NGRAM_GPU", "STANDALONE"])
+@pytest.mark.parametrize("backend", ["sim", "mlx"])
+def test_who_builds_the_ops_waits_for_the_step_in_front(backend: str, algorithm: str) -> None:
+    """On MLX shapes are numbers; sim takes lengths from the relay, and waits for nothing."""
+    num_waits = 0
+
+    @given(speculative_workloads(algorithm))
+    @settings(max_examples=12, deadline=None, derandomize=True)
+    def law(workload: Workload) -> None:
+        nonlocal num_waits
+        flying, spec = InFlight(), ("overlap", "pool", {}, algorithm)
+        engine = check_laws(workload, spec, backend, CostModel(), flying.patch)
+        marks = waits(engine.device.recorder.trace("", "", "", ""))
+        found = {(mark.attrs["reason"], mark.attrs["op"]) for mark in marks}
+        assert found <= {("speculation", "forward")}
+        steps = [mark.attrs["step"] for mark in marks]
+        assert steps == (flying.steps if backend == "mlx" else [])
+        num_waits += len(flying.steps)
+
+    law()
+    assert num_waits > 12, "otherwise nothing was in flight"
 
 
 # -- what it is worth ----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.overlap import measure
 from minisched.checks.waits import ARRIVAL, HOST, idle_times, lost_ns, num_waits
+from minisched.cli.report import lost_time
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device
@@ -265,6 +266,19 @@ def test_a_wait_is_charged_the_gap_before_its_op() -> None:
     assert lost_ns(late_sample()) == {
         "grammar": 6 * US, "penalty": 0, HOST: 3 * US, ARRIVAL: 0,
     }  # fmt: skip
+
+
+def test_a_wait_that_cost_nothing_says_so() -> None:
+    waits = {"grammar": 1, "penalty": 40}
+    lost = {"grammar": 6_000_000, "penalty": 0, HOST: 3000, ARRIVAL: 0}
+    assert lost_time("odd", lost, waits) == (
+        "odd lost 6.0 ms of device time: 6.0 ms in 1 wait for grammar, less than 0.1 ms because of "
+        "the host's ordinary work. 40 waits for penalty cost nothing: the device had other work "
+        "meanwhile."
+    )
+    assert lost_time("calm", dict.fromkeys(lost, 0), waits).startswith(
+        "calm lost no device time. 1 wait for grammar and 40 waits for penalty cost nothing"
+    )
 
 
 def test_a_mark_that_says_too_little_is_no_wait() -> None:

@@ -1,4 +1,4 @@
-"""What became of the drafts: how many a run proposed, and how many of them its model agreed with."""
+"""What became of a run's drafts: how many were proposed, and how many of them accepted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..trace import Trace
 class Drafts:
     """Drafts over a run; ``verifies`` counts rows: the steps of each request that had drafts.
 
-    As in vLLM's ``v1/spec_decode/metrics.py``, only steps that carried drafts count, and what was
-    verified for a request that had ended by then does not.
+    As in vLLM's ``v1/spec_decode/metrics.py`` only steps that carried drafts count. Unlike there, a
+    draft counts as accepted only if the request got it as a token: not behind its last one.
     """
 
     verifies: int
@@ -36,5 +36,7 @@ def count_drafts(trace: Trace) -> Drafts | None:
     marks = [mark.attrs for mark in trace.marks if mark.name == "verified"]
     if not marks:
         return None
-    proposed, accepted = (sum(int(attrs[name]) for attrs in marks) for name in ("drafts", "accepted"))
+    proposed, accepted = (
+        sum(int(attrs[name]) for attrs in marks) for name in ("drafts", "accepted")
+    )
     return Drafts(len(marks), proposed, accepted)

@@ -46,7 +46,7 @@ def print_report(console: Console, comparison: Comparison) -> None:
         console.print(verdict_on_logprobs(difference), highlight=False)
     if len(rest) > MOST_REASONS:  # the table says it for the others
         rest = (min(rest, key=lambda report: report.makespan_ns),)
-    for report in rest if serial.tokens else ():
+    for report in rest if serial.tokens and not comparison.unequally_served else ():
         console.print(reason(comparison, serial, report), highlight=False)
     if pair := find_runs(comparison.runs):
         print_pd_or_mixed(console, rows(*pair))
@@ -80,16 +80,15 @@ def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
 
 def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> str:
     """What the waits of a loop cost: for how long its devices have idled, and why."""
-    parts = [f"{milliseconds(lost[why])} in {num_waits(waits[why], why)}"
-             for why in waits if lost[why]]  # fmt: skip
+    costly = [why for why in waits if lost[why]]
+    parts = [f"{milliseconds(lost[why])} in {num_waits(waits[why], why)}" for why in costly]
     others = {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
     parts += [f"{milliseconds(lost[name])} {why}" for name, why in others.items() if lost[name]]
-    total = milliseconds(sum(lost.values())) if parts else "none"
-    hidden = " and ".join(num_waits(waits[why], why) for why in waits if not lost[why])
-    return (
-        f"{loop} lost {total} of device time{': ' * bool(parts)}{', '.join(parts)}."
-        + f" The device had other work during {hidden}." * bool(hidden)
-    )
+    time = f"{milliseconds(sum(lost.values()))} of device time: {', '.join(parts)}"
+    sentence = f"{loop} lost {time if parts else 'no device time'}."
+    if hidden := " and ".join(num_waits(waits[why], why) for why in waits if not lost[why]):
+        sentence += f" {hidden} cost nothing: the device had other work meanwhile."
+    return sentence
 
 
 def num_waits(count: int, reason: str) -> str:
@@ -107,6 +106,11 @@ def verdict(comparison: Comparison) -> str:
     if not others:
         return "Only serial ran, so there is nothing to compare."
     names = ", ".join(others) if len(others) <= MOST_REASONS else f"all {len(others)} loops"
+    if unequal := comparison.unequally_served:
+        return (
+            f"Identical where both answered, but {', '.join(unequal)} did not answer the requests "
+            "that serial did: their times can't be compared."
+        )
     return f"Identical: {names} gave every request the same tokens as serial."
 
 
@@ -148,4 +152,6 @@ def print_errors(errors: Mapping[str, str]) -> None:
 
 def milliseconds(nanoseconds: int) -> str:
     """A time to read, such as ``632.8 ms``."""
+    if 0 < nanoseconds < MILLISECOND // 20:
+        return "less than 0.1 ms"
     return f"{nanoseconds / MILLISECOND:.1f} ms"

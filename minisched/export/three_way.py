@@ -42,8 +42,8 @@ MLX stand beside the three as further columns.
 | what a grammar keeps waiting | [SGLang](wait_grammar_delay_sample.svg), \
 [its thread](wait_grammar_sampling_info_done.svg), [vLLM](wait_grammar_deferred.svg), \
 [MindIE](wait_grammar_forward_loop.svg), [MLX](wait_grammar_no_chain.svg) |
-| and what else waits | [prefills](wait_prefill.svg), [penalties](wait_penalties.svg), [drafts](wait_speculation_drafts.svg), \
-[drafts with a grammar](wait_speculation_grammar.svg) |
+| and what else waits | [prefills](wait_prefill.svg), [penalties](wait_penalties.svg), \
+[drafts](wait_speculation_drafts.svg), [drafts with a grammar](wait_speculation_grammar.svg) |
 
 ## How each one does it
 """

@@ -19,6 +19,7 @@ from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from .units import ms
 
+PROMPTS, PROMPT_LENGTH = 4, 32  # of the runs with one prefill behind the other
 LENGTH, VOCAB = 24, 4  # tokens of each request; so few different ones that drafts are often right
 
 LIGHT = {"receive": 200, "schedule": 500, "prepare": 300, "launch": 200, "fill": 200,
@@ -113,6 +114,22 @@ def _run(loop: str, feature: Feature, model: HashModel, cost: CostModel) -> Trac
     config = SchedulerConfig(**feature.settings)
     run = run_loop(loop, open_device("sim"), model, requests, config, cost)
     assert not run.errors, run.errors
+    return run.trace
+
+
+def run_prefills(disable_consecutive_prefill_overlap: bool) -> Trace:
+    """Prompts that come at once, one of which fills a prefill step."""
+    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    prompts = [range(i * PROMPT_LENGTH, (i + 1) * PROMPT_LENGTH) for i in range(PROMPTS)]
+    run = run_loop(
+        "overlap",
+        open_device("sim"),
+        HashModel(),
+        [Request(rid, prompt, params) for rid, prompt in zip("abcd", prompts, strict=True)],
+        SchedulerConfig(chunked_prefill_size=PROMPT_LENGTH),
+        SIM_COST,
+        disable_consecutive_prefill_overlap=disable_consecutive_prefill_overlap,
+    )
     return run.trace
 
 

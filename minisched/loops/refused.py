@@ -42,8 +42,8 @@ SGLANG_MLX = every_kind(
 )
 PD = SGLANG_OVERLAP | dict.fromkeys(
     ("NGRAM_GPU", "STANDALONE"),
-    "it is a limit of minisched and not of the original: the transfer here has the target's KV "
-    "alone, and SGLang's sends what the draft model has computed along with it",
+    "it is a limit of minisched and not of the original: the transfer has the target's KV alone, "
+    "and SGLang's sends what the draft model has computed along with it",
 )
 MINI = {
     "grammar": "mini-sglang has none (core.py:SamplingParams)",

@@ -51,19 +51,19 @@ class Results(Endings):
         columns = zip(batch.rows, batch.sample_lens, tokens_by_row, drafts_by_row, strict=True)
         for row, num_samples, tokens, drafts in columns:
             req, lease = row.req, row.lease
+            had = len(req.output_ids)
             if req.lease is not lease:
                 is_stale = row.deliver and self.config.keep_stale_outputs and not req.finished
-                if is_stale:
-                    self._verified(batch, req, num_samples - 1, len(tokens) - 1)
                 for token in tokens if is_stale else [None]:
                     if token is None or not req.finished:
                         outputs += self._late(batch, req, token)
             elif row.deliver:
-                self._verified(batch, req, num_samples - 1, len(tokens) - 1)
                 verify.settle(req, num_samples - 1, len(tokens), drafts)
                 for token in tokens:
                     if not req.finished:
                         outputs.append(self._deliver(req, lease, token))
+            if num_samples > 1 and (gained := len(req.output_ids) - had):
+                self._verified(batch, req, num_samples - 1, gained - 1)
         if result.logprobs:
             deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
         self._came_back(batch, drained)
@@ -71,10 +71,9 @@ class Results(Endings):
 
     def _verified(self, batch: ScheduleBatch, req: Request, drafts: int, accepted: int) -> None:
         """Say what became of a row's drafts (added up in ``checks/drafts.py``)."""
-        if drafts:
-            self.recorder.mark(
-                "verified", step=batch.step, rid=req.rid, drafts=drafts, accepted=accepted
-            )
+        self.recorder.mark(
+            "verified", step=batch.step, rid=req.rid, drafts=drafts, accepted=accepted
+        )
 
     def _deliver(self, req: Request, lease: Lease, token: int) -> Output:
         """A request learns its next token, and may end with it."""

@@ -9,8 +9,8 @@ from ...trace import Trace
 from ..layout import View
 from ..puml_timing import Panel, draw_panels
 from ..units import ms
-from ..wait_runs import run_with, run_without
-from ..window import steady_views
+from ..wait_runs import PROMPTS, run_prefills, run_with, run_without
+from ..window import steady_views, view_of_steps
 
 STEPS = 2
 COST = "slow mask"  # with a fast one the device has enough to do meanwhile
@@ -56,6 +56,20 @@ def penalties() -> str:
     return one_above_the_other(runs, title, SLOW)
 
 
+def prefills() -> str:
+    """Prompts one behind the other, without the option that keeps them from overlapping, and with.
+
+    SGLang ``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``.
+    """
+    runs = {
+        "prefills may overlap": run_prefills(False),
+        "they may not": run_prefills(True),
+    }
+    title = "SGLang: a prefill behind a prefill waits if disable_consecutive_prefill_overlap is set"
+    views = [view_of_steps(trace, PROMPTS - STEPS, PROMPTS - 1) for trace in runs.values()]
+    return stacked(dict(zip(runs, views, strict=True)), title, ", one prompt a step")
+
+
 def drafts() -> str:
     """Where the host drafts, it needs every token first; the device has them already."""
     runs = {
@@ -77,11 +91,16 @@ def drafts_with_a_grammar() -> str:
 def one_above_the_other(runs: Mapping[str, Trace], title: str, note: str = "") -> str:
     """The same settled steps of each run, with the time that it lost in them."""
     views = steady_views(list(runs.values()), STEPS)
+    return stacked(dict(zip(runs, views, strict=True)), title, note)
+
+
+def stacked(views: Mapping[str, View], title: str, note: str = "") -> str:
+    """The same steps, as they are shown of each run."""
     panels = [
         Panel(view, f"p{at}_", f"{name}: {STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}")
-        for at, (name, view) in enumerate(zip(runs, views, strict=True), 1)
+        for at, (name, view) in enumerate(views.items(), 1)
     ]
-    first, last = views[0].first_step, views[0].last_step
+    first, last = panels[0].view.first_step, panels[0].view.last_step
     return draw_panels(panels, f"{title}\\nsteps {first} to {last} of the same four requests{note}")
 
 
@@ -98,6 +117,7 @@ def lost_in(view: View) -> str:
 
 PICTURES: dict[str, Callable[[], str]] = {
     **{name: partial(grammar, name) for name in GRAMMAR},
+    "wait_prefill": prefills,
     "wait_penalties": penalties,
     "wait_speculation_drafts": drafts,
     "wait_speculation_grammar": drafts_with_a_grammar,
