@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from .checks.identity import Difference, first_difference
 from .checks.logprobs import largest_difference
+from .checks.margin import with_margin
 from .checks.overlap import OverlapReport, ideal_speedup, measure
 from .checks.waits import lost_ns, num_waits
 from .core import Output, Request, SamplingParams
-from .devices.base import Array
 from .devices.cost import NO_COST, CostModel
 from .devices.registry import open_device
 from .loops.refused import refusal, wanted_features
 from .loops.registry import find_loop
 from .loops.run import Run, run_loop
 from .models.base import Model
-from .models.forward_batch import ForwardBatch
 from .scheduler import SchedulerConfig
 
 
@@ -161,32 +160,3 @@ def warm_up(device: str, model: Model, config: SchedulerConfig) -> None:
     params = SamplingParams(max_new_tokens=4, ignore_eos=True)
     requests = [Request(f"warm up {i}", [0] * 8, params) for i in range(2)]
     run_to_end("serial", device, model, requests, config)
-
-
-def with_margin(
-    found: Difference,
-    device: str,
-    model: Model,
-    config: SchedulerConfig,
-    requests: Sequence[Request],
-    serial: Run,
-) -> Difference:
-    """The difference with the top-2 logit margin at its place, from one request run alone."""
-    request = next(item for item in requests if item.rid == found.rid)
-    agreed = serial.outputs[found.rid][: found.position]
-    params = SamplingParams(max_new_tokens=1)  # logits as they are before any wish
-    margins: list[float] = []
-    sample = model.sample
-
-    def spy(logits: Array, batch: ForwardBatch) -> Array:
-        top = sorted(map(float, logits[0]))[-2:]
-        margins.append(top[1] - top[0])
-        return sample(logits, batch)
-
-    model.sample = spy  # type: ignore[method-assign]
-    try:
-        alone = Request(request.rid, [*request.prompt, *agreed], params)
-        run_to_end("serial", device, model, [alone], config)
-    finally:
-        model.sample = sample  # type: ignore[method-assign]
-    return replace(found, margin=margins[-1]) if margins else found

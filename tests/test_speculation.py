@@ -224,7 +224,7 @@ def test_accepted_tokens_behind_a_stop_are_nobodys(loop: str, relay: str, algori
     cut = Cut()
 
     @given(stopping(algorithm), costs)
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=100, deadline=None, derandomize=True)
     def law(workload: Workload, cost: CostModel) -> None:
         check_laws(workload, (loop, relay, {}, algorithm), "sim", cost, cut.patch)
 
