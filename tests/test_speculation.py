@@ -411,3 +411,12 @@ def test_a_request_that_drafts_would_carry_past_the_pool_is_refused_alone() -> N
     )
     run = run_loop("overlap", SimDevice(), HashModel(), requests, config, relay="pool")
     assert set(run.errors) == {"long"} and len(run.outputs["short"]) == 10
+
+
+def test_a_retracted_request_has_no_drafts_in_flight() -> None:
+    """Those of its old lease come back to nobody, and must not reserve memory for ever."""
+    req = Request("r", [1, 2])
+    req.num_draft_tokens, req.num_draft_tokens_in_flight, req.spec_token_ids = 3, 6, [1, 1, 1]
+    req.restart()
+    assert (req.num_draft_tokens_in_flight, req.spec_token_ids) == (0, [])
+    assert req.reach == req.device_len + 3
