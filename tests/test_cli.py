@@ -479,3 +479,11 @@ def test_run_says_what_each_client_would_have_measured(cli: Any) -> None:
         assert 0 < found["queue_ms"] < found["ttft_ms"] and found["itl_ms"] > 0
     code, out, _ = cli(f"run {line}")
     assert code == 0 and "ttft ms" in out
+
+
+def test_all_loops_are_those_that_take_the_workload_and_the_others_are_named(cli: Any) -> None:
+    line = "compare --loops all --requests 1 --max-new-tokens 3 --frequency-penalty 1 --json"
+    code, out, err = cli(line)
+    ran = {run["loop"] for run in json.loads(out)["runs"]}
+    assert code == 0 and "overlap" in ran and "mini_overlap" not in ran
+    assert "left out: loop 'mini_overlap' takes no penalties: mini-sglang has none" in err

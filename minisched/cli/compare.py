@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -47,8 +48,7 @@ def run_compare(
     requests = workload.make_requests(model)
     config = make_config(scheduler, model, requests)
     if "all" in asked:
-        wants = wanted_features(config, requests)
-        names = [name for name in names if not refusal(name, find_loop(name), wants)]
+        names = who_takes(names, wanted_features(config, requests))
     out = check_folder(out)
     comparison = compare_with_progress(workload, wanted, names, model, requests, config)
     files = [str(path) for path in write_pictures(comparison, out)]
@@ -60,6 +60,14 @@ def run_compare(
     else:
         show(comparison, config, wanted, out)
     return exit_code(comparison)
+
+
+def who_takes(names: list[str], wanted: set[str]) -> list[str]:
+    """The loops that take a workload; who is left out is said on stderr, with the reasons."""
+    refused = {name: refusal(name, find_loop(name), wanted) for name in names}
+    for sentence in filter(None, refused.values()):
+        print(f"left out: {sentence}", file=sys.stderr)
+    return [name for name in names if not refused[name]]
 
 
 def show(comparison: Comparison, config: SchedulerConfig, wanted: ReportOptions, out: Path) -> None:
