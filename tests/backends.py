@@ -13,7 +13,7 @@ from minisched.models.base import Model
 from minisched.models.registry import HASH, load
 from minisched.trace import Slice, Trace
 
-from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS
+from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, LoopOptions, runs_on
 from .workloads import VOCAB
 
 BACKENDS = ("sim", "thread", "mlx")
@@ -31,6 +31,14 @@ PROMPTS = [
 
 EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
 SOME_LOOPS = pytest.mark.parametrize(("loop", "relay", "options"), SOME_LOOP_OPTIONS, ids=str)
+
+
+def in_real_time(items: list[LoopOptions]) -> pytest.MarkDecorator:
+    """Each of the loops on both devices with a clock of their own, where it runs there."""
+    cases = [(at, *item) for at in ("thread", "mlx") for item in items if runs_on(item[0], at)]
+    return pytest.mark.parametrize(("backend", "loop", "relay", "options"), cases, ids=str)
+
+
 EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
 
 

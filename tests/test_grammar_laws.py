@@ -24,8 +24,8 @@ from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 
-from .backends import hash_model, open_device
-from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_all, play, runs_on
+from .backends import hash_model, in_real_time, open_device
+from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_all, play
 from .oracle import grammar_of, hash_oracle
 from .test_laws import costs
 from .workloads import VOCAB, Workload, workloads
@@ -95,16 +95,7 @@ def test_laws_with_grammars(
         check_grammar(req, workload.eos_ids)
 
 
-@pytest.mark.parametrize(
-    ("backend", "loop", "relay", "options"),
-    [
-        (backend, *item)
-        for backend in ("thread", "mlx")
-        for item in SOME_LOOP_OPTIONS
-        if item in CONSTRAINED and runs_on(item[0], backend)
-    ],
-    ids=str,
-)
+@in_real_time([item for item in SOME_LOOP_OPTIONS if item in CONSTRAINED])
 @given(workload=constrained())
 @settings(max_examples=20, deadline=None)
 def test_laws_with_grammars_in_real_time(

@@ -13,9 +13,9 @@ from minisched.core import FinishReason
 from minisched.devices.cost import CostModel
 from minisched.loops.registry import LOOPS
 
-from .backends import EVERY_LOOP, check_no_thread_left, hash_model, open_device
+from .backends import EVERY_LOOP, check_no_thread_left, hash_model, in_real_time, open_device
 from .history import demanding, regexes, without_refused
-from .laws import LOOP_OPTIONS, check_ends, check_identity, check_leaks, play, runs_on
+from .laws import LOOP_OPTIONS, check_ends, check_identity, check_leaks, play
 from .oracle import grammar_of, hash_oracle
 from .pd_runs import check_pd, links, play_pd
 from .test_speculation import EVERY, VOCAB, speculative_workloads, target
@@ -58,16 +58,7 @@ def test_laws_on_sim(
     check(workload, loop, relay, options, cost=cost)
 
 
-@pytest.mark.parametrize(
-    ("backend", "loop", "relay", "options"),
-    [
-        (backend, *item)
-        for backend in ("thread", "mlx")
-        for item in LOOP_OPTIONS
-        if runs_on(item[0], backend)
-    ],
-    ids=str,
-)
+@in_real_time(LOOP_OPTIONS)
 @given(workload=demanding())
 @settings(max_examples=6, deadline=None)
 def test_laws_in_real_time(

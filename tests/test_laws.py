@@ -13,8 +13,8 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.registry import LOOPS
 
-from .backends import EVERY_LOOP, check_no_thread_left, hash_model, open_device
-from .laws import LOOP_OPTIONS, check_all, play, runs_on
+from .backends import EVERY_LOOP, check_no_thread_left, hash_model, in_real_time, open_device
+from .laws import LOOP_OPTIONS, check_all, play
 from .workloads import Workload, workloads
 
 costs = st.builds(
@@ -43,16 +43,7 @@ def test_laws_on_sim(
     assert loop != "serial" or workload.aborts or not wasted
 
 
-@pytest.mark.parametrize(
-    ("backend", "loop", "relay", "options"),
-    [
-        (backend, *item)
-        for backend in ("thread", "mlx")
-        for item in LOOP_OPTIONS
-        if runs_on(item[0], backend)
-    ],
-    ids=str,
-)
+@in_real_time(LOOP_OPTIONS)
 @given(workload=workloads())
 @settings(max_examples=40, deadline=None)
 def test_laws_in_real_time(

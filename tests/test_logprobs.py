@@ -18,8 +18,15 @@ from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_LOOP, SOME_LOOPS, check_no_thread_left, hash_model, open_device
-from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_all, check_ends, play, runs_on
+from .backends import (
+    EVERY_LOOP,
+    SOME_LOOPS,
+    check_no_thread_left,
+    hash_model,
+    in_real_time,
+    open_device,
+)
+from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_all, check_ends, play
 from .logprob_laws import check_logprobs, with_logprobs
 from .pd_runs import check_pd, links, play_pd, timed
 from .test_laws import costs
@@ -54,16 +61,7 @@ def test_they_are_the_models_own_whatever_adjusts_its_logits(workload: Workload)
     check_logprobs(workload, outputs)
 
 
-@pytest.mark.parametrize(
-    ("backend", "loop", "relay", "options"),
-    [
-        (backend, *item)
-        for backend in ("thread", "mlx")
-        for item in IN_REAL_TIME
-        if runs_on(item[0], backend)
-    ],
-    ids=str,
-)
+@in_real_time(IN_REAL_TIME)
 @given(workload=with_logprobs())
 @settings(max_examples=20, deadline=None)
 def test_every_schedule_gives_the_same_in_real_time(
