@@ -53,8 +53,8 @@ def released(
             freed.append((lease.row, leases.returned_step))
             free(lease)
 
-        def spied_alloc() -> Lease:
-            lease = alloc()
+        def spied_alloc(rid: str = "") -> Lease:
+            lease = alloc(rid)
             before = last.get(lease.row)
             if before is not None and before.last_step > leases.returned_step:
                 early.append((lease.row, leases.returned_step))

@@ -15,6 +15,7 @@ class Lease:
     """
 
     row: int  # index into the request-to-token table; row 0 is padding
+    rid: str = ""  # whose it is
     pages: list[int] = field(default_factory=list)  # by position; the first ones the tree's
     shared_pages: int = 0  # how many of them belong to the prefix cache
     node: object = None  # where they end in the radix tree; locked while the lease lives

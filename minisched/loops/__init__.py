@@ -27,5 +27,6 @@ loop                    with
 
 ``registry`` knows them by name (``naming`` reads it); ``spec`` says what a loop needs, ``refused``
 what it does not go with, ``wiring`` makes its engine (``speculation``: with a worker that verifies
-drafts), and ``run`` turns it until every request has ended.
+drafts), and ``run`` turns it until every request has ended. ``current_line`` and ``source`` say
+where a loop is in its text, for the pictures that show it.
 """

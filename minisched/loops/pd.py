@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..devices.sim import Deadlock
+from .current_line import line_of
 from .pd_decode import DecodeEngine, pd_decode
 from .pd_prefill import PrefillEngine, pd_prefill
 from .pd_side import SideEngine
@@ -33,6 +34,8 @@ class Pair:
             "prefill": pd_prefill(self.prefill),
             "decode": pd_decode(self.decode),
         }
+        self.prefill.device.recorder.line = line_of(self.turns["prefill"])
+        self.decode.device.recorder.line = line_of(self.turns["decode"])
 
     @property
     def is_done(self) -> bool:

@@ -15,6 +15,7 @@ from ..engine.metrics import Metrics
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
+from .current_line import line_of
 from .registry import find_loop
 from .wiring import wire
 
@@ -72,6 +73,7 @@ def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
     Raises:
         MemoryLeak: memory is missing, or still held, after that.
     """
+    engine.device.recorder.line = line_of(turns)
     while not engine.is_done:
         next(turns)
     engine.scheduler.self_check()

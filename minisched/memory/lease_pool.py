@@ -62,9 +62,9 @@ class LeasePool:
             node = node.parent
         return pages
 
-    def open(self, match: Match | None = None) -> Lease:
+    def open(self, match: Match | None = None, rid: str = "") -> Lease:
         """A lease on a free row, which begins with a cached prefix; that is locked from now on."""
-        lease = self.table.alloc()
+        lease = self.table.alloc(rid)
         if self.tree is not None and match is not None:
             self.tree.inc_lock_ref(match.node)
             lease.node = match.node

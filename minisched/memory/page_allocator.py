@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import Lease
+from ..trace import NullRecorder, Recorder
+from ..trace.events import Value
 from .req_to_token import OwnershipError
 
 
@@ -16,9 +18,12 @@ class PageAllocator:
     cache's.
     """
 
-    def __init__(self, num_pages: int, page_size: int = 1) -> None:
+    def __init__(
+        self, num_pages: int, page_size: int = 1, recorder: Recorder | None = None
+    ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
+        self.recorder = recorder or NullRecorder()
         self.free_pages = list(range(num_pages, 0, -1))
         self._owner: dict[int, Lease] = {}
 
@@ -44,12 +49,21 @@ class PageAllocator:
                 raise OwnershipError(f"page {page} was handed out while its last lease is in use")
             self._owner[page] = lease
             lease.pages.append(page)
+        self._mark("page alloc", lease.pages[len(lease.pages) - num_pages :], lease)
 
     def disown(self, pages: Sequence[int]) -> None:
         """These pages stop being a lease's: the prefix cache takes them, or nobody names them."""
         for page in pages:
             self._owner.pop(page, None)
+        self._mark("page disown", pages)
 
     def free(self, pages: Sequence[int]) -> None:
         """Take pages back."""
         self.free_pages += pages
+        self._mark("page free", pages)
+
+    def _mark(self, name: str, pages: Sequence[int], lease: Lease | None = None) -> None:
+        """Say which pages, and whose they are from now on."""
+        if self.recorder.is_on and pages:
+            owner: dict[str, Value] = {"rid": lease.rid, "row": lease.row} if lease else {}
+            self.recorder.mark(name, **owner, pages=" ".join(map(str, pages)))

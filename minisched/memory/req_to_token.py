@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core import Lease
+from ..trace import NullRecorder, Recorder
 
 
 class OwnershipError(RuntimeError):
@@ -16,8 +17,9 @@ class ReqToTokenPool:
     ``Lease.pages`` on the host and the worker's page table on the device.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, recorder: Recorder | None = None) -> None:
         self.size = size
+        self.recorder = recorder or NullRecorder()
         self.free_rows = list(range(size, 0, -1))
         self._owner: dict[int, Lease] = {}
 
@@ -26,8 +28,8 @@ class ReqToTokenPool:
         """Rows that are free."""
         return len(self.free_rows)
 
-    def alloc(self) -> Lease:
-        """Open a lease on a free row.
+    def alloc(self, rid: str = "") -> Lease:
+        """Open a lease on a free row, for the request ``rid``.
 
         Raises:
             OwnershipError: the row's last lease is not released.
@@ -36,9 +38,11 @@ class ReqToTokenPool:
         last = self._owner.get(row)
         if last is not None and not last.is_released:
             raise OwnershipError(f"row {row} was handed out while its last lease is in use")
-        lease = self._owner[row] = Lease(row)
+        lease = self._owner[row] = Lease(row, rid)
+        self.recorder.mark("row alloc", row=row, rid=rid)
         return lease
 
     def free(self, lease: Lease) -> None:
         """Take a row back."""
         self.free_rows.append(lease.row)
+        self.recorder.mark("row free", row=lease.row, rid=lease.rid)

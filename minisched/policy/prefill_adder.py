@@ -50,7 +50,7 @@ class PrefillAdder:
         total_tokens = extend_len + budget.new_tokens(req) + budget.page_size
         if total_tokens >= budget.rem_total_tokens:
             return self._no_token(req, total_tokens)
-        lease = self.leases.open(match)
+        lease = self.leases.open(match, req.rid)
         if (refusal := self._refusal(req, extend_len, total_tokens)) is not None:
             self.leases.close(lease)
             return refusal
@@ -62,7 +62,7 @@ class PrefillAdder:
         They would refuse it for ever. It fits, or it would not have been received; what does not
         is the page that the rules add.
         """
-        return self._start(req, self.leases.open(self.cache.match_prefix(req)))
+        return self._start(req, self.leases.open(self.cache.match_prefix(req), req.rid))
 
     def _refusal(self, req: Request, extend_len: int, total_tokens: int) -> AddReqResult | None:
         """What speaks against a request whose prefix is locked by now."""

@@ -121,7 +121,7 @@ class UnifiedBudget:
             refuse(self.recorder, req, AddReqResult.NO_TOKEN, "max_running_requests", 1, 0)
             self.prefill.mark_full()
             return 0
-        lease = self.leases.open(self.prefill.cache.match_prefix(req))
+        lease = self.leases.open(self.prefill.cache.match_prefix(req), req.rid)
         length = min(req.known_len - lease.settled_len, left)
         free = self.leases.available_pages - promised
         need = self.leases.pages_lacking(lease, lease.settled_len + length)

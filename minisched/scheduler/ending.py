@@ -14,6 +14,7 @@ class Endings(SchedulerState):
     ) -> Output:
         """End a request, wherever it is."""
         req.finish_reason, req.error = reason, error
+        self.recorder.mark("finish", rid=req.rid, reason=reason.value, outputs=len(req.output_ids))
         self.prefill.remove_req(req)
         self.decode.remove_req(req)
         if self.live.get(req.rid) is req:

@@ -61,7 +61,7 @@ class DecodeScheduler(Scheduler):
             need = self.allocator.pages_for(req.max_device_len)
             if not self.table.available_size or need > self.allocatable_pages:
                 break
-            lease = req.lease = self.leases.open()
+            lease = req.lease = self.leases.open(rid=rid)
             self.allocator.alloc(lease, self.allocator.pages_for(len(req.prompt)))
             self.leases.hold(lease)
             self.transfer_queue[rid] = lease

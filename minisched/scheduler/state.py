@@ -53,8 +53,12 @@ class SchedulerState:
         self.listen: Listen | None = None  # hears stop strings in a request's tokens, maybe late
 
     def _make_memory(self, config: SchedulerConfig) -> None:
-        self.allocator = PageAllocator(config.num_pages, config.page_size)
-        self.table = ReqToTokenPool(config.max_running_requests)
+        self.recorder.mark(
+            "kv pool", pages=config.num_pages, page_size=config.page_size,
+            rows=config.max_running_requests,
+        )  # fmt: skip
+        self.allocator = PageAllocator(config.num_pages, config.page_size, self.recorder)
+        self.table = ReqToTokenPool(config.max_running_requests, self.recorder)
         self.tree: RadixCache | None = None
         if not config.disable_radix_cache:
             policy = config.radix_eviction_policy

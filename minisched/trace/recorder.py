@@ -14,13 +14,16 @@ class Recorder:
 
     An id can be taken before its slice is known (``new_id``), so that an edge may point at an op
     that has been launched but has not run. Appending to a list is atomic in Python, so streams on
-    threads need no lock. ``is_on`` says whether it is worth writing texts for it.
+    threads need no lock. ``is_on`` says whether it is worth writing texts for it. ``line`` says at
+    which line of its source the loop is, counted from 0 at its ``def``
+    (``loops/current_line.py``); 0: nobody knows.
     """
 
     is_on = True
 
     def __init__(self) -> None:
         self.now: Callable[[], int] = lambda: 0
+        self.line: Callable[[], int] = lambda: 0
         self._ids = itertools.count(1)
         self._slices: list[Slice] = []
         self._edges: set[Edge] = set()
@@ -32,7 +35,9 @@ class Recorder:
         return next(self._ids)
 
     def slice(self, item: Slice) -> None:
-        """Record a slice that has ended."""
+        """Record a slice that has ended; one of the host says where its loop is."""
+        if item.lane == "host" and (line := self.line()):
+            item.attrs["line"] = line
         self._slices.append(item)
 
     def edge(self, kind: str, src: int, dst: int) -> None:
@@ -50,7 +55,8 @@ class Recorder:
     def trace(self, loop: str, device: str, model: str, clock: str) -> Trace:
         """Everything recorded so far, ordered. Edges to slices that never ran are left out.
 
-        On a wall clock, time 0 is moved to where the first slice starts.
+        On a wall clock, time 0 is moved to where the first slice starts; what was counted or marked
+        before that is at 0.
         """
         slices = sorted(self._slices, key=lambda item: (item.start, item.end, item.id))
         zero = slices[0].start if slices and clock == "wall" else 0
@@ -64,11 +70,11 @@ class Recorder:
             slices=tuple(slices),
             edges=tuple(sorted(e for e in self._edges if e.src in ids and e.dst in ids)),
             counters=tuple(
-                replace(item, time=item.time - zero)
+                replace(item, time=max(0, item.time - zero))
                 for item in sorted(self._counters, key=lambda item: (item.time, item.name))
             ),
             marks=tuple(
-                replace(item, time=item.time - zero)
+                replace(item, time=max(0, item.time - zero))
                 for item in sorted(self._marks, key=lambda item: item.time)
             ),
         )

@@ -28,6 +28,8 @@ class SideRecorder(Recorder):
 
     def slice(self, item: Slice) -> None:
         """Record a slice on this side's lane."""
+        if item.lane == "host" and (line := self.line()):
+            item.attrs["line"] = line
         lane = item.lane if item.lane in SHARED else f"{self.side} {item.lane}"
         self.whole.slice(replace(item, lane=lane))
 

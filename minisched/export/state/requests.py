@@ -1,0 +1,86 @@
+"""Where each request was: in the waiting queue, in the running set, or a zombie in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...trace import Mark, Trace
+from ...trace.lanes import is_host
+from .stay import Panel, Stay
+
+CHANGES = ("admit", "retraction", "finish")  # queue -> set, set -> queue, wherever -> gone
+
+
+def queue(trace: Trace) -> Panel:
+    """``waiting_queue``: those without memory."""
+    stays = tuple(stay for stay in stays_of(trace) if stay.kind == "queued")
+    return Panel("queue", "waiting_queue", _places(stays), stays)
+
+
+def running(trace: Trace) -> Panel:
+    """Those with memory; and zombies, which have ended while a launched step still has their row.
+
+    SGLang's ``running_batch`` has those who decode; here the prompts being computed are in it too.
+    """
+    stays = tuple(stay for stay in stays_of(trace) if stay.kind != "queued")
+    return Panel("set", "running set", _places(stays), stays)
+
+
+def stays_of(trace: Trace) -> list[Stay]:
+    """Every stay of every request, in order of time.
+
+    Kinds: ``queued``, ``admitted`` (it holds memory) and ``wasted`` (a zombie).
+    """
+    changes: dict[str, list[Mark]] = {rid: [] for rid in arrivals(trace)}
+    for mark in trace.marks:
+        if mark.name in CHANGES and mark.attrs.get("side") != "prefill":
+            changes.setdefault(str(mark.attrs["rid"]), []).append(mark)
+    came, gone = arrivals(trace), last_results(trace)
+    found: list[Stay] = []
+    for rid, marks in changes.items():
+        end = max(gone.get(rid, 0), marks[-1].time) if _has_ended(marks) else trace.end
+        found += _life(rid, marks, came.get(rid, 0), end)
+    return sorted(found, key=lambda stay: (stay.start, stay.end))
+
+
+def arrivals(trace: Trace) -> dict[str, int]:
+    """When each request was received."""
+    found: dict[str, int] = {}
+    for item in trace.slices:
+        if item.name == "receive" and is_host(item.lane):
+            for rid in item.rids:
+                found.setdefault(rid, item.end)
+    return found
+
+
+def last_results(trace: Trace) -> dict[str, int]:
+    """When the last step that names each request came back."""
+    done = [item for item in trace.slices if item.name == "process" and is_host(item.lane)]
+    return {rid: item.end for item in done for rid in item.rids}
+
+
+def _life(rid: str, marks: list[Mark], since: int, end: int) -> Iterator[Stay]:
+    kind = "queued"
+    for mark in marks:
+        if (after := KIND_AFTER[mark.name]) != kind:
+            if mark.time > since:
+                yield Stay(rid, kind, since, mark.time, rid, rid, WORDS[kind])
+            since, kind = mark.time, after
+    if end > since:
+        yield Stay(rid, kind, since, end, rid, rid, WORDS[kind])
+
+
+def _has_ended(marks: list[Mark]) -> bool:
+    return bool(marks) and marks[-1].name == "finish"
+
+
+KIND_AFTER = {"admit": "admitted", "retraction": "queued", "finish": "wasted"}
+WORDS = {
+    "queued": "waits for memory",
+    "admitted": "holds memory",
+    "wasted": "has ended, but a launched step still names it",
+}
+
+
+def _places(stays: tuple[Stay, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(stay.place for stay in stays))
