@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TOPICS = {  # topic -> the folder of its code
     "radix_cache": "memory",
+    "page_allocator": "memory",
     "schedule_policy": "policy",
     "prefill": "policy",
     "decode": "policy",
@@ -15,6 +16,8 @@ TOPICS = {  # topic -> the folder of its code
     "lazy_chain": "relay",
     "placeholder_fill": "relay",
     "prev_sampled": "relay",
+    "generation_batch_result": "worker",
+    "grammar_manager": "scheduler",
     "serial": "loops",
     "overlap": "loops",
     "overlap_thread": "loops",

@@ -100,10 +100,10 @@ def chrome_end(event: dict[str, Any]) -> int:
 
 
 def chrome_lanes(events: list[dict[str, Any]]) -> dict[int, str]:
-    """Lane keys by thread id."""
+    """Lane keys by thread id; the name that the reader sees ends in the side."""
     titles = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    sides = {e["tid"]: e["pid"] for e in events if e["name"] == "thread_name"}
-    return {tid: key_of_title(title, sides[tid] == 1) for tid, title in titles.items()}
+    named = {tid: title.rpartition(" ")[::2] for tid, title in titles.items()}
+    return {tid: key_of_title(name, side == "(host)") for tid, (name, side) in named.items()}
 
 
 def key_of_title(title: str, is_host: bool) -> str:

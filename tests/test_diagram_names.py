@@ -46,7 +46,11 @@ NAMES = package_names() | set(LOOPS)
 
 
 def named(text: str) -> set[str]:
-    """Calls, CamelCase words and words with an underscore, without PlantUML's own."""
+    """Calls, CamelCase words and words with an underscore, without PlantUML's own.
+
+    Where a link leads is for ``test_diagram_links.py``; what it says is read as the rest is.
+    """
+    text = re.sub(r"\[\[\S+ ([^\]]+)\]\]", r"\1", text)
     text = re.sub(r"<style>.*?</style>", "", text, flags=re.S)
     text = re.sub(r"(?m)^(skinparam|hide|!pragma) .*$", "", text)
     declared = set(re.findall(r" as (\w+)$", text, re.M))  # the diagram's own lanes and actors
@@ -62,6 +66,7 @@ def test_the_search_finds_names() -> None:
     text = "title x (LeasePool)\n:min_of_it() and then [num_reqs] skip_me\\nPrefillAdder;"
     assert named(text) == {"LeasePool", "PrefillAdder", "min_of_it", "skip_me"}
     assert {"LeasePool", "PrefillAdder", "computed_len", "add_one_req"} <= NAMES
+    assert named("a -> b : [[../my_file.py#A.f add_one_req()]]") == {"add_one_req"}
     assert named('participant "LeasePool" as the_pool\nthe_pool -> x : y') == {"LeasePool"}
     assert not {"LeasePond", "add_two_reqs"} & NAMES
 

@@ -18,7 +18,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export import native
 from minisched.export.chrome import to_chrome
-from minisched.export.html import to_html
+from minisched.export.html import SCRIPTS, to_html
 from minisched.export.layout import make_view
 from minisched.export.puml_sequence import to_sequence
 from minisched.export.puml_style import BUBBLE
@@ -240,7 +240,7 @@ def test_a_title_names_three_loops_and_counts_more() -> None:
 def test_html_needs_no_network() -> None:
     text = to_html(list(loop_traces().values()))
     assert not re.search(r"https?://|<link|@import|src=", text)
-    assert text.count("</script>") == 4
+    assert text.count("</script>") == 1 + len(SCRIPTS)
 
 
 def test_names_from_outside_are_escaped() -> None:

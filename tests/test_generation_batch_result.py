@@ -6,28 +6,42 @@ import ast
 import inspect
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import minisched
+from minisched.checks.overlap import forwards
 from minisched.core import Request, SamplingParams
+from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.devices.sim_stream import SimStream
+from minisched.engine.engine import Engine
+from minisched.export.recipes import trace_of
+from minisched.export.views import NothingToShow
+from minisched.export.views.copy_paths import paths_of
+from minisched.export.views.generation_batch_result import MOST_PUML_STEPS, MOST_STEPS, puml, view
+from minisched.export.views.generation_batch_result import text as in_terminal
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
+from minisched.trace import Mark, Slice, Trace
 from minisched.worker import GenerationBatchResult
 
 from .backends import EVERY_BACKEND, hash_model, open_device
-from .laws import VARIANTS
+from .laws import LOOP_OPTIONS, VARIANTS, play
+from .svg_reader import Picture, check_picture
+from .workloads import VOCAB, workloads
 
 NINE = (
     "logits_output", "next_token_ids", "num_accepted_tokens", "next_draft_input",
@@ -197,3 +211,132 @@ def test_who_asks_again_gets_the_same(backend: str) -> None:
         run_loop("overlap", open_device(backend), hash_model(backend, frozenset()), requests)
     assert len(kept) >= 3
     assert all(pending.result() is found and found.logprobs for pending, found in kept)
+
+
+# -- its view: the copy path -------------------------------------------------------------------
+
+US = 1000  # nanoseconds
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Trace, dict[int, int]]:
+    """A random run on a device that is fast or slow, and the host buffer that each step got."""
+    loop, relay, options = draw(st.sampled_from(LOOP_OPTIONS))
+    workload = draw(workloads(max_requests=4))
+    phases = ("receive", "schedule", "prepare", "launch", "process", "output")
+    cost = CostModel(
+        dict.fromkeys(phases, 7 * US), draw(st.sampled_from([1, 20, 90])) * US, US, 5 * US, 3 * US
+    )
+    device, model = SimDevice(), HashModel(VOCAB, eos_ids=workload.eos_ids)
+    buffers: dict[int, int] = {}
+
+    def watch(engine: Engine) -> None:
+        launch = engine.worker.copy_stream.launch
+
+        def launched(fn: Any, *args: Any, **more: Any) -> Any:
+            if more["name"] == "copy":
+                targets = [target for _, target in engine.worker.outputs]
+                (buffers[more["label"].step],) = (
+                    at for at, target in enumerate(targets) if target is args[0]
+                )
+            return launch(fn, *args, **more)
+
+        engine.worker.copy_stream.launch = launched  # type: ignore[method-assign]
+
+    play(workload, loop, relay, options, device, model, cost, watch)
+    return device.recorder.trace(loop, "sim", "hash", "virtual"), buffers
+
+
+def in_ns(words: str) -> int:
+    """Milliseconds, as they are written, in nanoseconds."""
+    return int(Decimal(words) * 1_000_000)
+
+
+def of_steps(trace: Trace, name: str, steps: set[int]) -> list[Slice]:
+    """The slices of a name that belong to some steps."""
+    return [item for item in trace.slices if item.name == name and item.step in steps]
+
+
+@settings(max_examples=50, deadline=None)
+@given(runs())
+def test_the_waits_and_the_times_ready_are_those_of_the_run(run: Any) -> None:
+    """Of every form: waits are the host's slices; readiness lies between copy and process."""
+    trace, buffers = run
+    try:
+        picture, words = Picture(view(trace)), in_terminal(trace)
+    except NothingToShow:
+        assume(False)
+        raise
+    check_picture(picture)
+    shown = [item.step for item in forwards(trace)[:MOST_STEPS]]
+    steps = {*shown}
+    waits = Counter[int]()
+    for item in of_steps(trace, "wait", steps):
+        waits[item.step] += item.duration
+    drawn = Counter[int]()
+    for shape in picture.shapes("rect", op="wait"):
+        drawn[int(shape["data-step"])] += int(shape["data-ns"])
+    assert +drawn == +waits
+    slices = {item.id: item for item in trace.slices}
+    pairs = [(slices[e.src], slices[e.dst]) for e in trace.edges if e.kind == "result"]
+    ready = Counter({dst.step: dst.start - src.end for src, dst in pairs if dst.step in steps})
+    rows = [line.split() for line in
+            words.partition("taken\n")[2].partition("\n\n")[0].splitlines()]  # fmt: skip
+    assert [int(row[0]) for row in rows] == shown
+    if len(forwards(trace)) <= MOST_STEPS:
+        assert [in_ns(row[6]) for row in rows] == [ready[step] for step in shown]
+        assert {int(s["data-ready"]) for s in picture.shapes("rect", ready="*")} == {*+ready}
+        assert [in_ns(row[7]) for row in rows] == [waits[step] for step in shown]
+    uploads = of_steps(trace, "upload", steps)
+    assert len(picture.shapes("rect", op="upload")) == len(uploads)
+    assert [row[3] != "-" for row in rows].count(True) == len({item.step for item in uploads})
+    held = {int(s["data-step"]): int(s["data-buffer"]) for s in picture.shapes("rect", buffer="*")}
+    assert held == {step: buffers[step] for step in held} and len(held) == len(
+        of_copies(trace, steps)
+    )
+    check_puml(puml(trace), shown[:MOST_PUML_STEPS], waits)
+
+
+def of_copies(trace: Trace, steps: set[int]) -> set[int]:
+    """Steps whose copy began before the picture ends."""
+    starts = [item.start for item in forwards(trace)]
+    end = starts[MOST_STEPS] if len(starts) > MOST_STEPS else trace.end + 1
+    return {item.step for item in of_steps(trace, "copy", steps) if item.start < end}
+
+
+def check_puml(diagram: str, steps: list[int], waits: Counter[int]) -> None:
+    """The first steps are taken in turn, and waited for as the run says."""
+    assert diagram.startswith("@startuml\n") and diagram.endswith("@enduml\n")
+    assert [int(step) for step in re.findall(r"result\(\) of step (\d+)", diagram)] == steps
+    assert {int(step) for step in re.findall(r" ms for step (\d+)", diagram)} == {
+        step for step in steps if waits[step]
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(runs())
+def test_no_buffer_is_written_before_it_was_read(run: Any) -> None:
+    """What the picture of the buffers says: one stay ends before the next begins."""
+    free_at: dict[int, int] = {}
+    for one in paths_of(run[0]):
+        if one.copy and one.process:
+            assert one.copy.start >= free_at.get(one.buffer, 0)
+            free_at[one.buffer] = one.process.start
+
+
+def test_the_golden_run_waits_for_prompts_only() -> None:
+    paths = paths_of(trace_of("generation_batch_result"))
+    prompts = [one.step for one in paths if one.mode == "extend"]
+    assert [one.step for one in paths if one.waited] == prompts and len(prompts) == 2
+    assert [one.step for one in paths if one.upload] == prompts
+    assert all(one.ready for one in paths if one.step not in prompts)
+
+
+def test_a_trace_that_does_not_say_how_many_buffers_there_are_has_none_drawn() -> None:
+    trace = trace_of("generation_batch_result")
+    without = [mark for mark in trace.marks if mark.name != "host buffers"]
+    silent = Trace(trace.loop, "sim", "hash", "virtual", trace.slices, (), (), tuple(without))
+    assert "Pinned" in view(trace) and "Pinned" not in view(silent)
+    wrong = (*without, Mark("host buffers", 0, {"count": "two"}))
+    with pytest.raises(NothingToShow, match="lacks count as a whole number"):
+        view(Trace(trace.loop, "sim", "hash", "virtual", trace.slices, (), (), wrong))

@@ -139,7 +139,7 @@ def test_a_damaged_trace_gets_a_sentence_too(topic: str) -> None:
         except NothingToShow as error:
             assert str(error).endswith(".")
             refused += 1
-    assert refused
+    assert refused or topic == "generation_batch_result"  # it has one mark, which may lack
 
 
 def damaged(mark: Mark, dice: random.Random) -> Mark:

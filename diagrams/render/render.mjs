@@ -8,6 +8,7 @@ import { basename, dirname, join } from 'node:path';
 import vm from 'node:vm';
 
 import { installDom } from './dom.mjs';
+import { withLinks } from './links.mjs';
 
 const FONT = 'Arial, Helvetica, Liberation Sans, sans-serif'; // what font-widths.json measures
 
@@ -39,18 +40,30 @@ function finish(svg) {
 function syntaxError(svg) {
   const texts = [...svg.matchAll(/<text[^>]*>([^<]*)/g)].map((match) => match[1].trim());
   const at = texts.findIndex((text) => /Syntax Error/.test(text));
-  return at < 0 ? null : `${texts[at].replace(/\s*\(Assumed.*/, '')} near "${texts[at - 1] ?? ''}"`;
+  if (at < 0) return null;
+  const line = /\(line (\d+)\)/.exec(texts.join(' '))?.[1] ?? '?';
+  const what = texts[at].replace(/\s*\(Assumed.*/, '');
+  return `${what} in line ${line}, near "${texts[at - 1] ?? ''}"`;
+}
+
+function linked(path, svg, source) {
+  try {
+    return withLinks(svg, source);
+  } catch (error) {
+    throw new Error(`${path}: ${error.message}`);
+  }
 }
 
 async function main(args) {
   const out = args[0] === '--out' ? args.splice(0, 2)[1] : null;
   const plantuml = await loadPlantUml();
   for (const path of args) {
-    const svg = await render(plantuml, readFileSync(path, 'utf8'));
+    const source = readFileSync(path, 'utf8');
+    const svg = await render(plantuml, source);
     const problem = syntaxError(svg);
     if (problem) throw new Error(`${path} is not a PlantUML diagram: ${problem}.`);
     const target = join(out ?? dirname(path), basename(path).replace(/\.puml$/, '.svg'));
-    writeFileSync(target, finish(svg));
+    writeFileSync(target, finish(linked(path, svg, source)));
   }
 }
 

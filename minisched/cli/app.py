@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .exit import complain, exit_with
+from .look_commands import view, watch
 from .option_groups import with_option_groups
 from .options import ReportOptions, WorkloadOptions
 from .replay_commands import replay, scenario
@@ -91,18 +92,6 @@ def bench(
 
 
 @app.command()
-def view(
-    topic: Annotated[str, typer.Argument(help="What to show: radix_cache, prefill, overlap, …")],
-    trace: Annotated[Path, typer.Argument(help="A recorded run, such as traces/prefill.json.")],
-    out: Annotated[str | None, typer.Option(help="The SVG, or - for stdout [TOPIC.svg].")] = None,
-) -> None:
-    """Draw one topic's picture of a recorded run: the radix tree, the budget, the running set."""
-    from .view import run_view
-
-    run_view(topic, trace, out)
-
-
-@app.command()
 def diagrams(
     names: Annotated[
         list[str] | None, typer.Argument(help="Topics or diagrams; all unless named.")
@@ -113,16 +102,25 @@ def diagrams(
     svg: Annotated[
         bool, typer.Option(help="Render the SVGs too (with --check: where the driver is).")
     ] = True,
+    server: Annotated[
+        str, typer.Option(help="A PlantUML server, such as http://127.0.0.1:8080/plantuml.")
+    ] = "",
 ) -> None:
     """Regenerate golden traces, their views and the diagrams of this repository, from runs.
 
     What is measured on a machine (mlx_memory) is drawn only when it is named, and never checked.
+
+    A renderer that is named wins: --server, PLANTUML_SERVER or PLANTUML_JAR, in this order.
+
+    Else it is the pinned one, in Node, else a plantuml command. --check is about the pinned one.
     """
     from .diagrams import run_diagrams
 
-    exit_with(lambda: run_diagrams(names or [], check, svg))
+    exit_with(lambda: run_diagrams(names or [], check, svg, server=server))
 
 
+app.command()(view)
+app.command()(watch)
 app.command()(replay)
 app.command()(scenario)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..export import golden
@@ -13,16 +14,25 @@ from .progress import named_progress
 
 
 def run_diagrams(
-    names: Sequence[str], is_check: bool, with_svg: bool, root: Path = golden.ROOT
+    names: Sequence[str],
+    is_check: bool,
+    with_svg: bool,
+    root: Path = golden.ROOT,
+    server: str = "",
 ) -> int:
     """Write the files, or compare them; the last line of the output sums it up.
 
-    Gives the exit code: 0, 1 if a check found something stale, 2 if it cannot render.
+    Gives the exit code: 0, 1 if a check found something stale, 2 if it cannot render. ``server`` is
+    the address of a PlantUML server to render on.
 
     Raises:
-        ValueError: there is no topic or diagram of a name.
+        ValueError: there is no topic or diagram of a name, or a server was named and nothing is to
+            be rendered on it.
     """
-    work = golden.check if is_check else golden.generate
+    if server and (is_check or not with_svg):
+        option = "--check" if is_check else "--no-svg"
+        raise ValueError(f"--server renders, so it cannot be used with {option}.")
+    work = golden.check if is_check else partial(golden.generate, server=server)
     try:
         with named_progress(len(names or makers()) + 1) as hear:
             done = work(names, with_svg, root, hear)

@@ -6,31 +6,55 @@ import sys
 from pathlib import Path
 
 from ..export import native
-from ..export.views import NothingToShow, draw
-from ..topics import TOPICS
+from ..export.views import FORMS, NothingToShow, draw, parts_of
+from ..trace import Trace
 
 
-def run_view(topic: str, source: Path, out: str | None) -> None:
-    """Read a trace and write its view: to ``out``, to stdout if that is ``-``, or to TOPIC.svg.
+def run_view(topic: str, source: Path, form: str, part: str, out: str | None) -> None:
+    """Read a trace and write its view: to ``out``, or to stdout if that is ``-``.
+
+    Unless told otherwise text goes to stdout, and a drawing to ``TOPIC.svg`` or ``TOPIC.puml``; a
+    part that is not the topic's first one to ``TOPIC_PART.svg``.
 
     Raises:
-        ValueError: there is no such topic, the file is no trace or lacks what the view needs, or
-            the picture can't be written.
+        ValueError: there is no such topic, form or part, the file is no trace or lacks what the
+            view needs, or the picture can't be written.
     """
-    if topic not in TOPICS:
-        raise ValueError(f"unknown topic {topic!r}; the topics are {', '.join(TOPICS)}.")
+    check(topic, form)
     try:
-        svg = draw(topic, native.read(source))
-    except OSError as error:
-        raise ValueError(f"{source} can't be read: {error.strerror}.") from error
+        drawn = draw(topic, read_trace(source), form, part)
     except NothingToShow as error:
         raise ValueError(f"{source} can't be shown as {topic}: {error}") from error
-    if out == "-":
-        sys.stdout.write(svg)
+    name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic
+    target = out or ("-" if form == "text" else f"{name}.{form}")
+    if target == "-":
+        sys.stdout.write(drawn)
         return
-    target = Path(out or f"{topic}.svg")
     try:
-        target.write_text(svg, encoding="utf-8", newline="\n")
+        Path(target).write_text(drawn, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ValueError(f"{target} can't be written: {error.strerror}.") from error
     print(target)
+
+
+def check(topic: str, form: str) -> None:
+    """Whether there is such a topic and such a form, before a file is read.
+
+    Raises:
+        ValueError: there is not.
+    """
+    parts_of(topic)
+    if form not in FORMS:
+        raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
+
+
+def read_trace(source: Path) -> Trace:
+    """A recorded run.
+
+    Raises:
+        ValueError: the file can't be read, or is no trace.
+    """
+    try:
+        return native.read(source)
+    except OSError as error:
+        raise ValueError(f"{source} can't be read: {error.strerror}.") from error

@@ -1,8 +1,11 @@
 """Chrome Trace Event JSON, for https://ui.perfetto.dev and chrome://tracing.
 
 ``X`` slices, ``M`` names, ``s``/``f`` flows, ``C`` counters, ``i`` instants. Times are
-microseconds; three decimals keep the nanoseconds. A thread id must differ from its process id, or
-the lane is called "main thread". What a wait cost is a ``b``/``e`` pair, in a row of its own.
+microseconds; three decimals keep the nanoseconds. What a wait cost is a ``b``/``e`` pair, in a row
+of its own. All lanes are in one process, because Perfetto puts that process first in which most
+happens; within one it goes by the thread's number (chrome://tracing by the sort index), so that
+lanes are numbered from top to bottom. None may have the process's number, or it is called "main
+thread".
 """
 
 from __future__ import annotations
@@ -11,18 +14,21 @@ import json
 from typing import Any
 
 from ..trace import Trace
+from .chrome_marks import EVENTS, events_of
 from .lane import Lane
 from .layout import View
 from .window import whole_run
 
 Event = dict[str, Any]
-PIDS = {"host": 1, "device": 2}
+PID = 1
+UNITS = {"kv used": "tokens", "kv cached": "tokens", "running": "requests", "waiting": "requests",
+         "new token ratio": "per mille", "future slots": "taken so far"}  # fmt: skip
 
 
 def to_chrome(trace: Trace) -> str:
     """A whole run as text, one event a line."""
     view = whole_run(trace)
-    tids = {lane: 10 * PIDS[lane.side] + at for at, lane in enumerate(view.lanes, 1)}
+    tids = _tids(view)
     events = [*_names(view, tids), *_slices(view, tids), *_flows(view, tids), *_waits(view, tids)]
     events += _rest(view, tids)
     about = {"loop": trace.loop, "device": trace.device, "model": trace.model, "clock": trace.clock}
@@ -33,14 +39,21 @@ def to_chrome(trace: Trace) -> str:
     )
 
 
+def _tids(view: View) -> dict[Lane, int]:
+    """A number for each lane, from top to bottom; events stand between host and device."""
+    events = [EVENTS] if events_of(view.trace.marks) else []
+    host = [lane for lane in view.lanes if lane.side == "host"]
+    rest = [lane for lane in view.lanes if lane.side != "host"]
+    return {lane: at for at, lane in enumerate([*host, *events, *rest], PID + 10)}
+
+
 def _names(view: View, tids: dict[Lane, int]) -> list[Event]:
-    """Names and order of processes and lanes."""
-    titles = {"host": "host", "device": f"device ({view.trace.device})"}
-    named = [("process", pid, 0, titles[side], pid) for side, pid in PIDS.items()]
-    named += [("thread", PIDS[lane.side], tid, lane.name, tid) for lane, tid in tids.items()]
+    """Names and order of the process and its lanes."""
+    named = [("process", 0, f"{view.trace.loop} on {view.trace.device}", PID)]
+    named += [("thread", tid, lane.title, tid) for lane, tid in tids.items()]
     events = []
-    for what, pid, tid, name, order in named:
-        place = {"ph": "M", "pid": pid, "tid": tid, "ts": 0}
+    for what, tid, name, order in named:
+        place = {"ph": "M", "pid": PID, "tid": tid, "ts": 0}
         events.append({**place, "name": f"{what}_name", "args": {"name": name}})
         events.append({**place, "name": f"{what}_sort_index", "args": {"sort_index": order}})
     return events
@@ -92,27 +105,26 @@ def _waits(view: View, tids: dict[Lane, int]) -> list[Event]:
 
 
 def _rest(view: View, tids: dict[Lane, int]) -> list[Event]:
-    """Counters, and marks on the first host lane."""
+    """Counters with their units, and the marks that are events."""
     counters = [
-        {"ph": "C", "name": c.name, "pid": 1, "ts": _us(c.time), "args": {"value": c.value}}
+        {"ph": "C", "name": c.name, "pid": PID, "ts": _us(c.time), "args": {_unit(c.name): c.value}}
         for c in view.trace.counters
     ]
     marks = [
-        {
-            "ph": "i",
-            "s": "t",
-            "name": mark.name,
-            **_place(view.lanes[0], tids),
-            "ts": _us(mark.time),
-            "args": mark.attrs,
-        }
-        for mark in view.trace.marks
-    ]
+        {"ph": "i", "s": "t", "name": mark.name, **_place(EVENTS, tids), "ts": _us(mark.time),
+         "args": mark.attrs}
+        for mark in events_of(view.trace.marks)
+    ]  # fmt: skip
     return counters + marks
 
 
+def _unit(counter: str) -> str:
+    """What a counter counts; of two sides each has its own."""
+    return next((unit for name, unit in UNITS.items() if counter.endswith(name)), "value")
+
+
 def _place(lane: Lane, tids: dict[Lane, int]) -> dict[str, int]:
-    return {"pid": PIDS[lane.side], "tid": tids[lane]}
+    return {"pid": PID, "tid": tids[lane]}
 
 
 def _us(nanoseconds: int) -> float:

@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .golden_files import Files, makers, measured
-from .render_puml import has_driver, render
+from .render_puml import has_driver, render, render_pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 Hear = Callable[[str], None]  # is told what is being made
+Draw = Callable[[Sequence[Path], Path], list[Path]]  # PlantUML files, as SVGs into a folder
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,15 @@ def silent(name: str) -> None:
 
 
 def generate(
-    names: Sequence[str] = (), with_svg: bool = True, root: Path = ROOT, hear: Hear = silent
+    names: Sequence[str] = (),
+    with_svg: bool = True,
+    root: Path = ROOT,
+    hear: Hear = silent,
+    server: str = "",
 ) -> Golden:
     """Write the files of the topics and diagrams named (of all, if none), and render their SVGs.
 
-    Gives which were stale and have been written.
+    Gives which were stale and have been written. ``server`` is a PlantUML server to render on.
 
     Raises:
         ValueError: there is no topic or diagram of a name.
@@ -48,7 +54,8 @@ def generate(
     stale = stale_files(root, files)
     write_files(root, files)
     if with_svg:
-        pictures = rendered_svgs(sources(root, names, files), hear)
+        draw = partial(render, server=server)
+        pictures = rendered_svgs(sources(root, names, files), hear, draw)
         stale += stale_files(root, pictures)
         write_files(root, pictures)
         files |= pictures
@@ -74,7 +81,7 @@ def check(
     drawn = sources(root, names, files)
     stale = {*stale_files(root, files), *stale_pictures(drawn)}
     if with_svg and has_driver():
-        stale |= {*stale_files(root, rendered_svgs(drawn, hear))}
+        stale |= {*stale_files(root, rendered_svgs(drawn, hear, render_pinned))}
     pictures = [picture_of(source) for source in drawn]
     return Golden((*files, *pictures), tuple(sorted(stale)))
 
@@ -130,7 +137,7 @@ def write_files(root: Path, files: Files) -> None:
         (root / name).write_bytes(text.encode())
 
 
-def rendered_svgs(drawn: Sequence[Path], hear: Hear) -> Files:
+def rendered_svgs(drawn: Sequence[Path], hear: Hear, draw: Draw) -> Files:
     """What each PlantUML text looks like as SVG, by path; each names the text it was drawn from.
 
     Raises:
@@ -138,7 +145,7 @@ def rendered_svgs(drawn: Sequence[Path], hear: Hear) -> Files:
     """
     hear(f"rendering {len(drawn)} diagrams")
     with TemporaryDirectory() as folder:
-        pictures = render(drawn, Path(folder))
+        pictures = draw(drawn, Path(folder))
         texts = [path.read_text(encoding="utf-8").rstrip() for path in pictures]
     return {
         picture_of(source): f"{text}\n{drawn_from(source)}\n"

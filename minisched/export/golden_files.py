@@ -58,7 +58,7 @@ def topic_files(topic: str) -> Files:
         files |= picture_file(topic)
     if title := titles().get(topic):
         files[f"diagrams/{topic}.puml"] = to_timing(trace, title=title)
-        files[f"diagrams/{topic}_sequence.puml"] = to_sequence(trace, title=title)
+        files[f"diagrams/{topic}_sequence.puml"] = to_sequence(trace, title=title, has_links=True)
     return files
 
 

@@ -1,7 +1,8 @@
-"""One page for two or more whole runs on one time axis: zoom, pan, hover. Needs no network.
+"""The stepper: one page in which whole runs on one time axis can be played, stepped and dragged.
 
-The page is made of the ``compare_*`` files beside this one, with the runs as JSON. It draws only
-what is visible, so ten thousand slices stay smooth.
+It needs no network: the page is made of the ``stepper*`` files beside this one, with the runs as
+JSON. At each moment it shows where in its source each loop is, and what the engine's state is. It
+draws only what is visible, so ten thousand slices stay smooth.
 """
 
 from __future__ import annotations
@@ -10,17 +11,37 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from ..checks.overlap import OverlapReport, ideal_speedup, measure
-from ..checks.waits import num_waits
+from ..checks.overlap import OverlapReport, measure
 from ..trace import Trace
 from .html_data import page_data
+from .html_legend import legend
+from .html_moment import moment
+from .html_table import metrics_table
+from .html_tools import KEYS, POSITION, TOOLBAR
 from .loops_shown import loops_shown
-from .palette import ARROWS, PAINTS
+from .state import panels
 from .svg_style import variables
 from .svg_waits import wait_variable
 from .units import ms
 
-SCRIPTS = ("compare_scale.js", "compare_draw.js", "compare_page.js")
+STYLES = ("stepper.css", "stepper_panels.css")
+SCRIPTS = (
+    "stepper_scale.js",  # pixels and colours
+    "stepper_data.js",  # the runs
+    "stepper_moment.js",  # what is true when
+    "stepper_lanes.js",  # drawing: slices
+    "stepper_arrows.js",  # drawing: edges and flags
+    "stepper_entries.js",  # panels: queue, set, ring, rows, tree
+    "stepper_pages.js",  # panels: the KV map
+    "stepper_source.js",  # panels: source and counters
+    "stepper_life.js",  # a request's whole life
+    "stepper_tip.js",  # what is said of what is pointed at
+    "stepper_address.js",  # links to a moment
+    "stepper_page.js",  # the page's state, and drawing it again
+    "stepper_play.js",  # time goes by
+    "stepper_pointer.js",  # mouse and fingers
+    "stepper_keys.js",  # buttons and keys; starts everything
+)
 
 
 def to_html(
@@ -31,7 +52,7 @@ def to_html(
     The first run is the baseline that speed-ups refer to.
 
     Raises:
-        ValueError: there is no trace, or not one report a trace.
+        ValueError: there is no trace, or not one report a trace, or a mark says too little.
     """
     reports = [measure(trace) for trace in traces] if reports is None else list(reports)
     if not traces or len(reports) != len(traces):
@@ -40,100 +61,64 @@ def to_html(
             f"but got {len(traces)} and {len(reports)}."
         )
     title = title or loops_shown(traces)
+    states = [panels(trace) for trace in traces]
+    frames = [moment(at, traces[at], state) for at, state in enumerate(states)]
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title>",
-            f"<style>\n{variables()}\n{wait_variable()}\n{_part('compare_page.css')}</style>",
-            "</head>\n<body>",
-            *_body(traces, reports, title),
-            f'<script id="data" type="application/json">{page_data(traces)}</script>',
+            f"<style>\n{variables()}\n{wait_variable()}",
+            *(_part(name) for name in STYLES),
+            "</style>\n</head>\n<body>",
+            *_lanes(traces, reports, title),
+            *_below(reports, frames),
+            f'<script id="data" type="application/json">{page_data(traces, states)}</script>',
             *(f"<script>\n{_part(name)}</script>" for name in SCRIPTS),
             "</body>\n</html>\n",
         ]
     )
 
 
-def _body(traces: Sequence[Trace], reports: Sequence[OverlapReport], title: str) -> list[str]:
+def _lanes(traces: Sequence[Trace], reports: Sequence[OverlapReport], title: str) -> list[str]:
+    """What it is, the buttons, and the runs over time."""
     clock = "simulated" if traces[0].clock == "virtual" else "measured"
-    buttons = {"all": "whole run", "few": "a few steps", "in": "zoom in", "out": "zoom out"}
-    buttons |= {"left": "◀", "right": "▶"}
+    what = "One run" if len(traces) == 1 else f"{len(traces)} runs on one time axis"
     return [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(traces[0].model)} model on {escape(traces[0].device)}, {clock} time. "
-        "Wheel or + and - to zoom, drag or arrow keys to move, point at a slice to see its "
-        "edges.</p>",
-        "<nav>"
-        + "".join(f'<button data-do="{do}">{text}</button>' for do, text in buttons.items())
-        + "</nav>",
-        *(_canvas(report) for report in reports),
-        '<canvas class="axis"></canvas>',
-        _legend(traces),
-        _table(reports),
+        f"<p>{what}: {escape(traces[0].model)} model on {escape(traces[0].device)}, {clock} time. "
+        "The vertical line is <strong>now</strong>: drag it, press → for the next event, or space to play. "
+        "Below is what is true at that moment. Click a slice to follow its request.</p>",
+        TOOLBAR,
+        '<div id="lanes">',
+        *(_run(at, report) for at, report in enumerate(reports)),
+        '<canvas class="axis"></canvas><div id="cursor"><span></span></div></div>',
+        POSITION,
+        legend(traces),
+    ]
+
+
+def _below(reports: Sequence[OverlapReport], frames: Sequence[str]) -> list[str]:
+    """The chosen request's life, the state at the cursor, and what the runs come to."""
+    return [
+        '<section id="life" aria-label="the chosen requests" hidden></section>',
+        '<div id="tabs" role="tablist" aria-label="run"></div>',
+        '<div id="moments">',
+        *frames,
+        "</div>",
+        metrics_table(reports),
+        KEYS,
         '<div id="tip" hidden></div>',
     ]
 
 
-def _canvas(report: OverlapReport) -> str:
+def _run(at: int, report: OverlapReport) -> str:
     about = f"device busy {report.device_busy_percent:.1f} %, {ms(report.makespan_ns)} ms"
+    loop = escape(report.loop)
     return (
-        f"<h2>{escape(report.loop)} <span>{about}</span></h2>"
-        f'<canvas class="run" role="img" aria-label="{escape(report.loop)}: {about}"></canvas>'
-    )
-
-
-def _legend(traces: Sequence[Trace]) -> str:
-    seen = {item.name for trace in traces for item in trace.slices if item.duration}
-    items = [
-        f'<span><i class="{name}"'
-        + ("" if name == "wait" else f' style="background:{PAINTS[name].fill}"')
-        + f"></i>{name}</span>"
-        for name in PAINTS
-        if name in seen
-    ]
-    items.append('<span><i class="bubble"></i>bubble: the device idles</span>')
-    if reasons := dict.fromkeys(reason for trace in traces for reason in num_waits(trace)):
-        waits = f"the device waits for {escape(', '.join(reasons))}"
-        items.append(f'<span><i class="waited"></i>{waits}</span>')
-    items += [
-        f'<span><i class="arrow" style="background:var(--{kind})"></i>{text}</span>'
-        for kind, text in ARROWS.items()
-    ]
-    if any(trace.marks for trace in traces):
-        items.append('<span class="mark">▼ a mark: a wasted row, a retraction, a wait</span>')
-    return f'<div class="legend">{"".join(items)}</div>'
-
-
-def _table(reports: Sequence[OverlapReport]) -> str:
-    """The metrics, one run a row."""
-    base = reports[0]
-    heads = ["loop", "steps", "tokens", "makespan", "device busy", "bubbles", "host busy"]
-    heads += ["host hidden", "wasted rows", "speed-up"]
-    rows = []
-    for report in reports:
-        speedup = base.makespan_ns / report.makespan_ns if report.makespan_ns else 1.0
-        cells = [
-            report.loop,
-            report.steps,
-            report.tokens or "–",
-            f"{ms(report.makespan_ns)} ms",
-            f"{report.device_busy_percent:.1f} %",
-            f"{ms(report.bubble_ns)} ms",
-            f"{ms(report.host_busy_ns)} ms",
-            f"{report.host_hidden_percent:.1f} %",
-            report.wasted_rows,
-            f"{speedup:.2f}×",
-        ]
-        rows.append("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>")
-    return (
-        '<div class="scroll"><table><tr>'
-        + "".join(f"<th>{head}</th>" for head in heads)
-        + "</tr>"
-        + "".join(rows)
-        + "</table></div>"
-        + f"<p>Ideal speed-up over {escape(base.loop)}, with the shorter of host and device hidden "
-        f"behind the longer: {ideal_speedup(base):.2f}×.</p>"
+        f'<h2><button data-activate="{at}" title="step through the events of {loop}">{loop}'
+        f"</button> <span>{about}</span></h2>"
+        f'<canvas class="run" role="img" aria-label="{loop}: {about}"></canvas>'
     )
 
 

@@ -1,4 +1,4 @@
-"""The runs as the comparison page reads them: short lists, and each text once."""
+"""The runs as the page reads them: short lists, and each text once."""
 
 from __future__ import annotations
 
@@ -7,74 +7,95 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from ..checks.overlap import step_intervals
+from ..checks.overlap import forwards, step_intervals
 from ..trace import Mark, Trace
+from .html_state import counters, life, panel, source_lines
 from .lane import Lane
-from .layout import View
-from .palette import OTHER, PAINTS
+from .layout import Box, View
+from .names import Names
+from .palette import OTHER, OWNERS, PAINTS
+from .state import Panel
+from .state.memory import pool
 from .window import steady_views, whole_run
 
-
-class Names(dict[str, int]):
-    """Numbers texts in the order in which they are first asked for."""
-
-    def number(self, text: str) -> int:
-        """The place of ``text`` in the page's list of names."""
-        return self.setdefault(text, len(self))
+NOTABLE = ("wasted row", "stale output", "retraction", "wait", "finish", "flush cache")
+"""Marks that get a flag on the lanes; the others are in the panels."""
 
 
-def page_data(traces: Sequence[Trace]) -> str:
-    """JSON that may stand inside a script element; ``compare_page.js:unpack`` reads it.
+def page_data(traces: Sequence[Trace], states: Sequence[Sequence[Panel]]) -> str:
+    """JSON that may stand inside a script element; ``stepper_data.js:unpack`` reads it.
 
-    ``few`` is the stretch of time that "a few steps" shows.
+    ``few`` is the stretch of time that "a few steps" shows, ``now`` where the cursor begins, and
+    ``groups`` are lists of requests, by the numbers of their names.
     """
     names = Names()
-    few = steady_views(list(traces), 3)[0]
+    few = min(steady_views(list(traces), 3), key=lambda view: view.start)
     data = {
-        "runs": [_run(whole_run(trace), names) for trace in traces],
+        "runs": [
+            _run(whole_run(trace), state, names)
+            for trace, state in zip(traces, states, strict=True)
+        ],
         "few": [few.start, few.end],
+        "now": _beginning(traces, few),
         "colours": {name: [p.fill, p.text] for name, p in {**PAINTS, "other": OTHER}.items()},
+        "owners": [[paint.fill, paint.text] for paint in OWNERS],
+        "rids": [names.number(rid) for rid in _rids(traces)],  # in the order of their colours
+        "groups": names.groups,
         "names": list(names),  # filled by the runs above
     }
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _run(view: View, names: Names) -> dict[str, Any]:
+def _beginning(traces: Sequence[Trace], few: View) -> int:
+    """Where a stranger should look first: the host processes a step, from the middle of the few."""
+    run = traces[min(1, len(traces) - 1)]
+    found = [s for s in run.slices if s.name == "process" and s.duration and s.start > few.start]
+    return (found[0].start + found[0].end) // 2 if found else few.start
+
+
+def _rids(traces: Sequence[Trace]) -> list[str]:
+    named = (rid for trace in traces for item in trace.slices for rid in item.rids)
+    return list(dict.fromkeys(named))
+
+
+def _run(view: View, state: Sequence[Panel], names: Names) -> dict[str, Any]:
+    trace = view.trace
     return {
+        "loop": trace.loop,
         "end": view.end,
-        "stepTime": median(step_intervals(view.trace) or [max(1, view.end)]),
+        "stepTime": median(step_intervals(trace) or [max(1, view.end)]),
+        "steps": sorted({item.start for item in forwards(trace)}),
         "lanes": [_lane(view, lane, names) for lane in view.lanes],
         "edges": [
             [a.src.slice.id, a.dst.slice.id, names.number(a.kind), a.start, a.end]
             for a in view.arrows
         ],
-        "marks": [[mark.time, _mark(mark)] for mark in view.trace.marks],
+        "marks": [[mark.time, _mark(mark)] for mark in trace.marks if mark.name in NOTABLE],
+        "panels": [panel(item, names) for item in state],
+        "pool": sizes.pages if (sizes := pool(trace)) else 0,
+        "counters": counters(trace),
+        "sources": source_lines(trace),
+        "life": [[time, names.number(rid), text] for time, rid, text in life(trace)],
     }
 
 
 def _lane(view: View, lane: Lane, names: Names) -> dict[str, Any]:
-    number = names.number
     return {
         "key": lane.key,
         "title": lane.title,
-        "slices": [
-            [
-                box.slice.id,
-                number(box.slice.name),
-                box.slice.start,
-                box.slice.end,
-                box.step,
-                number(box.slice.mode),
-                number(" ".join(box.slice.rids)),
-            ]
-            for box in view.on(lane)
-        ],
+        "slices": [_slice(box, names) for box in view.on(lane)],
         "bubbles": [
-            [item.start, item.end, number(item.reason)]
+            [item.start, item.end, names.number(item.reason)]
             for item in view.bubbles
             if item.lane == lane
         ],
     }
+
+
+def _slice(box: Box, names: Names) -> list[int]:
+    item = box.slice
+    numbers = names.number(item.name), item.start, item.end, box.step, names.number(item.mode)
+    return [item.id, *numbers, names.group(item.rids)]
 
 
 def _mark(mark: Mark) -> str:

@@ -50,6 +50,10 @@ SHARES = {  # what a step did for one request
     "decode": Paint(ORANGE),
     "wasted": Paint("#B34700", "#FFFFFF"),
 }
+OWNERS = (  # of requests, by turns; their names stand beside them
+    Paint(SKY), Paint(ORANGE), Paint(GREEN, "#FFFFFF"), Paint(PURPLE), Paint(BLUE, "#FFFFFF"),
+    Paint(YELLOW), Paint("#B34700", "#FFFFFF"), Paint("#8C5A2B", "#FFFFFF"),
+)  # fmt: skip
 OTHER = Paint("#B4B9BF")  # a phase or an op that later designs add
 
 

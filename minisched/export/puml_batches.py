@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core import ModelWorkerBatch, Row, ScheduleBatch
+from ..core import ModelWorkerBatch, Row, ScheduleBatch, get_model_worker_batch
 from ..core.residence import residences
-from ..models.forward_batch import ForwardBatch
+from ..models.forward_batch import ForwardBatch, make_forward_batch
+from .puml_links import LINK_STYLE, Code, linked
 
 HEAD = """\
 @startuml
@@ -33,6 +34,10 @@ ModelWorkerBatch --> ForwardBatch : {shipped}
 """
 FLAT = ("get_model_worker_batch()", "requests become rows, pages", "become cells of the page table")
 SHIPPED = ("make_forward_batch()", "lists become arrays", "on the device")
+CODE: Code = {
+    "get_model_worker_batch": get_model_worker_batch,
+    "make_forward_batch": make_forward_batch,
+}
 COLOURS = {"host": "#FFF8EC", "device": "#EEF6FC"}
 
 
@@ -40,7 +45,8 @@ def to_batches() -> str:
     """PlantUML text: every field of each form, with its shape, host and device apart."""
     forms = (ScheduleBatch, ModelWorkerBatch, ForwardBatch)
     tail = TAIL.format(flat=r"\n".join(FLAT), shipped=r"\n".join(SHIPPED))
-    return HEAD + _row() + "".join(map(_form, forms)) + tail
+    style = "".join(f"{line}\n" for line in LINK_STYLE)
+    return HEAD + style + _row() + "".join(map(_form, forms)) + linked(tail, CODE)
 
 
 def _form(batch_type: Any) -> str:

@@ -9,26 +9,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..checks.overlap import measure, union
+from ..loops.pd_prefill import PrefillEngine
 from ..trace import Trace
 from ..trace.lanes import is_forward
+from ..worker import Worker
+from ..worker.pipeline import recv_tensors
+from ..worker.upload import Uploads
 from .lane import Lane, in_order
 from .layout import Arrow, Box, View, boxes_of
 from .palette import paint
+from .puml_links import LINK_STYLE, Code, linked
 from .puml_style import arrow_colour, choose_view, creole, written
 from .units import ms
 
 HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
+CODE: Code = {
+    "launch": Worker.launch_forward,
+    "copy": Worker.launch_copy,
+    "upload": Uploads.launch,
+    "recv": recv_tensors,
+    "send": PrefillEngine.send_kv_chunk,
+}
 
 
 def to_sequence(
-    trace: Trace, first_step: int | None = None, last_step: int | None = None, title: str = ""
+    trace: Trace,
+    first_step: int | None = None,
+    last_step: int | None = None,
+    title: str = "",
+    has_links: bool = False,
 ) -> str:
     """The diagram's text; two settled steps unless told which.
+
+    With ``has_links`` its arrows lead to the code, if it lies in the repository's ``diagrams/``.
 
     Raises:
         ValueError: the run has no such steps.
     """
     view = choose_view(trace, first_step, last_step, count=2)
+    code = CODE if has_links else {}
     return "\n".join(
         [
             "@startuml",
@@ -37,8 +56,9 @@ def to_sequence(
             "hide footbox",
             "skinparam sequenceMessageAlign center",
             "skinparam defaultFontSize 12",
+            *(LINK_STYLE if code else ()),
             *_participants(view),
-            *_body(view),
+            *_body(view, code),
             "@enduml",
             "",
         ]
@@ -81,7 +101,7 @@ def _participants(view: View) -> Iterator[str]:
         yield "end box"
 
 
-def _body(view: View) -> Iterator[str]:
+def _body(view: View, code: Code) -> Iterator[str]:
     """The rows, and on each forward lane's life line a bar for as long as it is busy."""
     busy = {lane: union(box.slice for box in boxes) for lane, boxes in _forwards(view).items()}
     until: dict[Lane, int] = {}  # the lanes that have a bar, and where it ends
@@ -94,7 +114,7 @@ def _body(view: View) -> Iterator[str]:
             if box.lane in busy and box.lane not in until and box.slice.duration:
                 until[box.lane] = next(end for _, end in busy[box.lane] if end > box.slice.start)
                 yield f"activate {box.lane.key} {paint('forward').fill}"
-        yield from _row(view, row)
+        yield from _row(view, row, code)
     yield from (f"deactivate {lane.key}" for lane in until)
 
 
@@ -115,7 +135,7 @@ def _dividers(row: list[Box], forwards: list[Lane]) -> Iterator[str]:
             yield f"== {who} starts step {box.step} =="
 
 
-def _row(view: View, row: list[Box]) -> Iterator[str]:
+def _row(view: View, row: list[Box], code: Code) -> Iterator[str]:
     """The notes of a row, and the arrows that leave from them."""
     joined = ""
     for box in row:
@@ -126,12 +146,13 @@ def _row(view: View, row: list[Box]) -> Iterator[str]:
             yield f"{joined}rnote over {box.lane.key} {colours.fill} : {about}"
             joined = "& "
     shown = {box.slice.id for box in row}
-    yield from (_arrow(arrow) for arrow in view.arrows if arrow.src.slice.id in shown)
+    yield from (_arrow(arrow, code) for arrow in view.arrows if arrow.src.slice.id in shown)
 
 
-def _arrow(arrow: Arrow) -> str:
+def _arrow(arrow: Arrow, code: Code) -> str:
     tail, head = HEADS.get(arrow.kind, ("-", ">"))
     colour = arrow_colour(arrow.kind)
     texts = {"token": f"token for {arrow.dst.step}", "result": f"tokens of {arrow.src.step}"}
-    text = texts.get(arrow.kind, f"{arrow.kind} {arrow.dst.step}")
-    return f"{arrow.src.lane.key} {tail}[{colour}]{head} {arrow.dst.lane.key} : {creole(text)}"
+    kind = "send" if arrow.src.slice.name == "send" else arrow.kind
+    text = linked(creole(texts.get(kind, f"{kind} {arrow.dst.step}")), code)
+    return f"{arrow.src.lane.key} {tail}[{colour}]{head} {arrow.dst.lane.key} : {text}"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..trace import Trace
 from .layout import View
 from .palette import paint
+from .puml_links import LINK_STYLE, linked
 from .puml_style import WAIT, creole, written
 from .story import Event, Story, events
 from .units import ms
@@ -59,6 +60,7 @@ def _document(title: str, story: Story, body: Iterable[str]) -> str:
             "hide footbox",
             "skinparam sequenceMessageAlign center",
             "skinparam defaultFontSize 12",
+            *(LINK_STYLE if story.code else ()),
             *_participants(story),
             *body,
             "@enduml",
@@ -77,14 +79,17 @@ def _participants(story: Story) -> Iterator[str]:
 
 
 def _body(story: Story, told: list[Event]) -> Iterator[str]:
-    """Every event's lines. Notes of what runs at the same time stand in one row."""
+    """Every event's lines. Notes of what runs at the same time stand in one row.
+
+    Links are on arrows only: a note has the colour of its phase, on which no link could be told.
+    """
     row: dict[str, Event] = {}  # who has a note in the row that is being written
     for event in told:
         for line in story.lines(event):
             actor, arrow, other, words = _parsed(line, event)
             if arrow:
                 row = {}
-                yield f"{actor} {arrow} {other} : {creole(words)}"
+                yield f"{actor} {arrow} {other} : {linked(creole(words), story.code)}"
                 continue
             beside = row and actor not in row and all(e.end > event.start for e in row.values())
             row = {**row, actor: event} if beside else {actor: event}

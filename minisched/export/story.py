@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ..trace import Mark, Slice, Trace
 from ..trace.lanes import is_forward, is_host
+from .puml_links import Code
 from .units import ms
 
 Field = str | int
@@ -31,11 +32,13 @@ class Story:
     A line is ``actor: words``, a note over one participant, or ``actor -> actor: words`` (``->>``
     for what does not wait, ``-->`` for an answer). Its fields are those of ``Event``. ``says`` is
     looked up by ``LANE NAME`` or ``mark NAME VALUE`` (of one of its attributes), then by ``NAME``;
-    an event that it does not name is left out.
+    an event that it does not name is left out. ``code`` are the functions that its arrows name;
+    where that is the original's name, it means what stands for it here.
     """
 
     actors: Mapping[str, Actor]
     says: Mapping[str, Sequence[str]]
+    code: Code = field(default_factory=dict)
 
     def lines(self, event: Event) -> Sequence[str]:
         """The lines in which an event is told."""

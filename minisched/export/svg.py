@@ -35,10 +35,15 @@ def to_svg(traces: Sequence[Trace], steps: int = 3, whole: bool = False, title: 
     if not traces:
         raise ValueError("a picture needs at least one trace, but got 0.")
     views = [whole_run(t) for t in traces] if whole else steady_views(list(traces), steps)
+    return views_to_svg(views, title)
+
+
+def views_to_svg(views: list[View], title: str = "") -> str:
+    """The picture of what was chosen of each run; the first run is the baseline."""
     longest = max(1, *(view.duration for view in views))
     left = left_of(views)
     scale = (WIDTH - left - RIGHT) / longest
-    reports = [measure(trace) for trace in traces]
+    reports = [measure(view.trace) for view in views]
     drawn, top = [_heading(views, title)], 62.0
     for view, report in zip(views, reports, strict=True):
         frame = Frame(view, left, WIDTH - RIGHT, top + HEADING, scale)

@@ -42,15 +42,20 @@ def to_text(
             f"a picture needs at least 1 trace and 60 columns, but got {len(traces)} and {columns}."
         )
     views = [whole_run(t) for t in traces] if whole else steady_views(list(traces), steps)
+    return views_to_text(views, columns)
+
+
+def views_to_text(views: Sequence[View], columns: int = 100) -> str:
+    """What was chosen of each run; the first run is the baseline."""
     longest = max(1, *(view.duration for view in views))
     margin = margin_of(views)
     cells = columns - margin
     lines: list[str] = []
     for view in views:
-        lines += [_heading(view, traces[0])]
+        lines += [_heading(view, views[0].trace)]
         lines += [f"{lane.title:>{margin - 2}} │{row(view, lane, longest, cells)}".rstrip()
                   for lane in view.lanes] + [""]  # fmt: skip
-    lines += _axis(longest, cells, margin)
+    lines += draw_axis(longest, cells, margin)
     seen = {box.slice.name for view in views for box in view.boxes}
     names = [f"{glyph}\N{NO-BREAK SPACE}{name}" for name, glyph in GLYPHS.items() if name in seen]
     names += [f"{OTHER}\N{NO-BREAK SPACE}other"] if seen.difference(GLYPHS) else []
@@ -114,12 +119,14 @@ def _heading(view: View, base: Trace) -> str:
     return f"{report.loop}: device busy {report.device_busy_percent:.0f} %; {steps}; {whole}"
 
 
-def _axis(longest: int, cells: int, margin: int) -> list[str]:
-    marks, numbers = ["─"] * cells, [" "] * (cells + 8)
+def draw_axis(longest: int, cells: int, margin: int) -> list[str]:
+    """The time axis below some lanes, two lines: ``cells`` characters for ``longest`` ns."""
+    marks, numbers = ["─"] * cells, [" "] * cells
     for at in range(0, longest + 1, tick_step(longest)):
         cell, text = min(at * cells // longest, cells - 1), f"{at / MILLISECOND:g}"
         marks[cell] = "┴"
-        numbers[cell : cell + len(text)] = text
+        if cell + len(text) <= cells:
+            numbers[cell : cell + len(text)] = text
     return [
         " " * (margin - 1) + "└" + "".join(marks),
         f"{'time in ms':>{margin - 2}}  " + "".join(numbers).rstrip(),

@@ -31,7 +31,7 @@ def steady_steps(trace: Trace, count: int) -> tuple[int, int] | None:
     The steps before and after them are settled too: the start of the one after ends the view.
     """
     steps = [item.step for item in settled(trace)]
-    firsts = steps[1 : len(steps) - count]
+    firsts = steps[1 : max(1, len(steps) - count)]
     first = middle(firsts)
     return (first, steps[steps.index(first) + count - 1]) if firsts else None
 
@@ -78,7 +78,7 @@ def steady_views(traces: list[Trace], count: int) -> list[View]:
     """
     rids = settled(traces[0])[0].rids if settled(traces[0]) else None
     steps = [[item.step for item in settled(trace, rids)] for trace in traces]
-    common = set.intersection(*(set(some[1 : len(some) - count]) for some in steps))
+    common = set.intersection(*(set(some[1 : max(1, len(some) - count)]) for some in steps))
     if first := middle(sorted(common)):
         return [view_of_steps(trace, first, first + count - 1) for trace in traces]
     found = [steady_steps(trace, count) for trace in traces]

@@ -54,6 +54,7 @@ class FutureMapRing(FutureMap):
         self.token_ids_map = device.memory("future map", 5 * max_running_requests + 1)
         self.future_ct = 0
         self.future_limit = 3 * max_running_requests
+        self.recorder.mark("future map", limit=self.future_limit, size=5 * max_running_requests)
 
     def alloc_future_indices(self, num_reqs: int) -> range:
         """Future slots for a batch: ``num_reqs`` in a row, never 0."""

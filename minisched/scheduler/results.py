@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..core import FinishReason, Lease, Output, Request, Result, ScheduleBatch
 from . import stale_outputs, verify
 from .ending import Endings
+from .grammar_manager import record_accepted
 from .logprobs import deliver_logprobs
 
 
@@ -39,7 +40,7 @@ class Results(Endings):
                     outputs.append(Output(req.rid, token))
         if result.logprobs:
             deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
-        self._came_back(batch, drained)
+        self._came_back(batch, drained, outputs)
         return outputs
 
     def _process_verified(self, batch: ScheduleBatch, result: Result) -> list[Output]:
@@ -66,7 +67,7 @@ class Results(Endings):
                 self._verified(batch, req, num_samples - 1, gained - 1)
         if result.logprobs:
             deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
-        self._came_back(batch, drained)
+        self._came_back(batch, drained, outputs)
         return outputs
 
     def _verified(self, batch: ScheduleBatch, req: Request, drafts: int, accepted: int) -> None:
@@ -83,8 +84,12 @@ class Results(Endings):
             return self._end(req, token)
         return Output(req.rid, token)
 
-    def _came_back(self, batch: ScheduleBatch, drained: list[Request]) -> None:
+    def _came_back(
+        self, batch: ScheduleBatch, drained: list[Request], outputs: list[Output]
+    ) -> None:
         """Share what a step has computed, and let those resume of whom nothing is stale now."""
+        if batch.has_wishes and self.recorder.is_on:
+            record_accepted(self.recorder, batch, outputs)
         self._cache_prompts(batch)
         for req in drained:
             if not req.finished:

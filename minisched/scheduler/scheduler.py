@@ -15,7 +15,7 @@ from ..policy import Plan
 from ..trace import NullRecorder, Recorder
 from .commit import commit
 from .config import SchedulerConfig
-from .grammar_manager import process_req_with_grammar
+from .grammar_manager import process_req_with_grammar, record_grammar
 from .results import Results
 
 
@@ -47,6 +47,7 @@ class Scheduler(Results):
             if problem:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=problem))
                 continue
+            record_grammar(self.recorder, req)
             req.order = len(self.seen)
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops

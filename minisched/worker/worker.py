@@ -50,7 +50,7 @@ class Worker:
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
         self.max_running_requests = max_running_requests
-        self.unsampled = UnsampledSteps(late_penalties)
+        self.unsampled = UnsampledSteps(late_penalties, device.recorder)
         self.outputs: list[tuple[Buffer, Buffer]] = []  # on the device, on the host
         self.hold_outputs(depth)
         self.forward_stream = device.stream("forward")
@@ -68,6 +68,7 @@ class Worker:
         for i in range(len(self.outputs), depth):
             on_device = device.memory(f"output {i}", size)
             self.outputs.append((on_device, device.host_memory(f"host output {i}", size)))
+        device.recorder.mark("host buffers", count=len(self.outputs), size=size)
 
     def prepare(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from ...core import Request
+from ...loops.mindie_forward_loop import ModelInput, ModelOutput
+from ...loops.mindie_placeholder_ledger import PlaceholderLedger
+from ...loops.mindie_plugin import generate_token_async
 from ...trace import Trace
 from ..puml_story import to_story
 from ..recipes.recipe import Recipe, tokens
@@ -57,6 +60,11 @@ PIPELINE = Story(
         ],
         "output": ["engine: output of {step}\n{ms} ms"],
     },
+    code={
+        "generate_token_async": generate_token_async,
+        "launch_done": ModelOutput,
+        "postprocess_done": ModelInput,
+    },
 )
 
 PLACEHOLDERS = Story(
@@ -85,6 +93,10 @@ PLACEHOLDERS = Story(
         ],
         "process": ["engine: process {step}\n{ms} ms"],
         "output": ["engine ->> client: output of {step}"],
+    },
+    code={
+        "AddNextTokenPlaceHolder": PlaceholderLedger.add_next_token_placeholder,
+        "ReplacePlaceHolderWithToken": PlaceholderLedger.replace_placeholder_with_token,
     },
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, partial
 
+from ...devices.base import Stream
+from ...relay.token_pool import TokenPool
 from ...trace import Trace
 from ..puml_sequence import to_sequence
 from ..puml_story import to_story
@@ -48,6 +50,7 @@ TOKEN_POOL = Story(
             "scheduler -> scheduler: the row of {rid} in step {step} was wasted",
         ],
     },
+    code={"wait_stream": Stream.wait, "gather": TokenPool.resolve},
 )
 
 
@@ -70,7 +73,8 @@ def timing(loop: str) -> str:
 
 def sequence(loop: str) -> str:
     """Who tells whom, while a prompt comes in."""
-    return to_sequence(trace_of(loop), *steps_around_a_prompt(loop), TITLES[loop])
+    first, last = steps_around_a_prompt(loop)
+    return to_sequence(trace_of(loop), first, last - 1, TITLES[loop], has_links=True)
 
 
 @cache

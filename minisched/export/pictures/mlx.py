@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...devices.base import Device
+from ...loops.mlx_worker import MlxTpModelWorker
 from ..mlx_finish import finish_picture
 from ..mlx_runs import finish_run, loop_run, sketch_run
 from ..puml_story import to_story
@@ -27,6 +29,7 @@ TWO_GRAPHS = Story(
         "forward": ["device: forward {step} ({rids})\n{ms} ms"],
         "sample": ["device: sample {step}\n{ms} ms"],
     },
+    code={"async_eval": Device.flush, "finalize": MlxTpModelWorker.finalize_mlx_result},
 )
 
 

@@ -17,7 +17,7 @@ def timing() -> str:
 
 def sequence() -> str:
     """Who tells whom: the end of a burst, and the beginning of the next."""
-    return to_sequence(trace_of("multi_step"), BURST[1], BURST[1] + 1, TITLE)
+    return to_sequence(trace_of("multi_step"), BURST[1], BURST[1] + 1, TITLE, has_links=True)
 
 
 PICTURES = {"multi_step": timing, "multi_step_sequence": sequence}

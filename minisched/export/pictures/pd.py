@@ -18,7 +18,7 @@ def timing() -> str:
 
 def sequence() -> str:
     """Who tells whom when the KV is there."""
-    return to_sequence(trace_of("pd"), *ARRIVAL, TITLE)
+    return to_sequence(trace_of("pd"), *ARRIVAL, TITLE, has_links=True)
 
 
 PICTURES = {"pd": timing, "pd_sequence": sequence}

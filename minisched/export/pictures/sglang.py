@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ...core import ModelWorkerBatch
+from ...engine.engine import Engine
+from ...relay.future_map import FutureMapRing
 from ..puml_story import to_story
 from ..recipes import trace_of
 from ..story import Actor, Story
@@ -17,20 +20,29 @@ EVENT_LOOP = Story(
     },
     says={
         **ON_DEVICE,
-        "schedule": ["scheduler: get_next_batch_to_run()\n{ms} ms"],
+        "schedule": [
+            "scheduler -> scheduler: get_next_batch_to_run()",
+            "scheduler: schedule\n{ms} ms",
+        ],
         "prepare": ["scheduler: prepare {step}\n{ms} ms"],
-        "launch": ["scheduler: run_batch({step})\n{ms} ms"],
+        "launch": ["scheduler: launch {step}\n{ms} ms"],
         "put": [
-            "scheduler ->> worker: launch {step}, do not wait",
+            "scheduler ->> worker: run_batch({step}), does not wait",
             "scheduler -> queue: append {step}, now: {queue}",
         ],
         "take": ["queue --> scheduler: popleft: {step}, left: {queue}"],
         "wait": ["scheduler: wait for {step}\n{ms} ms"],
         "process": [
             "copy ->> scheduler: tokens of {step} are on the host",
-            "scheduler: process_batch_result({step})\n{ms} ms",
+            "scheduler -> scheduler: process_batch_result({step})",
+            "scheduler: process {step}\n{ms} ms",
         ],
         "output": ["scheduler: output of {step}\n{ms} ms"],
+    },
+    code={
+        "get_next_batch_to_run": Engine.get_next_batch_to_run,
+        "run_batch": Engine.run_batch,
+        "process_batch_result": Engine.process_batch_result,
     },
 )
 
@@ -43,10 +55,8 @@ FUTURE_MAP = Story(
     },
     says={
         **ON_DEVICE,
-        "schedule": ["scheduler: schedule\n{ms} ms"],
-        "prepare": ["scheduler: prepare {step}\n{ms} ms"],
         "mark future slots": [
-            "scheduler -> map: step {step}: its tokens will be in future slots {slots}",
+            "scheduler -> map: alloc_future_indices(): slots {slots} for the tokens of {step}",
             "scheduler -> scheduler: input_ids of {step}: minus ({reads})",
         ],
         "launch": ["scheduler: launch {step}\n{ms} ms"],
@@ -57,6 +67,12 @@ FUTURE_MAP = Story(
             "worker ->> copy: tokens of {step}",
         ],
         "process": ["copy ->> scheduler: tokens of {step}", "scheduler: process {step}\n{ms} ms"],
+    },
+    code={
+        "alloc_future_indices": FutureMapRing.alloc_future_indices,
+        "input_ids": ModelWorkerBatch,
+        "resolve_future": FutureMapRing.resolve_future,
+        "store_to_map": FutureMapRing.store_to_map,
     },
 )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ...loops.vllm_step import update_from_output
+from ...relay.prev_sampled import PrevSampled
+from ...scheduler import Scheduler
 from ..puml_story import to_story
 from ..story import Actor, Story
 from ..window import steady_steps
@@ -34,6 +37,11 @@ BATCH_QUEUE = Story(
             "scheduler: one placeholder less\nfor {rids}\n{ms} ms",
         ],
         "output": ["core: output of {step}\n{ms} ms"],
+    },
+    code={
+        "schedule": Scheduler.next_batch,
+        "update_from_output": update_from_output,
+        "prev_sampled_token_ids": PrevSampled,
     },
 )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ...engine.engine import Engine
+from ...loops.vllm_step import execute_model, sample_tokens, update_from_output
+from ...scheduler import Scheduler
 from ..layout import make_view
 from ..puml_story import Chapter, to_chapters
 from ..story import Actor, Story
@@ -14,7 +17,6 @@ DEPENDENCY_POINTS = Story(
         "core": Actor("EngineCore", "host"),
         "scheduler": Actor("AsyncScheduler", "host"),
         "manager": Actor("StructuredOutputManager", "host"),
-        "queue": Actor("batch_queue", "host"),
         "worker": Actor("GPU worker", "device"),
         "copy": Actor("copy stream", "device"),
     },
@@ -23,8 +25,6 @@ DEPENDENCY_POINTS = Story(
         "schedule": ["core -> scheduler: schedule()", "scheduler: schedule\n{ms} ms"],
         "launch": ["core ->> worker: execute_model({step})"],
         "relay": ["worker -> worker: {step} takes the tokens of {src}, without the host"],
-        "put": ["core -> queue: appendleft {step}, in flight: {queue}"],
-        "take": ["queue --> core: pop {step}"],
         "wait": ["core: block on {step}\n{ms} ms"],
         "process": [
             "copy ->> core: tokens of {step}",
@@ -32,7 +32,15 @@ DEPENDENCY_POINTS = Story(
             "scheduler: process {step}\n{ms} ms",
         ],
     },
+    code={
+        "schedule": Scheduler.next_batch,
+        "execute_model": execute_model,
+        "sample_tokens": sample_tokens,
+        "update_from_output": update_from_output,
+        "get_grammar_bitmask": Engine.update_vocab_mask,
+    },
 )
+GRAMMAR_WAITS = "A grammar (and penalties alike): sampling waits for the token before"
 GRAMMAR = {
     "mark wait": ["core: {step} is deferred: its bitmask\nneeds a token in flight"],
     "mask": [
@@ -40,11 +48,6 @@ GRAMMAR = {
         "manager: mask {step}\n{ms} ms",
         "core ->> worker: sample_tokens({step})",
     ],
-}
-PENALTIES_WAIT = "Penalties: so it does (in vLLM itself it is the worker that waits)"
-PENALTIES = {
-    "mark wait": ["core: {step} is deferred: its penalties\ncount a token in flight"],
-    "mask": ["core: penalties of {step}\n{ms} ms", "core ->> worker: sample_tokens({step})"],
 }
 DRAFTS = {
     "relay": ["worker -> worker: {step} takes tokens, drafts and lengths of {src}"],
@@ -64,10 +67,13 @@ DRAFTS = {
 
 
 def dependency_points() -> str:
-    """One settled step each, with a grammar, with penalties, and with drafts from the device."""
+    """One settled step each, with a grammar and with drafts from the device.
+
+    What penalties wait for is told alike (``wait_penalties``); in vLLM itself it is the worker
+    that waits for them.
+    """
     chapters = [
-        chapter("A grammar: sampling waits for the token before", "grammar", "slow mask", GRAMMAR),
-        chapter(PENALTIES_WAIT, "penalties", "slow mask", PENALTIES),
+        chapter(GRAMMAR_WAITS, "grammar", "slow mask", GRAMMAR),
         chapter("Drafts: nothing waits, the host corrects later", "NGRAM_GPU", "usual", DRAFTS),
     ]
     title = "vLLM: where the host waits for the device, and the device for the host"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from ...worker import Worker
 from ..puml_sequence import to_sequence
 from ..puml_story import to_story
 from ..puml_timing import to_timing
@@ -36,6 +37,7 @@ PREV_SAMPLED = Story(
         "copy": ["copy: copy {step}\n{ms} ms"],
         "copy end": ["copy ->> host: tokens of {step}"],
     },
+    code={"launch": Worker.launch_forward},
 )
 TITLES = {
     "vllm_batch_queue": "vllm_batch_queue: two batches take turns, and neither runs ahead",
@@ -52,7 +54,7 @@ def timing(loop: str) -> str:
 def sequence(loop: str) -> str:
     """Who tells whom, for two steps."""
     first = STEPS[loop][0]
-    return to_sequence(trace_of(loop), first, first + 1, TITLES[loop])
+    return to_sequence(trace_of(loop), first, first + 1, TITLES[loop], has_links=True)
 
 
 def prev_sampled() -> str:

@@ -20,6 +20,22 @@ def radix_cache() -> Recipe:
     return Recipe("overlap", requests, SchedulerConfig(kv_tokens=36))
 
 
+def page_allocator() -> Recipe:
+    """16 pages for four requests: c gives way to a and b, and d gets pages of all three."""
+    times = {"a": 0, "b": 10, "c": 60, "d": 180}
+    prompts = {"a": range(10, 22), "b": range(30, 42), "c": [*range(10, 22), 50, 51, 52],
+               "d": range(60, 80)}  # fmt: skip
+    lengths = {"a": 16, "b": 24, "c": 12, "d": 8}
+    requests = [
+        Request(rid, prompt, tokens(lengths[rid]), arrival_time=times[rid] * MILLISECOND)
+        for rid, prompt in prompts.items()
+    ]
+    config = SchedulerConfig(
+        kv_tokens=64, page_size=4, max_running_requests=3, schedule_conservativeness=0.0
+    )
+    return Recipe("overlap", requests, config)
+
+
 def schedule_policy() -> Recipe:
     """Longest prefix match: questions on a cached document overtake those that came first."""
     document = list(range(1, 40))
@@ -93,6 +109,7 @@ def future_map() -> Recipe:
 
 RECIPES = {
     "radix_cache": radix_cache(),
+    "page_allocator": page_allocator(),
     "schedule_policy": schedule_policy(),
     "prefill": prefill(),
     "decode": decode(),

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ...trace import Mark, Trace
 from ...trace.lanes import is_host
+from ..views.marks import named, word
 from .stay import Panel, Stay
 
-CHANGES = ("admit", "retraction", "finish")  # queue -> set, set -> queue, wherever -> gone
+KIND_AFTER = {"admit": "admitted", "retraction": "queued", "finish": "wasted"}
+WORDS = {
+    "queued": "waits for memory",
+    "admitted": "holds memory",
+    "wasted": "has ended, but a launched step still names it",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A request joins the running set, or leaves it."""
+
+    time: int
+    rid: str
+    joins: bool
+    why: str  # of who leaves: how it ended (``length``, ``stop``, ..), or ``retraction``
 
 
 def queue(trace: Trace) -> Panel:
-    """``waiting_queue``: those without memory."""
+    """``waiting_queue``: those without memory.
+
+    Raises:
+        NothingToShow: a mark does not say whose it is; so do all functions here.
+    """
     stays = tuple(stay for stay in stays_of(trace) if stay.kind == "queued")
     return Panel("queue", "waiting_queue", _places(stays), stays)
 
@@ -31,16 +52,30 @@ def stays_of(trace: Trace) -> list[Stay]:
 
     Kinds: ``queued``, ``admitted`` (it holds memory) and ``wasted`` (a zombie).
     """
-    changes: dict[str, list[Mark]] = {rid: [] for rid in arrivals(trace)}
-    for mark in trace.marks:
-        if mark.name in CHANGES and mark.attrs.get("side") != "prefill":
-            changes.setdefault(str(mark.attrs["rid"]), []).append(mark)
     came, gone = arrivals(trace), last_results(trace)
+    changes: dict[str, list[Mark]] = {rid: [] for rid in came}
+    for mark in _marks(trace):
+        changes.setdefault(word(mark, "rid"), []).append(mark)
     found: list[Stay] = []
     for rid, marks in changes.items():
-        end = max(gone.get(rid, 0), marks[-1].time) if _has_ended(marks) else trace.end
+        has_ended = bool(marks) and marks[-1].name == "finish"
+        end = max(gone.get(rid, 0), marks[-1].time) if has_ended else trace.end
         found += _life(rid, marks, came.get(rid, 0), end)
     return sorted(found, key=lambda stay: (stay.start, stay.end))
+
+
+def changes_of(trace: Trace) -> list[Change]:
+    """Who joins the running set and who leaves it, in order of time."""
+    inside: set[str] = set()  # for membership only
+    found = []
+    for mark in _marks(trace):
+        rid, joins = word(mark, "rid"), mark.name == "admit"
+        if joins == (rid in inside):
+            continue  # one more chunk, or the end of somebody who waits
+        inside ^= {rid}
+        why = "" if joins else word(mark, "reason") if mark.name == "finish" else mark.name
+        found.append(Change(mark.time, rid, joins, why))
+    return found
 
 
 def arrivals(trace: Trace) -> dict[str, int]:
@@ -59,6 +94,11 @@ def last_results(trace: Trace) -> dict[str, int]:
     return {rid: item.end for item in done for rid in item.rids}
 
 
+def _marks(trace: Trace) -> list[Mark]:
+    """What changes a request's place; of a pair of schedulers on the side that decodes."""
+    return [mark for mark in named(trace, *KIND_AFTER) if mark.attrs.get("side") != "prefill"]
+
+
 def _life(rid: str, marks: list[Mark], since: int, end: int) -> Iterator[Stay]:
     kind = "queued"
     for mark in marks:
@@ -68,18 +108,6 @@ def _life(rid: str, marks: list[Mark], since: int, end: int) -> Iterator[Stay]:
             since, kind = mark.time, after
     if end > since:
         yield Stay(rid, kind, since, end, rid, rid, WORDS[kind])
-
-
-def _has_ended(marks: list[Mark]) -> bool:
-    return bool(marks) and marks[-1].name == "finish"
-
-
-KIND_AFTER = {"admit": "admitted", "retraction": "queued", "finish": "wasted"}
-WORDS = {
-    "queued": "waits for memory",
-    "admitted": "holds memory",
-    "wasted": "has ended, but a launched step still names it",
-}
 
 
 def _places(stays: tuple[Stay, ...]) -> tuple[str, ...]:

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 class Stay:
     """What was where, from ``start`` up to, but not including, ``end`` (nanoseconds)."""
 
-    place: str  # a request id, ``page 7``, ``slot 3``, ``row 2``, a tree node's id
+    place: str  # a request id, ``page 7``, ``slot 3``, ``row 2``, ``node 5``
     kind: str  # a look: ``queued``, ``admitted``, ``stored``, ``evictable``, .. (``views/look.py``)
     start: int
     end: int
     label: str = ""  # what stands in its box: mostly whose it is
     rid: str = ""  # the request it belongs to, if there is one
     about: str = ""  # one sentence for who points at it
+    parent: str = ""  # the place that this one hangs on, in a tree
+    holders: tuple[str, ...] = ()  # who keeps it there, where several requests may
 
     def holds(self, time: int) -> bool:
         """Whether it is there at a moment."""

@@ -1,7 +1,10 @@
 """One view a topic: recorded events to a picture that shows the idea at work.
 
-``draw`` finds the topic's module; each has ``view(trace) -> str``, the text of an SVG. Views share
-their page (``page``), scales (``axes``), looks (``look``) and their reading of steps (``steps``).
+``draw`` finds the topic's module. Each has ``view(trace) -> str``, the text of an SVG, and
+``text(trace) -> str``, for a terminal; where PlantUML fits it has ``puml(trace) -> str``. A module
+with several pictures has ``PARTS`` (``loop_parts.py``), the first of which is its view. Views share
+their page (``page``, ``text_page``, ``puml_stays``), scales (``axes``), looks (``look``) and their
+reading of steps (``steps``).
 """
 
 from __future__ import annotations
@@ -10,19 +13,62 @@ from importlib import import_module
 
 from ...topics import TOPICS
 from ...trace import Trace
+from .forms import FORMS, NAMES, Draw, Part
 from .marks import NothingToShow
 
-__all__ = ["NothingToShow", "draw"]
+__all__ = ["FORMS", "NothingToShow", "draw", "parts_of"]
 
 
-def draw(topic: str, trace: Trace) -> str:
-    """The view of a topic on a trace, as the text of an SVG.
+def draw(topic: str, trace: Trace, form: str = "svg", part: str = "") -> str:
+    """The view of a topic on a trace, as the text of an SVG, of a PlantUML diagram, or plain.
+
+    ``part`` is one of ``parts_of(topic)``; without it, the first.
+
+    Raises:
+        ValueError: there is no such topic, form or part, or it has no PlantUML form.
+        NothingToShow: the trace lacks the events that the view needs.
+    """
+    if form not in FORMS:
+        raise ValueError(f"unknown form {form!r}; the forms are {', '.join(FORMS)}.")
+    return _find(topic, form, part)(trace)
+
+
+def parts_of(topic: str) -> tuple[str, ...]:
+    """The names of a topic's pictures; none where it has only one.
 
     Raises:
         ValueError: there is no such topic.
-        NothingToShow: the trace lacks the events that the view needs.
     """
+    return tuple(name for name in _pictures(topic) if name)
+
+
+def _pictures(topic: str) -> dict[str, Part]:
+    """A topic's pictures; one that is the only one has no name."""
     if topic not in TOPICS:
         raise ValueError(f"unknown topic {topic!r}; the topics are {', '.join(TOPICS)}.")
-    svg: str = import_module(f".{topic}", __name__).view(trace)
-    return svg
+    module = import_module(f".{topic}", __name__)
+    whole = Part(module.view, getattr(module, "text", None), getattr(module, "puml", None))
+    return getattr(module, "PARTS", {"": whole})
+
+
+def _find(topic: str, form: str, part: str) -> Draw:
+    """What draws a part of a topic in a form."""
+    pictures = _pictures(topic)
+    if part and part not in pictures:
+        names = ", ".join(filter(None, pictures))
+        known = f"its parts are {names}" if names else "it has one picture only"
+        raise ValueError(f"topic {topic!r} has no part {part!r}; {known}.")
+    part = part or next(iter(pictures))
+    if drawer := pictures[part].form(form):
+        return drawer
+    others = [name for name, picture in pictures.items() if picture.form(form)]
+    if others:
+        known, what = f"its parts that have one are {', '.join(others)}", f"part {part!r} of "
+    else:
+        known, what = f"the topics that have one are {', '.join(_with(form))}", ""
+    raise ValueError(f"{what}topic {topic!r} has no {NAMES[form]} form; {known}.")
+
+
+def _with(form: str) -> list[str]:
+    """The topics whose view has a form."""
+    return [topic for topic in TOPICS if next(iter(_pictures(topic).values())).form(form)]

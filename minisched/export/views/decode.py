@@ -1,41 +1,50 @@
-"""The running set over time: who computes in which step, who joins, who leaves, who gives way."""
+"""The running set over time: who joins, who leaves and why, who gives way, who is a zombie."""
 
 from __future__ import annotations
 
 from ...trace import Trace
+from ..state import Stay
+from ..state.requests import changes_of, stays_of
 from .axes import TimeAxis, ValueAxis
-from .lanes import NAMES, draw_lanes
+from .decode_forms import puml, text
 from .page import Page, about_run
-from .series import counter, most, step_line
-from .steps import opening, requests_in, steps_of
+from .series import most, stacked, step_area, step_line
+from .set_lanes import NAMES, STEPS, draw_set
+from .set_story import MOST_LANES, MOST_STEPS, TITLE, requests_of
+from .stay_counts import count
+from .steps import opening, steps_of
 
-MOST_STEPS, MOST_LANES, HEIGHT = 100, 24, 64
+__all__ = ["puml", "text", "view"]
+HEIGHT = 64
 
 
 def view(trace: Trace) -> str:
-    """One lane a request, under the number of running and waiting ones.
+    """How many there are in the set, then one lane a request.
 
     Raises:
         NothingToShow: no step ran.
     """
     part, shown = opening(trace, MOST_STEPS)
-    steps = steps_of(part)
-    rids = requests_in(steps)
+    steps, stays = steps_of(part), stays_of(part)
+    rids = requests_of(stays, steps)
     if len(rids) > MOST_LANES:
         shown += f", the first {MOST_LANES} of {len(rids)} requests"
-    page = Page("decode: the set of running requests over time", about_run(trace, shown))
+    page = Page(TITLE, about_run(trace, shown))
     x = TimeAxis(part.end)
-    _draw_counts(page, part, x)
-    page.heading("Requests", "a box is one step on the device; the line: it holds memory")
-    draw_lanes(page, rids[:MOST_LANES], x, steps, part)
-    page.legend(NAMES)
+    _draw_counts(page, stays, x)
+    page.heading("Who", "above: where the request is; below: what the device computes for it")
+    draw_set(page, rids[:MOST_LANES], x, stays, changes_of(part), steps, part)
+    page.legend(NAMES | STEPS)
     return page.finish()
 
 
-def _draw_counts(page: Page, trace: Trace, x: TimeAxis) -> None:
-    running, waiting = counter(trace, "running"), counter(trace, "waiting")
-    page.heading("How many", "solid: running (they have a lease); dashed: waiting")
-    y = ValueAxis(max(1, most(running, waiting)), page.top + 16, page.top + 16 + HEIGHT)
+def _draw_counts(page: Page, stays: list[Stay], x: TimeAxis) -> None:
+    running, waiting = count(stays, "admitted"), count(stays, "queued")
+    both = stacked(running, count(stays, "wasted"))
+    page.heading("How many", "filled: in the set, and zombies on top; dashed line: waiting")
+    y = ValueAxis(max(1, most(both, waiting)), page.top + 16, page.top + 16 + HEIGHT)
     page.add(*y.draw("requests"), *x.grid(y.top, y.bottom))
-    page.add(step_line(waiting, x, y, "second", "waiting"), step_line(running, x, y, "", "running"))
+    page.add(step_area(both, x, y, "wasted", "in the set or zombies"))
+    page.add(step_area(running, x, y, "admitted", "in the set"))
+    page.add(step_line(waiting, x, y, "under", ""), step_line(waiting, x, y, "second", "waiting"))
     page.top = y.bottom + 34

@@ -1,74 +1,159 @@
-"""The future slots over time: promised when a step is launched, stored by it, read by the next."""
+"""The future slots over time: allocated to a step, stored by it, resolved by the next, lapped."""
 
 from __future__ import annotations
 
-from ...trace import Trace
-from ..svg_style import char_width
-from .axes import TimeAxis
-from .future_slots import Stay, stays_of
-from .marks import NothingToShow
-from .page import EDGE, LEFT, SIGNS, Page, about_run
-from .shapes import band, path, rect, text
-from .steps import opening
+from dataclasses import replace
+from itertools import groupby
 
-MOST_STEPS, MOST_HEIGHT, TALLEST, LOWEST = 36, 420, 22, 9
+from ...trace import Trace
+from ..state import Stay as Box
+from ..units import ms
+from .future_lanes import draw_slots
+from .future_ring import draw_rings
+from .future_slots import Ring, Stay, Tally, ring_of, stays_of, tally_of, wraps_of
+from .marks import NothingToShow
+from .page import Page, about_run
+from .puml_stays import stays_to_puml
+from .steps import opening
+from .text_page import TextPage
+from .wording import short
+
+MOST_STEPS, MOST_PUML_STEPS = 36, 14
+TITLE = "future_map: tokens on their way to the next step"
 NAMES = {
-    "promised": "promised: its step is launched, the token does not exist",
-    "stored": "stored: the token is there, somebody will read it",
-    "stale": "stale: nobody will read it any more",
-    "read": "read by the next step's forward",
+    "promised": "allocated: promised to a step that is launched; no token yet",
+    "stored": "stored: its sample has run, the token is there",
+    "read": "resolved: a forward reads it",
+    "stale": "nobody will read it any more",
+    "lapped": "lapped: the slot goes to another token",
+    "limit": "the counter has come to its limit and wraps",
+    "flag-head": "lapped too early: a forward reads somebody else's token",
 }
 
 
 def view(trace: Trace) -> str:
-    """One lane a future slot.
+    """The ring at its first laps, and one lane a future slot.
 
     Raises:
         NothingToShow: no step ran, or no future map was used.
     """
     part, shown = opening(trace, MOST_STEPS)
-    stays = stays_of(part)
-    if not stays:
-        raise NothingToShow("the trace has no future slots mark: no future map was used.")
-    page = Page("future_map: tokens on their way to the next step", about_run(trace, shown))
-    last = max(stay.slot for stay in stays)
-    pitch = min(TALLEST, max(LOWEST, MOST_HEIGHT / last))
-    page.heading("Future slots", "labels: whose token")
-    x, top = TimeAxis(part.end), page.top
-    for slot in range(1, last + 1):
-        y = top + (slot - 1) * pitch
-        page.add(band(LEFT, y + 1, EDGE - LEFT, pitch - 2))
-        if pitch > LOWEST + 2 or slot % 5 == 1:
-            page.add(text(LEFT - 8, y + pitch / 2 + 4, str(slot), "small", "end"))
-    page.add(text(20, top + pitch / 2 + 4, "slot", "small"))
-    page.add(*x.grid(top, top + last * pitch))
-    for stay in stays:
-        _draw_stay(page, stay, x, top + (stay.slot - 1) * pitch + 2, pitch - 4)
-    page.top = top + last * pitch + 2
-    page.add(*x.draw(page.top))
-    page.top += 26
+    stays, ring = need_stays(part), ring_of(part)
+    page = Page(TITLE, about_run(trace, shown))
+    if ring:
+        draw_rings(page, stays, ring)
+    page.heading("Future slots", heading(ring))
+    draw_slots(page, stays, ring, part)
     page.legend(NAMES)
+    page.notes(*summary(tally_of(stays), ring, len(wraps_of(stays, ring))))
     return page.finish()
 
 
-def _draw_stay(page: Page, stay: Stay, x: TimeAxis, y: float, height: float) -> None:
-    """One token's time in a slot, and the moments at which it is read."""
-    whose = f"slot {stay.slot}: the token of {stay.rid} from step {stay.step}"
-    for kind, start, end in (
-        ("promised", stay.promised, stay.stored),
-        ("stale", stay.last_read, stay.gone),
-        ("stored", stay.stored, stay.last_read),
-    ):
-        if end > start:
-            left, width = x.span(start, end)
-            about = f"{whose}, {kind}"
-            page.add(rect(kind, left, y, width, height, about, slot=stay.slot, rid=stay.rid,
-                          step=stay.step))  # fmt: skip
-    left, width = x.span(stay.promised, stay.stored)
-    if len(stay.rid) * char_width(11) + 4 <= width and height >= 12:
-        page.add(
-            text(left + width / 2, y + height / 2 + 4, stay.rid, "small in-promised", "middle")
-        )
-    for time in stay.reads:
-        d = f"M{x.x(time):.1f} {y + height / 2:.1f}{SIGNS['read']}"
-        page.add(path("read", d, f"{whose}, read", slot=stay.slot, rid=stay.rid))
+def text(trace: Trace) -> str:
+    """The same lanes for a terminal, and a table of what each step does to the slots.
+
+    Raises:
+        NothingToShow: as ``view``.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    stays, ring = need_stays(part), ring_of(part)
+    page = TextPage(TITLE, about_run(trace, shown))
+    page.heading("Future slots", heading(ring))
+    rows = rows_of(stays)
+    if ring:
+        wraps = [Box("", "limit", time, time) for time in wraps_of(stays, ring)]
+        rows.insert(0, ("wraps", wraps))
+    page.lanes(rows, part.end)
+    occurring = {box.kind for _, boxes in rows for box in boxes}
+    page.legend({kind: words for kind, words in NAMES.items() if kind in occurring})
+    page.heading("Step by step", "slots, each with whose token it is for")
+    page.table(
+        ("step", "launched, ms", "allocates", "stored, ms", "resolved, ms", "laps"), table_of(stays)
+    )
+    page.write("", *summary(tally_of(stays), ring, len(wraps_of(stays, ring))))
+    return page.finish()
+
+
+def puml(trace: Trace) -> str:
+    """The lanes as a PlantUML timing diagram, of fewer steps.
+
+    Raises:
+        NothingToShow: as ``view``.
+    """
+    part, shown = opening(trace, MOST_PUML_STEPS)
+    stays = [seen(stay, part.end // 120) for stay in need_stays(part)]
+    rows = [(name, [box for box in boxes if box.kind in PHASES]) for name, boxes in rows_of(stays)]
+    names = {kind: NAMES[kind] for kind in PHASES}
+    wraps = enumerate(wraps_of(stays, ring_of(part)), 1)
+    flags = [(time, f"wrap {lap}") for lap, time in wraps]
+    return stays_to_puml(f"{TITLE} ({shown})", rows, part.end, names, flags)
+
+
+def seen(stay: Stay, least: int) -> Stay:
+    """A stay whose token is stored for long enough to be seen, where its slot is free so long."""
+    until = min(stay.stored + least, max(stay.last_read, stay.gone))
+    return replace(stay, reads=[*stay.reads, until]) if stay.sampled else stay
+
+
+PHASES = ("promised", "stored", "stale")
+
+
+def need_stays(trace: Trace) -> list[Stay]:
+    """Every stay.
+
+    Raises:
+        NothingToShow: there is none.
+    """
+    if not (stays := stays_of(trace)):
+        raise NothingToShow("the trace has no future slots mark: no future map was used.")
+    return stays
+
+
+def heading(ring: Ring | None) -> str:
+    """Which slots these are."""
+    if ring is None:
+        return "one for each row of the request table; labels: whose token"
+    return f"a ring of {ring.limit}; labels: whose token"
+
+
+def summary(tally: Tally, ring: Ring | None, wraps: int) -> tuple[str, str]:
+    """What happened, in numbers, and how large the ring is; the same in every form."""
+    counts = (
+        f"slots allocated {tally.allocated}, stored {tally.stored}, resolved {tally.resolved}, "
+        f"lapped {tally.lapped}{f', too early {tally.lost}' if tally.lost else ''}"
+    )
+    if ring is None:
+        return counts, "no ring: a request keeps the slot of its row, so there is nothing to lap"
+    return counts, (
+        f"future_ct wraps at future_limit = {ring.limit}, {wraps} times here; the buffer has "
+        f"{ring.size} slots, so that a batch never wraps in its middle"
+    )
+
+
+def rows_of(stays: list[Stay]) -> list[tuple[str, list[Box]]]:
+    """Each slot's name, and what was in it: its phases, and a moment for each look-up."""
+    rows: dict[int, list[Box]] = {slot: [] for slot in range(1, 1 + max(s.slot for s in stays))}
+    for stay in stays:
+        boxes = rows[stay.slot]
+        for kind, start, end in stay.phases:
+            label = short(stay.rid, 12) if kind == "promised" else ""
+            boxes.append(Box("", kind, start, end, label, stay.rid))
+        if stay.sampled and stay.last_read == stay.stored:
+            boxes.append(Box("", "stored", stay.stored, stay.stored, rid=stay.rid))
+        for time in stay.reads:
+            kind = "flag-head" if time in stay.lost else "read"
+            boxes.append(Box("", kind, time, time, rid=stay.rid))
+    return [(f"slot {slot}", boxes) for slot, boxes in rows.items()]
+
+
+def table_of(stays: list[Stay]) -> list[tuple[object, ...]]:
+    """A line for each step: its slots, when they are stored and resolved, how many it laps."""
+    rows: list[tuple[object, ...]] = []
+    for step, group in groupby(sorted(stays, key=lambda s: (s.step, s.slot)), lambda s: s.step):
+        mine = list(group)
+        slots = short(" ".join(f"{stay.slot}:{stay.rid}" for stay in mine), 50)
+        stored = ms(mine[0].stored) if mine[0].sampled else "-"
+        read = ms(min(reads)) if (reads := [time for s in mine for time in s.reads]) else "-"
+        laps = sum(stay.laps for stay in mine)
+        rows.append((step, ms(min(s.promised for s in mine)), slots, stored, read, laps or ""))
+    return rows

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
 
-from ...checks.overlap import forwards
+from ...checks.overlap import forward_lane, forwards
 from ...trace import Mark, Trace
 from .marks import lacking, named, number, word
 
@@ -20,11 +23,70 @@ class Stay:
     stored: int  # when that step's sample had run
     gone: int  # when the slot was promised to the next token, and nobody was to read this one
     reads: list[int] = field(default_factory=list)  # when a forward looked it up
+    lost: list[int] = field(default_factory=list)  # those who looked for an older token, lapped
+    sampled: bool = True  # its sample has run
+    laps: bool = False  # it took the slot from an older token, on the ring
 
     @property
     def last_read(self) -> int:
         """When it was of use for the last time."""
         return max([self.stored, *self.reads])
+
+    @property
+    def phases(self) -> Iterator[tuple[str, int, int]]:
+        """What it is when, as far as that takes time: promised, stored, stale."""
+        moments = (self.promised, self.stored, self.last_read, max(self.last_read, self.gone))
+        kinds = ("promised", "stored", "stale")
+        for kind, (start, end) in zip(kinds, pairwise(moments), strict=True):
+            if end > start:
+                yield kind, start, end
+
+
+class Ring(NamedTuple):
+    """How many slots there are before the counter wraps, and in the buffer."""
+
+    limit: int
+    size: int
+
+
+class Tally(NamedTuple):
+    """What happened to the slots of a run, added up."""
+
+    allocated: int
+    stored: int
+    resolved: int
+    lapped: int
+    lost: int
+
+
+def ring_of(trace: Trace) -> Ring | None:
+    """The ring's sizes; None where the cells are rows of the request table.
+
+    Raises:
+        NothingToShow: the mark is not what it should be.
+    """
+    for mark in named(trace, "future map"):
+        if mark.attrs.get("side") != "prefill":
+            return Ring(number(mark, "limit"), number(mark, "size"))
+    return None
+
+
+def wraps_of(stays: list[Stay], ring: Ring | None) -> list[int]:
+    """When the counter began anew: at each batch that took it to the ring's limit or beyond."""
+    limit = ring.limit if ring else max((stay.slot for stay in stays), default=0) + 1
+    times = {stay.step: stay.promised for stay in stays if stay.slot >= limit}
+    return sorted(times.values())
+
+
+def tally_of(stays: list[Stay]) -> Tally:
+    """How many slots were allocated, stored, resolved, lapped, and lapped too early."""
+    return Tally(
+        len(stays),
+        sum(stay.sampled for stay in stays),
+        sum(len(stay.reads) for stay in stays),
+        sum(stay.laps for stay in stays),
+        sum(len(stay.lost) for stay in stays),
+    )
 
 
 def stays_of(trace: Trace) -> list[Stay]:
@@ -35,31 +97,44 @@ def stays_of(trace: Trace) -> list[Stay]:
     Raises:
         NothingToShow: a mark is not what it should be.
     """
-    starts = {item.step: item.start for item in forwards(trace)}
-    ends = {item.step: item.end for item in trace.on("forward") if item.name == "sample"}
-    rids = {item.step: item.rids for item in trace.on("host") if item.name == "prepare"}
+    steps = {item.step: item for item in forwards(trace)}
+    lane = forward_lane(trace)
+    ends = {item.step: item.end for item in trace.on(lane) if item.name == "sample"}
+    on_ring = ring_of(trace) is not None
+    end = trace.end
     newest: dict[int, Stay] = {}
     found: list[Stay] = []
     for mark in named(trace, "future slots"):
-        step, end = number(mark, "step"), trace.end
-        if step not in starts:
+        step = number(mark, "step")
+        if mark.attrs.get("side") == "prefill" or step not in steps:
             continue  # it never ran, or is cut off
-        slots = whole_numbers(mark, "slots")
-        if len(slots) != len(rids.get(step, ())):
+        rids, slots = steps[step].rids, whole_numbers(mark, "slots")
+        if len(slots) != len(rids):
             raise lacking(mark, "a slot for each request of its step")
         for slot in whole_numbers(mark, "reads"):
-            if slot not in newest:
-                raise lacking(mark, f"a token in slot {slot}, which it reads")
-            newest[slot].reads.append(starts[step])
-        for rid, slot in zip(rids[step], slots, strict=True):
+            _read(newest, slot, mark, rids, steps[step].start)
+        for rid, slot in zip(rids, slots, strict=True):
             promised = mark.time
             if before := newest.pop(slot, None):
                 promised = max(promised, before.last_read)
                 found.append(replace(before, gone=promised))
             stored = max(promised, ends.get(step, end))
-            newest[slot] = Stay(slot, rid, step, promised, stored, max(end, stored))
+            newest[slot] = Stay(
+                slot, rid, step, promised, stored, max(end, stored),
+                sampled=step in ends, laps=on_ring and before is not None,
+            )  # fmt: skip
     found += newest.values()
     return sorted(found, key=lambda stay: (stay.promised, stay.slot))
+
+
+def _read(newest: dict[int, Stay], slot: int, mark: Mark, rids: tuple[str, ...], time: int) -> None:
+    """Note that a step looks a slot up; its own requests' tokens should be there."""
+    if slot not in newest:
+        raise lacking(mark, f"a token in slot {slot}, which it reads")
+    stay = newest[slot]
+    stay.reads.append(time)
+    if stay.rid not in rids:
+        stay.lost.append(time)
 
 
 def whole_numbers(mark: Mark, name: str) -> list[int]:

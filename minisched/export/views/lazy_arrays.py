@@ -26,6 +26,20 @@ class LazyArray:
     read: int  # when the host had them
     wasted: tuple[str, ...] = ()  # whose token nobody wants: they had ended
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it is a decode step that had to wait for the host's tokens."""
+        return self.mode == "decode" and not self.source
+
+    @property
+    def phases(self) -> list[tuple[str, int, int]]:
+        """First lazy (promised), then computed (stored), as far as that takes time."""
+        moments = (
+            ("promised", self.built, self.computed),
+            ("stored", self.computed, self.read),
+        )
+        return [(kind, start, end) for kind, start, end in moments if end > start]
+
 
 def arrays_of(trace: Trace) -> list[LazyArray]:
     """Every step's array, in order, from the ``lazy tokens`` marks and the steps' slices.

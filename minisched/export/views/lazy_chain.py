@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from ...trace import Trace
-from ..svg_style import char_width
-from .axes import TimeAxis
+from ..state import Stay
+from ..units import ms
 from .lazy_arrays import LazyArray, arrays_of
+from .lazy_lanes import draw_arrays
 from .marks import NothingToShow
-from .page import EDGE, LEFT, SIGNS, Page, about_run
-from .shapes import band, line, path, rect, text
+from .page import Page, about_run
+from .puml_stays import stays_to_puml
 from .steps import opening
+from .text_page import TextPage
 from .wording import short
 
-MOST_STEPS, PITCH, BOX = 18, 22, 14
+MOST_STEPS = 18
+TITLE = "lazy_chain: each step is built on arrays without numbers"
 NAMES = {
     "promised": "lazy: a graph, no number yet",
     "stored": "computed, and not read by the host",
@@ -28,67 +31,87 @@ def view(trace: Trace) -> str:
         NothingToShow: no step ran, or no lazy chain was used.
     """
     part, shown = opening(trace, MOST_STEPS)
-    arrays = arrays_of(part)
-    if not arrays:
-        raise NothingToShow("the trace has no lazy tokens mark: no lazy chain was used.")
-    page = Page("lazy_chain: each step is built on arrays without numbers", about_run(trace, shown))
-    page.heading(
-        "Arrays of tokens", "one a step, by number; from its launch until the host reads it"
-    )
-    x, top = TimeAxis(part.end), page.top
-    lanes = {array.step: top + at * PITCH for at, array in enumerate(arrays)}
-    for array in arrays:
-        y = lanes[array.step]
-        page.add(band(LEFT, y + 2, EDGE - LEFT, PITCH - 4))
-        page.add(text(20, y + 15, str(array.step), "small"))
-        page.add(text(LEFT - 8, y + 15, array.mode, "small faint", "end"))
-    page.top = top + len(arrays) * PITCH
-    page.add(*x.grid(top, page.top))
-    for array in arrays:
-        page.add(*_box(array, x, lanes[array.step]))
-    for array in arrays:
-        page.add(*_source(array, x, lanes))
-    page.add(*x.draw(page.top + 2))
-    page.top += 28
+    arrays = need_arrays(part)
+    page = Page(TITLE, about_run(trace, shown))
+    note = "one a step, by number; from its launch until the host reads it"
+    page.heading("Arrays of tokens", note)
+    draw_arrays(page, arrays, part.end)
     page.legend(NAMES)
+    page.notes(summary(arrays))
     return page.finish()
 
 
-def _box(array: LazyArray, x: TimeAxis, lane: float) -> list[str]:
-    """What an array is while: first lazy, then computed."""
-    y, drawn = lane + (PITCH - BOX) / 2, []
-    if array.wasted:
-        words = f"wasted: {short(', '.join(array.wasted), 30)}"
-        drawn.append(_beside(x.x(array.built), x.x(array.read), lane + 15, words, array.step))
-    about = f"tokens of step {array.step} ({' '.join(array.rids)})"
-    for kind, start, end in (
-        ("promised", array.built, array.computed),
-        ("stored", array.computed, array.read),
-    ):
-        if end > start:
-            left, width = x.span(start, end)
-            words = f"{about}: {NAMES[kind]}"
-            drawn.append(rect(kind, left, y, width, BOX, words, step=array.step))
-    return drawn
+def text(trace: Trace) -> str:
+    """The same lanes for a terminal, and a table of what each array is built on.
+
+    Raises:
+        NothingToShow: as ``view``.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    arrays = need_arrays(part)
+    page = TextPage(TITLE, about_run(trace, shown))
+    page.heading("Arrays of tokens", "one a step; from its launch until the host reads it")
+    page.lanes(rows_of(arrays), part.end)
+    page.legend({kind: NAMES[kind] for kind in ("promised", "stored")})
+    page.heading("Step by step", "places: which of the other array's tokens")
+    page.table(
+        ("step", "mode", "built on", "places", "built, ms", "computed, ms", "read, ms", "wasted"),
+        [table_row(array) for array in arrays],
+    )
+    page.write("", summary(arrays))
+    return page.finish()
 
 
-def _source(array: LazyArray, x: TimeAxis, lanes: dict[int, float]) -> list[str]:
-    """A line from the array that this one is built on, at the moment at which it is."""
-    at, to = x.x(array.bound), lanes[array.step] + PITCH / 2
-    if array.source in lanes:
-        y = lanes[array.source] + PITCH / 2
-        about = f"step {array.step} is built on step {array.source}'s array, places {array.places}"
-        sign = path("read", f"M{at:.1f} {y:.1f}{SIGNS['read']}", about, source=array.source,
-                    step=array.step)  # fmt: skip
-        return [line("link", at, y, at, to), sign]
-    if array.mode != "decode":
-        return []
-    about = f"step {array.step} is built on tokens that the host has read"
-    return [path("flag-head", f"M{at:.1f} {to:.1f}{SIGNS['flag-head']}", about, step=array.step)]
+def puml(trace: Trace) -> str:
+    """The lanes as a PlantUML timing diagram.
+
+    Raises:
+        NothingToShow: as ``view``.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    names = {kind: NAMES[kind] for kind in ("promised", "stored")}
+    return stays_to_puml(f"{TITLE} ({shown})", rows_of(need_arrays(part)), part.end, names)
 
 
-def _beside(left: float, right: float, y: float, words: str, step: int) -> str:
-    """Words after a box, or before it where the page ends."""
-    if right + 8 + len(words) * char_width(11) < EDGE:
-        return text(right + 6, y, words, "small", wasted=step)
-    return text(left - 10, y, words, "small", "end", wasted=step)
+def need_arrays(trace: Trace) -> list[LazyArray]:
+    """Every array.
+
+    Raises:
+        NothingToShow: there is none.
+    """
+    if not (arrays := arrays_of(trace)):
+        raise NothingToShow("the trace has no lazy tokens mark: no lazy chain was used.")
+    return arrays
+
+
+def summary(arrays: list[LazyArray]) -> str:
+    """How many steps are chained; the same in every form."""
+    chained = sum(array.source > 0 for array in arrays)
+    anew = sum(array.begins_anew for array in arrays)
+    wasted = sum(len(array.wasted) for array in arrays)
+    return (
+        f"{chained} steps built on arrays without numbers, {anew} decode steps on tokens from the "
+        f"host; {wasted} tokens wasted"
+    )
+
+
+def rows_of(arrays: list[LazyArray]) -> list[tuple[str, list[Stay]]]:
+    """Each step's name, and what its array is when."""
+    return [
+        (
+            f"step {array.step}" + (f" on {array.source}" if array.source else ""),
+            [
+                Stay("", kind, start, end, " ".join(array.rids) if kind == "promised" else "")
+                for kind, start, end in array.phases
+            ],
+        )
+        for array in arrays
+    ]
+
+
+def table_row(array: LazyArray) -> tuple[object, ...]:
+    """A line about one array."""
+    source = f"step {array.source}" if array.source else "the host"
+    times = (ms(time) for time in (array.built, array.computed, array.read))
+    places, wasted = short(array.places, 12), short(" ".join(array.wasted), 12)
+    return array.step, array.mode, source, places, *times, wasted

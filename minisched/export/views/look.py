@@ -34,6 +34,7 @@ LOOKS = {
     # budgets and queues
     "left": Look(SKY),
     "spent": Look(ORANGE, texture="stripes"),
+    "lacking": Look(""),
     "queued": Look(""),
     "admitted": Look(BLUE, WHITE_TEXT),
 }
@@ -54,15 +55,20 @@ def look_style() -> str:
         f".texture-cross {{ stroke: {VERMILLION}; stroke-width: 1; opacity: .6; fill: none }}",
         ".plain { font-weight: 400 }",
         ".line { fill: none; stroke: var(--ink); stroke-width: 1.6 }",
+        ".line.under { stroke: var(--paper); stroke-width: 4 }",
         ".line.second { stroke-dasharray: 5 3; stroke: var(--faint) }",
         ".limit { stroke: var(--bubble); stroke-width: 1.6; stroke-dasharray: 6 3 }",
         ".flag { stroke: var(--bubble); stroke-width: 1.4 }",
         ".flag-head { fill: var(--bubble); stroke: var(--paper) }",
+        ".lapped { fill: var(--bubble) }",
         ".warn { fill: var(--bubble); font-weight: 650 }",
         ".held { stroke: var(--faint); stroke-width: 1.4 }",
         ".link { fill: none; stroke: var(--faint); stroke-width: 1.2 }",
+        ".evict { fill: none; stroke: var(--bubble); stroke-width: 2 }",
         ".read { fill: var(--paper); stroke: var(--ink); stroke-width: 1.2 }",
         *(_rule(name, look) for name, look in LOOKS.items()),
+        ".box.thin { stroke: none }",
+        ".box.lacking { fill: none; stroke: var(--bubble); stroke-width: 1.6 }",
         ".on-stale .texture-dot { fill: var(--faint) } .box.stale { stroke: none }",
         ".box.changed { stroke: var(--ink); stroke-width: 2.4; stroke-dasharray: none }",
     ]

@@ -1,15 +1,13 @@
-"""Both of MindIE's layers on a time axis: who works when, and who waits."""
+"""The mindie_dual loop: two layers of overlap, one in the other."""
 
 from __future__ import annotations
 
 from ...trace import Trace
-from .timing import draw_timing
+from .loop_parts import loop_parts
+
+PARTS = loop_parts()
 
 
 def view(trace: Trace) -> str:
-    """A few settled steps of the run (``export/svg.py``).
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    return draw_timing(trace)
+    """The first part: who works when, and who waits."""
+    return PARTS["timing"].svg(trace)

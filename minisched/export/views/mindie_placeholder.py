@@ -1,20 +1,28 @@
-"""The C++ scheduler's ledger over time: a placeholder for every token to come, then the token."""
+"""The C++ scheduler's ledger over time: a placeholder for every token to come, then the token.
+
+Its first part; the others are every loop's. PlantUML has nothing for lists that grow.
+"""
 
 from __future__ import annotations
 
 from ...trace import Trace
 from ..svg_style import char_width
 from ..units import ms
+from .forms import Part
 from .ledger_lists import Entry, entries_of
+from .loop_parts import loop_parts
 from .marks import NothingToShow
 from .page import EDGE, Page, about_run
 from .shapes import band, line, rect, text
 from .steps import forwards_of
-from .wording import short
+from .text_page import COLUMNS, TextPage
+from .wording import short, short_end
 
 MOST_ENTRIES, MOST_SEQUENCES, MOST_TOKENS = 22, 4, 12
 PITCH, BOX, WIDEST, LISTS = 23, 17, 31, 232  # pixels; LISTS is where the first list begins
 PLACEHOLDER = -1
+TITLE = "mindie_placeholder: the scheduler's ledger of output tokens"
+ORDER = "time runs down; in each list the newest token stands last"
 NAMES = {
     "promised": "-1: a placeholder, its token is on its way",
     "stored": "a token that came",
@@ -27,17 +35,9 @@ def view(trace: Trace) -> str:
     Raises:
         NothingToShow: no step ran, or no ledger was kept.
     """
-    forwards_of(trace)
-    entries = entries_of(trace)
-    if not entries:
-        raise NothingToShow("the trace has no ledger mark: no ledger was kept.")
-    shown = entries[:MOST_ENTRIES]
-    cut = f"the first {len(shown)} of {len(entries)} entries" if shown != entries else ""
-    page = Page(
-        "mindie_placeholder: the scheduler's ledger of output tokens",
-        about_run(trace, cut or f"{len(entries)} entries"),
-    )
-    page.heading("Ledger", "time runs down; in each list the newest token stands last")
+    shown, about = entries_shown(trace)
+    page = Page(TITLE, about)
+    page.heading("Ledger", ORDER)
     rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
     columns = rids[:MOST_SEQUENCES]
     width = (EDGE - LISTS) / max(1, len(columns))
@@ -51,6 +51,42 @@ def view(trace: Trace) -> str:
     if len(rids) > len(columns):
         page.notes(f"{len(rids) - len(columns)} further sequences are left out.")
     return page.finish()
+
+
+def text_form(trace: Trace) -> str:
+    """The same lines for a terminal; of a long list the newest tokens."""
+    shown, about = entries_shown(trace)
+    page = TextPage(TITLE, about)
+    page.heading("Ledger", ORDER)
+    rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
+    columns = rids[:MOST_SEQUENCES]
+    room = (COLUMNS - 30) // max(1, len(columns)) - 2
+    rows = [
+        [ms(entry.time), after(entry),
+         *(short_end(" ".join(map(str, entry.lists.get(rid, []))), room) for rid in columns)]
+        for entry in shown
+    ]  # fmt: skip
+    heads = ["ms", "after", *(short(f"sequence {rid}", room) for rid in columns)]
+    page.table(heads, rows)
+    page.write("", NAMES["promised"])
+    if len(rids) > len(columns):
+        page.write(f"{len(rids) - len(columns)} further sequences are left out.")
+    return page.finish()
+
+
+def entries_shown(trace: Trace) -> tuple[list[Entry], str]:
+    """The first lines, and which run they are of.
+
+    Raises:
+        NothingToShow: no step ran, or no ledger was kept.
+    """
+    forwards_of(trace)
+    entries = entries_of(trace)
+    if not entries:
+        raise NothingToShow("the trace has no ledger mark: no ledger was kept.")
+    shown = entries[:MOST_ENTRIES]
+    cut = f"the first {len(shown)} of {len(entries)} entries" if shown != entries else ""
+    return shown, about_run(trace, cut or f"{len(entries)} entries")
 
 
 def draw_head(page: Page, columns: list[str], width: float) -> None:
@@ -104,3 +140,6 @@ def after(entry: Entry) -> str:
     if entry.after == "schedule":
         return f"step {entry.step} is sent"
     return f"tokens of step {entry.step}" if entry.step else "dummies only"
+
+
+PARTS = {"ledger": Part(view, text_form), **loop_parts()}

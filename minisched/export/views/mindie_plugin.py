@@ -1,15 +1,13 @@
-"""The plugin pipeline on a time axis: the forward thread beside the host, and who waits."""
+"""The mindie_plugin loop: a call puts one step and answers with the one before."""
 
 from __future__ import annotations
 
 from ...trace import Trace
-from .timing import draw_timing
+from .loop_parts import loop_parts
+
+PARTS = loop_parts()
 
 
 def view(trace: Trace) -> str:
-    """A few settled steps of the run (``export/svg.py``).
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    return draw_timing(trace)
+    """The first part: who works when, and who waits."""
+    return PARTS["timing"].svg(trace)

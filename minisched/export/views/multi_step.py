@@ -1,16 +1,14 @@
-"""Multi-step scheduling on a time axis: two bursts, and what lies between them."""
+"""Multi-step scheduling: two bursts, and what lies between them."""
 
 from __future__ import annotations
 
 from ...loops.multi_step import NUM_STEPS
 from ...trace import Trace
-from .timing import draw_timing
+from .loop_parts import loop_parts
+
+PARTS = loop_parts(timing=2 * NUM_STEPS, sequence=NUM_STEPS, steps=NUM_STEPS + 2)
 
 
 def view(trace: Trace) -> str:
-    """As many settled steps as two bursts have (``export/svg.py``).
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    return draw_timing(trace, steps=2 * NUM_STEPS)
+    """The first part: who works when, and who waits."""
+    return PARTS["timing"].svg(trace)

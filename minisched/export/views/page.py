@@ -15,7 +15,10 @@ EDGE = WIDTH - RIGHT
 SIGNS = {  # flags and lines, around their middle
     "flag-head": "m-6 -5h12l-6 9z",
     "read": "m0 -5l5 5l-5 5l-5 -5z",
+    "evict": "m-4 -4l8 8m0 -8l-8 8",
     "limit": "m-9 0h18",
+    "lapped": "m0 -7h8l-8 8z",
+    "end": "m0 -8v16",
     "line": "m-9 0h18",
     "line second": "m-9 0h18",
 }

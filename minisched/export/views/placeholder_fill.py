@@ -8,12 +8,16 @@ from ..units import ms
 from .filled_rows import KNOWN, FilledStep, filled_steps
 from .marks import NothingToShow
 from .page import EDGE, LEFT, Page, about_run
-from .shapes import band, line, rect, text
+from .shapes import band, line, rect
+from .shapes import text as label
+from .step_grid import write_grid
 from .steps import opening
+from .text_page import TextPage
 from .wording import short_end
 
 MOST_STEPS, MOST_ROWS = 16, 12
 PITCH, BOX, SHARE = 24, 17, 0.6  # from row to row, how high a box is, its part of the column
+TITLE = "placeholder_fill: the row that a token comes from"
 NAMES = {
     "prompt": "a prompt: never filled",
     "again": "a prompt, computed again: never filled",
@@ -22,6 +26,7 @@ NAMES = {
     "wasted": "filled, but its request had ended: the surplus row",
 }
 LOOK_OF = {"known": "stored", "hit": "decode"}
+SIGN_OF = {"prompt": "▒", "again": "▓", "known": "=", "hit": "", "wasted": "╳"}  # before the name
 
 
 def view(trace: Trace) -> str:
@@ -31,25 +36,73 @@ def view(trace: Trace) -> str:
         NothingToShow: no step ran, or no placeholder fill was used.
     """
     part, shown = opening(trace, MOST_STEPS)
-    steps = filled_steps(part)[:MOST_STEPS]
-    if not steps:
-        raise NothingToShow("the trace has no placeholder fill mark: no placeholder was filled.")
-    page = Page("placeholder_fill: the row that a token comes from", about_run(trace, shown))
+    steps = need_steps(part)
+    page = Page(TITLE, about_run(trace, shown))
     page.heading("Rows of each step", "labels: requests, in the order of the batch")
     most = min(MOST_ROWS, max(len(step.rids) for step in steps))
     pitch = (EDGE - LEFT) / len(steps)
     top = page.top + 8
     for row in range(most):
         y = top + row * PITCH
-        page.add(band(LEFT, y, EDGE - LEFT, BOX), text(20, y + 13, f"row {row}", "small"))
+        page.add(band(LEFT, y, EDGE - LEFT, BOX), label(20, y + 13, f"row {row}", "small"))
     for at, step in enumerate(steps):
         draw_step(page, step, LEFT + (at + (1 - SHARE) / 2) * pitch, top, pitch)
     page.top = top + most * PITCH + 8
     draw_axis(page, steps, pitch)
     page.legend(NAMES)
+    page.notes(summary(steps))
     if hidden := max(len(step.rids) for step in steps) - most:
         page.notes(f"{hidden} further rows are left out.")
     return page.finish()
+
+
+def text(trace: Trace) -> str:
+    """A table for a terminal: a column a step, a line for each row of the batch.
+
+    Raises:
+        NothingToShow: as ``view``.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    steps = need_steps(part)
+    page = TextPage(TITLE, about_run(trace, shown))
+    page.heading("Rows of each step", "a<2: the token of a comes from row 2 of the step before")
+    rows = max(len(step.rids) for step in steps)
+    titles = ["step", "start, ms", *(f"row {row}" for row in range(rows))]
+    write_grid(page, titles, [column_of(step) for step in steps])
+    page.write(
+        "", "▒a: a prompt   ▓a: a prompt, computed again   =a: a token that the host knows   "
+        "╳a<0: filled, but its request had ended: the surplus row", "", summary(steps),
+    )  # fmt: skip
+    return page.finish()
+
+
+def column_of(step: FilledStep) -> list[str]:
+    """A step's number, its start, and what each row is."""
+    rows = zip(step.rids, step.kinds, step.sources, strict=True)
+    cells = (
+        f"{SIGN_OF[kind]}{short_end(rid, 8)}{f'<{source}' if source != KNOWN else ''}"
+        for rid, kind, source in rows
+    )
+    return [str(step.step), ms(step.start), *cells]
+
+
+def need_steps(trace: Trace) -> list[FilledStep]:
+    """The steps to be shown.
+
+    Raises:
+        NothingToShow: there is none.
+    """
+    if not (steps := filled_steps(trace)[:MOST_STEPS]):
+        raise NothingToShow("the trace has no placeholder fill mark: no placeholder was filled.")
+    return steps
+
+
+def summary(steps: list[FilledStep]) -> str:
+    """How many rows were filled; the same in every form."""
+    filled = sum(source != KNOWN for step in steps for source in step.sources)
+    wasted = sum(kind == "wasted" for step in steps for kind in step.kinds)
+    rows = sum(len(step.rids) for step in steps)
+    return f"{filled} of {rows} rows filled from the step before, {wasted} surplus"
 
 
 def draw_step(page: Page, step: FilledStep, x: float, top: float, pitch: float) -> None:
@@ -69,18 +122,18 @@ def draw_step(page: Page, step: FilledStep, x: float, top: float, pitch: float) 
         most = int((width - 2) / char_width(11))
         if most >= 2:
             words = short_end(rid, most)
-            page.add(text(x + width / 2, y + 13, words, f"small in-{look}", "middle"))
+            page.add(label(x + width / 2, y + 13, words, f"small in-{look}", "middle"))
 
 
 def draw_axis(page: Page, steps: list[FilledStep], pitch: float) -> None:
     """Under each column the step's number, and when its forward pass began."""
     y = page.top
     page.add(line("axis", LEFT, y, EDGE, y))
-    page.add(text(20, y + 17, "step", "small"), text(20, y + 32, "start time, ms", "small"))
+    page.add(label(20, y + 17, "step", "small"), label(20, y + 32, "start time, ms", "small"))
     for at, step in enumerate(steps):
         middle = LEFT + (at + 0.5) * pitch
-        page.add(text(middle, y + 17, str(step.step), "small", "middle"))
+        page.add(label(middle, y + 17, str(step.step), "small", "middle"))
         start = ms(step.start)
         if len(start) * char_width(11) <= pitch:
-            page.add(text(middle, y + 32, start, "small faint", "middle"))
+            page.add(label(middle, y + 32, start, "small faint", "middle"))
     page.top = y + 36

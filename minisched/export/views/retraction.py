@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from ...trace import Mark, Trace
-from ..units import ms
 from .axes import TimeAxis, ValueAxis
 from .lanes import NAMES, draw_lanes
-from .marks import NothingToShow, named, number, word
+from .marks import word
 from .page import SIGNS, Page, about_run, labels
+from .retraction_forms import TITLE, bills, lanes_of, puml, retractions, text
 from .series import counter, most, stacked, step_area, step_line
-from .shapes import line, path, text
-from .steps import StepWork, opening, requests_in, steps_of
-from .wording import many
+from .shapes import line, path
+from .shapes import text as write
+from .steps import opening, requests_in, steps_of
 
-MOST_STEPS, MOST_LANES, MOST_NOTES, HEIGHT = 150, 16, 8, 90
+__all__ = ["puml", "text", "view"]
+MOST_STEPS, MOST_NOTES, HEIGHT = 150, 8, 90
 LEGEND = {
     "stored": "KV slots held by requests",
     "evictable": "cached KV slots that can be evicted",
@@ -28,25 +29,16 @@ def view(trace: Trace) -> str:
         NothingToShow: no step ran, or nobody was retracted.
     """
     part, shown = opening(trace, MOST_STEPS)
-    marks = named(part, "retraction")
-    if not marks:
-        raise NothingToShow("the trace has no retraction mark: nobody had to give up memory.")
-    page = Page("retraction: who gives way when memory runs out", about_run(trace, shown))
+    marks = retractions(part)
+    page = Page(TITLE, about_run(trace, shown))
     x, steps = TimeAxis(part.end), steps_of(part)
     _draw_memory(page, part, x, marks)
     _draw_ratio(page, part, x, marks)
     page.heading("Requests", "a box is one step on the device; the line: it holds memory")
-    draw_lanes(page, _lanes(requests_in(steps), marks), x, steps, part)
+    draw_lanes(page, lanes_of(requests_in(steps), marks), x, steps, part)
     page.legend(LEGEND)
-    page.notes(*_bills(marks, steps))
+    page.notes(*bills(marks, steps, MOST_NOTES))
     return page.finish()
-
-
-def _lanes(rids: list[str], marks: list[Mark]) -> list[str]:
-    """Those who get a lane: whoever was retracted, and others for as long as there is room."""
-    paid = {word(mark, "rid") for mark in marks}
-    kept = sorted(rids, key=lambda rid: rid not in paid)[:MOST_LANES]
-    return [rid for rid in rids if rid in kept]
 
 
 def _draw_memory(page: Page, trace: Trace, x: TimeAxis, marks: list[Mark]) -> None:
@@ -62,7 +54,7 @@ def _draw_memory(page: Page, trace: Trace, x: TimeAxis, marks: list[Mark]) -> No
     for (at, rid), words in zip(flags, labels(flags), strict=True):
         page.add(line("flag", at, y.top - 12, at, y.bottom))
         page.add(path("flag-head", f"M{at:.1f} {y.top - 12:.1f}{SIGNS['flag-head']}", rid, rid=rid))
-        page.add(text(at + 9, y.top - 9, words, "small warn") if words else "")
+        page.add(write(at + 9, y.top - 9, words, "small warn") if words else "")
     page.top = y.bottom + 34
 
 
@@ -77,32 +69,3 @@ def _draw_ratio(page: Page, trace: Trace, x: TimeAxis, marks: list[Mark]) -> Non
     page.add(step_line(ratio, x, y, "", "new token ratio"))
     page.add(*(line("flag", x.x(mark.time), y.top, x.x(mark.time), y.bottom) for mark in marks))
     page.top = y.bottom + 34
-
-
-def _bills(marks: list[Mark], steps: list[StepWork]) -> list[str]:
-    """What each retraction cost: a sentence."""
-    bills = []
-    for mark in marks[:MOST_NOTES]:
-        rid = word(mark, "rid")
-        words = (
-            f"{rid} at {ms(mark.time)} ms ({word(mark, 'reason')}): gives back "
-            f"{many(number(mark, 'pages'), 'page')}, keeps "
-            f"{many(number(mark, 'outputs'), 'token')} that its client has"
-        )
-        again = _again(rid, mark.time, steps)
-        bills.append(words + (f"; computes {many(again, 'token')} again." if again else "."))
-    if len(marks) > MOST_NOTES:
-        bills.append(f"… and {len(marks) - MOST_NOTES} more.")
-    return bills
-
-
-def _again(rid: str, since: int, steps: list[StepWork]) -> int:
-    """Prompt tokens that a request computes after its retraction, before it decodes again."""
-    tokens = 0
-    for step in steps:
-        for part in step.parts if step.start > since else ():
-            if part.rid == rid and part.kind == "again":
-                tokens += part.tokens
-            elif part.rid == rid and part.kind == "decode" and tokens:
-                return tokens
-    return tokens

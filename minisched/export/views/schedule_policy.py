@@ -6,12 +6,14 @@ from ...trace import Trace
 from ..svg_style import char_width
 from ..units import ms
 from .axes import TimeAxis
-from .marks import NothingToShow
 from .page import EDGE, LEFT, Page, about_run
-from .queue_story import Order, Story, Visit, story_of
-from .shapes import band, line, path, rect, text
+from .queue_story import Story, Visit
+from .schedule_forms import TITLE, arrivals_of, need_story, policy_words, puml, shown_orders, text
+from .shapes import band, line, path, rect
+from .shapes import text as write
 from .wording import ordinal, short, short_end
 
+__all__ = ["puml", "text", "view"]
 MOST_ROUNDS, MOST_LANES = 10, 24
 PITCH, BOX = 24, 17  # from row to row, and how high a box is
 BEHIND, TOKENS = 280, 130  # pixels behind an admission, and those of them for its tokens
@@ -29,11 +31,8 @@ def view(trace: Trace) -> str:
     Raises:
         NothingToShow: nobody was ever admitted.
     """
-    story = story_of(trace)
-    if not story.visits:
-        raise NothingToShow("the trace has no admit mark, so nobody ever left the queue.")
-    policy = story.orders[0].policy if story.orders else "the order of the queue was not recorded"
-    page = Page("schedule_policy: who is admitted first", about_run(trace, f"policy: {policy}"))
+    story = need_story(trace)
+    page = Page(TITLE, about_run(trace, policy_words(story)))
     if story.orders:
         _draw_orders(page, story)
     _draw_waits(page, story)
@@ -43,17 +42,16 @@ def view(trace: Trace) -> str:
 
 def _draw_orders(page: Page, story: Story) -> None:
     """A column for each time the queue was sorted; lines follow a request from one to the next."""
-    orders = shown_orders(story.orders)
+    orders = shown_orders(story.orders, MOST_ROUNDS)
     cut = f"; {len(orders)} of {len(story.orders)} rounds" * (orders != story.orders)
     page.heading("The queue, sorted", f"first on top; in the left column as they came{cut}")
-    there = {rid for order in orders for rid in order.rids}
-    arrived = [rid for rid in story.arrived if rid in there]
-    columns = [("arrival", arrived), *((f"{ms(o.time)} ms", o.rids) for o in orders)]
+    columns = [("arrival", arrivals_of(story, orders))]
+    columns += [(f"{ms(order.time)} ms", order.rids) for order in orders]
     pitch = (EDGE - 20) / len(columns)
     width, top = min(72.0, 0.68 * pitch), page.top + 24
     for at, (name, rids) in enumerate(columns):
         x = 20 + at * pitch
-        page.add(text(x, page.top + 12, name, "small faint"))
+        page.add(write(x, page.top + 12, name, "small faint"))
         admitted = orders[at - 1].admitted if at else []
         for place, rid in enumerate(rids):
             y = top + place * PITCH
@@ -64,15 +62,8 @@ def _draw_orders(page: Page, story: Story) -> None:
             about = f"{rid}: place {place + 1}"
             page.add(rect(kind, x, y, width, BOX, about, rid=rid, round=at, place=place))
             words = short_end(rid, int((width - 6) / char_width(11)))
-            page.add(text(x + width / 2, y + 12.5, words, f"small in-{kind}", "middle"))
+            page.add(write(x + width / 2, y + 12.5, words, f"small in-{kind}", "middle"))
     page.top = top + max(len(rids) for _, rids in columns) * PITCH + 26
-
-
-def shown_orders(orders: list[Order]) -> list[Order]:
-    """All rounds; of many the first in which there was something to sort."""
-    if len(orders) <= MOST_ROUNDS:
-        return orders
-    return [order for order in orders if len(order.rids) > 1][:MOST_ROUNDS] or orders[:1]
 
 
 def _link(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -99,14 +90,14 @@ def _draw_waits(page: Page, story: Story) -> None:
 
 
 def _draw_visit(page: Page, visit: Visit, x: TimeAxis, y: float, scale: float) -> None:
-    page.add(text(20, y + 12.5, short(visit.rid, 12)))
+    page.add(write(20, y + 12.5, short(visit.rid, 12)))
     left, width = x.span(visit.arrived, visit.admitted)
     about = f"{visit.rid} waits {ms(visit.admitted - visit.arrived)} ms"
     page.add(rect("queued", left, y, width, BOX, about, rid=visit.rid))
     at = left + width
     page.add(line("flag", at, y - 3, at, y + BOX + 3))
     place = f"{ordinal(visit.place)}"
-    page.add(text(at + 5, y + 12.5, place, "small bold"))
+    page.add(write(at + 5, y + 12.5, place, "small bold"))
     at += 12 + len(place) * char_width(11, True)
     for kind, tokens in (("evictable", visit.hit_len), ("left", visit.extend_len)):
         if tokens:
@@ -115,4 +106,4 @@ def _draw_visit(page: Page, visit: Visit, x: TimeAxis, y: float, scale: float) -
                           tokens=tokens))  # fmt: skip
             at += tokens * scale
     words = f"{visit.hit_len} + {visit.extend_len} tokens"
-    page.add(text(at + 5, y + 12.5, words, "small faint"))
+    page.add(write(at + 5, y + 12.5, words, "small faint"))

@@ -1,8 +1,8 @@
-"""A view's page in a terminal: title, parts, lanes over time, tables, and a legend."""
+"""A view's page in a terminal: title, parts, lanes over time, curves, tables, and a legend."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
@@ -25,20 +25,39 @@ GLYPHS = {  # looks (``look.py``), each with a sign of its own
     "spent": "█",
     "queued": "─",
     "admitted": "█",
+    "read": "◆",
+    "limit": "┃",
+    "flag-head": "▼",
+    # phases and ops
+    "prepare": "▒",
+    "upload": "↑",
+    "forward": "▓",
+    "sample": "█",
+    "copy": "↓",
+    "ready": "─",
+    "wait": "·",
+    "process": "░",
+    "mask": "▒",
 }
+HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass
 class TextPage:
-    """Collects lines from top to bottom; nothing is wider than ``COLUMNS``."""
+    """Collects lines from top to bottom; nothing is wider than ``COLUMNS``.
+
+    ``margin`` is how wide the titles of lanes and curves are at least, so that parts line up.
+    """
 
     title: str
     about: str
     lines: list[str] = field(default_factory=list)
+    margin: int = 0
 
     def heading(self, words: str, note: str = "") -> None:
         """The title of a part, with a note behind it."""
-        self.lines += ["", f"{words} ({note})" if note else words]
+        self.lines.append("")
+        self.write(f"{words} ({note})" if note else words)
 
     def write(self, *lines: str) -> None:
         """Lines as they are, the longer ones broken."""
@@ -48,28 +67,48 @@ class TextPage:
     def lanes(self, rows: Sequence[tuple[str, Sequence[Stay]]], end: int) -> None:
         """One line a row, over time from 0 to ``end``.
 
-        A stay is its glyph, with its label where that fits. A cell shows what began last in its
-        stretch of time, so nothing short is lost.
+        A stay begins with its label, where that fits, and goes on in its glyph. A cell shows what
+        began last in its stretch of time, so nothing short is lost.
         """
-        margin = max((len(title) for title, _ in rows), default=0) + 3
-        cells = COLUMNS - margin
+        cells = self._cells(title for title, _ in rows)
         for title, stays in rows:
             drawn = [" "] * cells
             for stay in sorted(stays, key=lambda stay: stay.start):
                 _draw(drawn, stay, max(1, end))
-            self.lines.append(f"{title:>{margin - 2}} │{''.join(drawn)}".rstrip())
-        self.lines += _axis(max(1, end), cells, margin)
+            self._lane(title, drawn)
+        self.lines += _axis(max(1, end), cells, COLUMNS - cells)
+
+    def curve(self, title: str, series: Sequence[tuple[int, int]], end: int) -> None:
+        """A number over time as a line of bars: ``title`` and its greatest value, then the bars.
+
+        A cell is as high as the number was at most in its stretch of time.
+        """
+        most = max((value for _, value in series), default=0)
+        title = f"{title} ≤ {most}"
+        cells = self._cells([title])
+        highs, now, after = [0] * cells, 0, 0
+        for time, value in [*series, (end, 0)]:
+            at = min(time * cells // max(1, end), cells - 1)
+            highs[after : at + 1] = [max(now, high) for high in highs[after : at + 1]]
+            highs[at] = max(highs[at], value)
+            now, after = value, at
+        self._lane(title, [HEIGHTS[-(-high * 8 // max(1, most))] for high in highs])
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Columns as wide as what is in them, numbers to the right."""
         cells = [[str(cell) for cell in row] for row in (heads, *rows)]
         widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
-        for row, values in zip(cells, (heads, *rows), strict=True):
+        is_number = [
+            bool(rows) and all(isinstance(row[at], int | float) for row in rows)
+            for at in range(len(heads))
+        ]
+        for row in cells:
             texts = (
-                f"{cell:>{width}}" if isinstance(value, int | float) else f"{cell:<{width}}"
-                for cell, width, value in zip(row, widths, values, strict=True)
+                f"{cell:>{width}}" if right else f"{cell:<{width}}"
+                for cell, width, right in zip(row, widths, is_number, strict=True)
             )
-            self.lines.append("  ".join(texts).rstrip()[:COLUMNS])
+            line = "  ".join(texts).rstrip()
+            self.lines.append(line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…")
 
     def legend(self, names: Mapping[str, str]) -> None:
         """What the glyphs of some looks mean."""
@@ -81,15 +120,22 @@ class TextPage:
         text = "\n".join([self.title, *wrap(self.about, COLUMNS), *self.lines, ""])
         return text.replace("\N{NO-BREAK SPACE}", " ")
 
+    def _cells(self, titles: Iterator[str] | Sequence[str]) -> int:
+        """How many cells are left beside the titles."""
+        self.margin = max(self.margin, *(len(title) for title in titles), 0)
+        return COLUMNS - self.margin - 3
+
+    def _lane(self, title: str, drawn: Sequence[str]) -> None:
+        self.lines.append(f"{title:>{self.margin}} │{''.join(drawn)}".rstrip())
+
 
 def _draw(drawn: list[str], stay: Stay, longest: int) -> None:
     cells = len(drawn)
     first = min(stay.start * cells // longest, cells - 1)
     last = max(first + 1, min(-(-stay.end * cells // longest), cells))
     drawn[first:last] = GLYPHS[stay.kind] * (last - first)
-    if stay.label and len(stay.label) + 2 <= last - first:
-        at = (first + last - len(stay.label)) // 2
-        drawn[at : at + len(stay.label)] = stay.label
+    if len(stay.label) < last - first:
+        drawn[first : first + len(stay.label)] = stay.label
 
 
 def _axis(longest: int, cells: int, margin: int) -> list[str]:
@@ -100,6 +146,6 @@ def _axis(longest: int, cells: int, margin: int) -> list[str]:
         if cell + len(text) <= cells:
             numbers[cell : cell + len(text)] = text
     return [
-        " " * (margin - 1) + "└" + "".join(marks),
-        f"{'ms':>{margin - 2}}  " + "".join(numbers).rstrip(),
+        " " * (margin - 2) + "└" + "".join(marks),
+        f"{'ms':>{margin - 3}}  " + "".join(numbers).rstrip(),
     ]

@@ -1,17 +1,30 @@
-"""What the views of the loops have in common: the lanes of host and device."""
+"""Who works when, and who waits: the lanes of host and device over time."""
 
 from __future__ import annotations
 
 from ...trace import Trace
-from ..svg import to_svg
-from .steps import forwards_of
+from ..puml_timing import to_timing
+from ..svg import views_to_svg
+from ..text import views_to_text
+from .shown_steps import shown
 
 
-def draw_timing(trace: Trace, steps: int = 3) -> str:
-    """A few settled steps, or the whole run where it has too few.
+def draw_timing(trace: Trace, count: int, title: str = "") -> str:
+    """``count`` settled steps as an SVG; 0: the whole run.
 
     Raises:
         NothingToShow: no step ran.
     """
-    forwards_of(trace)
-    return to_svg([trace], steps, title=f"{trace.loop}: who works when, and who waits")
+    usual = f"{trace.loop}: who works when, and who waits"
+    return views_to_svg([shown(trace, count)], title or usual)
+
+
+def timing_to_puml(trace: Trace, count: int) -> str:
+    """The same as a PlantUML timing diagram."""
+    view = shown(trace, count)
+    return to_timing(trace, view.first_step, view.last_step)
+
+
+def write_timing(trace: Trace, count: int) -> str:
+    """The same for a terminal."""
+    return views_to_text([shown(trace, count)])

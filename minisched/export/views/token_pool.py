@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from ...trace import Slice, Trace
-from ...trace.lanes import is_forward
-from ..palette import PAINTS
-from ..svg_style import char_width
-from ..units import ms
-from .axes import TimeAxis
+from collections import Counter
+
+from ...trace import Trace
+from ..state import Stay
 from .marks import NothingToShow
-from .page import EDGE, LEFT, Page, about_run
-from .shapes import band, rect, text
+from .page import Page, about_run
+from .step_grid import write_grid
 from .steps import opening
-from .token_cells import Cell, Tenancy, tenancies_of
+from .text_page import TextPage
+from .token_cells import Tenancy, tenancies_of
+from .token_table import (
+    MOST_POSITIONS,
+    NAMES,
+    draw_pool,
+    draw_streams,
+    lanes_of,
+    num_positions,
+    ops_of,
+)
 from .wording import short
 
-MOST_STEPS, MOST_POSITIONS, MOST_TENANCIES = 24, 40, 10
-PITCH, BOX = 40, 17  # from row to row, and how high a cell is
-NAMES = {
-    "upload": "upload: prompt tokens, copied on the scheduler's stream",
-    "forward": "forward: gathers its inputs, then computes",
-    "sample": "sample: one token a row, written on the engine's stream",
-    "stale": "copied, but its KV is cached: never gathered",
-    "wasted": "the sample of a wasted row",
-    "bubble": "the same, in the prompt of the row's next owner",
-}
-LOOK_OF = {
-    "prompt": "upload", "cached": "stale", "decode": "sample", "wasted": "wasted", "late": "bubble"
-}  # fmt: skip
+MOST_STEPS, MOST_TENANCIES = 24, 10
+TITLE = "token_pool: every token by row and position"
+SIGN_OF = {"prompt": "u", "cached": "c", "decode": "s", "wasted": "w", "late": "!"}
+SIGNS = (
+    "u: a prompt's token, uploaded   c: uploaded, but its KV is cached   s: sampled   "
+    "w: sampled by a wasted row   !: the same, in the prompt of the row's next owner"
+)
 
 
 def view(trace: Trace) -> str:
@@ -37,10 +39,8 @@ def view(trace: Trace) -> str:
         NothingToShow: no step ran, or no token pool was used.
     """
     part, shown = opening(trace, MOST_STEPS)
-    tenancies = tenancies_of(part)
-    if not tenancies:
-        raise NothingToShow("the trace has no token pool mark: no token pool was used.")
-    page = Page("token_pool: every token by row and position", about_run(trace, shown))
+    tenancies = need_tenancies(part)
+    page = Page(TITLE, about_run(trace, shown))
     page.heading("Streams", "numbers: steps")
     draw_streams(page, part)
     page.top += 30
@@ -48,71 +48,65 @@ def view(trace: Trace) -> str:
     page.heading("Token pool", note)
     draw_pool(page, tenancies[:MOST_TENANCIES])
     page.legend(NAMES)
+    page.notes(summary(tenancies))
     if len(tenancies) > MOST_TENANCIES:
         page.notes(f"{len(tenancies) - MOST_TENANCIES} later owners of rows are left out.")
     return page.finish()
 
 
-def draw_streams(page: Page, trace: Trace) -> None:
-    """When each step's ops ran: these are the moments at which cells are written and gathered."""
-    x, top = TimeAxis(trace.end), page.top
-    ops = [item for item in trace.slices if item.name in ("upload", "forward", "sample")]
-    lanes = sorted({item.lane for item in ops}, key=is_forward)
-    page.add(*x.grid(top, top + 26 * len(lanes)))
-    for at, lane in enumerate(lanes):
-        y = top + 26 * at + 3
-        page.add(band(LEFT, y, EDGE - LEFT, 20), text(20, y + 14, short(lane, 12)))
-        for item in ops:
-            if item.lane == lane:
-                draw_op(page, item, x, y)
-    page.add(*x.draw(top + 26 * len(lanes) + 2))
-    page.top = top + 26 * len(lanes) + 26
+def text(trace: Trace) -> str:
+    """The streams and the table for a terminal.
+
+    Raises:
+        NothingToShow: as ``view``.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    tenancies = need_tenancies(part)
+    page = TextPage(TITLE, about_run(trace, shown))
+    page.heading("Streams", "numbers: steps")
+    lanes: dict[str, list[Stay]] = {lane: [] for lane in lanes_of(part)}
+    for item in ops_of(part):
+        words = str(item.step) if item.name == "forward" else ""
+        lanes[item.lane].append(Stay("", item.name, item.start, item.end, words))
+    page.lanes(list(lanes.items()), part.end)
+    page.legend({name: NAMES[name] for name in ("upload", "forward", "sample")})
+    page.heading("Token pool", "in a cell: the step that wrote it; below it: who gathered it")
+    write_cells(page, tenancies[:MOST_TENANCIES])
+    page.write("", SIGNS, "", summary(tenancies))
+    return page.finish()
 
 
-def draw_op(page: Page, item: Slice, x: TimeAxis, y: float) -> None:
-    """One op, with its step's number if there is room."""
-    left, width = x.span(item.start, item.end)
-    about = f"step {item.step}, {item.name}: {ms(item.start)} to {ms(item.end)} ms"
-    page.add(rect(item.name, left, y + 1, width, 18, about, step=item.step, op=item.name))
-    if item.name != "sample" and len(str(item.step)) * char_width(11) + 2 <= width:
-        kind = f"small on-{item.name}"
-        page.add(text(left + width / 2, y + 14, str(item.step), kind, "middle"))
+def need_tenancies(trace: Trace) -> list[Tenancy]:
+    """Every owner of a row.
+
+    Raises:
+        NothingToShow: there is none.
+    """
+    if not (tenancies := tenancies_of(trace)):
+        raise NothingToShow("the trace has no token pool mark: no token pool was used.")
+    return tenancies
 
 
-def draw_pool(page: Page, tenancies: list[Tenancy]) -> None:
-    """A line of cells for each request that had a row, under the numbers of the positions."""
-    columns = 1 + max(max(tenancy.cells) for tenancy in tenancies)
-    shown = min(columns, MOST_POSITIONS)
-    width = (EDGE - LEFT) / shown
-    page.add(text(20, page.top + 12, "position", "small"))
-    for position in range(shown):
-        middle = LEFT + (position + 0.5) * width
-        page.add(text(middle, page.top + 12, str(position), "small faint", "middle"))
-    page.top += 20
-    for tenancy in tenancies:
-        page.add(text(20, page.top + 13, f"row {tenancy.row}: {short(tenancy.rid, 5)}"))
-        for position, cell in sorted(tenancy.cells.items()):
-            if position < shown:
-                draw_cell(page, tenancy, position, cell, width)
-        page.top += PITCH
-    if shown < columns:
-        page.notes(f"{columns - shown} further positions are left out.")
-
-
-def draw_cell(page: Page, tenancy: Tenancy, position: int, cell: Cell, width: float) -> None:
-    """One cell: its writer inside, its reader below."""
-    left, y, look = LEFT + position * width, page.top, LOOK_OF[cell.kind]
-    whose = f"row {tenancy.row}, position {position}, {tenancy.rid}"
-    about = f"{whose}: {NAMES[look]}; by step {cell.step} at {ms(cell.written)} ms"
-    where = {"row": tenancy.row, "position": position}
-    if cell.gathered_by:
-        about += f"; gathered by step {cell.gathered_by} at {ms(cell.gathered)} ms"
-        x, reader = left + width / 2, cell.gathered_by
-        page.add(
-            text(x, y + BOX + 12, str(reader), "small faint", "middle", gathered=reader, **where)
-        )
-    ink = f"small {'on' if look in PAINTS else 'in'}-{look}"
-    page.add(
-        rect(look, left + 0.5, y, width - 1, BOX, about, rid=tenancy.rid, step=cell.step, **where),
-        text(left + width / 2, y + 13, str(cell.step), ink, "middle"),
+def summary(tenancies: list[Tenancy]) -> str:
+    """How many cells were written how; the same in every form."""
+    kinds = Counter(cell.kind for tenancy in tenancies for cell in tenancy.cells.values())
+    gathered = sum(cell.gathered_by > 0 for t in tenancies for cell in t.cells.values())
+    uploaded = kinds["prompt"] + kinds["cached"]
+    return (
+        f"{uploaded} tokens uploaded, {kinds['decode']} sampled, {kinds['wasted']} sampled by "
+        f"wasted rows, {kinds['late']} too late; {gathered} gathered"
     )
+
+
+def write_cells(page: TextPage, tenancies: list[Tenancy]) -> None:
+    """The table, with two lines for each owner of a row."""
+    names = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies]
+    titles = ["position", *(title for name in names for title in (name, "  gathered by"))]
+    columns = []
+    for position in range(min(MOST_POSITIONS, num_positions(tenancies))):
+        column = [str(position)]
+        for cell in (tenancy.cells.get(position) for tenancy in tenancies):
+            column.append(f"{SIGN_OF[cell.kind]}{cell.step}" if cell else "")
+            column.append(str(cell.gathered_by or "") if cell else "")
+        columns.append(column)
+    write_grid(page, titles, columns)

@@ -6,8 +6,12 @@ from ...trace import Trace
 from .marks import named
 from .page import Page, about_run
 from .step_bars import MOST_STEPS, NAMES, draw_step_bars, token_limit
+from .step_forms import steps_to_puml, write_bars
 from .steps import opening, steps_of
+from .text_page import TextPage
 from .wording import many
+
+TITLE = "unified: one token budget for whoever runs and whoever waits"
 
 
 def view(trace: Trace) -> str:
@@ -17,11 +21,31 @@ def view(trace: Trace) -> str:
         NothingToShow: no step ran, or the trace does not say how many tokens they had.
     """
     part, shown = opening(trace, MOST_STEPS)
-    page = Page("unified: one token budget for whoever runs and whoever waits",
-                about_run(trace, shown))  # fmt: skip
-    preempted = len(named(part, "retraction"))
-    page.heading("Tokens a step", many(preempted, "preemption"))
+    page = Page(TITLE, about_run(trace, shown))
+    page.heading("Tokens a step", many(len(named(part, "retraction")), "preemption"))
     limit = token_limit(trace)
     draw_step_bars(page, part, steps_of(part), limit)
     page.legend({**NAMES, "limit": f"{NAMES['limit']}: {limit} tokens"})
     return page.finish()
+
+
+def text(trace: Trace) -> str:
+    """The same bars, a line a step.
+
+    Raises:
+        NothingToShow: as ``view``.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    page = TextPage(TITLE, about_run(trace, shown))
+    page.heading("Tokens a step", many(len(named(part, "retraction")), "preemption"))
+    write_bars(page, part, steps_of(part), token_limit(trace))
+    return page.finish()
+
+
+def puml(trace: Trace) -> str:
+    """A lane a request, with what each step computed for it, and who was preempted.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    return steps_to_puml(TITLE, trace)

@@ -1,4 +1,7 @@
-"""The batch queue over time: which steps are in flight, which one the host waits for."""
+"""The batch queue over time: which steps are in flight, which one the host waits for.
+
+Its first part; the others are every loop's.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,17 @@ from ...checks.overlap import forwards
 from ...trace import Trace
 from ..svg_style import char_width
 from .axes import TimeAxis
+from .forms import Part
+from .loop_parts import loop_parts
 from .page import EDGE, LEFT, Page, about_run
-from .queue_places import Stay, stays_of
+from .puml_stays import stays_to_puml
+from .queue_places import Stay, rows_of, stays_of
 from .shapes import band, rect, text
 from .steps import opening
+from .text_page import TextPage
 
 MOST_STEPS, PITCH, BOX = 14, 28, 20
+TITLE = "vllm_batch_queue: the steps in flight"
 NAMES = {
     "queued": "in the queue: launched, and the host does other things",
     "admitted": "popped: the host blocks on it and processes it",
@@ -28,7 +36,7 @@ def view(trace: Trace) -> str:
     """
     part, shown = opening(trace, MOST_STEPS)
     stays = stays_of(part)
-    page = Page("vllm_batch_queue: the steps in flight", about_run(trace, shown))
+    page = Page(TITLE, about_run(trace, shown))
     x = TimeAxis(part.end)
     page.heading("batch_queue", "labels: the step, and whose")
     places = 1 + max((stay.place for stay in stays), default=0)
@@ -48,6 +56,22 @@ def view(trace: Trace) -> str:
     page.top += 26
     page.legend(NAMES)
     return page.finish()
+
+
+def text_form(trace: Trace) -> str:
+    """The same lanes for a terminal."""
+    part, shown = opening(trace, MOST_STEPS)
+    page = TextPage(TITLE, about_run(trace, shown))
+    page.heading("batch_queue and device", "labels: the step, and whose")
+    page.lanes(rows_of(part), part.end)
+    page.legend(NAMES)
+    return page.finish()
+
+
+def puml(trace: Trace) -> str:
+    """The same lanes as a PlantUML timing diagram."""
+    part, shown = opening(trace, MOST_STEPS)
+    return stays_to_puml(f"{TITLE} ({shown})", rows_of(part), part.end, NAMES)
 
 
 def _lanes(page: Page, x: TimeAxis, names: list[str]) -> None:
@@ -79,3 +103,6 @@ def _box(
         if len(words) * char_width(11) + 4 <= width:
             page.add(text(left + width / 2, y + 14, words, f"small in-{kind}", "middle"))
             return
+
+
+PARTS = {"queue": Part(view, text_form, puml), **loop_parts()}

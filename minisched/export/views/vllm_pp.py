@@ -1,15 +1,13 @@
-"""A pipeline on a time axis: what each stage receives, runs and waits for."""
+"""A pipeline: what each stage receives, runs and waits for."""
 
 from __future__ import annotations
 
 from ...trace import Trace
-from .timing import draw_timing
+from .loop_parts import loop_parts
+
+PARTS = loop_parts(timing=8)
 
 
 def view(trace: Trace) -> str:
-    """A few settled steps of the run (``export/svg.py``).
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    return draw_timing(trace, steps=8)
+    """The first part: who works when, and who waits."""
+    return PARTS["timing"].svg(trace)

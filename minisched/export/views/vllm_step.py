@@ -1,15 +1,13 @@
-"""vLLM's step on a time axis: forward and sampling are launched one after the other."""
+"""The vllm_step loop: schedule, execute, update, and from the start."""
 
 from __future__ import annotations
 
 from ...trace import Trace
-from .timing import draw_timing
+from .loop_parts import loop_parts
+
+PARTS = loop_parts()
 
 
 def view(trace: Trace) -> str:
-    """A few settled steps of the run (``export/svg.py``).
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    return draw_timing(trace)
+    """The first part: who works when, and who waits."""
+    return PARTS["timing"].svg(trace)

@@ -1,0 +1,63 @@
+"""How Sphinx builds the site: ``sphinx-build lessons/site out/site``. Nothing comes from a network.
+
+The pages are made from the repository (``pages/``) and laid out beside Sphinx's own cache, so that
+a build writes nothing but its output.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+from sphinx.util.logging import getLogger
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from pages import add_pages_of_their_own, lab, lay_out  # noqa: E402
+
+project = "minisched"
+root_doc = "index"
+html_theme = "furo"
+html_title = "minisched"
+html_favicon = "static/favicon.svg"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {"sidebar_hide_name": False}
+extensions = ["myst_nb"]
+
+# Lessons are Python files that jupytext reads; each is executed as it stands.
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+myst_heading_anchors = 3
+
+toc_object_entries = False
+add_module_names = False
+python_maximum_signature_line_length = 80
+
+logging.getLogger("minisched").setLevel("WARNING")  # what runs while pages are made is not news
+
+
+def setup(app: Sphinx) -> None:
+    """Lay the pages out, and add those that are not Sphinx's when it is done."""
+    pages = Path(app.doctreedir) / "pages"
+    lay_out(pages)
+    app.srcdir = pages  # type: ignore[assignment]
+    app.add_lexer("csv", TextLexer)
+    app.connect("build-finished", finish)
+
+
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """The pages that stand by themselves; says what was left out."""
+    if error is None and not add_pages_of_their_own(Path(app.outdir)):
+        getLogger(__name__).info("The lab was left out: %s.", lab.ADVICE)

@@ -1,0 +1,47 @@
+"""What the page may ask of Python: text in, text out. The last experiment is kept for saving."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from experiment import Settings, loop_names, run
+from report import chosen, report
+
+from minisched.compare import Comparison
+from minisched.export.html import to_html
+from minisched.export.native import to_json
+
+latest: dict[str, Any] = {}
+
+
+def loops(_: str = "") -> str:
+    """The names of the loops, as a JSON list."""
+    return json.dumps(loop_names())
+
+
+def experiment(asked: str) -> str:
+    """Run the settings in a JSON object; ``whole`` beside them says how much to draw.
+
+    Raises:
+        ValueError: a loop takes no such workload; the sentence says why.
+    """
+    wanted = json.loads(asked)
+    whole = wanted.pop("whole")
+    settings = Settings(**{**wanted, "loops": tuple(wanted["loops"])})
+    latest["settings"], latest["found"] = settings, run(settings)
+    return json.dumps(report(settings, latest["found"], whole))
+
+
+def trace(which: str) -> str:
+    """The trace of the first loop or of the second one (``0``, ``1``), as minisched writes it."""
+    runs = chosen(latest["settings"], latest["found"])
+    return to_json(runs[min(int(which), len(runs) - 1)].trace)
+
+
+def stepper(_: str = "") -> str:
+    """The page that steps through both runs."""
+    found: Comparison = latest["found"]
+    runs = chosen(latest["settings"], found)
+    reports = {item.loop: item for item in found.reports}
+    return to_html([run.trace for run in runs], [reports[run.loop] for run in runs])

@@ -1,0 +1,34 @@
+"""The README as the first page."""
+
+from __future__ import annotations
+
+from .links import as_in_the_site
+from .repository import text
+
+
+def pages() -> dict[str, str]:
+    """The README with a line on where to go, and the site's table of contents."""
+    title, rest = as_in_the_site(text("README.md")).split("\n", 1)
+    picture_end = rest.index("\n", rest.index("!["))
+    first, rest = rest[:picture_end], rest[picture_end:]
+    return {"index.md": f"{title}\n{first}\n\n{WAYS}\n{rest}\n\n{CONTENTS}"}
+
+
+WAYS = """\
+<p class="ways"><a href="steppers/serial_overlap.html">Step through these two runs</a>
+<a href="lab.html">Change them in the browser</a>
+<a href="lessons/index.html">Learn why</a> <a href="gallery/index.html">See all pictures</a></p>
+"""
+CONTENTS = """\
+:::{toctree}
+:hidden:
+
+lessons/index
+lab
+steppers
+gallery/index
+museum
+diagrams/index
+reference/index
+:::
+"""

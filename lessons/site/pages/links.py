@@ -1,0 +1,27 @@
+"""Links and pictures of the repository's texts, as the site has them."""
+
+from __future__ import annotations
+
+import re
+
+from .gallery import page_of
+from .pictures import picture
+
+DIAGRAM = re.compile(r"(?<!!)\[([^]]*)\]\((?:diagrams/)?(\w+)\.svg\)")
+PICTURE = re.compile(r"!\[([^]]*)\]\(([\w/]+\.svg)\)")
+
+
+def as_in_the_site(markdown: str, folder: str = "") -> str:
+    """A text of the repository: its links to diagrams lead to the gallery.
+
+    ``folder`` is where the text lies, from the root; there the site has it too.
+    """
+    to_root = "../" * folder.count("/")
+    markdown = DIAGRAM.sub(lambda found: f"[{found[1]}]({_link(found[2], to_root)})", markdown)
+    return PICTURE.sub(lambda found: picture(folder + found[2], found[1], to_root), markdown)
+
+
+def _link(diagram: str, to_root: str) -> str:
+    """A page, or the anchor of a diagram that shares its page with others."""
+    page, _, anchor = page_of(diagram).partition("#")
+    return f"#{anchor}" if anchor else f"{to_root}{page}"

@@ -1,0 +1,73 @@
+"""The reference: a page for each layer of the package, from docstrings and signatures.
+
+The sources are read and not imported, so that it needs none of the libraries that they need.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from .documented import entry, field_list, is_documented
+from .repository import ROOT, text
+
+LAYERS = (
+    "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar", "speculative",
+    "relay", "worker", "engine", "loops", "checks", "compare", "topics", "replay", "export",
+    "learn", "bench", "cli",
+)  # fmt: skip
+
+
+def pages() -> dict[str, str]:
+    """The list of layers, and a page each."""
+    there = [layer for layer in LAYERS if sources(layer)]
+    return {
+        "reference/index.rst": HEAD + "\n".join(f"   {layer}" for layer in there) + "\n",
+        **{f"reference/{layer}.rst": page(layer) for layer in there},
+    }
+
+
+def sources(layer: str) -> list[Path]:
+    """The modules of a layer, itself first; a layer may be a single module."""
+    package = ROOT / "minisched"
+    single, folder = package / f"{layer}.py", package / layer
+    return [single] if single.is_file() else sorted(folder.rglob("*.py"))
+
+
+def page(layer: str) -> str:
+    """What every documented module of a layer says of itself and of what is in it."""
+    return "\n".join([heading(layer, "="), *(module(path, layer) for path in sources(layer))])
+
+
+def module(path: Path, layer: str) -> str:
+    """A module; nothing, if it has no docstring. The layer's own needs no title more."""
+    tree = ast.parse(text(path.relative_to(ROOT).as_posix()))
+    if not (said := ast.get_docstring(tree)):
+        return ""
+    name = module_name(path)
+    title = "" if name == f"minisched.{layer}" else heading(name.removeprefix("minisched."), "-")
+    parts = [f"{title}.. py:module:: {name}\n", field_list(said), ""]
+    return "\n".join([*parts, *(entry(node, name) for node in tree.body if is_documented(node))])
+
+
+def module_name(path: Path) -> str:
+    """Its dotted name."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def heading(words: str, line: str) -> str:
+    """A title and its underline."""
+    return f"{words}\n{line * len(words)}\n\n"
+
+
+HEAD = """\
+Reference
+=========
+
+What the docstrings say, a page for each folder of the package, in the order of the layers: a file
+imports only from its own folder's base and from folders above it.
+
+.. toctree::
+   :maxdepth: 1
+
+"""

@@ -1,0 +1,36 @@
+"""Where things are, and the texts that several pages read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+SITE = ROOT / "lessons" / "site"
+
+
+def docstring(path: str) -> str:
+    """The docstring of a module, by its path in the repository; empty if it has none."""
+    return ast.get_docstring(ast.parse(text(path))) or ""
+
+
+def text(path: str) -> str:
+    """A file of the repository."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def in_markdown(docstring_text: str) -> str:
+    """A docstring's plain text with ``literals``, as Markdown."""
+    return re.sub(r"``(.+?)``", r"`\1`", docstring_text)
+
+
+def fenced(code: str, language: str) -> str:
+    """A block of code; its fence is longer than any in it."""
+    fence = max(["```", *(run + "`" for run in re.findall(r"`{3,}", code))], key=len)
+    return f"{fence}{language}\n{code.rstrip()}\n{fence}"
+
+
+def folded(title: str, code: str, language: str) -> str:
+    """A block of code that opens when its title is clicked."""
+    return f"<details><summary>{title}</summary>\n\n{fenced(code, language)}\n\n</details>"

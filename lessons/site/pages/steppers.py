@@ -1,0 +1,84 @@
+"""Pages that step through golden runs: self-contained HTML, written when the site is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from minisched.export.html import to_html
+from minisched.export.pictures.runs import run_of
+from minisched.export.recipes import trace_of
+from minisched.trace import Trace
+
+
+class Stepper(NamedTuple):
+    """Some golden runs on one page, and the topics that it belongs to."""
+
+    title: str
+    runs: Callable[[], list[Trace]]
+    topics: tuple[str, ...]
+
+
+STEPPERS = {  # file name -> page
+    "serial_overlap": Stepper(
+        "serial beside overlap",
+        lambda: [trace_of("serial"), trace_of("overlap")],
+        ("serial", "overlap", "future_map"),
+    ),
+    "vllm_async": Stepper(
+        "vLLM's batch queue with async scheduling, beside serial",
+        lambda: [trace_of("serial"), run_of("vllm_async")],
+        ("vllm_batch_queue", "prev_sampled"),
+    ),
+    "mlx_async": Stepper(
+        "two lazy graphs on MLX, beside serial",
+        lambda: [trace_of("serial"), trace_of("mlx_async")],
+        ("mlx_async", "lazy_chain"),
+    ),
+    "decode": Stepper(
+        "a running set whose memory runs out: one is retracted, waits, and starts again",
+        lambda: [trace_of("decode")],
+        ("decode", "retraction"),
+    ),
+    "radix_cache": Stepper(
+        "the radix cache: a split, an eviction, and a hit",
+        lambda: [trace_of("radix_cache")],
+        ("radix_cache",),
+    ),
+}
+
+
+def pages() -> dict[str, str]:
+    """The list of them; the pages themselves are no pages of Sphinx's."""
+    links = "\n".join(f"- {link(name, '')}" for name in STEPPERS)
+    return {"steppers.md": HEAD + links + "\n"}
+
+
+def write(out: Path) -> None:
+    """Write every page."""
+    (out / "steppers").mkdir(exist_ok=True)
+    for name, stepper in STEPPERS.items():
+        html = to_html(stepper.runs(), title=stepper.title)
+        (out / "steppers" / f"{name}.html").write_text(html, encoding="utf-8")
+
+
+def stepper_of(topic: str, to_root: str) -> str:
+    """A sentence that leads to the stepper of a topic; empty if there is none."""
+    found = [name for name, stepper in STEPPERS.items() if topic in stepper.topics]
+    return f"Step through it: {link(found[0], to_root)}." if found else ""
+
+
+def link(name: str, to_root: str) -> str:
+    """HTML, because the page is none that Sphinx knows."""
+    return f'<a href="{to_root}steppers/{name}.html">{STEPPERS[name].title}</a>'
+
+
+HEAD = """\
+# Step through a run
+
+One self-contained page each, which also works as a file: play, step or drag; at each moment the
+line of source that the loop has reached, who waits, who runs, and what is in memory. `minisched
+compare` writes the same page for any workload, as `out/compare.html`.
+
+"""

@@ -1,0 +1,38 @@
+"""``minisched stepper``: recorded runs as one page to play, step and drag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..export import native
+from ..export.html import to_html
+from ..export.views import NothingToShow
+from ..trace import Trace
+
+
+def run_stepper(sources: Sequence[Path], out: Path) -> None:
+    """Read traces and write the page; the first is the baseline that speed-ups refer to.
+
+    Raises:
+        ValueError: a file is no trace or says too little, or the page can't be written.
+    """
+    traces = [_read(source) for source in sources]
+    names = ", ".join(str(source) for source in sources)
+    try:
+        html = to_html(traces)
+    except NothingToShow as error:
+        raise ValueError(f"{names} can't be stepped through: {error}") from error
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(html, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ValueError(f"{out} can't be written: {error.strerror}.") from error
+    print(out)
+
+
+def _read(source: Path) -> Trace:
+    try:
+        return native.read(source)
+    except OSError as error:
+        raise ValueError(f"{source} can't be read: {error.strerror}.") from error

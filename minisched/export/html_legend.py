@@ -1,0 +1,36 @@
+"""What the colours, hatchings, arrows and flags of the page's lanes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from ..checks.waits import num_waits
+from ..trace import Trace
+from .html_data import NOTABLE
+from .palette import ARROWS, PAINTS
+
+
+def legend(traces: Sequence[Trace]) -> str:
+    """One line of what occurs in these runs."""
+    seen = {item.name for trace in traces for item in trace.slices if item.duration}
+    items = [_phase(name) for name in PAINTS if name in seen]
+    items.append('<span><i class="bubble"></i>bubble: the device idles</span>')
+    if reasons := dict.fromkeys(reason for trace in traces for reason in num_waits(trace)):
+        waits = f"the device waits for {escape(', '.join(reasons))}"
+        items.append(f'<span><i class="waited"></i>{waits}</span>')
+    kinds = {edge.kind for trace in traces for edge in trace.edges}
+    items += [
+        f'<span><i class="arrow" style="background:var(--{kind})"></i>{text}</span>'
+        for kind, text in ARROWS.items()
+        if kind in kinds
+    ]
+    flags = {mark.name for trace in traces for mark in trace.marks}
+    if found := [name for name in NOTABLE if name in flags]:
+        items.append(f'<span class="mark">▼ {", ".join(found)}</span>')
+    return f'<div class="legend">{"".join(items)}</div>'
+
+
+def _phase(name: str) -> str:
+    style = "" if name == "wait" else f' style="background:{PAINTS[name].fill}"'
+    return f'<span><i class="{name}"{style}></i>{name}</span>'

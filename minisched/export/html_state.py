@@ -1,0 +1,97 @@
+"""What the page knows of a run beside its slices: panels, counters, source lines, and lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..loops.source import LoopSource, source_of
+from ..trace import Mark, Trace
+from .names import Names
+from .state import Panel, Stay
+from .state.requests import arrivals
+
+
+def sources(trace: Trace) -> dict[str, LoopSource]:
+    """The source of each host lane whose lines the trace knows; none of a loop nobody has."""
+    try:
+        known = source_of(trace.loop.partition(":")[0])
+    except ValueError:
+        return {}
+    return {lane: source for lane, source in known.items() if _lines_on(trace, lane)}
+
+
+def source_lines(trace: Trace) -> list[dict[str, Any]]:
+    """For each of ``sources``: [start, end, line] of what its host did, in order of time."""
+    return [{"lane": lane, "at": _lines_on(trace, lane)} for lane in sources(trace)]
+
+
+def _lines_on(trace: Trace, lane: str) -> list[list[int]]:
+    return [
+        [item.start, item.end, int(item.attrs["line"])]
+        for item in trace.on(lane)
+        if "line" in item.attrs
+    ]
+
+
+def counters(trace: Trace) -> dict[str, list[list[int | float]]]:
+    """Each counter's [time, value] pairs; of several at one time the last.
+
+    The new token ratio is counted in thousandths (``engine/recording.py``).
+    """
+    found: dict[str, dict[int, int | float]] = {}
+    for item in trace.counters:
+        is_ratio = item.name.endswith("ratio")
+        value = item.value / 1000 if is_ratio else item.value
+        found.setdefault(item.name, {})[item.time] = value
+    return {name: [[time, value] for time, value in of.items()] for name, of in found.items()}
+
+
+def panel(shown: Panel, names: Names) -> dict[str, Any]:
+    """A panel whose stays are lists of numbers; zeros at the end of one are left out."""
+    at = {place: number for number, place in enumerate(shown.places)}
+    return {
+        "name": shown.name,
+        "places": list(shown.places),
+        "stays": [_stay(stay, at, names) for stay in sorted(shown.stays, key=lambda s: s.start)],
+    }
+
+
+def _stay(stay: Stay, at: dict[str, int], names: Names) -> list[int]:
+    group = names.group(stay.holders or ((stay.rid,) if stay.rid else ()))
+    texts = [names.number(text) for text in (stay.kind, stay.label, stay.about, stay.parent)]
+    numbers = [at[stay.place], stay.start, stay.end, group, *texts]
+    while not numbers[-1]:
+        numbers.pop()
+    return numbers
+
+
+def life(trace: Trace) -> list[tuple[int, str, str]]:
+    """What happened to each request beside its steps: (time, request, words), in order of time."""
+    found = [(time, rid, "arrives") for rid, time in arrivals(trace).items()]
+    last: dict[str, str] = {}  # of each request, why it was last refused: it is said once
+    for mark in trace.marks:
+        if "rid" in mark.attrs and (words := _words(mark)):
+            rid = str(mark.attrs["rid"])
+            if mark.name != "refuse" or last.get(rid) != words:
+                found.append((mark.time, rid, words))
+            last[rid] = words
+    return sorted(found, key=lambda item: item[0])
+
+
+def _words(mark: Mark) -> str:
+    """What a mark means to its request; nothing if that is told elsewhere."""
+    said = dict(_sayings(mark.attrs))
+    return said.get(mark.name, "")
+
+
+def _sayings(of: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    hit, rest = of.get("hit_len", 0), of.get("extend_len", 0)
+    chunk = ", the first of several chunks" if of.get("is_chunked") else ""
+    yield "admit", f"admitted: {hit} tokens from the cache, {rest} to compute{chunk}"
+    yield "refuse", f"has to wait: {of.get('reason') or of.get('result', '')}"
+    yield "retraction", f"retracted ({of.get('reason', '')}) after {of.get('outputs', 0)} tokens"
+    yield "finish", f"finishes: {of.get('reason', '')}, {of.get('outputs', 0)} tokens"
+    yield "wasted row", f"its row in step {of.get('step', 0)} was wasted"
+    yield "stale output", f"what step {of.get('step', 0)} gave it came too late"
+    yield "kv transfer", f"its KV moves to decode: {of.get('slots', 0)} KV slots"

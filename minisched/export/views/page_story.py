@@ -1,0 +1,68 @@
+"""What a run did with its memory, read for every form in which it is shown."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ...trace import Trace
+from ..state import Panel, Stay, memory
+from .marks import NothingToShow, named, number
+from .page_blocks import number as id_of
+from .stay_counts import count
+from .wording import many
+
+NAMES = {
+    "admitted": "a request's",
+    "evictable": "the prefix cache's (the name: who computed it)",
+    "wasted": "its request has ended or was retracted, but a launched step may still use it",
+}
+
+
+def panels(trace: Trace) -> tuple[Panel, Panel]:
+    """Pages and rows.
+
+    Raises:
+        NothingToShow: no page was ever given to anybody.
+    """
+    pages = memory.pages(trace)
+    if not pages.stays:
+        raise NothingToShow("the trace has no page alloc mark, so no page was ever given away.")
+    return pages, memory.rows(trace)
+
+
+def highest(panel: Panel) -> int:
+    """The highest id that was ever in use; the allocator hands out the lowest first."""
+    return max((id_of(stay) for stay in panel.stays), default=0)
+
+
+def pool_words(trace: Trace) -> str:
+    """How much memory there is, as far as the trace says."""
+    if (pool := memory.pool(trace)) is None:
+        return "the size of the pool was not recorded"
+    return (
+        f"{many(pool.pages, 'page')} of {many(pool.page_size, 'token')}, "
+        f"{many(pool.rows, 'row')} in the request table"
+    )
+
+
+def use_words(pages: Panel) -> str:
+    """How full it was, and how much was used again."""
+    owners: dict[str, list[Stay]] = defaultdict(list)
+    for stay in pages.stays:
+        if stay.kind == "admitted":
+            owners[stay.place].append(stay)
+    again = sum(len({stay.rid for stay in stays}) > 1 for stays in owners.values())
+    full = max(value for _, value in count(pages.stays, *NAMES))
+    return (
+        f"At most {many(full, 'page')} in use at once; {again} of {len(pages.places)} went "
+        f"from one request to another."
+    )
+
+
+def evictions(trace: Trace) -> dict[int, int]:
+    """By moment, how many pages the prefix cache gave up."""
+    found: dict[int, int] = defaultdict(int)
+    for mark in named(trace, "radix evict"):
+        if mark.attrs.get("side") != "prefill":
+            found[mark.time] += number(mark, "pages")
+    return dict(found)

@@ -1,0 +1,97 @@
+"""Retractions as text for a terminal, and as PlantUML."""
+
+from __future__ import annotations
+
+from ...trace import Mark, Trace
+from ..units import ms
+from .marks import NothingToShow, named, number, word
+from .page import about_run
+from .puml_stays import stays_to_puml
+from .series import counter
+from .step_forms import NAMES, flags, step_rows
+from .steps import StepWork, opening, requests_in, steps_of
+from .text_page import TextPage
+from .wording import many, short
+
+TITLE = "retraction: who gives way when memory runs out"
+MOST_STEPS, MOST_LANES, MOST_BILLS = 150, 16, 24
+
+
+def text(trace: Trace) -> str:
+    """Memory and the new token ratio over time, what was computed for whom, and what it cost.
+
+    Raises:
+        NothingToShow: no step ran, or nobody was retracted.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    marks = retractions(part)
+    page, steps = TextPage(TITLE, about_run(trace, shown), margin=20), steps_of(part)
+    page.heading("Memory in KV slots, and the new token ratio in 1/1000")
+    for title, name in (("held", "kv used"), ("cached", "kv cached"), ("ratio", "new token ratio")):
+        if series := counter(part, name):
+            page.curve(title, series, part.end)
+    rows = step_rows(steps, lanes_of(requests_in(steps), marks))
+    page.lanes([(short(rid, 12), boxes) for rid, boxes in rows], part.end)
+    page.legend(NAMES)
+    page.heading("Who gave way", many(len(marks), "retraction"))
+    page.write(*bills(marks, steps, MOST_BILLS))
+    return page.finish()
+
+
+def puml(trace: Trace) -> str:
+    """A lane a request, with what each step computed for it, and every retraction.
+
+    Raises:
+        NothingToShow: no step ran, or nobody was retracted.
+    """
+    part, _ = opening(trace, MOST_STEPS)
+    steps = steps_of(part)
+    rids = lanes_of(requests_in(steps), retractions(part))
+    return stays_to_puml(TITLE, step_rows(steps, rids), part.end, NAMES, flags(part, rids))
+
+
+def retractions(trace: Trace) -> list[Mark]:
+    """Everybody who was retracted.
+
+    Raises:
+        NothingToShow: nobody was.
+    """
+    if not (marks := named(trace, "retraction")):
+        raise NothingToShow("the trace has no retraction mark: nobody had to give up memory.")
+    return marks
+
+
+def lanes_of(rids: list[str], marks: list[Mark]) -> list[str]:
+    """Those who get a lane: whoever was retracted, and others for as long as there is room."""
+    paid = {word(mark, "rid") for mark in marks}
+    kept = sorted(rids, key=lambda rid: rid not in paid)[:MOST_LANES]
+    return [rid for rid in rids if rid in kept]
+
+
+def bills(marks: list[Mark], steps: list[StepWork], most: int) -> list[str]:
+    """What each retraction cost: a sentence."""
+    found = []
+    for mark in marks[:most]:
+        rid = word(mark, "rid")
+        words = (
+            f"{rid} at {ms(mark.time)} ms ({word(mark, 'reason')}): gives back "
+            f"{many(number(mark, 'pages'), 'page')}, keeps "
+            f"{many(number(mark, 'outputs'), 'token')} that its client has"
+        )
+        again = _again(rid, mark.time, steps)
+        found.append(words + (f"; computes {many(again, 'token')} again." if again else "."))
+    if len(marks) > most:
+        found.append(f"… and {len(marks) - most} more.")
+    return found
+
+
+def _again(rid: str, since: int, steps: list[StepWork]) -> int:
+    """Prompt tokens that a request computes after its retraction, before it decodes again."""
+    tokens = 0
+    for step in steps:
+        for part in step.parts if step.start > since else ():
+            if part.rid == rid and part.kind == "again":
+                tokens += part.tokens
+            elif part.rid == rid and part.kind == "decode" and tokens:
+                return tokens
+    return tokens

@@ -1,0 +1,117 @@
+"""How long a settled step takes, as a formula held against runs; and costs with which overlap loses.
+
+A step in flight is one that was launched and has not been processed: serial has one, overlap two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+
+from ..checks.overlap import measure
+from ..loops.run import Run
+from .callable_check import takes
+from .figure import timing
+from .guard import TooLong, blame, bounded
+from .simulate import makespan_ms, settled_step_ms, simulate
+from .verdict import Verdict
+
+COSTS, COPIES = (2, 6, 10, 14), (0, 1, 4)  # ms a step; of host and device, and of the copy
+LOOP_OF = {1: "serial", 2: "overlap"}  # by steps in flight
+StepTime = Callable[[float, float, float, int], float]
+
+
+def check_step_time(step_time: StepTime) -> Verdict:
+    """Hold ``step_time(host, device, copy, in_flight)``, in ms, against a run for every cost."""
+    if problem := takes(step_time, "step_time", "host", "device", "copy", "in_flight"):
+        return Verdict(False, [problem])
+    cases = list(product(LOOP_OF, COPIES, COSTS, COSTS))
+    for in_flight, copy, host, device in cases:
+        if failed := _against_a_run(step_time, host, device, copy, in_flight):
+            return failed
+    return Verdict(
+        True,
+        [
+            f"Checked against {len(cases)} runs: host and device at {_listed(COSTS)} ms, copies at "
+            f"{_listed(COPIES)} ms, with one and two steps in flight. Each settled step took "
+            "exactly what you say."
+        ],
+    )
+
+
+def _against_a_run(
+    step_time: StepTime, host: int, device: int, copy: int, in_flight: int
+) -> Verdict | None:
+    given = f"With host {host}, device {device}, copy {copy} ms and in_flight {in_flight}"
+    try:
+        with bounded():
+            said = step_time(host, device, copy, in_flight)
+    except (Exception, TooLong) as error:
+        return Verdict(False, [f"{given}: {blame(error)}"])
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        kind = type(said).__name__
+        return Verdict(False, [f"{given}, step_time gives {said!r}, of type {kind}, not a number."])
+    run = steady(LOOP_OF[in_flight], host, device, copy)
+    took = settled_step_ms(run)
+    assert took is not None
+    if abs(said - took) < 1e-6:
+        return None
+    words = [
+        f"{given}, you say {said:g} ms; the run took {took:g} ms from one step to the next.",
+        "Follow the arrows from a step to the step after it: which way round has no gap in it?",
+    ]
+    return Verdict(False, words, [timing(run)])
+
+
+@cache
+def steady(loop: str, host: int, device: int, copy: int) -> Run:
+    """One request that decodes long enough to settle."""
+    return simulate(
+        loop, host_ms=host, device_ms=device, copy_ms=copy, requests=1, new_tokens=14
+    )  # fmt: skip
+
+
+def check_losing_case(
+    *, host_ms: float, device_ms: float, new_tokens: int, copy_ms: float = 1
+) -> Verdict:
+    """Whether overlap takes longer than serial with these costs, for one request; both drawn."""
+    try:
+        costs = {"host_ms": host_ms, "device_ms": device_ms, "copy_ms": copy_ms}
+        runs = [
+            simulate(loop, **costs, requests=1, new_tokens=_at_most(new_tokens, 40))
+            for loop in LOOP_OF.values()
+        ]
+    except (TypeError, ValueError) as error:
+        return Verdict(False, [str(error)])
+    serial, overlap = map(makespan_ms, runs)
+    report = measure(runs[1].trace)
+    said = f"Serial takes {serial:g} ms, overlap {overlap:g} ms"
+    if overlap <= serial:
+        tie = "a tie" if overlap == serial else f"overlap wins, {serial / overlap:.2f}×"
+        hint = "What does overlap do that serial does not? Count the steps of both."
+        return Verdict(False, [f"{said}: {tie}.", hint], [timing(*runs, whole=True)])
+    return Verdict(
+        True,
+        [
+            f"{said}: overlap loses, {serial / overlap:.2f}×. It ran {report.steps} steps, and "
+            f"{report.wasted_rows} of their rows were wasted: when the last step was launched, "
+            "the host had not yet seen the token that ended the request."
+        ],
+        [timing(*runs, whole=True)],
+    )
+
+
+def _at_most(count: int, most: int) -> int:
+    """The count.
+
+    Raises:
+        ValueError: it is no whole number, or there are too many to be drawn.
+    """
+    if not isinstance(count, int) or count > most:
+        raise ValueError(f"new_tokens is {count}, but it must be a whole number of at most {most}.")
+    return count
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,108 @@
+"""A run whose host, device and copy take so many milliseconds a step, and its numbers in a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from ..checks.overlap import measure, step_intervals
+from ..core import Request, SamplingParams
+from ..devices.cost import MILLISECOND, CostModel
+from ..devices.registry import open_device
+from ..loops.run import Run, run_loop
+from ..models.hash import HashModel
+
+VOCAB = 97  # enough that a wrong token is hardly ever right by chance
+
+
+def milliseconds(host: float, device: float, copy: float) -> CostModel:
+    """Costs of one step; the host spends half of its time before a step and half behind it."""
+    before = round(host * MILLISECOND / 2)
+    return CostModel(
+        {"schedule": before, "process": round(host * MILLISECOND) - before},
+        forward_base=round(device * MILLISECOND),
+        copy=round(copy * MILLISECOND),
+    )
+
+
+def simulate(
+    loop: str = "serial",
+    *,
+    host_ms: float = 6,
+    device_ms: float = 10,
+    copy_ms: float = 1,
+    requests: int = 2,
+    new_tokens: int = 12,
+    relay: str = "",
+) -> Run:
+    """Run a few equal requests through a loop, on a simulated device with a virtual clock.
+
+    ``host_ms``, ``device_ms`` and ``copy_ms`` are what one step costs each of them.
+
+    Raises:
+        ValueError: a cost is negative, a count below 1, or the loop or relay unknown.
+    """
+    for name, value, least in (
+        ("host_ms", host_ms, 0), ("device_ms", device_ms, 0), ("copy_ms", copy_ms, 0),
+        ("requests", requests, 1), ("new_tokens", new_tokens, 1),
+    ):  # fmt: skip
+        if not value >= least:
+            raise ValueError(f"{name} is {value}, but it must be at least {least}.")
+    params = SamplingParams(max_new_tokens=new_tokens)
+    asked = [Request("abcdefgh"[at % 8] * (1 + at // 8), range(at, at + 4), params)
+             for at in range(requests)]  # fmt: skip
+    cost, model = milliseconds(host_ms, device_ms, copy_ms), HashModel(VOCAB, eos_ids=frozenset())
+    return run_loop(loop, open_device("sim"), model, asked, cost=cost, relay=relay)
+
+
+def makespan_ms(run: Run) -> float:
+    """From the first thing that anybody did to the last."""
+    return run.trace.end / MILLISECOND
+
+
+def settled_step_ms(run: Run) -> float | None:
+    """From one step to the next, on average, in the middle of the run; None if it is too short."""
+    between = step_intervals(run.trace)[4:-4]
+    pairs = between[: len(between) // 2 * 2]  # two steps in flight may take turns
+    return sum(pairs) / len(pairs) / MILLISECOND if pairs else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words, shown as a table."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def _repr_html_(self) -> str:
+        lines = [f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in self.heads)}</tr>"]
+        lines += [f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in self.rows]
+        return f"<table>{''.join(lines)}</table>"
+
+    def __repr__(self) -> str:
+        columns = list(zip(self.heads, *self.rows, strict=True))
+        widths = [max(map(len, column)) for column in columns]
+        return "\n".join(
+            "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+            for row in (self.heads, *self.rows)
+        )
+
+
+def table(*runs: Run) -> Table:
+    """What runs did with their time; the first is the one that speed-ups refer to."""
+    rows = []
+    for run in runs:
+        report = measure(run.trace)
+        rows.append(
+            (
+                run.loop,
+                str(report.steps),
+                f"{makespan_ms(run):g} ms",
+                f"{report.device_busy_percent:.0f} %",
+                f"{report.bubble_ns / MILLISECOND:g} ms",
+                f"{runs[0].trace.end / max(1, run.trace.end):.2f}×",
+                "yes" if run.outputs == runs[0].outputs else "NO",
+            )
+        )
+    heads = ("loop", "steps", "makespan", "device busy", "device idle", "speed-up", "same tokens")
+    return Table(heads, tuple(rows))

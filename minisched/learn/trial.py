@@ -1,0 +1,127 @@
+"""One workload through a learner's lines: bounded, with everything that was heard of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..core import Output, Result, ScheduleBatch
+from ..devices.cost import CostModel
+from ..devices.sim import SimDevice
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..loops.current_line import line_of
+from ..loops.spec import LoopSpec
+from ..loops.wiring import wire
+from ..models.hash import HashModel
+from ..trace import Trace
+from ..worker.batch_record import OverlapWorker
+from .guard import TooLong, blame, bounded, unwatched
+from .simulate import VOCAB, milliseconds
+from .workload import Workload
+
+MOST_TURNS = 300  # of a loop; no workload here needs a third of it
+COST = milliseconds(host=6, device=10, copy=1)
+PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "process_batch_result",
+          "wait_for", "process_result", "on_idle")  # fmt: skip
+Loop = Callable[[Engine], Iterator[Any]]
+
+
+class Heard(NamedTuple):
+    """A token that a client heard, and the step that it came from."""
+
+    rid: str
+    token: int
+    step: int
+
+
+@dataclass
+class Trial:
+    """What became of a workload. ``problem`` is a sentence on what cut the run short, if it was."""
+
+    workload: Workload
+    trace: Trace
+    heard: list[Heard] = field(default_factory=list)
+    ended: dict[str, str] = field(default_factory=dict)  # request id -> its error, or ""
+    problem: str = ""
+    is_endless: bool = False
+    parts: dict[str, Any] = field(default_factory=dict)  # what an exercise wants to look at later
+
+    def tokens(self, rid: str) -> list[Heard]:
+        """What one client heard."""
+        return [one for one in self.heard if one.rid == rid]
+
+
+def play(
+    workload: Workload,
+    loop: Loop,
+    relay: str = "ring",
+    patch: Callable[[Engine], None] = lambda engine: None,
+    cost: CostModel = COST,
+    name: str = "your loop",
+) -> Trial:
+    """Turn a loop on the simulated device until every request has ended, or it will never be.
+
+    ``patch`` puts a learner's lines into the engine. Nothing that goes wrong is raised.
+    """
+    device, spec = SimDevice(), LoopSpec(loop, 2, (relay,), overrun=1, worker=OverlapWorker)
+    trial = Trial(workload, Trace(name, "sim", "hash", "virtual", (), (), (), ()))
+    hear = _listener(trial)
+    frontend = Frontend([one.fresh() for one in workload.asked], hear)
+    model = HashModel(VOCAB, eos_ids=frozenset())
+    engine = wire(name, spec, device, model, workload.config, frontend, cost)
+    _note_steps(engine, trial)
+    for phase in PHASES:
+        setattr(engine, phase, unwatched(getattr(engine, phase)))
+    try:
+        patch(engine)
+        with bounded():
+            _turn(loop, engine, trial)
+    except (Exception, TooLong) as error:
+        trial.problem, trial.is_endless = blame(error), isinstance(error, TooLong)
+    trial.trace = device.recorder.trace(name, "sim", "hash", "virtual")
+    return trial
+
+
+def _turn(loop: Loop, engine: Engine, trial: Trial) -> None:
+    turns = loop(engine)
+    if not isinstance(turns, Iterator):
+        trial.problem = "Your loop gave back no turns: it needs a `yield` at the end of each one."
+        return
+    engine.device.recorder.line = line_of(turns)
+    for turn in range(MOST_TURNS):
+        if engine.is_done:
+            engine.scheduler.self_check()
+            return
+        try:
+            next(turns)
+        except StopIteration:
+            trial.problem = f"Your loop came to its end after {turn} turns; it must go on for ever."
+            return
+    trial.is_endless = True
+    waiting = sorted(one.rid for one in trial.workload.asked if one.rid not in trial.ended)
+    left = f"request {waiting[0]!r} had not ended" if waiting else "a step was never processed"
+    trial.problem = f"After {MOST_TURNS} turns of the loop {left}."
+
+
+def _listener(trial: Trial) -> Callable[[Output], None]:
+    def hear(output: Output) -> None:
+        if output.finish_reason:
+            trial.ended[output.rid] = output.error
+
+    return hear
+
+
+def _note_steps(engine: Engine, trial: Trial) -> None:
+    """Note which step each token comes from, when the scheduler delivers it."""
+    process = engine.scheduler.process
+
+    def noting(batch: ScheduleBatch, result: Result) -> list[Output]:
+        outputs = process(batch, result)
+        trial.heard += [
+            Heard(one.rid, one.token, batch.step) for one in outputs if one.token is not None
+        ]
+        return outputs
+
+    engine.scheduler.process = noting  # type: ignore[method-assign]
