@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 TOPICS = {  # topic -> the folder of its code
     "radix_cache": "memory",
     "page_allocator": "memory",
@@ -47,3 +50,15 @@ def parts(topic: str) -> dict[str, str]:
         "lesson": f"lessons/[0-9][0-9]_{topic}.py",
         "view": f"minisched/export/views/{topic}.py",
     }
+
+
+def taught(lessons: Path) -> dict[str, str]:
+    """Topic -> the lesson that teaches it, as the headers of the lessons in a folder say.
+
+    A lesson's header (``minisched:``, ``topics: [..]``) names its own topic, and smaller ones.
+    """
+    found = {}
+    for path in sorted(lessons.glob("[0-9][0-9]_*.py")):
+        header = re.search(r"^#\s+topics: \[(.*)\]$", path.read_text(encoding="utf-8"), re.M)
+        found.update(dict.fromkeys(re.findall(r"\w+", header[1]) if header else [], path.stem))
+    return found

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page
 
 from minisched.core import Request, SamplingParams
-from minisched.devices.cost import SIM_COST
+from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export.html import to_html
-from minisched.export.html_data import NOTABLE
-from minisched.export.state import panels
+from minisched.export.recipes import recipes
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 
 from .browser import watch
+from .laws import LOOP_OPTIONS, play
+from .stepper_truth import expected
+from .workloads import VOCAB, Workload, workloads
+
+# So slow that the device waits for the host: then a token stays in its future slot for a while.
+SLOW_HOST = CostModel(
+    {"schedule": 9_000_000, "launch": 2_000_000, "process": 3}, 1_000_000, 9, 7, 5
+)
+LANE = 30  # pixels from lane to lane, as in stepper_scale.js
 
 # What is on the page, in the terms of the trace: for each panel its entries in order, as texts.
 READ = """(run) => {
@@ -84,47 +94,65 @@ def shown(page: Page, run: int = 0) -> dict[str, Any]:
     return found
 
 
-def expected(trace: Trace, time: int) -> dict[str, Any]:
-    """What it should say, from the trace."""
-    found: dict[str, Any] = {}
-    for panel in (one for one in panels(trace) if one.stays):
-        now = panel.at(time)
-        stays = [now[place] for place in panel.places if place in now]
-        number = {"ring": "slot ", "rows": "row ", "tree": "node "}.get(panel.name, "")
-        found[panel.name] = [
-            [
-                stay.place,
-                stay.kind,
-                (stay.place.removeprefix(number) if number and panel.name != "pages" else "")
-                + stay.label
-                + (stay.about if panel.name == "tree" else ""),
-            ]
-            for stay in stays
-        ]
-    for lane in {item.lane for item in trace.slices if "line" in item.attrs}:
-        before = [s for s in trace.on(lane) if "line" in s.attrs and s.start <= time]
-        found[f"line of {lane}"] = before[-1].attrs["line"] if before else None
-    found["counters"] = {}
-    for counter in trace.counters:
-        value = counter.value / 1000 if counter.name.endswith("ratio") else counter.value
-        if counter.time <= time:
-            found["counters"][counter.name] = f"{value:g}"
-        else:
-            found["counters"].setdefault(counter.name, "–")
-    return found
-
-
-def events(trace: Trace) -> list[int]:
-    """Every moment at which something begins, ends or changes."""
-    times = {0, trace.end, *(counter.time for counter in trace.counters)}
-    times |= {time for item in trace.slices for time in (item.start, item.end)}
-    times |= {time for p in panels(trace) for stay in p.stays for time in (stay.start, stay.end)}
-    return sorted(times | {mark.time for mark in trace.marks if mark.name in NOTABLE})
-
-
 def large_trace() -> Trace:
     """A run of at least 10,000 slices."""
     params = SamplingParams(max_new_tokens=48)
-    requests = [Request(f"r{i}", [i % 50, i % 7, *range(i % 31)], params) for i in range(60)]
+    requests = [Request(f"r{i}", [i % 50, i % 7, *range(i % 31)], params) for i in range(48)]
     config = SchedulerConfig(kv_tokens=256, max_running_requests=2, chunked_prefill_size=64)
     return run_loop("overlap", SimDevice(), HashModel(64), requests, config, SIM_COST).trace
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """The trace of a small random run."""
+    loop, relay, options = draw(st.sampled_from(LOOP_OPTIONS))
+    workload: Workload = draw(workloads(max_requests=4))
+    device = SimDevice()
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    cost = draw(st.sampled_from([SIM_COST, SLOW_HOST]))
+    play(workload, loop, relay, options, device, model, cost)
+    return device.recorder.trace(loop, "sim", "hash", "virtual")
+
+
+@cache
+def golden(topic: str) -> Trace:
+    """The recorded run of a topic."""
+    return recipes()[topic].run()
+
+
+def check(page: Page, trace: Trace, run: int = 0) -> None:
+    """The page shows the state that the trace has at the page's moment."""
+    assert shown(page, run) == expected(trace, time_of(page))
+
+
+def middle_of(page: Page, selector: str) -> tuple[float, float]:
+    """Where the pointer goes to press something."""
+    box = page.locator(selector).first.bounding_box()
+    assert box
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def x_of(page: Page, time: int) -> float:
+    """Where a moment is on the screen."""
+    return float(
+        page.evaluate(
+            "(time) => scaleOf(axis, page.view).x(time) + axis.getBoundingClientRect().x", time
+        )
+    )
+
+
+def per_pixel(page: Page) -> float:
+    """Nanoseconds."""
+    return float(page.evaluate("(page.view.end - page.view.start) / (axis.clientWidth - LEFT)"))
+
+
+def point_at(page: Page, trace: Trace, slice_id: int, run: int = 0) -> tuple[float, float]:
+    """The middle of a slice on the screen."""
+    lane = page.evaluate(
+        "([run, id]) => runs[run].lanes.findIndex((l) => l.slices.some((s) => s.id === id))",
+        [run, slice_id],
+    )
+    item = next(item for item in trace.slices if item.id == slice_id)
+    box = page.locator("canvas.run").nth(run).bounding_box()
+    assert box
+    return x_of(page, (item.start + item.end) // 2), box["y"] + LANE * (lane + 0.5)

@@ -105,7 +105,7 @@ def test_the_search_finds_what_is_not_linked() -> None:
     activity = (
         ":grow();\nif (may(), or\\nmust()?) then (yes)\nwhile (is_full()) is (no)\n:two\nof(a);"
     )
-    assert set().union(*map(unlinked, said(activity))) == {"grow", "may", "must", "full", "of"}
+    assert set().union(*map(unlinked, said(activity))) == {"grow", "may", "must", "is_full", "of"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
@@ -148,9 +148,10 @@ def test_most_diagrams_with_arrows_of_words_have_links() -> None:
 @given(st.text("abc _():,", max_size=12), st.sampled_from(["resolve_future", "store_to_map"]))
 def test_a_name_becomes_a_link_and_nothing_else_changes(around: str, name: str) -> None:
     code = {"resolve_future": FutureMapRing.resolve_future, "store_to_map": Engine.chain}
-    text = linked(f"{around} {name}() and my_{name}_too", code)
+    plain = f"{around} {name}() and my_{name} and {name}_too"
+    text = linked(plain, code)
     assert LINK.findall(text) == [(address(code[name]), f"{name}()")]
-    assert LINK.sub(r"\2", text) == f"{around} {name}() and my_{name}_too"
+    assert LINK.sub(r"\2", text) == plain
     assert linked(text, {}) == text
 
 

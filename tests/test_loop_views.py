@@ -31,7 +31,8 @@ from .test_views import runs
 
 TOPIC_LOOPS = [topic for topic in TOPICS if TOPICS[topic] == "loops"]
 PARTS = loop_parts()
-law = settings(max_examples=25, deadline=None)
+law = settings(max_examples=20, deadline=None)
+some_steps = runs().filter(lambda run: bool(forwards(run[0])))
 
 
 def told(boxes: tuple[Box, ...]) -> list[Box]:
@@ -62,7 +63,7 @@ def edges_in(view: View) -> Counter[tuple[str, ...]]:
 
 
 @law
-@given(runs())
+@given(some_steps)
 def test_timing_shows_the_same_in_three_forms(run: Any) -> None:
     trace = run[0]
     view = shown(trace, 3)
@@ -88,7 +89,7 @@ def test_timing_shows_the_same_in_three_forms(run: Any) -> None:
 
 
 @law
-@given(runs())
+@given(some_steps)
 def test_sequence_tells_the_same_in_three_forms(run: Any) -> None:
     trace = run[0]
     view = shown(trace, 2)
@@ -111,7 +112,7 @@ def test_sequence_tells_the_same_in_three_forms(run: Any) -> None:
 
 
 @law
-@given(runs())
+@given(some_steps)
 def test_in_a_sequence_nothing_stands_above_what_was_before_it(run: Any) -> None:
     """Time runs down: heights are in the order of times, on and between lifelines."""
     trace = run[0]
@@ -135,7 +136,7 @@ def side_of(row: Row, lane: str) -> bool:
 
 
 @law
-@given(runs())
+@given(some_steps)
 def test_steps_show_everything_of_each_step_in_three_forms(run: Any) -> None:
     trace = run[0]
     rows = rows_of(trace, 4)
@@ -167,7 +168,7 @@ def check_letters(text: str, view: View) -> None:
 
 
 @law
-@given(runs())
+@given(some_steps)
 def test_what_two_steps_have_in_common_is_measured_right(run: Any) -> None:
     trace = run[0]
     rows = rows_of(trace, 4)
@@ -182,7 +183,7 @@ def test_what_two_steps_have_in_common_is_measured_right(run: Any) -> None:
     assert re.findall(r"[\d.]+ ms together", picture.words) == common
     text = PARTS["steps"].text(trace)  # type: ignore[misc]
     table = text.split("with the step above\n")[1].split("\n\n")[0]
-    said = [line.split("  ")[-1] for line in table.splitlines() if line.endswith(" ms")]
+    said = [line.split("  ")[-1].strip() for line in table.splitlines() if line.endswith(" ms")]
     assert [f"{words} together" for words in said if words != "0 ms"] == common
 
 
@@ -220,7 +221,7 @@ def test_all_parts_show_settled_steps_of_the_same_stretch(topic: str) -> None:
 
 
 @law
-@given(runs())
+@given(some_steps)
 def test_so_many_steps_are_shown_as_were_asked_for(run: Any) -> None:
     trace = run[0]
     steps = [item.step for item in forwards(trace)]
@@ -270,7 +271,11 @@ def test_pd_shows_both_sides_and_the_way_between() -> None:
 
 
 def test_a_token_is_said_to_stay_or_to_go_over_the_host() -> None:
-    for topic, words in (("overlap", "stays on the device"), ("serial", "goes over the host")):
+    for topic, words in (
+        ("overlap", "stays on the device"),
+        ("serial", "goes over the host"),
+        ("mindie_plugin", "goes over the host"),  # from the copy, written into a placeholder
+    ):
         text = draw(topic, trace_of(topic), "text", "sequence")
         others = {"stays on the device", "goes over the host"} - {words}
         assert words in text and not any(other in text for other in others)

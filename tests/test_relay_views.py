@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import assume, given, settings
@@ -15,10 +18,13 @@ from minisched.checks.overlap import forwards
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.export.recipes import trace_of
+from minisched.export.recipes import recipes, trace_of
+from minisched.export.render_puml import render
 from minisched.export.views import (
     NothingToShow,
     future_map,
+    generation_batch_result,
+    grammar_manager,
     lazy_chain,
     placeholder_fill,
     prev_sampled,
@@ -36,7 +42,15 @@ from minisched.trace import Mark, Slice, Trace
 
 from .laws import LOOP_OPTIONS, play
 from .svg_reader import Picture, check_picture
+from .test_views import damaged
+from .test_views import runs as random_runs
 from .workloads import VOCAB, workloads
+
+
+def name_of(view: Any) -> str:
+    """The topic of a view."""
+    return str(view.__name__.rpartition(".")[2])
+
 
 VIEWS = (future_map, token_pool, lazy_chain, placeholder_fill, prev_sampled)
 COST = CostModel(
@@ -109,10 +123,10 @@ def boxes(puml: str, kind: str) -> int:
 # -- all of them -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("view", VIEWS, ids=name_of)
 def test_every_form_of_the_golden_run(view: Any) -> None:
     """One summary in the SVG and in the text, and PlantUML that is whole where it fits."""
-    trace = trace_of(view.__name__.rpartition(".")[2])
+    trace = trace_of(name_of(view))
     picture, text = shown(view, trace)
     words = " ".join(text.split())
     assert view.TITLE in picture.words and view.TITLE in text
@@ -122,6 +136,52 @@ def test_every_form_of_the_golden_run(view: Any) -> None:
         puml = view.puml(trace)
         assert puml.startswith("@startuml\n") and puml.endswith("@enduml\n")
     assert "time" in words or "step" in words
+
+
+@settings(max_examples=50, deadline=None)
+@given(random_runs(), st.sampled_from([*VIEWS, generation_batch_result, grammar_manager]))
+def test_forms_agree_on_whether_there_is_anything_to_show(run: Any, view: Any) -> None:
+    verdicts = set()
+    for draw in (view.view, view.text, getattr(view, "puml", view.text)):
+        try:
+            drawn = draw(run[0])
+            verdicts.add("")
+        except NothingToShow as error:
+            verdicts.add(str(error))
+            continue
+        assert drawn.endswith("\n") and not drawn.endswith("\n\n")
+    assert len(verdicts) == 1 and all(words.count(".") <= 1 for words in verdicts)
+
+
+@pytest.mark.parametrize("view", [*VIEWS, grammar_manager], ids=name_of)
+def test_a_damaged_trace_gets_a_sentence_in_every_form(view: Any) -> None:
+    dice, whole, refused = random.Random(name_of(view)), trace_of(name_of(view)), 0
+    for _ in range(40):
+        kept = tuple(damaged(mark, dice) for mark in whole.marks if dice.random() > 0.05)
+        for draw in (view.text, getattr(view, "puml", view.text)):
+            try:
+                draw(replace(whole, marks=kept))
+            except NothingToShow as error:
+                assert str(error).endswith(".")
+                refused += 1
+    assert refused
+
+
+def test_every_golden_run_renders_as_plantuml(tmp_path: Path) -> None:
+    """With names that PlantUML would read as markup, shown as they are; all in one call.
+
+    It fails with a sentence where there is no renderer.
+    """
+    paths = []
+    for view in (future_map, lazy_chain, generation_batch_result, grammar_manager):
+        recipe = recipes()[name_of(view)]
+        odd = [replace(req, rid=f'"<{req.rid}') for req in recipe.requests]
+        paths.append(tmp_path / f"{name_of(view)}.puml")
+        paths[-1].write_text(view.puml(replace(recipe, requests=odd).run()))
+    for picture in render(paths):
+        words = " ".join(ElementTree.fromstring(picture.read_text()).itertext())
+        assert "rror" not in words and "not supported" not in words, picture.stem
+        assert '"<' in words or picture.stem == "generation_batch_result", picture.stem
 
 
 # -- the ring ----------------------------------------------------------------------------------
@@ -259,8 +319,12 @@ def test_the_arrays_of_the_chain_are_the_same_in_every_form(run: Any) -> None:
     assert {found[0] for line in table if (found := re.findall(r"(\d+) .* step (\d+)", line))} == on
     assert text.startswith(lazy_chain.TITLE) and f"\n{len(on)} steps built on arrays" in text
     assert boxes(lazy_chain.puml(run[0]), "promised") == len(lazy)
-    computed = len(picture.shapes("rect", kind="stored", step="*"))
-    assert boxes(lazy_chain.puml(run[0]), "stored") == computed
+    computed = [shape["data-step"] for shape in picture.shapes("rect", kind="stored", step="*")]
+    assert boxes(lazy_chain.puml(run[0]), "stored") == len(computed)
+    if "the first" not in picture.words:
+        ends = {item.step: item.end for item in run[0].slices if item.name == "sample"}
+        reads = [item for item in run[0].slices if item.name == "process"]
+        assert computed == [str(s.step) for s in reads if s.start > ends[s.step]]
 
 
 @law

@@ -6,33 +6,17 @@ from collections import Counter
 from itertools import pairwise
 
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from minisched.devices.cost import SIM_COST
-from minisched.devices.sim import SimDevice
 from minisched.export.state import Panel, panels
 from minisched.export.state.ring import ring
 from minisched.export.state.tree import tree
 from minisched.export.views.future_slots import stays_of
 from minisched.export.views.radix_tree import Node, moments_of, tree_at
-from minisched.models.hash import HashModel
 from minisched.trace import Trace
 
-from .laws import LOOP_OPTIONS, play
-from .workloads import VOCAB, Workload, workloads
+from .stepper_page import traces
 
 law = settings(max_examples=60, deadline=None)
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> Trace:
-    """The trace of a small random run."""
-    loop, relay, options = draw(st.sampled_from(LOOP_OPTIONS))
-    workload: Workload = draw(workloads())
-    device = SimDevice()
-    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
-    play(workload, loop, relay, options, device, model, SIM_COST)
-    return device.recorder.trace(loop, "sim", "hash", "virtual")
 
 
 def told(node: Node) -> tuple[str, str, str, str]:
@@ -92,12 +76,11 @@ def test_a_node_stands_after_the_one_it_hangs_on(trace: Trace) -> None:
 def test_the_ring_has_every_token_in_its_slot(trace: Trace) -> None:
     panel, tokens = ring(trace), stays_of(trace)
     for token in tokens:
-        for time, kind in ((token.promised, "promised"), (token.stored, "stored")):
-            if token.promised < token.stored < token.last_read < token.gone:
+        for kind, start, end in token.phases:
+            for time in (start, end - 1):
                 stay = panel.at(time)[f"slot {token.slot}"]
-                assert (stay.kind, stay.rid) == (kind, token.rid)
-    taken = sum(token.gone - token.promised for token in tokens if token.gone > token.promised)
-    assert sum(stay.end - stay.start for stay in panel.stays) >= taken
+                assert (stay.kind, stay.rid, stay.end) == (kind, token.rid, end)
+    assert len(panel.stays) == sum(len(list(token.phases)) for token in tokens)
     assert_one_at_a_time(panel)
 
 

@@ -547,7 +547,8 @@ def test_the_golden_tree_splits_at_a() -> None:
     """ABC is cached, AFG comes: A is split off and holds both locks."""
     picture = picture_of("radix_cache", golden("radix_cache"))
     nodes = picture.shapes("rect", node="*")
-    a, bc = nodes[0], nodes[1]
+    assert [node["data-pages"] for node in picture.shapes("rect", panel="1 before")] == ["9"]
+    a, bc = picture.shapes("rect", panel="1 after")
     if a["data-parent"] != str(ROOT):
         a, bc = bc, a
     assert (a["data-pages"], a["data-lock"], bc["data-lock"]) == ("4", "2", "1")

@@ -16,7 +16,8 @@ function linksOf(source) {
   return links;
 }
 
-const escape = (text) => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('"', '&quot;');
+const ENTITIES = { '&': '&amp;', '<': '&lt;', '"': '&quot;' };
+const escape = (text) => text.replace(/[&<"]/g, (char) => ENTITIES[char]);
 
 // `../minisched/policy/decode.py#DecodeManager.add` as a reader says it.
 const spoken = (address) => address.replace(/^(\.\.\/)+/, '').replace('#', ': ');
@@ -33,7 +34,8 @@ export function withLinks(svg, source) {
     const address = links.get(label);
     if (!address) throw new Error(`"${label}" looks like a link and is none.`);
     found.add(label);
-    return `<a href="${escape(address)}" target="_top"><title>${escape(spoken(address))}</title>${text}</a>`;
+    const title = `<title>${escape(spoken(address))}</title>`;
+    return `<a href="${escape(address)}" target="_top">${title}${text}</a>`;
   });
   for (const label of links.keys()) {
     if (!found.has(label)) throw new Error(`the link "${label}" is not in the picture.`);

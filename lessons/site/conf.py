@@ -10,14 +10,16 @@ import logging
 import sys
 from pathlib import Path
 
+from docutils import nodes
 from pygments.lexers.special import TextLexer
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.util.logging import getLogger
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from pages import add_pages_of_their_own, lab, lay_out  # noqa: E402
+from pages import add_pages_of_their_own, lab, lay_out, lessons  # noqa: E402
 
 project = "minisched"
 root_doc = "index"
@@ -37,6 +39,7 @@ nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_execution_excludepatterns = lessons.cannot_run()
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 3
@@ -54,10 +57,20 @@ def setup(app: Sphinx) -> None:
     lay_out(pages)
     app.srcdir = pages  # type: ignore[assignment]
     app.add_lexer("csv", TextLexer)
+    app.connect("doctree-read", keep_own_names)
     app.connect("build-finished", finish)
+
+
+def keep_own_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Names of other packages lead nowhere here, and looking for them takes a third of a build."""
+    for name in list(doctree.findall(pending_xref)):
+        if name.get("refdomain") == "py" and not name["reftarget"].startswith("minisched."):
+            name.replace_self(name.children)
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:
     """The pages that stand by themselves; says what was left out."""
     if error is None and not add_pages_of_their_own(Path(app.outdir)):
         getLogger(__name__).info("The lab was left out: %s.", lab.ADVICE)
+    for name in nb_execution_excludepatterns:
+        getLogger(__name__).info("%s was not executed: a library that it names is missing.", name)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .exit import complain, exit_with
-from .look_commands import view, watch
+from .look_commands import stepper, view, watch
 from .option_groups import with_option_groups
 from .options import ReportOptions, WorkloadOptions
 from .replay_commands import replay, scenario
@@ -121,6 +121,7 @@ def diagrams(
 
 app.command()(view)
 app.command()(watch)
+app.command()(stepper)
 app.command()(replay)
 app.command()(scenario)
 

@@ -1,4 +1,4 @@
-"""The commands that show a recorded run: ``view`` and ``watch``, with their options."""
+"""The commands that show a recorded run: ``view``, ``watch`` and ``stepper``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def view(
     trace: Annotated[Path, typer.Argument(help="A recorded run, such as traces/prefill.json.")],
     form: Annotated[str, typer.Option(help="svg, puml (PlantUML) or text.")] = "svg",
     part: Annotated[
-        str, typer.Option(help="Of a loop: timing, sequence or steps [the topic's first].")
+        str, typer.Option(help="Of a loop: timing, sequence or steps; else the first.")
     ] = "",
     out: Annotated[
-        str | None, typer.Option(help="A file, or - for stdout [text: -, else TOPIC.FORM].")
+        str | None, typer.Option(help="A file, or - for stdout, as for text; else TOPIC.FORM.")
     ] = None,
 ) -> None:
     """Draw one topic's picture of a recorded run: the radix tree, the budget, the running set.
@@ -43,10 +43,20 @@ def watch(
 ) -> None:
     """Step through a run in the terminal: its lanes, its source, its queue, set, slots and pages.
 
-    Keys: right, space or n is the next event, left or b the one before; down or N the next step, up
-    or P the one before; home and end; p plays and pauses; q quits. Where it is no terminal, some
-    moments are printed.
+    Keys: right, space or n: next event; left or b: the one before; down or N: next step;
+    up or P: the one before; home, end; p: play and pause; q: quit.
+    Where it is no terminal, some moments are printed.
     """
     from .watch import run_watch
 
     exit_with(lambda: run_watch(trace, loop, at, delay, frames))
+
+
+def stepper(
+    traces: Annotated[list[Path], typer.Argument(help="Recorded runs; the first is the baseline.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("out/stepper.html"),
+) -> None:
+    """Write one page that plays, steps and drags recorded runs: source, queue, KV map, tree."""
+    from .stepper import run_stepper
+
+    run_stepper(traces, out)

@@ -13,7 +13,7 @@ from ..export.watch_frame import CURSOR, Frame, Watched
 from ..export.watch_source import HERE
 from .watch_keys import read_keys, single_keys
 
-HELP = "→ n next   ← b back   ↓ N step   ↑ P step back   home end   p play/pause   q quit"
+HELP = "→ n next   ← b back   ↓ N step   ↑ P step back   home end   p play   q quit"
 USUAL_DELAY, PATIENCE = 0.3, 0.5  # seconds: between events, and between looks at the screen's size
 LEAST_ROWS, MOST_SOURCE = 5, 84  # lines of source and state; columns of source
 
@@ -56,15 +56,23 @@ def watch_keys(run: Watched, time: int, delay: float) -> None:
         single_keys(),
         Live(console=console, screen=True, auto_refresh=False, transient=True) as live,
     ):
-        while True:
-            live.update(screen(player, *console.size), refresh=True)
-            keys = read_keys((delay or USUAL_DELAY) if player.is_playing else PATIENCE)
-            if "quit" in keys:
-                return
-            for key in keys:
-                player.press(key)
-            if not keys:
-                player.tick()
+        try:
+            _play(player, console, live, delay or USUAL_DELAY)
+        finally:  # some terminals show again what was there when they had another size
+            live.update(Text(), refresh=True)
+
+
+def _play(player: Player, console: Console, live: Live, delay: float) -> None:
+    """Draw and listen, until somebody quits; ``delay`` is in seconds."""
+    while True:
+        live.update(screen(player, *console.size), refresh=True)
+        keys = read_keys(delay if player.is_playing else PATIENCE)
+        if "quit" in keys:
+            return
+        for key in keys:
+            player.press(key)
+        if not keys:
+            player.tick()
 
 
 def prompt(run: Watched, time: int) -> None:

@@ -17,7 +17,7 @@ from .recipes import recipes, titles, trace_of
 from .svg import to_svg
 from .thread_or_stream import thread_or_stream
 from .three_way import to_three_way
-from .views import draw
+from .views import draw, parts_of
 
 Files = dict[str, str]  # text by path in the repository
 
@@ -48,12 +48,16 @@ def measured() -> dict[str, Callable[[], Files]]:
 
 
 def topic_files(topic: str) -> Files:
-    """A topic's trace and view; its diagram if it has one; where its run has a title, two."""
+    """A topic's trace and view, with further parts of it; its diagram if it has one; where its run
+    has a title, two.
+    """
     trace = trace_of(topic)
     files = {
         f"traces/{topic}.json": native.to_json(trace),
         f"traces/{topic}.svg": draw(topic, trace),
     }
+    for part in parts_of(topic)[1:]:
+        files[f"traces/{topic}_{part}.svg"] = draw(topic, trace, part=part)
     if topic in pictures():
         files |= picture_file(topic)
     if title := titles().get(topic):

@@ -87,8 +87,8 @@ def _lanes(traces: Sequence[Trace], reports: Sequence[OverlapReport], title: str
     return [
         f"<h1>{escape(title)}</h1>",
         f"<p>{what}: {escape(traces[0].model)} model on {escape(traces[0].device)}, {clock} time. "
-        "The vertical line is <strong>now</strong>: drag it, press → for the next event, or space to play. "
-        "Below is what is true at that moment. Click a slice to follow its request.</p>",
+        "The vertical line is <strong>now</strong>: drag it, press → for the next event, or space "
+        "to play. Below is what is true at that moment. Click a slice to follow its request.</p>",
         TOOLBAR,
         '<div id="lanes">',
         *(_run(at, report) for at, report in enumerate(reports)),

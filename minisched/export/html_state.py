@@ -90,8 +90,14 @@ def _sayings(of: dict[str, Any]) -> Iterator[tuple[str, str]]:
     chunk = ", the first of several chunks" if of.get("is_chunked") else ""
     yield "admit", f"admitted: {hit} tokens from the cache, {rest} to compute{chunk}"
     yield "refuse", f"has to wait: {of.get('reason') or of.get('result', '')}"
-    yield "retraction", f"retracted ({of.get('reason', '')}) after {of.get('outputs', 0)} tokens"
-    yield "finish", f"finishes: {of.get('reason', '')}, {of.get('outputs', 0)} tokens"
+    outputs = f"{of.get('outputs', 0)} token{'s' * (of.get('outputs') != 1)}"
+    yield "retraction", f"retracted ({of.get('reason', '')}) after {outputs}"
+    if of.get("side") == "prefill":
+        yield "finish", "the prefill side is done with it"
+    else:
+        yield "finish", f"finishes: {of.get('reason', '')}, {outputs}"
     yield "wasted row", f"its row in step {of.get('step', 0)} was wasted"
     yield "stale output", f"what step {of.get('step', 0)} gave it came too late"
+    if of.get("side") == "decode":
+        yield "row alloc", "pages are reserved for it on the decode side"
     yield "kv transfer", f"its KV moves to decode: {of.get('slots', 0)} KV slots"

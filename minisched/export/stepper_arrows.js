@@ -88,7 +88,8 @@ function drawStrip(canvas) {
     pen.fillStyle = data.colours.forward[0];
     for (const { slices } of run.lanes.filter((lane) => /forward|stage/.test(lane.key))) {
       for (const slice of slices) {
-        pen.fillRect(slice.start / perPixel, y, Math.max(0.3, (slice.end - slice.start) / perPixel), Math.max(1, height - 1));
+        const width = Math.max(0.3, (slice.end - slice.start) / perPixel);
+        pen.fillRect(slice.start / perPixel, y, width, Math.max(1, height - 1));
       }
     }
   });

@@ -56,7 +56,7 @@ function drawSlices(pen, lane, top, scale, page) {
       if (pixel <= full) continue;
       full = pixel;
     }
-    pen.globalAlpha = dim ? 0.16 : 1;
+    pen.globalAlpha = dim ? 0.22 : 1;
     drawSlice(pen, slice, top + (LANE - BOX) / 2, x, width);
   }
   pen.globalAlpha = 1;

@@ -8,8 +8,9 @@ function lifeOf(run, rid) {
   const seen = new Set(), steps = [];
   for (const { slices } of run.lanes.filter((lane) => /forward|stage/.test(lane.key))) {
     for (const slice of slices) {
-      if (slice.phase !== "forward" || seen.has(slice.step) || !ridsOf(slice).includes(rid)) continue;
-      seen.add(slice.step);
+      const step = `${slice.mode} ${slice.step}`; // one a step, of however many stages
+      if (slice.phase !== "forward" || seen.has(step) || !ridsOf(slice).includes(rid)) continue;
+      seen.add(step);
       steps.push({ time: slice.start, step: slice.step, mode: slice.mode });
     }
   }
@@ -46,7 +47,7 @@ function lifeItem(run, rid, isOpen) {
   makeChip(chip, { label: rid, place: rid, kind: "admitted", about: "follow this one alone" });
   chip.dataset.rids = JSON.stringify([rid]);
   const told = run.life.filter((moment) => moment.rid === rid).map((moment) => moment.text);
-  name.append(chip, " ", told.find((text) => text.startsWith("finishes")) || told.at(-1) || "");
+  name.append(chip, " ", told.findLast((text) => text.startsWith("finishes")) || told.at(-1) || "");
   item.append(name);
   item.addEventListener("toggle", () => {
     if (item.open && !item.querySelector("ol")) item.append(lifeList(run, rid));

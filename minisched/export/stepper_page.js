@@ -116,8 +116,9 @@ function goTo(time) {
   page.time = Math.round(Math.min(Math.max(time, 0), longest));
   const length = page.view.end - page.view.start;
   if (page.time > page.view.end - 0.05 * length || page.time < page.view.start) {
-    const from = page.time - (page.time < page.view.start ? 0.6 : 0.2) * length;
-    if (from < page.view.start || page.view.end < longest) show(Math.max(from, -0.02 * length), Math.max(from, -0.02 * length) + length);
+    const share = page.time < page.view.start ? 0.6 : 0.2; // of the view that lies before it
+    const from = Math.max(page.time - share * length, -0.02 * length);
+    if (from < page.view.start || page.view.end < longest) show(from, from + length);
   }
   redraw();
 }

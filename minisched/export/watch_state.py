@@ -14,7 +14,7 @@ GLYPHS = {"admitted": "█", "evictable": "░", "wasted": "╳", "promised": "�
           "stale": "-", "protected": "█", "queued": "─"}  # fmt: skip
 RING_KINDS = ("promised", "stored", "stale")
 FREE = "·"
-MOST_NODES = 6
+MOST_NODES, MOST_NAMED = 6, 12
 
 
 def state_lines(trace: Trace, panels: Sequence[Panel], time: int, columns: int) -> list[str]:
@@ -36,7 +36,8 @@ def _requests(trace: Trace, panel: Panel, time: int, columns: int) -> Iterator[s
     """Who is there; of a zombie it is said that it is one."""
     now = panel.at(time).values()
     names = [f"{stay.place} (zombie)" if stay.kind == "wasted" else stay.place for stay in now]
-    yield f"{panel.title}: {', '.join(names) or 'empty'}"
+    more = [f"and {len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    yield f"{panel.title}: {', '.join([*names[:MOST_NAMED], *more]) or 'empty'}"
 
 
 def _ring(trace: Trace, panel: Panel, time: int, columns: int) -> Iterator[str]:

@@ -19,15 +19,18 @@ STYLE = (
 
 
 def draw_until(trace: Trace, step: int, title: str, flag: str = "") -> Figure | None:
-    """The last steps up to the offending one, which is outlined; None if nothing ever ran."""
+    """The last steps up to ``step``, outlined if it has a flag; None if nothing ever ran."""
     view = view_until(trace, step)
     if view is None:
         return None
-    page = Page(title, f"{trace.loop} on the simulated device; the red outline is step {step}")
-    page.top += 18
+    outlined = f"; step {step} is outlined" if flag else ""
+    page = Page(title, f"{trace.loop} on the simulated device{outlined}")
+    page.top += 18 if flag else 0
     scale = (EDGE - LEFT) / max(1, view.duration)
     frame = Frame(view, LEFT, EDGE, page.top, scale)
-    page.add(STYLE, *draw_lanes(frame), *draw_run(frame), *_marks(frame, step, flag))
+    page.add(STYLE, *draw_lanes(frame), *draw_run(frame))
+    if flag:
+        page.add(*_marks(frame, step, flag))
     x = TimeAxis(view.end, view.start, LEFT, EDGE)
     page.add(*x.draw(frame.bottom + 6))
     legend, page.top = draw_legend([view], frame.bottom + 54, EDGE)
@@ -49,7 +52,7 @@ def view_until(trace: Trace, step: int) -> View | None:
 
 def _marks(frame: Frame, step: int, flag: str) -> list[str]:
     """An outline around the step's boxes on the device, and a flag above them."""
-    drawn, left = [], EDGE
+    drawn, left = [], float(EDGE)
     for box in frame.view.boxes:
         if box.slice.step == step and box.lane.side == "device" and box.slice.duration:
             x, width = frame.span(box.slice.start, box.slice.end)
@@ -58,8 +61,7 @@ def _marks(frame: Frame, step: int, flag: str) -> list[str]:
                 f'<rect class="wrong" x="{x:.1f}" y="{frame.y(box.lane) - 2:.1f}" '
                 f'width="{width:.1f}" height="{PITCH - 10}" rx="3" data-wrong="{step}"/>'
             )
-    if flag:
-        anchor = "end" if left > (LEFT + EDGE) / 2 else "start"
-        drawn.append(line("wrong-line", left, frame.top - 4, left, frame.bottom))
-        drawn.append(text(left, frame.top - 8, flag, "warn", anchor))
+    anchor = "end" if left > (LEFT + EDGE) / 2 else "start"
+    drawn.append(line("wrong-line", left, frame.top - 4, left, frame.bottom))
+    drawn.append(text(left, frame.top - 8, flag, "warn", anchor))
     return drawn

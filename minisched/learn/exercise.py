@@ -12,7 +12,7 @@ from .trial import Trial
 from .verdict import Verdict
 from .workload import Shape, Workload, simpler
 
-NUM_WORKLOADS, MOST_SHRINKS = 80, 150
+NUM_WORKLOADS, MOST_SHRINKS = 60, 80
 Play = Callable[[Workload], Trial]
 Explain = Callable[[Trial, Broken], Sequence[str]]
 Draw = Callable[[Trial, Broken], Sequence[Figure]]
@@ -34,8 +34,11 @@ def no_words(trial: Trial, what: Broken) -> Sequence[str]:
 
 def draw_trial(trial: Trial, what: Broken) -> list[Figure]:
     """The steps up to the one at which the law is broken."""
-    flag = f"step {what.step}" if what.step else ""
-    figure = draw_until(trial.trace, what.step, _headline(what), flag)
+    title, flag = {
+        "identity": ("The counterexample: a wrong token", f"step {what.step}: {what.rid}'s token"),
+        "waits": ("The counterexample", f"step {what.step}: {what.rid} waits"),
+    }.get(what.law, ("The run as far as it came", ""))
+    figure = draw_until(trial.trace, what.step, title, flag)
     return [figure] if figure else []
 
 
@@ -88,15 +91,7 @@ def verdict_on(failure: Failure, explain: Explain, draw: Draw) -> Verdict:
 def right(*sentences: str) -> Verdict:
     """The verdict on what passed, with what was checked."""
     checked = (
-        f"Checked on {NUM_WORKLOADS} random workloads: every token of every request is the one that it "
-        "gets alone, and every request ends once."
+        f"Checked on {NUM_WORKLOADS} random workloads: every token of every request is the one "
+        "that it gets alone, and every request ends once."
     )
     return Verdict(True, [checked, *sentences])
-
-
-def _headline(what: Broken) -> str:
-    return {
-        "identity": "The counterexample: a wrong token",
-        "ends": "The run as far as it came",
-        "error": "The run as far as it came",
-    }.get(what.law, "The counterexample")

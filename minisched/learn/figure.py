@@ -47,7 +47,9 @@ def timing(*runs: Run | Trace, steps: int = 3, whole: bool = False) -> Figure:
     Raises:
         ValueError: there is no run.
     """
-    return Figure(to_svg([trace_of(run) for run in runs], steps, whole))
+    traces = [trace_of(run) for run in runs]
+    title = f"{traces[0].loop}: who works when, and who waits" if len(traces) == 1 else ""
+    return Figure(to_svg(traces, steps, whole, title))
 
 
 def view(topic: str, run: Run | Trace) -> Figure:

@@ -1,4 +1,4 @@
-"""How long a settled step takes, as a formula held against runs; and costs with which overlap loses.
+"""How long a settled step takes: a formula held against runs; and costs with which overlap loses.
 
 A step in flight is one that was launched and has not been processed: serial has one, overlap two.
 """
@@ -17,7 +17,7 @@ from .guard import TooLong, blame, bounded
 from .simulate import makespan_ms, settled_step_ms, simulate
 from .verdict import Verdict
 
-COSTS, COPIES = (2, 6, 10, 14), (0, 1, 4)  # ms a step; of host and device, and of the copy
+COSTS, COPIES = (6, 10, 2, 14), (1, 0, 4)  # ms a step; of host and device, and of the copy
 LOOP_OF = {1: "serial", 2: "overlap"}  # by steps in flight
 StepTime = Callable[[float, float, float, int], float]
 
@@ -77,11 +77,12 @@ def check_losing_case(
 ) -> Verdict:
     """Whether overlap takes longer than serial with these costs, for one request; both drawn."""
     try:
-        costs = {"host_ms": host_ms, "device_ms": device_ms, "copy_ms": copy_ms}
+        _at_most(new_tokens, 40)
         runs = [
-            simulate(loop, **costs, requests=1, new_tokens=_at_most(new_tokens, 40))
+            simulate(loop, host_ms=host_ms, device_ms=device_ms, copy_ms=copy_ms,
+                     requests=1, new_tokens=new_tokens)
             for loop in LOOP_OF.values()
-        ]
+        ]  # fmt: skip
     except (TypeError, ValueError) as error:
         return Verdict(False, [str(error)])
     serial, overlap = map(makespan_ms, runs)
@@ -102,16 +103,15 @@ def check_losing_case(
     )
 
 
-def _at_most(count: int, most: int) -> int:
-    """The count.
+def _at_most(count: int, most: int) -> None:
+    """Whether a run of so many tokens can be drawn.
 
     Raises:
-        ValueError: it is no whole number, or there are too many to be drawn.
+        ValueError: there are too many, or it is no whole number.
     """
     if not isinstance(count, int) or count > most:
         raise ValueError(f"new_tokens is {count}, but it must be a whole number of at most {most}.")
-    return count
 
 
 def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers))
+    return ", ".join(map(str, sorted(numbers)))

@@ -64,7 +64,7 @@ def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
 
 
 def unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the package as a learner calls it: inside, nothing is counted, at full speed."""
+    """A function of the package as a learner calls it: inside it, nothing is counted."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:

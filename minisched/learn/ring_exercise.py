@@ -24,7 +24,7 @@ from .wording import joined
 from .workload import Asked, Shape, Workload
 
 PLAIN = Shape()
-LONGEST = 16  # the longest prompt, in chunks of 1, 2 and 4
+LONGEST = 12  # the longest prompt, in chunks of 1, 2 and 4
 CHUNKED = Shape(requests=3, prompt=LONGEST, arrives_ms=40, chunks=(1, 2, 4), may_stop=False)
 CONTEXT = LONGEST + CHUNKED.new_tokens  # the most tokens of a request
 Limit = Callable[[int, int, int], Any]
@@ -64,7 +64,7 @@ def check_limit(limit: Limit) -> Verdict:
         size = limit(workload.max_running_requests, CONTEXT, workload.chunk)
         return play_ring(workload, limit=size)
 
-    queues = [queue_of_prompts(most, chunk) for most in (2, 3) for chunk in CHUNKED.chunks]
+    queues = [queue_of_prompts(most, chunk) for most in (2, 4) for chunk in CHUNKED.chunks]
     return try_all(playing, CHUNKED, explain=why, draw=draw_slots, hard=queues) or right(
         f"Prompts of up to {LONGEST} tokens came in chunks of {_chunks()}, also several of the "
         "longest in a row, and no slot was lapped."

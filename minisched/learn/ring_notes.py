@@ -78,5 +78,5 @@ def _lapped(read: Reading) -> str:
         return f"{mine}, and so it had request {read.found.rid}'s: two rows with one slot."
     return (
         f"{mine}, but step {read.found.step} has put request {read.found.rid}'s there since. "
-        "The slot was lapped: taken again before its token was read."
+        "The slot was lapped too early: taken again before its token was read."
     )

@@ -1,16 +1,14 @@
-"""A run whose host, device and copy take so many milliseconds a step, and its numbers in a table."""
+"""A run whose host, device and copy take so many milliseconds a step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from html import escape
-
-from ..checks.overlap import measure, step_intervals
+from ..checks.overlap import step_intervals
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, CostModel
 from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
+from ..scheduler import SchedulerConfig
 
 VOCAB = 97  # enough that a wrong token is hardly ever right by chance
 
@@ -37,7 +35,8 @@ def simulate(
 ) -> Run:
     """Run a few equal requests through a loop, on a simulated device with a virtual clock.
 
-    ``host_ms``, ``device_ms`` and ``copy_ms`` are what one step costs each of them.
+    ``host_ms``, ``device_ms`` and ``copy_ms`` are what one step costs each of them. There is room
+    for just these requests, so that a ring of future slots is as small as it gets.
 
     Raises:
         ValueError: a cost is negative, a count below 1, or the loop or relay unknown.
@@ -46,13 +45,14 @@ def simulate(
         ("host_ms", host_ms, 0), ("device_ms", device_ms, 0), ("copy_ms", copy_ms, 0),
         ("requests", requests, 1), ("new_tokens", new_tokens, 1),
     ):  # fmt: skip
-        if not value >= least:
-            raise ValueError(f"{name} is {value}, but it must be at least {least}.")
+        if not isinstance(value, int | float) or not value >= least:
+            raise ValueError(f"{name} is {value!r}, but it must be at least {least}.")
     params = SamplingParams(max_new_tokens=new_tokens)
     asked = [Request("abcdefgh"[at % 8] * (1 + at // 8), range(at, at + 4), params)
              for at in range(requests)]  # fmt: skip
     cost, model = milliseconds(host_ms, device_ms, copy_ms), HashModel(VOCAB, eos_ids=frozenset())
-    return run_loop(loop, open_device("sim"), model, asked, cost=cost, relay=relay)
+    config = SchedulerConfig(max_running_requests=requests)
+    return run_loop(loop, open_device("sim"), model, asked, config, cost, relay)
 
 
 def makespan_ms(run: Run) -> float:
@@ -65,44 +65,3 @@ def settled_step_ms(run: Run) -> float | None:
     between = step_intervals(run.trace)[4:-4]
     pairs = between[: len(between) // 2 * 2]  # two steps in flight may take turns
     return sum(pairs) / len(pairs) / MILLISECOND if pairs else None
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of words, shown as a table."""
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def _repr_html_(self) -> str:
-        lines = [f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in self.heads)}</tr>"]
-        lines += [f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in self.rows]
-        return f"<table>{''.join(lines)}</table>"
-
-    def __repr__(self) -> str:
-        columns = list(zip(self.heads, *self.rows, strict=True))
-        widths = [max(map(len, column)) for column in columns]
-        return "\n".join(
-            "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-            for row in (self.heads, *self.rows)
-        )
-
-
-def table(*runs: Run) -> Table:
-    """What runs did with their time; the first is the one that speed-ups refer to."""
-    rows = []
-    for run in runs:
-        report = measure(run.trace)
-        rows.append(
-            (
-                run.loop,
-                str(report.steps),
-                f"{makespan_ms(run):g} ms",
-                f"{report.device_busy_percent:.0f} %",
-                f"{report.bubble_ns / MILLISECOND:g} ms",
-                f"{runs[0].trace.end / max(1, run.trace.end):.2f}×",
-                "yes" if run.outputs == runs[0].outputs else "NO",
-            )
-        )
-    heads = ("loop", "steps", "makespan", "device busy", "device idle", "speed-up", "same tokens")
-    return Table(heads, tuple(rows))

@@ -37,6 +37,7 @@ class Slider:
         page = escape(self.page, quote=True).encode("ascii", "xmlcharrefreplace").decode()
         return (
             f'<iframe title="serial against overlap: move host and device cost" '
+            'sandbox="allow-scripts" '
             f'style="width:100%;max-width:900px;height:{HEIGHT}px;border:0" '
             f'srcdoc="{page}"></iframe>'
         )
@@ -80,7 +81,7 @@ def _pair(host: float, device: float, copy: float, tokens: int) -> list[dict[str
     return [_run_data(run, view) for run, view in zip(runs, _windows(runs), strict=True)]
 
 
-def _windows(runs: list[Run]) -> list[list[list[Any]]]:
+def _windows(runs: list[Run]) -> list[tuple[float, list[list[Any]]]]:
     """A few steps of each run: how long they take, then [lane, name, step, start, end, wasted].
 
     Times are in ms; in a wasted step everything is wasted, because there is one request.
@@ -88,7 +89,7 @@ def _windows(runs: list[Run]) -> list[list[list[Any]]]:
     found = []
     for view in steady_views([run.trace for run in runs], STEPS):
         wasted = {m.attrs["step"] for m in view.trace.marks if m.name == "wasted row"}
-        boxes = []
+        boxes: list[list[Any]] = []
         for box in view.boxes:
             start, end = view.clip(box.slice.start, box.slice.end)
             if end > start:
@@ -96,16 +97,16 @@ def _windows(runs: list[Run]) -> list[list[list[Any]]]:
                 lane += box.slice.name == "copy"
                 lost = int(box.step in wasted and box.lane.side == "device")
                 boxes.append([lane, box.slice.name, box.step, _ms(start), _ms(end), lost])
-        found.append([[_ms(view.duration)], *boxes])
+        found.append((_ms(view.duration), boxes))
     return found
 
 
-def _run_data(run: Run, window: list[list[Any]]) -> dict[str, Any]:
+def _run_data(run: Run, window: tuple[float, list[list[Any]]]) -> dict[str, Any]:
     return {
         "makespan": round(makespan_ms(run), 3),
         "step": settled_step_ms(run),
-        "window": window[0][0],
-        "boxes": window[1:],
+        "window": window[0],
+        "boxes": window[1],
     }
 
 

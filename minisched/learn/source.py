@@ -30,7 +30,7 @@ class Excerpt:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f'<span{" class=look" if number in self.marked else ""}><i>{number:4}</i>'
+            f"<span{' class=look' if number in self.marked else ''}><i>{number:4}</i>"
             f"{escape(line) or ' '}\n</span>"
             for number, line in self.numbered
         )

@@ -90,7 +90,6 @@ class StickyRing(FutureMapRing):
             raise Mistake(self.notes.problem)
         return self.xp.asarray(given)
 
-
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a learner's lines; what they raise on the device is noted before it is lost."""
         try:
@@ -114,9 +113,7 @@ def checked(given: Any, num_reqs: int, num_slots: int) -> tuple[list[int], int]:
     if not _are_integers(slots) or len(slots) != num_reqs:
         raise Mistake(f"{call}, but its first part must be {num_reqs} slots")
     if any(not 1 <= slot <= num_slots for slot in slots):
-        raise Mistake(
-            f"{call}, but the buffer has the slots 1 to {num_slots} (0 would be a token)"
-        )
+        raise Mistake(f"{call}, but the buffer has the slots 1 to {num_slots} (0 would be a token)")
     return slots, given[1]
 
 

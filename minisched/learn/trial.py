@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core import Output, Result, ScheduleBatch
 from ..devices.cost import CostModel
-from ..devices.sim import SimDevice
+from ..devices.registry import open_device
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.current_line import line_of
@@ -23,6 +24,7 @@ from .workload import Workload
 
 MOST_TURNS = 300  # of a loop; no workload here needs a third of it
 COST = milliseconds(host=6, device=10, copy=1)
+SECOND = 1_000_000_000
 PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "process_batch_result",
           "wait_for", "process_result", "on_idle")  # fmt: skip
 Loop = Callable[[Engine], Iterator[Any]]
@@ -65,7 +67,7 @@ def play(
 
     ``patch`` puts a learner's lines into the engine. Nothing that goes wrong is raised.
     """
-    device, spec = SimDevice(), LoopSpec(loop, 2, (relay,), overrun=1, worker=OverlapWorker)
+    device, spec = open_device("sim"), LoopSpec(loop, 2, (relay,), overrun=1, worker=OverlapWorker)
     trial = Trial(workload, Trace(name, "sim", "hash", "virtual", (), (), (), ()))
     hear = _listener(trial)
     frontend = Frontend([one.fresh() for one in workload.asked], hear)
@@ -80,6 +82,8 @@ def play(
             _turn(loop, engine, trial)
     except (Exception, TooLong) as error:
         trial.problem, trial.is_endless = blame(error), isinstance(error, TooLong)
+        with suppress(Exception, TooLong):  # what is on its way still runs, and is drawn
+            device.idle_until(device.now() + SECOND)
     trial.trace = device.recorder.trace(name, "sim", "hash", "virtual")
     return trial
 

@@ -98,10 +98,16 @@ def simpler(workload: Workload) -> Iterator[Workload]:
     """Workloads with one request less, or with less of one request, the boldest first."""
     asked = workload.asked
     for at in range(len(asked) if len(asked) > 1 else 0):
-        yield replace(workload, asked=asked[:at] + asked[at + 1 :])
+        rest = asked[:at] + asked[at + 1 :]
+        yield replace(workload, asked=tuple(map(_renamed, rest, "abcdefgh")))
     for at, one in enumerate(asked):
         for less in _less(one):
             yield replace(workload, asked=(*asked[:at], less, *asked[at + 1 :]))
+
+
+def _renamed(one: Asked, rid: str) -> Asked:
+    """The same tokens under another name: they do not depend on it."""
+    return replace(one, rid=rid)
 
 
 def _less(one: Asked) -> Iterator[Asked]:

@@ -9,7 +9,7 @@ export const PRESETS = [
   {
     name: "It ties",
     why: "The device is the bottleneck, and the host has next to nothing that could be hidden.",
-    settings: { host: 1, forward: 20, copy: 0 },
+    settings: { host: 1, forward: 20 },
   },
   {
     name: "It loses",

@@ -82,8 +82,8 @@ EXHIBITS = (
         "A placeholder that reaches the model",
         "vLLM #46899",
         "A stale placeholder id is embedded as if it were a token.",
-        "The patch `unresolved_placeholder` leaves the negative id of a future slot as it is, so "
-        "the model reads token 0.",
+        "The patch `unresolved_placeholder` does not look up what the future slot holds, so the "
+        "model reads token 0.",
         "diagrams/sglang_futuremap_overlap.svg",
         "A healthy run: the id is minus the future slot, and the forward stream looks it up.",
         "identity: every loop gives the oracle's tokens",
@@ -93,7 +93,7 @@ EXHIBITS = (
         "live_last_chunk_flag",
         "A flag that is read when the result comes back",
         "MindIE-LLM #233",
-        "A token of a prompt's earlier chunk is delivered, or its first real one is not.",
+        "What a prompt's middle chunk samples is delivered as if it were a token of the answer.",
         "The patch `live_last_chunk_flag` decides by what is true now, and not by what was true "
         "when the step was committed; by then the scheduler is a chunk further.",
         "traces/prefill.svg",
@@ -105,9 +105,9 @@ EXHIBITS = (
         "late_token_of_a_retracted_request",
         "A token that comes back after its request was retracted",
         "vLLM #38624",
-        "A request that lost its memory with a step in flight has a token twice.",
-        "The patch `late_token_of_a_retracted_request` delivers whatever comes back; the token is "
-        "then computed once more under the request's next lease.",
+        "Under memory pressure, a request that was preempted with a step in flight goes wrong.",
+        "The patch `late_token_of_a_retracted_request` delivers whatever comes back, although the "
+        "request has lost its memory meanwhile and starts again under another lease.",
         "traces/decode.svg",
         "A healthy run: one request is retracted, waits, and starts again.",
         "identity: every loop gives the oracle's tokens",
@@ -119,7 +119,8 @@ EXHIBITS = (
         "vllm-ascend #16315",
         "Requests are preempted again and again, and nobody gets on.",
         "Whoever is retracted goes to the head of the queue, and its pages come back only with the "
-        "steps in flight. Admitted at once, it would take them from the step that starved.",
+        "steps in flight. Admitted at once, it would take them from the step that starved. (The "
+        "test holds the cure; the bug itself is not put back.)",
         "traces/retraction.svg",
         "A healthy run: memory runs out more than once, and the victim waits its turn.",
         "nothing is lost: while a step starves, nobody is admitted",
@@ -129,18 +130,18 @@ EXHIBITS = (
         "penalties_one_token_late",
         "Penalties that do not know the last token",
         "vLLM #27878",
-        "With overlap, a repeated token is penalized one step late: other tokens than without.",
+        "With overlap, penalties read a history that lacks the newest token, so tokens differ.",
         "`--late-penalties` puts it back: nothing waits, and the tokens differ from a request's "
         "alone.",
         "diagrams/wait_penalties.svg",
-        "Two runs: penalties that wait for the token before, and one with the bug below it.",
+        "Two runs: penalties that wait for the token before, and below it the bug.",
         "identity: every loop gives the oracle's tokens",
         "tests/test_penalties.py::test_reading_what_is_there_by_now_is_caught",
     ),
     Exhibit(
         "tensor_let_go_of",
         "An input whose memory is handed out while a kernel reads it",
-        "SGLang #18744, mini-sglang of the same design; first taken for row reuse (#18803)",
+        "SGLang #18744, #2070",
         "Wrong tokens, now and then, under overlap alone.",
         "With one slot in the record of batches (`minisched/worker/batch_record.py`) the host lets "
         "go of a batch that the forward stream has yet to read, and somebody else writes there.",

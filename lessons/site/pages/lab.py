@@ -66,7 +66,7 @@ anywhere else. A browser does not start it from a file: serve the site with
 Some places to start:
 
 - <a href="lab/index.html#host=6.7&forward=8">overlap wins</a>: the host has something to hide
-- <a href="lab/index.html#host=1&forward=20&copy=0">it ties</a>: the host has little to hide
+- <a href="lab/index.html#host=1&forward=20">it ties</a>: the host has little to hide
 - <a href="lab/index.html#host=2&forward=16&tokens=2">it loses</a>: two tokens, and a step too many
 - <a href="lab/index.html#loops=vllm_async,mlx_async&needs=grammar">a grammar</a>: one design waits,
   the other idles

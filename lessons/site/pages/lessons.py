@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
-from minisched.topics import parts
+from .repository import ROOT, text
 
-from .repository import ROOT
+NEEDS = {"mlx": "mlx", "torch": "torch"}  # extra -> a library of it; the others a build has anyway
 
 
 def lessons() -> list[Path]:
@@ -16,14 +17,10 @@ def lessons() -> list[Path]:
 
 
 def pages() -> dict[str, str]:
-    """The list of lessons; the lessons themselves are copied as they are (``files``)."""
-    lines = [f"- [{title_of(path)}]({path.name})" for path in lessons()]
+    """The list of lessons, which is their README; they are copied as they are (``files``)."""
     names = "\n".join(path.stem for path in lessons())
-    return {
-        "lessons/index.md": HEAD
-        + "\n".join(lines or ["(There are none yet.)"])
-        + f"\n\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
-    }
+    toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
+    return {"lessons/index.md": text("lessons/README.md") + toctree}
 
 
 def files() -> dict[str, Path]:
@@ -31,25 +28,26 @@ def files() -> dict[str, Path]:
     return {f"lessons/{path.name}": path for path in lessons()}
 
 
-def title_of(path: Path) -> str:
+def cannot_run() -> list[str]:
+    """Lessons for which a library is missing here: the site has them without their output."""
+    missing = {extra for extra, library in NEEDS.items() if find_spec(library) is None}
+    return [f"lessons/{path.name}" for path in lessons() if missing & {*_listed(path, "extras")}]
+
+
+def lesson_of(topic: str, to_root: str) -> str:
+    """A link to the lessons that teach a topic; empty if there are none."""
+    found = [path for path in lessons() if topic in _listed(path, "topics")]
+    links = [f"[{_title(path)}]({to_root}lessons/{path.name})" for path in found]
+    return f"The lesson: {', '.join(links)}." if links else ""
+
+
+def _title(path: Path) -> str:
     """The first heading of a lesson."""
     found = re.search(r"^# # (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return found[1] if found else path.stem
 
 
-def lesson_of(topic: str, to_root: str) -> str:
-    """A link to the lesson that teaches a topic; empty if there is none."""
-    found = sorted(ROOT.glob(parts(topic)["lesson"]))
-    if not found:
-        return ""
-    return f"The lesson: [{title_of(found[0])}]({to_root}lessons/{found[0].name})."
-
-
-HEAD = """\
-# Lessons
-
-Each is a question, a run, a picture, the lines of source that it is about, and exercises with a
-checker. What you see was executed when this site was built; to do the exercises, open the `.py`
-file in Jupyter (`pip install -e '.[lessons]'`).
-
-"""
+def _listed(path: Path, name: str) -> list[str]:
+    """A list in the head of a lesson, such as ``topics: [serial, overlap]``."""
+    found = re.search(rf"^#\s+{name}: \[(.*)\]$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return [item.strip() for item in found[1].split(",")] if found else []

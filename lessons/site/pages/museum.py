@@ -51,8 +51,8 @@ def source_of(path: str, function: str) -> str:
 HEAD = """\
 # Museum
 
-Bugs that were published, put back. Each of them changes what a run does, and a law of the test
-suite sees it; the test, or the patch that it puts in, is shown below each. A picture is a run with
-the bug where it says so, and else the healthy mechanism that the bug breaks.
+Bugs that were published, put back by a small patch or an option: each changes what a run does, and
+a law of the test suite sees it. The test, or the patch that it puts in, is shown below each. A
+picture is a run with the bug where it says so, and else the healthy mechanism that the bug breaks.
 
 """

@@ -10,7 +10,12 @@ from ...trace.lanes import is_host
 from ..views.marks import named, word
 from .stay import Panel, Stay
 
-KIND_AFTER = {"admit": "admitted", "retraction": "queued", "finish": "wasted"}
+KIND_AFTER = {
+    "admit": "admitted",
+    "row alloc": "admitted",  # only of the side that decodes, which admits nobody: it reserves
+    "retraction": "queued",
+    "finish": "wasted",
+}
 WORDS = {
     "queued": "waits for memory",
     "admitted": "holds memory",
@@ -69,7 +74,7 @@ def changes_of(trace: Trace) -> list[Change]:
     inside: set[str] = set()  # for membership only
     found = []
     for mark in _marks(trace):
-        rid, joins = word(mark, "rid"), mark.name == "admit"
+        rid, joins = word(mark, "rid"), KIND_AFTER[mark.name] == "admitted"
         if joins == (rid in inside):
             continue  # one more chunk, or the end of somebody who waits
         inside ^= {rid}
@@ -96,7 +101,8 @@ def last_results(trace: Trace) -> dict[str, int]:
 
 def _marks(trace: Trace) -> list[Mark]:
     """What changes a request's place; of a pair of schedulers on the side that decodes."""
-    return [mark for mark in named(trace, *KIND_AFTER) if mark.attrs.get("side") != "prefill"]
+    found = [mark for mark in named(trace, *KIND_AFTER) if mark.attrs.get("side") != "prefill"]
+    return [mark for mark in found if mark.name != "row alloc" or mark.attrs.get("side")]
 
 
 def _life(rid: str, marks: list[Mark], since: int, end: int) -> Iterator[Stay]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...trace import Mark, Trace
-from ..views.marks import number
+from ..views.marks import number, word
 from ..views.radix_tree import CHANGES, ROOT, Node, Tree
 from .stay import Panel, Stay
 
@@ -25,7 +25,7 @@ def tree(trace: Trace) -> Panel:
         if mark.attrs.get("side") == "prefill":
             continue
         if mark.name in WHOSE:
-            history.whose = str(mark.attrs["rid"])
+            history.whose = word(mark, "rid")
         elif mark.name in CHANGES:
             history.apply(mark)
     stays = history.all_stays(trace.end)

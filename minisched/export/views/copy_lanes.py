@@ -35,8 +35,9 @@ def draw_paths(page: Page, paths: list[CopyPath], end: int) -> None:
 
 def draw_path(page: Page, one: CopyPath, x: TimeAxis, y: float) -> None:
     """One step: its ops and its tokens above, the host below, its times at the right."""
-    page.add(text(20, y + 15, short(one.name, 10)), text(
-        LEFT - 8, y + 15, one.mode, "small faint", "end"))  # fmt: skip
+    page.add(text(20, y + 15, short(one.name, 11)))
+    if len(one.name) + len(one.mode) <= 9:
+        page.add(text(LEFT - 8, y + 15, one.mode, "small faint", "end"))
     for item in [*one.ops, *([one.copy] if one.copy else [])]:
         page.add(box(item, x, y, UPPER))
     if one.copy and one.process and one.ready:
@@ -67,26 +68,34 @@ def box(item: Slice, x: TimeAxis, y: float, height: float) -> str:
 def draw_buffers(page: Page, paths: list[CopyPath], end: int) -> None:
     """A lane for each pinned buffer: from when a copy begins to write it until it is read."""
     x, top = TimeAxis(end, right=RIGHT), page.top
-    numbers = sorted({one.buffer for one in paths})
-    page.add(*x.grid(top, top + BUFFER_PITCH * len(numbers)))
-    for at, number in enumerate(numbers):
+    lanes: dict[tuple[str, int], list[CopyPath]] = {}
+    for one in paths:
+        if one.copy:
+            lanes.setdefault((one.side, one.buffer), []).append(one)
+    page.add(*x.grid(top, top + BUFFER_PITCH * len(lanes)))
+    for at, (side, number) in enumerate(sorted(lanes)):
         y = top + at * BUFFER_PITCH + 3
-        page.add(band(LEFT, y, RIGHT - LEFT, BUFFER), text(20, y + 13, f"buffer {number}"))
-        for one in paths:
-            if one.buffer == number and one.copy:
-                draw_stay(page, one, x, y, end)
-    page.top = top + BUFFER_PITCH * len(numbers) + 2
+        words = f"{side or 'buffer'} {number}"
+        page.add(band(LEFT, y, RIGHT - LEFT, BUFFER), text(20, y + 13, words))
+        mine = lanes[side, number]
+        starts = [x.x(one.copy.start) for one in mine if one.copy]
+        for one, room in zip(mine, [*starts[1:], float(EDGE)], strict=True):
+            draw_stay(page, one, x, y, end, room)
+    page.top = top + BUFFER_PITCH * len(lanes) + 2
     page.add(*x.draw(page.top))
     page.top += 26
 
 
-def draw_stay(page: Page, one: CopyPath, x: TimeAxis, y: float, end: int) -> None:
-    """One step's tokens in a buffer."""
+def draw_stay(page: Page, one: CopyPath, x: TimeAxis, y: float, end: int, next_left: float) -> None:
+    """One step's tokens in a buffer; the step's number in the box, or behind it."""
     assert one.copy is not None
     until = one.process.start if one.process else end
     left, width = x.span(one.copy.start, max(one.copy.end, until))
     about = f"buffer {one.buffer}: tokens of step {one.name}, until {ms(until)} ms"
     data: dict[str, Datum] = {"step": one.name, "buffer": one.buffer}
     page.add(rect("copy", left, y + 1, width, BUFFER - 2, about, **data))
-    if len(one.name) * char_width(11) + 2 <= width:
-        page.add(text(left + width / 2, y + 13, one.name, "small on-copy", "middle"))
+    room = len(str(one.step)) * char_width(11) + 2
+    if room <= width:
+        page.add(text(left + width / 2, y + 13, str(one.step), "small on-copy", "middle"))
+    elif left + width + 2 + room <= next_left:
+        page.add(text(left + width + 2, y + 13, str(one.step), "small"))

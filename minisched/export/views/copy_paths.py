@@ -45,6 +45,12 @@ class CopyPath:
         return ops[-1] if ops else None
 
     @property
+    def end(self) -> int:
+        """When the last of it had ended."""
+        items = [*self.ops, *self.waits, self.copy, self.process]
+        return max(item.end for item in items if item)
+
+    @property
     def waited(self) -> int:
         """Nanoseconds for which the host was blocked on this step."""
         return sum(item.duration for item in self.waits)

@@ -33,7 +33,7 @@ def draw_slots(page: Page, stays: list[Stay], ring: Ring | None, trace: Trace) -
         page.add(line("limit", x.x(time), top - 6, x.x(time), bottom, lap=lap))
     if ring and last > ring.limit:
         y = top + ring.limit * pitch
-        page.add(line("axis", LEFT, y, EDGE, y), text(20, y + 4, "future_limit", "small faint"))
+        page.add(line("axis", LEFT, y, EDGE, y), text(20, y + 4, "limit", "small faint"))
     page.top = bottom + 2
     page.add(*x.draw(page.top))
     page.top += 26

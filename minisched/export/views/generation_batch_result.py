@@ -10,7 +10,7 @@ from .copy_paths import CopyPath, paths_of
 from .copy_sequence import to_copy_sequence
 from .marks import NothingToShow
 from .page import Page, about_run
-from .steps import opening
+from .steps import forwards_of
 from .text_page import TextPage
 from .wording import many
 
@@ -38,15 +38,14 @@ def view(trace: Trace) -> str:
     Raises:
         NothingToShow: no step ran.
     """
-    part, shown = opening(trace, MOST_STEPS)
-    paths = need_paths(part)
+    paths, end, shown = opening_paths(trace)
     page = Page(TITLE, about_run(trace, shown))
     page.heading("From step to host", "upper strip: the device; lower strip: the host")
-    draw_paths(page, paths, part.end)
+    draw_paths(page, paths, end)
     if all(one.buffer >= 0 for one in paths):
         note = "numbers: whose tokens; steps take turns, and none writes what is not read yet"
         page.heading("Pinned host buffers", note)
-        draw_buffers(page, paths, part.end)
+        draw_buffers(page, paths, end)
     page.legend(NAMES)
     page.notes(summary(paths))
     return page.finish()
@@ -58,12 +57,11 @@ def text(trace: Trace) -> str:
     Raises:
         NothingToShow: as ``view``.
     """
-    part, shown = opening(trace, MOST_STEPS)
-    paths = need_paths(part)
+    paths, end, shown = opening_paths(trace)
     page = TextPage(TITLE, about_run(trace, shown))
     page.heading("From step to host", "D: the device, H: the host")
     rows = [row for one in paths for row in rows_of(one)]
-    page.lanes(rows, part.end)
+    page.lanes(rows, end)
     kinds = {stay.kind for _, stays in rows for stay in stays}
     names = {**NAMES, "ready": NAMES["evictable"]}
     page.legend({kind: names[kind] for kind in IN_TEXT if kind in kinds})
@@ -81,20 +79,23 @@ def puml(trace: Trace) -> str:
     Raises:
         NothingToShow: as ``view``.
     """
-    paths = need_paths(opening(trace, MOST_STEPS)[0])[:MOST_PUML_STEPS]
-    return to_copy_sequence(TITLE, paths)
+    paths, _, _ = opening_paths(trace)
+    return to_copy_sequence(TITLE, paths[:MOST_PUML_STEPS])
 
 
-def need_paths(trace: Trace) -> list[CopyPath]:
-    """Every step's path.
+def opening_paths(trace: Trace) -> tuple[list[CopyPath], int, str]:
+    """The first steps' paths, whole; when the last of them ends; and how many of how many it is.
 
     Raises:
-        NothingToShow: nothing was copied to the host.
+        NothingToShow: no step ran, or nothing was copied to the host.
     """
+    forwards_of(trace)
     paths = paths_of(trace)
     if not any(one.copy for one in paths):
         raise NothingToShow("the trace has no copy slice, so no token went to the host.")
-    return paths
+    shown = paths[:MOST_STEPS]
+    cut = f"the first {len(shown)} of " if shown != paths else ""
+    return shown, max(one.end for one in shown), f"{cut}{len(paths)} steps"
 
 
 def summary(paths: list[CopyPath]) -> str:

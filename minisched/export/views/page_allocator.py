@@ -9,17 +9,24 @@ from .marks import named, word
 from .page import SIGNS, Page, about_run, labels
 from .page_bands import draw_bands
 from .page_forms import puml, text
-from .page_map import MOST, draw_map
-from .page_story import NAMES, evictions, highest, panels, pool_words, use_words
+from .page_map import draw_map
+from .page_story import (
+    NAMES,
+    evictions,
+    highest,
+    is_large,
+    panels,
+    pool_words,
+    shown_part,
+    use_words,
+)
 from .series import most, stacked, step_area
 from .shapes import path
 from .shapes import text as write
 from .stay_counts import count
-from .steps import forwards_of, opening
-from .wording import many
 
 __all__ = ["puml", "text", "view"]
-MOST_STEPS, HEIGHT, APART = 60, 56, 11  # steps; pixels: the chart, between two signs
+HEIGHT, APART = 56, 11  # pixels: the chart, between two signs
 LEGEND = {
     **NAMES,
     "lane": "free",
@@ -34,15 +41,13 @@ def view(trace: Trace) -> str:
     Raises:
         NothingToShow: no step ran, or no page was ever given to anybody.
     """
-    part, shown = opening(trace, MOST_STEPS)
-    if is_large := highest(panels(trace)[0]) > MOST:
-        part, shown = trace, many(len(forwards_of(trace)), "step")
+    part, shown = shown_part(trace)
     pages, rows = panels(part)
     page = Page("page_allocator: whose memory is", about_run(part, shown, pool_words(trace)))
     x, notes = TimeAxis(part.end), [use_words(pages)]
     _draw_counts(page, pages, x)
     _draw_flags(page, part, x)
-    if is_large:
+    if is_large(pages):
         notes.append(draw_bands(page, pages, highest(pages), x))
     else:
         draw_map(page, pages, highest(pages), "page", x)

@@ -10,14 +10,13 @@ from .page import about_run
 from .page_bands import KINDS, Shares, pages_a_band, shares_of
 from .page_blocks import number as id_of
 from .page_blocks import runs
-from .page_story import NAMES, highest, panels, pool_words, use_words
+from .page_story import NAMES, highest, is_large, panels, pool_words, shown_part, use_words
 from .puml_stays import stays_to_puml
 from .stay_counts import count
-from .steps import opening
 from .text_page import COLUMNS, GLYPHS, TextPage
 from .wording import short
 
-MOST_STEPS, MOST_LANES, MOST_EVENTS = 60, 40, 40
+MOST_LANES, MOST_EVENTS = 40, 40
 EVENTS = {
     "page alloc": "gets",
     "page disown": "left to the cache",
@@ -34,14 +33,15 @@ def text(trace: Trace) -> str:
     Raises:
         NothingToShow: no step ran, or no page was ever given to anybody.
     """
-    part, shown = opening(trace, MOST_STEPS)
+    part, shown = shown_part(trace)
     pages, rows = panels(part)
     about = about_run(part, shown, pool_words(trace))
     page = TextPage("page_allocator: whose memory is", about, margin=20)
     page.heading("How many pages are in use")
     for name, kind in (("requests'", "admitted"), ("zombies'", "wasted"), ("cached", "evictable")):
         page.curve(name, count(pages.stays, kind), part.end)
-    if len(lanes := lanes_of(pages, "page")) <= MOST_LANES:
+    lanes = lanes_of(pages, "page")
+    if len(lanes) <= MOST_LANES and not is_large(pages):
         page.heading("Pages", "each in whose hands; neighbours that go the same way share a line")
         page.lanes(lanes, part.end)
     else:
@@ -60,7 +60,7 @@ def puml(trace: Trace) -> str:
     Raises:
         NothingToShow: no step ran, or no page was ever given to anybody.
     """
-    part, _ = opening(trace, MOST_STEPS)
+    part, _ = shown_part(trace)
     pages, rows = panels(part)
     lanes = lanes_of(pages, "page")
     shown = [*lanes_of(rows, "row")[:MOST_LANES], *(lanes if len(lanes) <= MOST_LANES else [])]
@@ -93,7 +93,7 @@ def _way(stays: list[Stay]) -> list[tuple[str, str, int, int]]:
 def _write_bands(page: TextPage, pages: Panel, end: int) -> None:
     """Bands of pages; each cell says how full its band was on the average."""
     places = highest(pages)
-    size, columns = pages_a_band(places), COLUMNS - page.margin - 3
+    size, columns = pages_a_band(places), COLUMNS - page.margin - 2
     page.heading("Pages", f"{places} pages in bands of {size}; a cell shows in whose hands most "
                  f"of them were, on the average over {ms(end // columns)} ms")  # fmt: skip
     for at, kinds in enumerate(shares_of(pages.stays, places, size, columns, end)):

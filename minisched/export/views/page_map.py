@@ -11,8 +11,7 @@ from .page_blocks import Block, blocks_of
 from .shapes import band, rect, text
 from .wording import short
 
-HIGH, LEAST, TALLEST = 18, 4, 480  # pixels: of one page at most and at least, and of the whole map
-MOST = TALLEST // LEAST  # more pages are drawn in bands (``page_bands.py``)
+HIGH, TALLEST = 18, 480  # pixels: of one page at most, and of the whole map
 
 
 def draw_map(page: Page, panel: Panel, places: int, unit: str, x: TimeAxis) -> None:

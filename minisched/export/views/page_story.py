@@ -9,13 +9,34 @@ from ..state import Panel, Stay, memory
 from .marks import NothingToShow, named, number
 from .page_blocks import number as id_of
 from .stay_counts import count
+from .steps import forwards_of, opening
 from .wording import many
 
+MOST_STEPS, MOST_PAGES = 60, 120
 NAMES = {
     "admitted": "a request's",
     "evictable": "the prefix cache's (the name: who computed it)",
     "wasted": "its request has ended or was retracted, but a launched step may still use it",
 }
+
+
+def shown_part(trace: Trace) -> tuple[Trace, str]:
+    """What is shown of a run, and which part of it that is.
+
+    So many steps that every page can be told apart; of very many pages all, as bands of them are
+    averaged over time anyhow.
+
+    Raises:
+        NothingToShow: no step ran, or no page was ever given to anybody.
+    """
+    if is_large(panels(trace)[0]):
+        return trace, many(len(forwards_of(trace)), "step")
+    return opening(trace, MOST_STEPS)
+
+
+def is_large(pages: Panel) -> bool:
+    """Whether there are more pages than can be told apart."""
+    return highest(pages) > MOST_PAGES
 
 
 def panels(trace: Trace) -> tuple[Panel, Panel]:

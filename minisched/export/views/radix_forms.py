@@ -14,7 +14,7 @@ from .radix_words import held, story, title
 from .text_page import GLYPHS, TextPage
 from .wording import many, short
 
-MOST_NODES, MOST_ROWS = 24, 40
+MOST_NODES, MOST_ROWS, DEEP = 24, 40, 36  # in characters: how far a node is indented
 STYLE = """\
 <style>
 componentDiagram {
@@ -70,7 +70,8 @@ def _write_tree(
     page.lines.append(f"  {name:<7}root")
     nodes = order(tree)
     for (_, node), branch in [*zip(nodes, branches(nodes), strict=True)][:MOST_NODES]:
-        words = f"{branch}{GLYPHS[node.state]} {node.tokens}"
+        lead = branch if len(branch) <= DEEP else f"…{branch[1 - DEEP :]}"
+        words = f"{lead}{GLYPHS[node.state]} {node.tokens}"
         state = held(node, lockers.get(node.id, []))
         note = "  *" if node.id in changed else ""
         pages = f"{many(node.pages, 'page'):>9}"

@@ -64,12 +64,14 @@ class Messages:
         return (x1 + half, y1, x2 - half, y2) if x2 > x1 else (x1 - half, y1, x2 + half, y2)
 
     def _words(self, arrow: Arrow) -> Iterator[str]:
-        """Beside the box it leaves, on the way."""
-        (middle, y, room), shown = self._place(arrow), says(arrow)
-        place = (middle, y, len(shown) * char_width(11))
-        if place[2] <= room and not any(_touch(place, other) for other in self.taken):
-            self.taken.append(place)
-            yield text(middle, y, shown, "said", "middle")
+        """Beside the box it leaves, on the way; in short where there is less room."""
+        middle, y, room = self._place(arrow)
+        for shown in (says(arrow), says(arrow).replace(" for ", " ").replace(" of ", " ")):
+            place = (middle, y, len(shown) * char_width(11))
+            if place[2] <= room and not any(_touch(place, other) for other in self.taken):
+                self.taken.append(place)
+                yield text(middle, y, shown, "said", "middle")
+                return
 
     def _place(self, arrow: Arrow) -> Place:
         """Where there is room for a text: the gap beside the box."""

@@ -35,7 +35,7 @@ def write_bars(page: TextPage, trace: Trace, steps: Sequence[StepWork], limit: i
     retracted: dict[int, list[str]] = {}
     for mark in named(trace, "retraction"):
         retracted.setdefault(finder.step(mark), []).append(word(mark, "rid"))
-    bound = f"; │ {BAR_NAMES['limit']}: {limit} tokens" if limit > 0 else ""
+    bound = f"; │ the most in a step with prompts: {limit}" if limit > 0 else ""
     page.lines.append(f"step mode tokens (E extend, D decode, M mixed{bound})")
     for step in steps:
         for rid in retracted.get(step.step, []) if step.step in numbers else []:

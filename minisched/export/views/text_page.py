@@ -123,7 +123,7 @@ class TextPage:
     def _cells(self, titles: Iterator[str] | Sequence[str]) -> int:
         """How many cells are left beside the titles."""
         self.margin = max(self.margin, *(len(title) for title in titles), 0)
-        return COLUMNS - self.margin - 3
+        return COLUMNS - self.margin - 2
 
     def _lane(self, title: str, drawn: Sequence[str]) -> None:
         self.lines.append(f"{title:>{self.margin}} │{''.join(drawn)}".rstrip())
@@ -146,6 +146,6 @@ def _axis(longest: int, cells: int, margin: int) -> list[str]:
         if cell + len(text) <= cells:
             numbers[cell : cell + len(text)] = text
     return [
-        " " * (margin - 2) + "└" + "".join(marks),
-        f"{'ms':>{margin - 3}}  " + "".join(numbers).rstrip(),
+        " " * (margin - 1) + "└" + "".join(marks),
+        f"{'ms':>{margin - 2}}  " + "".join(numbers).rstrip(),
     ]

@@ -1,0 +1,170 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: The token that is not there yet
+#     topics: [future_map]
+#     extras: [lessons]
+#     minutes: 30
+# ---
+
+# %% [markdown]
+# # The token that is not there yet
+#
+# **The question.** To keep a GPU busy, the host launches step N+1 while step N is still running
+# (lesson 1). But the input of step N+1 *is* the token that step N will choose. The host has to
+# send numbers, and it has to send them now. Which number stands for a token that nobody knows?
+#
+# *A GPU is a second computer on a card: your program (the **host**) puts work into its queue, and
+# the GPU (the **device**) works the queue off in order. The device has memory of its own, and
+# what one step leaves there, the next step can read, without asking the host.*
+#
+# Again the device is simulated. You need Python, half an hour, and three times a few lines.
+
+# %%
+from minisched import learn
+from minisched.relay import FutureMapPool, FutureMapRing
+
+# %% [markdown]
+# ## A run
+#
+# Two requests, overlapped. The table shows what the host sent as input of the first steps, and
+# where each step was told to leave the tokens that it would choose.
+
+# %%
+run = learn.simulate("overlap", requests=2, new_tokens=6)
+learn.inputs_sent(run)
+
+# %% [markdown]
+# That is the trick. A **negative** number is no token: -1 says *"the token is in slot 1, look it
+# up when you get there"*. The slots lie in a small buffer in the device's memory, the
+# **FutureMap**. By the time the device reads slot 1, the step before has filled it, because the
+# queue keeps its order.
+#
+# ## A picture
+#
+# Each lane is a slot. It is promised when its step is launched (striped: there is no token yet),
+# filled when that step has run (dark), and read at once by the step behind it (the diamond). Then
+# nobody needs it any more, so another token may have the slot (the small flag): slots are handed out
+# in turn, round and round. The rings above the lanes show the same at a few moments.
+
+# %%
+learn.view("future_map", run)
+
+# %% [markdown]
+# ## Exercise 1: look it up
+#
+# This is what the device does first in each step. `ids` are the inputs as the host sent them,
+# some of them negative; `token_ids_map[s]` is what slot `s` holds. Give back the real tokens. As
+# it stands, the placeholder itself reaches the model.
+
+
+# %% tags=["exercise"]
+def resolve(ids, token_ids_map):
+    return ids
+
+
+learn.check_resolve(resolve)
+
+# %% [markdown]
+# The package's version says the same without an `if`: a GPU does one thing to all elements at
+# once, so it looks *every* id up (what is no placeholder reads slot 0) and then picks element by
+# element.
+
+# %%
+learn.show(FutureMapRing.look_up, "xp = ", look_at=("where",))
+
+# %% [markdown]
+# ## Exercise 2: hand slots out
+#
+# Each launched step needs a slot for every request in it. `future_ct` counts the slots handed out
+# so far in this round; give back the slots (from 1 on: slot 0 would be the token 0) and the new
+# counter. The buffer is finite: when the counter has come to `limit`, it must begin anew.
+
+
+# %% tags=["exercise"]
+def alloc(future_ct, num_reqs, limit):
+    slots = range(future_ct + 1, future_ct + 1 + num_reqs)
+    return slots, future_ct + num_reqs
+
+
+learn.check_alloc(alloc)
+
+# %% [markdown]
+# SGLang's way. Only the *start* of a batch wraps, so that its slots stand in a row; that is why
+# the buffer is longer than the limit.
+
+# %%
+learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.future_limit",))
+
+# %% [markdown]
+# ## Exercise 3: how large must the ring be?
+#
+# A slot may be taken again only when its token has been read. But who says when that will be?
+# Long prompts are computed in **chunks**, prompts go first, and every chunk takes a slot as well.
+# A request whose token is ready may have to sit through a whole queue of chunks before its next
+# step, while the ring goes on turning.
+#
+# Say at how many slots the ring may wrap, so that no unread token is ever overwritten, if at most
+# `max_running_requests` run at a time, each with at most `context_len` tokens, in chunks of
+# `chunk`. As it stands, this is what SGLang had at first. Run it, and look at the outlined slot.
+#
+# *Hint: how many chunks can one request have? How many requests can stand in front of you?*
+
+
+# %% tags=["exercise"]
+def limit(max_running_requests, context_len, chunk):
+    return 3 * max_running_requests
+
+
+learn.check_limit(limit)
+
+# %% [markdown]
+# ## What the real systems do
+#
+# The bug that you have just seen was found in the wild. SGLang made the ring larger
+# ([#13713](https://github.com/sgl-project/sglang/pull/13713): `max_running_requests * (3 +
+# ceil(context_len / chunk))`). sglang-jax met it later: with many requests at a time, its answers
+# to school maths (GSM8K) fell from 95.5 % to 70 % right
+# ([#1487](https://github.com/sgl-project/sglang-jax/issues/1487),
+# [#1504](https://github.com/sgl-project/sglang-jax/pull/1504)). No crash, no warning: just wrong
+# tokens.
+#
+# Then SGLang dropped the ring ([#25862](https://github.com/sgl-project/sglang/pull/25862)). A
+# request has a row in the request table anyway; its newest token gets a cell with that number.
+# Nothing is handed out, so nothing can be lapped:
+
+# %%
+learn.show(FutureMapPool.bind, "ids = [", "]", look_at=("-self.cell",))
+
+# %% [markdown]
+# Other systems have other answers to the same question. Here the same requests run with each of
+# them: the same tokens, in all but the same time (one copies the prompts first).
+
+# %%
+relays = ["ring", "pool", "token_pool", "prev_sampled", "fill_device"]
+runs = [learn.simulate("overlap", requests=2, new_tokens=6, relay=relay) for relay in relays]
+learn.table(*runs, names=relays)
+
+# %% [markdown]
+# | here | whose | where the token waits |
+# |---|---|---|
+# | `ring` | SGLang before #25862, [`managers/overlap_utils.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/overlap_utils.py) | in the next slot of a ring |
+# | `pool` | SGLang today, the same file | in a cell for its row |
+# | `token_pool` | [mini-sglang](https://github.com/sgl-project/mini-sglang), `scheduler/scheduler.py` | at its position, in a copy of all tokens on the device |
+# | `prev_sampled` | [vLLM](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py), `prev_sampled_token_ids` | in the last step's output; the host writes -1 |
+# | `fill_device` | MindIE-LLM, `plugins/plugin_manager.py` | the same, filled in by row |
+#
+# And exercise 1 as it stood at first is a published bug, too: in [vLLM
+# #46899](https://github.com/vllm-project/vllm/pull/46899) stale -1 placeholders reached the
+# model.
+#
+# The next lesson, `03_mlx_async.py`, needs no buffer at all: there the token that is not there
+# yet is an object of its own.

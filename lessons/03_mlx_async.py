@@ -1,0 +1,217 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: Two lazy graphs
+#     topics: [mlx_async, lazy_chain]
+#     extras: [lessons, mlx]
+#     minutes: 30
+# ---
+
+# %% [markdown]
+# # Two lazy graphs
+#
+# **The question.** On a Mac, models run with MLX. Its arrays are **lazy**: `a @ b` computes
+# nothing, it only notes what is to be computed (a **graph**), until somebody wants the numbers.
+# Lesson 1 had queues to overlap host and device, lesson 2 a buffer for the token that is not
+# there yet. Can you do it with lazy arrays alone?
+#
+# *A GPU is a second computer on a card: your program (the **host**) hands work over and goes on,
+# and the GPU (the **device**) computes. On Linux MLX computes on a thread of the CPU; the idea is
+# the same.*
+#
+# You need Python, half an hour, and three times a few lines of your own.
+
+# %%
+from time import perf_counter
+
+import mlx.core as mx
+
+from minisched import learn
+from minisched.core import Request, SamplingParams
+from minisched.devices.registry import open_device
+from minisched.loops.mlx_async import mlx_async as mlx_loop
+from minisched.loops.run import run_loop
+from minisched.models.registry import open_model
+from minisched.scheduler import Scheduler
+
+# %% [markdown]
+# ## A run
+#
+# First MLX itself, for real: the times below are from this machine, so they differ from run to
+# run. `mx.async_eval` hands a graph over and returns; `item` wants the number, so it waits.
+
+# %%
+a = mx.random.normal((512, 512))
+mx.eval(a)
+
+
+def timed(action):
+    start = perf_counter()
+    action()
+    return f"{1000 * (perf_counter() - start):.1f} ms"
+
+
+lazy = (a @ a).sum()
+rows = [
+    ("build the graph: a @ a", timed(lambda: a @ a)),
+    ("hand it over: mx.async_eval", timed(lambda: mx.async_eval(lazy))),
+    ("want the number: item", timed(lazy.item)),
+    ("want it again", timed(lazy.item)),
+]
+learn.Table(("what the host does", "it takes"), tuple(rows))
+
+# %% [markdown]
+# Almost all of the time is in `item`: that is where the host stands still. What it does between
+# `async_eval` and `item` costs nothing extra.
+#
+# ## Exercise 1: hand over before you read
+#
+# Write tokens one after the other. `step(y)` builds the graph of the token behind `y` (`y` may be
+# lazy itself!); `async_eval(y)` hands it over; `y.item()` reads it; `host_work(token)` is what
+# the host does with a finished token. As it stands everything is right, and the device idles
+# while the host works. Change the order, so that a step is always with the device.
+#
+# The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw.
+
+
+# %% tags=["exercise"]
+def generate(step, first, count, async_eval, host_work):
+    tokens, y = [], step(first)
+    for _ in range(count):
+        async_eval(y)
+        tokens.append(y.item())
+        host_work(tokens[-1])
+        y = step(y)
+    return tokens
+
+
+learn.check_generate(generate)
+
+# %% [markdown]
+# ## A picture: lazy arrays beside streams
+#
+# A server does the same with many requests at a time. Above: the loop of lesson 1, with streams
+# and a FutureMap. Below: SGLang's loop for MLX, which has neither. A settled step takes them
+# equally long.
+
+# %%
+costs = {"host_ms": 6, "device_ms": 10, "copy_ms": 1, "requests": 2, "new_tokens": 12}
+streams, lazy_graphs = learn.simulate("overlap", **costs), learn.simulate("mlx_async", **costs)
+learn.table(streams, lazy_graphs)
+
+# %%
+learn.timing(streams, lazy_graphs)
+
+# %% [markdown]
+# The next picture shows only the arrays of tokens, one a step. While its box is striped, an array
+# is a mere graph. The diamond is the moment at which the next step is built *on it*: long before
+# it has a number. Two graphs are in flight, hence the name of this lesson.
+
+# %%
+learn.view("lazy_chain", lazy_graphs)
+
+# %% [markdown]
+# ## Exercise 2: chain on a lazy token
+#
+# One turn of that loop. `pending` is the step that the device is running. `engine.chain(batch)`
+# commits the same requests once more (or gives None, where that is not possible), and
+# `engine.run_batch(batch, previous)` launches a step that is built on the tokens of `previous`.
+#
+# What stands below is a sketch of the loop that has been copied a lot. It has two mistakes, and
+# the first one hides the second. Put the order right, run it, and read what the checker says
+# then.
+
+
+# %% tags=["exercise"]
+def turn(engine, pending):
+    engine.process_batch_result(pending)
+    batch = engine.chain(pending.batch)
+    following = engine.run_batch(batch) if batch else None
+    return following
+
+
+learn.check_turn(turn)
+
+# %% [markdown]
+# The lines of the package: the chained step is handed the lazy step it is built on, and only then
+# the loop waits for that one.
+
+# %%
+learn.show(
+    mlx_loop,
+    "if pending_curr is not None",
+    "pending_curr = None",
+    look_at=("_launch_chained", "_finalize_mlx_pending_job"),
+)
+
+# %% [markdown]
+# ## Exercise 3: when must the chain break?
+#
+# In a chain each step has the same requests as the one before. That can't go on for ever. Before
+# each step, the loop asks `may_chain`. `batch` are the ids of the requests in the step in flight,
+# `waiting` of those that have come and are in no step yet, `ended` of those in `batch` that have
+# ended by now. As it stands, the chain never breaks.
+
+
+# %% tags=["exercise"]
+def may_chain(batch, waiting, ended):
+    return True
+
+
+learn.check_may_chain(may_chain)
+
+# %% [markdown]
+# The same question in the package, asked by the scheduler:
+
+# %%
+learn.show(Scheduler.can_chain, "if self.waiting_queue")
+
+# %% [markdown]
+# ## On real lazy arrays
+#
+# The loop again, not simulated: MLX builds, computes and reads on this machine. The model is an
+# exact hash of everything it reads, so one wrong input would change all tokens behind it.
+
+
+# %%
+def two_requests():
+    return [Request(rid, range(4), SamplingParams(max_new_tokens=12)) for rid in "ab"]
+
+
+simulated, real = (
+    run_loop("mlx_async", open_device(name), open_model("hash", name), two_requests())
+    for name in ("sim", "mlx")
+)
+print("the same tokens:", simulated.outputs == real.outputs)
+
+# %%
+learn.timing(real)
+
+# %% [markdown]
+# ## What the real systems do
+#
+# - **mlx-lm** does exercise 1:
+#   [`generate_step`](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/generate.py) builds
+#   the next token and calls `mx.async_eval` on it before it yields the one before.
+# - **SGLang** does exercises 2 and 3 in
+#   [`hardware_backend/mlx/scheduler_mixin.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/hardware_backend/mlx/scheduler_mixin.py):
+#   `event_loop_overlap_mlx` chains on `prev.lazy_tokens`, and breaks the chain as soon as a
+#   request waits. A bug to learn from: a chained step skipped the scheduler's books, so nobody
+#   had reserved memory for its token
+#   ([#30093](https://github.com/sgl-project/sglang/issues/30093)).
+# - **One `async_eval` a step.** With one call for three steps, the first one is ready only
+#   together with the third.
+# - **When it does not pay.** A step that takes the device almost nothing has nothing to hide the
+#   host's work behind; and while the chain is being broken for each request that comes, there is
+#   no chain. With many short requests, the picture above is all gaps.
+#
+# On your own machine: `minisched compare --loops overlap,mlx_async`, and with a real model
+# `minisched compare --device mlx --model smollm2` (after `minisched fetch smollm2`).

@@ -1,0 +1,299 @@
+"""The checkers of the lessons: right lines pass, wrong ones are told why, and nothing hangs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import partial
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from minisched import learn
+from minisched.core import SamplingParams
+from minisched.learn.exercise import attempt, draw_trial, shrink
+from minisched.learn.guard import TooLong, bounded
+from minisched.learn.laws import Broken, broken
+from minisched.learn.loop_exercise import best_step_ms
+from minisched.learn.oracle import alone
+from minisched.learn.ring_exercise import CHUNKED, PLAIN, draw_slots, play_ring, why
+from minisched.learn.simulate import VOCAB, settled_step_ms
+from minisched.learn.source import Excerpt
+from minisched.learn.trial import Trial, play
+from minisched.learn.wording import ordinal
+from minisched.learn.workload import STOPS, Shape, Workload, simpler
+from minisched.loops.overlap import overlap
+from minisched.loops.serial import serial
+from minisched.relay import FutureMapRing
+
+from . import lesson_solutions as lines
+from .lesson_solutions import MISTAKES, SOLUTIONS, Mistake
+from .oracle import hash_oracle
+from .svg_reader import Picture, check_picture
+
+seeds = st.integers(0, 10**6)
+
+
+@pytest.mark.parametrize(("check", "solution"), SOLUTIONS, ids=lambda item: item.__name__)
+def test_a_solution_passes(check: Any, solution: Any) -> None:
+    verdict = check(solution)
+    assert verdict.passed, repr(verdict)
+    assert re.match("Checked (on|with|against) [0-9]+", verdict.sentences[0])
+
+
+def name_of(mistake: Mistake) -> str:
+    """A function's name, or what stands in its place."""
+    return getattr(mistake.lines, "__name__", str(mistake.lines))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=name_of)
+def test_a_mistake_is_told_and_drawn(mistake: Mistake) -> None:
+    verdict = mistake.check(mistake.lines)
+    assert not verdict.passed and mistake.says in " ".join(verdict.sentences)
+    assert bool(verdict.figures) == mistake.draws
+    assert all(len(said) < 400 and "Traceback" not in said for said in verdict.sentences)
+    for figure in verdict.figures:
+        check_picture(Picture(figure.svg))
+    ElementTree.fromstring(verdict._repr_html_().replace("&times;", "×"))
+
+
+def test_every_exercise_has_several_mistakes() -> None:
+    checks = [name for name in learn.__all__ if name.startswith("check_")]
+    for name in checks:
+        if name != "check_losing_case":
+            check = getattr(learn, name)
+            assert sum(mistake.check is check for mistake in MISTAKES) >= 4, name
+            assert any(solved is check for solved, _ in SOLUTIONS), name
+
+
+# -- the truth -------------------------------------------------------------------------------------
+
+
+@given(seeds)
+@settings(max_examples=30, deadline=None)
+def test_the_truth_is_the_oracle_of_the_tests(seed: int) -> None:
+    for one in Shape().draw(seed).asked:
+        stops = STOPS if one.may_stop else frozenset[int]()
+        params = SamplingParams(max_new_tokens=one.new_tokens, stop_token_ids=stops)
+        assert one.truth == hash_oracle(list(one.prompt), params, 0, VOCAB, frozenset())
+        assert alone(one.prompt, 1, set(), VOCAB) == one.truth[:1]
+
+
+@given(seeds, st.sampled_from([serial, overlap]))
+@settings(max_examples=30, deadline=None)
+def test_a_healthy_loop_breaks_no_law(seed: int, loop: Any) -> None:
+    relay = "host" if loop is serial else "ring"
+    assert broken(play(Shape().draw(seed), loop, relay)) is None
+
+
+@given(seeds, st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+def test_the_first_wrong_token_is_found_at_its_step(seed: int, lost: int) -> None:
+    """A ring that spoils one placeholder of one step: that step's token is the first wrong one."""
+    spoiled: list[int] = []
+
+    def spoil(ids: list[int], token_ids_map: list[int]) -> list[int]:
+        spoil.calls += 1  # type: ignore[attr-defined]
+        found = lines.resolve(ids, token_ids_map)
+        if spoil.calls >= lost and not spoiled and min(ids) < 0:  # type: ignore[attr-defined]
+            spoiled.append(spoil.calls)  # type: ignore[attr-defined]
+            at = next(at for at, token in enumerate(ids) if token < 0)
+            found[at] = (found[at] + 1) % VOCAB
+        return found
+
+    spoil.calls = 0  # type: ignore[attr-defined]
+    trial = play_ring(PLAIN.draw(seed), resolve=spoil)
+    what = broken(trial)
+    assume(what is not None)  # else no placeholder came so late, or the row was wasted
+    assert what.law == "identity" and what.step >= spoiled[0]
+    token = next(one for one in trial.heard if (one.step, one.rid) == (what.step, what.rid))
+    at = trial.tokens(what.rid).index(token)
+    truth = next(one.truth for one in trial.workload.asked if one.rid == what.rid)
+    assert truth[:at] == [one.token for one in trial.tokens(what.rid)][:at]
+    if at < len(truth):
+        said = f"{ordinal(at + 1)} token is {token.token}, should be {truth[at]}"
+        assert said in what.sentence and token.token != truth[at]
+    check_outline(trial, what)
+
+
+def check_outline(trial: Trial, what: Broken) -> None:
+    """The outlined boxes of the picture are those of the offending step on the device."""
+    (figure,) = draw_trial(trial, what)
+    picture = Picture(figure.svg)
+    check_picture(picture)
+    outlined = picture.shapes("rect", "wrong", wrong=str(what.step))
+    ran = {
+        str(item.id) for item in trial.trace.slices
+        if item.step == what.step and item.lane != "host" and item.duration
+    }  # fmt: skip
+    boxes = [box for box in picture.shapes("rect", "box", id="*") if box["data-id"] in ran]
+    assert len(boxes) == len(ran) > 0
+    places = sorted((box["x"], box["width"]) for box in boxes)
+    assert places == sorted((box["x"], box["width"]) for box in outlined)
+    assert f"step {what.step}: {what.rid}'s token" in picture.words
+
+
+def test_a_lapped_slot_is_named_and_outlined() -> None:
+    """What the words say is what the marks of the trace say."""
+    seen = 0
+    for seed in range(30):
+        trial = play_ring(CHUNKED.draw(seed), limit=3)
+        what = broken(trial)
+        if what is None or not (said := why(trial, what)):
+            continue
+        step, slot, _, own, thief = re.match(
+            r"Step (\d+) read slot (\d+) for request (\w): step (\d+) had put its token there, but "
+            r"step (\d+) has put", said[0],
+        ).groups()  # type: ignore[union-attr]  # fmt: skip
+        slots = {
+            str(mark.attrs["step"]): str(mark.attrs["slots"]).split()
+            for mark in trial.trace.marks
+            if mark.name == "future slots"
+        }
+        assert slot in slots[own] and slot in slots[thief] and int(own) < int(thief) < int(step)
+        (figure,) = draw_slots(trial, what)
+        assert f'.box[data-slot="{slot}"]' in figure.svg
+        assert Picture(figure.svg).shapes("rect", "box", slot=slot)
+        seen += 1
+    assert seen > 5
+
+
+# -- shrinking -------------------------------------------------------------------------------------
+
+
+def size(workload: Workload) -> int:
+    """Everything that can be less, added up."""
+    return sum(
+        10 + len(one.prompt) + one.new_tokens + one.arrives_ms + one.may_stop
+        for one in workload.asked
+    )
+
+
+@given(seeds)
+@settings(max_examples=20, deadline=None)
+def test_simpler_is_simpler(seed: int) -> None:
+    workload = CHUNKED.draw(seed)
+    assert workload == CHUNKED.draw(seed)
+    for less in simpler(workload):
+        assert less.asked and size(less) < size(workload)
+        assert len({one.rid for one in less.asked}) == len(less.asked)
+
+
+def test_a_counterexample_is_as_small_as_it_gets() -> None:
+    playing = partial(play_ring, resolve=lambda ids, _: ids)
+    failure = next(filter(None, (attempt(playing, broken, PLAIN.draw(s)) for s in range(60))))
+    (one,) = shrink(failure, playing, broken).trial.workload.asked
+    assert (len(one.prompt), one.new_tokens, one.arrives_ms, one.may_stop) == (1, 2, 0, False)
+
+
+# -- the guard -------------------------------------------------------------------------------------
+
+
+def test_what_goes_on_and_on_is_stopped_and_tracing_is_as_before() -> None:
+    def quiet(*args: Any) -> None:
+        return None
+
+    names: dict[str, Any] = {}
+    exec("def endless():\n    while True: pass", names)  # which never gets to another line
+    before = sys.gettrace()
+    try:
+        sys.settrace(quiet)
+        with pytest.raises(TooLong), bounded():
+            names["endless"]()
+        assert sys.gettrace() is quiet
+        with bounded():
+            sum(range(1000))
+        assert sys.gettrace() is quiet
+    finally:
+        sys.settrace(before)
+
+
+# -- runs, costs, tables, pictures, sources --------------------------------------------------------
+
+
+@given(st.integers(1, 16), st.integers(1, 16), st.integers(0, 4))
+@settings(max_examples=20, deadline=None)
+def test_the_formula_that_passes_is_that_of_the_readme(h: int, d: int, c: int) -> None:
+    for loop, best in (("serial", h + d + c), ("overlap", best_step_ms(h, d, c))):
+        run = learn.simulate(
+            loop, host_ms=h, device_ms=d, copy_ms=c, requests=1, new_tokens=14
+        )  # fmt: skip
+        assert settled_step_ms(run) == pytest.approx(best)
+
+
+@given(st.integers(0, 12), st.integers(1, 12), st.integers(1, 9))
+@settings(max_examples=20, deadline=None)
+def test_a_losing_case_is_one_in_which_the_run_takes_longer(h: int, d: int, n: int) -> None:
+    times = [
+        learn.simulate(loop, host_ms=h, device_ms=d, requests=1, new_tokens=n).trace.end
+        for loop in ("serial", "overlap")
+    ]
+    verdict = learn.check_losing_case(host_ms=h, device_ms=d, new_tokens=n)
+    assert verdict.passed == (times[1] > times[0])
+    assert ("a tie" in verdict.sentences[0]) == (times[0] == times[1])
+    assert len(verdict.figures) == 1
+
+
+@pytest.mark.parametrize(
+    ("costs", "says"),
+    [
+        ({"host_ms": -1, "device_ms": 1, "new_tokens": 2}, "host_ms is -1, but it must be"),
+        ({"host_ms": 1, "device_ms": 1, "new_tokens": 0}, "new_tokens is 0, but it must be"),
+        ({"host_ms": 1, "device_ms": 1, "new_tokens": 99}, "whole number of at most 40"),
+        ({"host_ms": "6", "device_ms": 1, "new_tokens": 2}, "host_ms is '6', but it must be"),
+    ],
+)
+def test_bad_costs_are_one_sentence(costs: dict[str, Any], says: str) -> None:
+    verdict = learn.check_losing_case(**costs)
+    assert not verdict.passed and says in verdict.sentences[0]
+
+
+def test_a_table_says_what_the_runs_say() -> None:
+    runs = [learn.simulate(loop) for loop in ("serial", "overlap")]
+    shown = learn.table(*runs)
+    assert shown.rows[1][5] == f"{runs[0].trace.end / runs[1].trace.end:.2f}×"
+    assert [row[0] for row in shown.rows] == ["serial", "overlap"]
+    assert all(word in repr(shown) and word in shown._repr_html_() for word in shown.rows[0])
+    with pytest.raises(ValueError, match="there are 1 names, but 2 runs"):
+        learn.table(*runs, names=["one"])
+
+
+def test_the_inputs_that_were_sent_are_those_of_the_marks() -> None:
+    rows = learn.inputs_sent(learn.simulate("overlap", requests=2)).rows
+    assert rows[0][2:] == ("the tokens of the prompts", "slots 1 and 2")
+    for before, row in pairwise(rows):
+        assert row[2] == before[3].replace("slots ", "-").replace("and ", "and -")
+
+
+def test_figures_are_images_with_words() -> None:
+    run = learn.simulate("overlap")
+    for figure in (learn.timing(run), learn.view("future_map", run)):
+        assert figure.title in repr(figure)
+        assert figure._repr_html_().startswith('<img alt="') and "base64," in figure._repr_html_()
+    with pytest.raises(ValueError, match="at least one trace"):
+        learn.timing()
+    with pytest.raises(ValueError, match="unknown topic"):
+        learn.view("no such topic", run)
+
+
+@pytest.mark.parametrize("thing", [serial, FutureMapRing, FutureMapRing.alloc_future_indices])
+def test_a_source_is_shown_as_it_stands(thing: Any) -> None:
+    shown = learn.show(thing)
+    with open(shown.path, encoding="utf-8") as file:
+        stands = file.read().splitlines()
+    for number, text in shown.numbered:
+        assert stands[number - 1].strip() == text.strip()
+    assert f"{shown.first_line}  {shown.lines[0]}" in repr(shown)
+
+
+def test_a_part_of_a_source() -> None:
+    shown = learn.show(serial, "while True", "yield batch", look_at=("process_batch_result",))
+    assert shown.lines[0].strip() == "while True:" and shown.lines[-1].strip() == "yield batch"
+    assert isinstance(shown, Excerpt) and len(shown.marked) == 1
+    assert shown._repr_html_().count("class=look") == repr(shown).count("\n>") == 1
+    with pytest.raises(ValueError, match=r"no line of minisched/loops/serial\.py has 'nowhere'"):
+        learn.show(serial, "nowhere")

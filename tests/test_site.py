@@ -1,0 +1,304 @@
+"""The site: one build without a warning, and then nothing in it leads nowhere or outside."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache, partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from minisched.topics import TOPICS
+
+from .browser import browser, watch
+from .test_mutations import BUGS
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "lessons" / "site"
+sys.path.insert(0, str(SITE))
+
+from pages import gallery, lab, lessons, museum, reference, sources, steppers  # noqa: E402
+from pages.exhibits import EXHIBITS  # noqa: E402
+
+assert browser  # the fixture
+PAGES = [
+    "index.html", "lab.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
+    "lessons/index.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
+    *(f"gallery/{topic}.html" for topic in TOPICS),
+    *(f"lessons/{path.stem}.html" for path in lessons.lessons()),
+    *(f"diagrams/{path.stem}.html" for path in ROOT.glob("diagrams/*.md")),
+    *(f"reference/{layer}.html" for layer in reference.LAYERS),
+    *(f"steppers/{name}.html" for name in steppers.STEPPERS),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; built once, whichever of pytest's workers asks for it first."""
+    if not lab.has_python():
+        pytest.fail(f"the site's lab needs Python for the browser: {lab.ADVICE}.", pytrace=False)
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    out, done = base / "site", base / "site.built"
+    with (base / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            build(out)
+            done.touch()
+    return out
+
+
+def build(out: Path) -> None:
+    """The README's command, where a warning is an error."""
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", SITE, out]
+    built = subprocess.run(command, capture_output=True, text=True)
+    said = [line for line in built.stderr.splitlines() if "IPKernelApp" not in line]
+    assert built.returncode == 0, "\n".join(said[-30:])
+
+
+# -- what Sphinx was given -------------------------------------------------------------------------
+
+
+def test_every_topic_and_every_diagram_is_in_the_gallery() -> None:
+    pages = gallery.pages()
+    for topic in TOPICS:
+        assert f"(../traces/{topic}.svg)" in pages[f"gallery/{topic}.md"]
+        assert f"](../traces/{topic}.svg)" in pages["gallery/index.md"]
+        assert f"]({topic}.md)" in pages["gallery/index.md"]
+    shown = Counter(
+        name
+        for path, text in pages.items()
+        if path != "gallery/index.md"
+        for name in re.findall(r"!\[[^]]*\]\(\.\./diagrams/(\w+)\.svg\)", text)
+    )
+    assert shown == Counter(path.stem for path in ROOT.glob("diagrams/*.puml"))
+
+
+def test_the_reference_has_every_folder_in_an_order_that_layers_allow() -> None:
+    folders = {path.parent.name for path in (ROOT / "minisched").glob("*/__init__.py")}
+    modules = {path.stem for path in (ROOT / "minisched").glob("[a-z]*.py")}
+    assert set(reference.LAYERS) == folders | modules
+    first = ["core", "trace", "memory", "policy", "scheduler"]
+    assert list(reference.LAYERS[:5]) == first and reference.LAYERS[-1] == "cli"
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda item: item.name)
+def test_an_exhibit_is_true(exhibit: Any) -> None:
+    """Its picture and its test exist, and each issue that it names is named by the code or a test.
+
+    A patch is one that ``tests/test_mutations.py`` puts in, and asks a law to catch.
+    """
+    path, function = exhibit.test.split("::")
+    assert (ROOT / exhibit.picture).is_file()
+    assert museum.source_of(path, function)
+    if path == "tests/test_mutations.py":
+        assert function in {bug.patch.__name__ for bug in BUGS}
+        assert exhibit.name == function
+    else:
+        assert function.startswith("test_")
+    for issue in re.findall(r"#\d+", exhibit.published):
+        assert re.search(rf"{issue}\b", repository_text()), f"{issue} is named nowhere else"
+
+
+@cache
+def repository_text() -> str:
+    """All code and all tests."""
+    files = [*ROOT.glob("minisched/**/*.py"), *ROOT.glob("tests/*.py")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def test_a_test_that_the_museum_names_in_vain_fails_the_build() -> None:
+    with pytest.raises(LookupError, match=r"has no function 'test_nope', which the museum names\."):
+        museum.source_of("tests/test_site.py", "test_nope")
+
+
+def test_every_made_page_comes_from_the_repository_alone() -> None:
+    """No path of this machine, and no address that a reader's browser would load."""
+    for name, source in sources().items():
+        if isinstance(source, str):
+            assert str(ROOT) not in source, name
+            assert not re.search(r"!\[[^]]*\]\(https?:", source), name
+
+
+# -- what was built --------------------------------------------------------------------------------
+
+
+ADDRESSES = ("src", "href", "data", "poster")
+
+
+class Links(HTMLParser):
+    """What a page loads, where it leads, and where it can be entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.leads: list[str] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Every address of an element."""
+        values = {name: value for name, value in attrs if value is not None}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        if tag in ("a", "area"):
+            self.leads += [values["href"]] if "href" in values else []
+            return
+        if not (tag == "link" and values.get("rel") in ("index", "search", "next", "prev")):
+            self.loads += [values[name] for name in ADDRESSES if name in values]
+
+
+@cache
+def read(path: Path) -> Links:
+    """A page of the site."""
+    links = Links()
+    links.feed(path.read_text(encoding="utf-8"))
+    return links
+
+
+def html_pages(site: Path) -> list[Path]:
+    """All pages but those that the npm package brings along."""
+    return [path for path in site.rglob("*.html") if "pyodide" not in path.parts]
+
+
+def test_every_page_is_there(site: Path) -> None:
+    assert [name for name in PAGES if not (site / name).is_file()] == []
+    assert {path.relative_to(site).as_posix() for path in html_pages(site)} >= set(PAGES)
+
+
+def test_every_link_and_every_picture_leads_somewhere(site: Path) -> None:
+    broken, count = [], 0
+    for page in html_pages(site):
+        for address in [*read(page).loads, *read(page).leads]:
+            parts = urlsplit(address)
+            if parts.scheme or address in ("", "#"):
+                continue
+            count += 1
+            target = page if not parts.path else (page.parent / unquote(parts.path)).resolve()
+            if not target.is_file() or lacks(target, unquote(parts.fragment)):
+                broken.append(f"{page.relative_to(site)}: {address}")
+    assert broken == [] and count > 5000
+
+
+def lacks(target: Path, fragment: str) -> bool:
+    """Whether a page has no such place; pages of their own read their settings from there."""
+    own = target.suffix != ".html" or target.parent.name in ("lab", "steppers")
+    return bool(fragment) and not own and fragment not in read(target).ids
+
+
+def test_nothing_is_loaded_from_outside(site: Path) -> None:
+    """Other sites may be linked to; scripts, styles, fonts and pictures come along."""
+    for page in html_pages(site):
+        outside = [it for it in read(page).loads if urlsplit(it).scheme not in ("", "data")]
+        assert outside == [], page
+    for sheet in site.rglob("*.css"):
+        text = sheet.read_text(encoding="utf-8")
+        assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import", text), sheet
+
+
+def test_every_documented_function_is_in_the_reference(site: Path) -> None:
+    """Public functions and classes of each module, counted in the sources."""
+    for layer in reference.LAYERS:
+        ids = read(site / "reference" / f"{layer}.html").ids
+        for path in reference.sources(layer):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            name = reference.module_name(path)
+            for node in tree.body if ast.get_docstring(tree) else []:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+                    assert node.name.startswith("_") or f"{name}.{node.name}" in ids
+
+
+def test_the_names_in_a_diagram_lead_to_the_reference(site: Path) -> None:
+    """What a diagram's text links to in the code, its page links to in the reference."""
+    for source in ROOT.glob("diagrams/*.puml"):
+        symbols = re.findall(r"\[\[\S*?(minisched/[\w/]+)\.py#([\w.]+)", source.read_text("utf-8"))
+        page = site / gallery.page_of(source.stem).partition("#")[0].replace(".md", ".html")
+        for module, name in symbols:
+            dotted = f"{module.replace('/', '.')}.{name}"
+            assert any(link.endswith(f"#{dotted}") for link in read(page).leads), dotted
+
+
+# -- in a browser ----------------------------------------------------------------------------------
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A server that says nothing of each request."""
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Where the site is served."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_pages_open_without_errors_and_load_nothing_from_elsewhere(
+    browser: Browser, address: str, width: int
+) -> None:
+    """A page of each kind; and none is wider than the window."""
+    kinds = {name.split("/")[0]: name for name in PAGES if not name.startswith("lab/")}
+    size = {"width": width, "height": 900}
+    with watch(browser, allowed=(address, "data:", "blob:", "about:"), viewport=size) as watched:
+        for name in kinds.values():
+            watched.page.goto(address + name)  # until everything in it is loaded
+            wide = watched.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, name
+            broken = "[...document.images].filter((it) => it.complete && !it.naturalWidth).length"
+            assert watched.page.evaluate(broken) == 0, name
+
+
+def test_search_works_offline(browser: Browser, address: str) -> None:
+    with watch(browser, allowed=(address, "data:")) as watched:
+        watched.page.goto(f"{address}search.html?q=retraction")
+        watched.page.wait_for_selector("#search-results li a")
+        found = watched.page.locator("#search-results li a").all_inner_texts()
+        assert "retraction" in found
+
+
+def test_pictures_follow_the_switch_of_the_theme(browser: Browser, address: str) -> None:
+    """A picture that knows light and dark is as the page is, whatever the system says."""
+    with watch(browser, allowed=(address, "data:"), color_scheme="light") as watched:
+        page = watched.page
+        page.goto(f"{address}gallery/decode.html")
+        shade = {}
+        for theme in ("light", "dark"):
+            page.evaluate("theme => { document.body.dataset.theme = theme }", theme)
+            page.wait_for_timeout(200)
+            shade[theme] = [paper(page, at) for at in (0, 1)]
+        assert min(shade["light"]) > 240 and max(shade["dark"]) < 40, shade
+
+
+def paper(page: Page, picture: int) -> int:
+    """How bright a picture's paper is, 0 to 255: one pixel near its left edge."""
+    image = page.locator("article img").nth(picture)
+    image.scroll_into_view_if_needed()
+    box = image.bounding_box()
+    assert box
+    x, y = box["x"] + 4, max(box["y"] + 12, 80)
+    png = page.screenshot(clip={"x": x, "y": y, "width": 1, "height": 1})
+    chunks = [png[at + 4 : at + 4 + int.from_bytes(png[at - 4 : at], "big")] for at in starts(png)]
+    return max(zlib.decompress(b"".join(chunks))[1:4])
+
+
+def starts(png: bytes) -> list[int]:
+    """Where the image data of a PNG file begins, chunk by chunk."""
+    return [found.start() for found in re.finditer(b"IDAT", png)]

@@ -1,0 +1,154 @@
+"""How the stepper looks: colours, narrow screens, dark paper, few slices and many; its command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from minisched.export.html import to_html
+from minisched.export.native import to_json
+from minisched.trace import Mark, Trace
+
+from .browser import browser, folder
+from .stepper_page import check, golden, large_trace, press, settle, stepper
+
+__all__ = ["browser", "folder"]
+
+
+def test_pages_have_their_owners_colours(browser: Browser, folder: Path) -> None:
+    trace = golden("overlap")
+    with stepper(browser, folder, [trace]) as page:
+        wrong = page.evaluate("""() => {
+          const canvas = document.querySelector('[data-panel="pages"] canvas'), wrong = [];
+          const pen = canvas.getContext("2d");
+          for (const stay of canvas.state.stays.filter((stay) => stay.kind === "admitted")) {
+            const [x, y] = corner(canvas.grid, pageNumber(stay.place) - 1);
+            const [r, g, b] = pen.getImageData(x + 1, y + 1, 1, 1).data;
+            const hex = "#" + [r, g, b].map((n) => n.toString(16).padStart(2, "0")).join("");
+            if (hex !== owners.get(stay.label)[0].toLowerCase()) wrong.push([stay, hex]);
+          }
+          return wrong;
+        }""")
+        assert wrong == []
+
+
+@pytest.mark.parametrize("width", [700, 390])
+def test_a_narrow_screen_has_tabs(browser: Browser, folder: Path, width: int) -> None:
+    runs = [golden(name) for name in ("serial", "overlap", "mlx_async")]
+    with stepper(browser, folder, runs, viewport={"width": width, "height": 900}) as page:
+        expect(page.locator(".moment:visible")).to_have_count(1)
+        page.get_by_role("tab", name="mlx_async").click()
+        expect(page.locator(".moment:visible")).to_have_attribute("data-run", "2")
+        check(page, runs[2], 2)
+        overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(overflow) == 0
+        page.set_viewport_size({"width": 1400, "height": 900})
+        expect(page.locator(".moment:visible")).to_have_count(3)
+
+
+def test_dark_paper_is_drawn_again(browser: Browser, folder: Path) -> None:
+    corner = 'document.querySelector("canvas.run").getContext("2d").getImageData(300, 4, 1, 1).data'
+    with stepper(browser, folder, [golden("overlap")]) as page:
+        light = page.evaluate(f"[...{corner}]")
+        page.emulate_media(color_scheme="dark")
+        settle(page)
+        assert sum(page.evaluate(f"[...{corner}]")[:3]) < sum(light[:3]) / 3
+
+
+def test_every_button_says_what_it_does(browser: Browser, folder: Path) -> None:
+    with stepper(browser, folder, [golden("overlap")]) as page:
+        for button in page.locator("nav button").all():
+            assert button.get_attribute("title") and button.get_attribute("aria-label")
+        press(page, "?")
+        assert "shift" in page.inner_text("#keys")
+        page.keyboard.press("Escape")
+        expect(page.locator("#keys")).to_be_hidden()
+        page.keyboard.press("Tab")
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert page.evaluate(outline) == "solid"
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_it_works_for_a_few_slices(browser: Browser, folder: Path, count: int) -> None:
+    whole = golden("serial")
+    kept = whole.slices[:count]
+    ids, end = {item.id for item in kept}, max(item.end for item in kept)
+    trace = Trace(
+        "serial", "sim", "hash", "virtual", kept,
+        tuple(e for e in whole.edges if e.src in ids and e.dst in ids),
+        tuple(c for c in whole.counters if c.time <= end),
+        tuple(m for m in whole.marks if m.time <= end and m.name != "future slots"),
+    )  # fmt: skip
+    with stepper(browser, folder, [trace]) as page:
+        check(page, trace)
+        assert press(page, "Home", "End") == end
+        check(page, trace)
+
+
+def test_it_works_for_ten_thousand_slices(browser: Browser, folder: Path) -> None:
+    trace = large_trace()
+    assert len(trace.slices) > 10_000
+    assert len(to_html([trace])) < 6e6
+    with stepper(browser, folder, [trace]) as page:
+        page.evaluate("""() => {
+          const draw = drawSlice;
+          window.count = 0;
+          drawSlice = (...all) => { count++; draw(...all); };
+        }""")
+        for keys in (
+            ["ArrowRight"] * 5,
+            ["Shift+ArrowRight"] * 5,
+            ["End"],
+            ["Shift+ArrowLeft"] * 3,
+        ):
+            press(page, *keys)
+            check(page, trace)
+        page.evaluate("goTo(longest / 2)")
+        settle(page)
+        page.evaluate("count = 0; redraw('lanes')")
+        settle(page)
+        assert 0 < page.evaluate("count") < 200, "only what is visible is drawn"
+        page.evaluate("count = 0")
+        press(page, "0")
+        lanes, width = page.evaluate("[runs[0].lanes.length, axis.clientWidth]")
+        assert page.evaluate("count") < lanes * width < len(trace.slices), "once a pixel"
+
+
+def test_only_notable_marks_are_flags() -> None:
+    found = re.search(
+        r'<script id="data"[^>]*>(.*?)</script>', to_html([golden("retraction")]), re.S
+    )
+    assert found
+    names = {text.split(" rid ")[0] for _, text in json.loads(found[1])["runs"][0]["marks"]}
+    assert names == {"retraction", "finish", "wasted row"}
+
+
+def test_the_command_writes_the_page(cli: Any, tmp_path: Path) -> None:
+    runs = [golden("serial"), golden("overlap")]
+    for run in runs:
+        (tmp_path / f"{run.loop}.json").write_text(to_json(run), encoding="utf-8")
+    code, out, err = cli("stepper serial.json overlap.json")
+    assert (code, out.strip(), err) == (0, str(Path("out/stepper.html")), "")
+    assert (tmp_path / "out" / "stepper.html").read_text(encoding="utf-8") == to_html(runs)
+    assert cli("stepper overlap.json --out one.html")[0] == 0
+    assert (tmp_path / "one.html").read_text(encoding="utf-8") == to_html(runs[1:])
+
+
+def test_the_command_says_what_is_wrong_in_a_sentence(cli: Any, tmp_path: Path) -> None:
+    odd = Trace("serial", "sim", "hash", "virtual", (), (), (), (Mark("radix add", 1, {}),))
+    (tmp_path / "odd.json").write_text(to_json(odd), encoding="utf-8")
+    (tmp_path / "text.json").write_text("no", encoding="utf-8")
+    for line, words in (
+        ("stepper none.json", "none.json can't be read"),
+        ("stepper text.json", "text.json is not a minisched trace"),
+        ("stepper odd.json", "odd.json can't be stepped through: the mark 'radix add'"),
+        ("stepper", "Missing argument"),
+    ):
+        code, out, err = cli(line)
+        assert (code, out) == (2, "") and words in err
+        assert err.count("\n") == 1 and "Traceback" not in err

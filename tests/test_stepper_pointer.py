@@ -1,0 +1,157 @@
+"""The stepper under the pointer: dragged, pointed at, clicked; a slice leads to a whole life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from minisched.checks.overlap import forwards
+from minisched.trace import Slice
+
+from .browser import browser, folder
+from .stepper_page import (
+    check,
+    golden,
+    middle_of,
+    per_pixel,
+    point_at,
+    press,
+    settle,
+    shown,
+    stepper,
+    time_of,
+    x_of,
+)
+
+__all__ = ["browser", "folder"]
+
+
+def test_the_cursor_is_dragged(browser: Browser, folder: Path) -> None:
+    trace = golden("overlap")
+    with stepper(browser, folder, [trace]) as page:
+        time, (_, y) = time_of(page), middle_of(page, "canvas.run")
+        page.mouse.move(x_of(page, time) + 2, y)
+        page.mouse.down()
+        page.mouse.move(x_of(page, time) + 60, y)
+        page.mouse.move(x_of(page, time) + 121, y)
+        page.mouse.up()
+        moved = time_of(page)
+        view = page.evaluate("[page.view.start, page.view.end]")
+        assert abs(moved - time - 121 * per_pixel(page)) < 3 * per_pixel(page)
+        check(page, trace)
+        page.mouse.move(x_of(page, moved) + 200, y)  # elsewhere a drag moves the picture
+        page.mouse.down()
+        page.mouse.move(x_of(page, moved) + 150, y)
+        page.mouse.up()
+        settle(page)
+        assert time_of(page) == moved and page.evaluate("page.view.start") > view[0]
+        x, y = middle_of(page, "#position")
+        page.mouse.click(x, y)
+        assert abs(time_of(page) - trace.end / 2) < trace.end / 500
+        page.mouse.down()
+        page.mouse.move(x + 100, y)
+        page.mouse.up()
+        width = page.evaluate("position.clientWidth")
+        assert abs(time_of(page) - trace.end * (0.5 + 100 / width)) < trace.end / 500
+        assert page.evaluate("isSeen(page.time)")
+        check(page, trace)
+        page.mouse.click(*middle_of(page, "canvas.axis"))
+        assert abs(x_of(page, time_of(page)) - middle_of(page, "canvas.axis")[0]) < 1.1
+
+
+def test_pointing_at_a_slice_shows_its_arrows(browser: Browser, folder: Path) -> None:
+    trace = golden("overlap")
+    with stepper(browser, folder, [trace]) as page:
+        press(page, "0")  # so small that no arrow is shown unless it is pointed at
+        page.evaluate("""() => {
+            const draw = arrow;
+            window.drawn = [];
+            arrow = (pen, edge, ...more) => {
+              window.drawn.push([edge.src.id, edge.dst.id]);
+              draw(pen, edge, ...more);
+            };
+        }""")
+        item = forwards(trace)[20]
+        settle(page)
+        assert page.evaluate("drawn") == []
+        page.mouse.move(*point_at(page, trace, item.id))
+        settle(page)
+        wanted = [[e.src, e.dst] for e in trace.edges if item.id in (e.src, e.dst)]
+        assert sorted(page.evaluate("drawn")) == sorted(wanted) != []
+        assert f"forward, step {item.step}" in page.inner_text("#tip")
+        page.mouse.move(5, 5)
+        expect(page.locator("#tip")).to_be_hidden()
+
+
+def test_a_slice_leads_to_its_requests_whole_life(browser: Browser, folder: Path) -> None:
+    trace = golden("retraction")
+    item = next(s for s in forwards(trace) if s.rids == ("c",) and s.duration)
+    with stepper(browser, folder, [trace], f"#t={item.start / 1e6}") as page:
+        page.mouse.click(*point_at(page, trace, item.id))
+        settle(page)
+        assert page.evaluate("[...page.chosen]") == ["c"]
+        life = page.locator("#life a").evaluate_all(
+            "(all) => all.map((a) => [+a.dataset.time, a.text])"
+        )
+        assert life == sorted(life, key=lambda moment: moment[0])
+        steps = [[s.start, str(s.step)] for s in forwards(trace) if "c" in s.rids]
+        assert [moment for moment in life if moment[1].isdecimal()] == steps
+        told = " ".join(text for _, text in life)
+        for word in ("arrives", "admitted", "retracted (memory)", "finishes"):
+            assert word in told
+        marks = [m for m in trace.marks if m.name == "retraction" and m.attrs["rid"] == "c"]
+        assert told.count("retracted") == len(marks) > 0
+        chosen = {place for place, *_ in shown(page)["set"] if place == "c"}
+        assert {e.get_attribute("data-place") for e in page.query_selector_all(
+            '[data-panel="set"] .chosen')} == chosen  # fmt: skip
+        page.locator("#life a", has_text="finishes").click()
+        assert time_of(page) == next(time for time, text in life if "finishes" in text)
+        check(page, trace)
+        press(page, "Escape")
+        expect(page.locator("#life")).to_be_hidden()
+
+
+def test_a_selection_dims_the_others(browser: Browser, folder: Path) -> None:
+    trace = golden("retraction")
+    with stepper(browser, folder, [trace]) as page:
+        alone = [s for s in forwards(trace) if len(s.rids) == 1]
+        mine, other = alone[0], next(s for s in alone if s.rids != alone[0].rids)
+        page.evaluate("show(0, longest)")
+
+        def colour(item: Slice) -> list[int]:
+            settle(page)
+            x, y = point_at(page, trace, item.id)
+            found: list[int] = page.evaluate(
+                """([x, y]) => {
+                  const c = document.querySelector("canvas.run"), box = c.getBoundingClientRect();
+                  const pen = c.getContext("2d");
+                  return [...pen.getImageData(x - box.x, y - box.y - 8, 1, 1).data];
+                }""",
+                [x, y],
+            )
+            return found
+
+        before = colour(mine), colour(other)
+        page.evaluate("(rid) => choose([rid])", mine.rids[0])
+        assert colour(mine) == before[0] and colour(other) != before[1]
+        page.evaluate("choose([])")
+        assert (colour(mine), colour(other)) == before
+
+
+def test_panels_lead_to_a_life_too(browser: Browser, folder: Path) -> None:
+    trace = golden("overlap")
+    with stepper(browser, folder, [trace]) as page:
+        for panel, selector in (("set", '[data-place="b"]'), ("rows", '[data-place="row 4"]')):
+            page.click(f'[data-panel="{panel}"] {selector}')
+            rid = next(text for place, _, text in shown(page)[panel] if f'"{place}"' in selector)
+            assert page.evaluate("[...page.chosen]") == [rid.lstrip("0123456789")]
+        x, y, rid = page.evaluate("""() => {
+          const canvas = document.querySelector('[data-panel="pages"] canvas');
+          const stay = canvas.state.stays.find((stay) => stay.kind === "admitted");
+          const [x, y] = corner(canvas.grid, pageNumber(stay.place) - 1);
+          const box = canvas.getBoundingClientRect();
+          return [box.x + x + 3, box.y + y + 3, stay.label];
+        }""")
+        page.mouse.click(x, y)
+        assert page.evaluate("[...page.chosen]") == [rid]
