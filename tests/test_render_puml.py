@@ -67,6 +67,14 @@ def test_the_pinned_renderer_draws_and_says_which_line_is_wrong(diagrams: Path) 
     assert "hello" in good.with_suffix(".svg").read_text()
 
 
+def test_a_mistake_that_is_no_syntax_error_fails_too(diagrams: Path) -> None:
+    """PlantUML draws a picture of this one that does not say Syntax Error."""
+    colour = diagrams / "colour.puml"
+    colour.write_text('@startuml\nconcise "A" as a\n@0\na is x #nocolour\n@enduml\n')
+    assert re.search(r"No such color in line 4", failure(colour))
+    assert not colour.with_suffix(".svg").exists()
+
+
 def test_the_pinned_renderer_makes_links(diagrams: Path) -> None:
     """PlantUML's build for Node drops them; a label that leads to two places is refused."""
     (diagrams / "links.puml").write_text(LINKED)

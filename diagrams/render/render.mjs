@@ -10,6 +10,8 @@ import vm from 'node:vm';
 import { installDom } from './dom.mjs';
 import { withLinks } from './links.mjs';
 
+// What the picture of an error says: a mistake and the kind of diagram it was taken for.
+const ERRORS = /Syntax Error|\(Assumed diagram type|not supported by this release/;
 const FONT = 'Arial, Helvetica, Liberation Sans, sans-serif'; // what font-widths.json measures
 
 async function loadPlantUml() {
@@ -39,7 +41,7 @@ function finish(svg) {
 // The message of the error picture that PlantUML draws instead of a diagram, or null.
 function syntaxError(svg) {
   const texts = [...svg.matchAll(/<text[^>]*>([^<]*)/g)].map((match) => match[1].trim());
-  const at = texts.findIndex((text) => /Syntax Error/.test(text));
+  const at = texts.findIndex((text) => ERRORS.test(text));
   if (at < 0) return null;
   const line = /\(line (\d+)\)/.exec(texts.join(' '))?.[1] ?? '?';
   const what = texts[at].replace(/\s*\(Assumed.*/, '');

@@ -29,7 +29,12 @@ ADVICE = (
     "install a `plantuml` command of 2025 or newer, set PLANTUML_JAR to a plantuml.jar, "
     "or name a server with --server or PLANTUML_SERVER."
 )
-MISTAKES = ("Syntax Error", "Cannot find Graphviz")  # what a picture of an error says
+MISTAKES = (  # what a picture of an error says
+    "Syntax Error",
+    "Assumed diagram type",
+    "not supported by this release",
+    "Cannot find Graphviz",
+)
 
 
 def has_driver() -> bool:

@@ -83,7 +83,7 @@ def settled(settings: Settings) -> str:
     rows = f"{settings.requests} row{'s' * (settings.requests > 1)}"
     masks = "" if settings.needs == "nothing" else ", without its masks,"
     return (
-        f"By the costs alone, a settled step of {rows}{masks} takes {one:.2f} ms with one step in flight "
-        f"(device + host + copy) and {two:.2f} ms with two (the longest of the three, or half of "
-        "their sum)."
+        f"By the costs alone, a settled step of {rows}{masks} takes {one:.2f} ms with one step in "
+        f"flight (device + host + copy) and {two:.2f} ms with two (the longest of the three, or half "
+        "of their sum)."
     )

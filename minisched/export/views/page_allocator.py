@@ -64,7 +64,9 @@ def view(trace: Trace) -> str:
 def _draw_counts(page: Page, pages: Panel, x: TimeAxis) -> None:
     """Pages by whose they are, stacked."""
     page.heading("How many pages are in use", "one colour on top of the other")
-    series, kinds = list[tuple[int, int]](), ("admitted", "wasted", "evictable")
+    there = {stay.kind for stay in pages.stays}
+    kinds = [kind for kind in ("admitted", "wasted", "evictable") if kind in there]
+    series: list[tuple[int, int]] = []
     sums = [series := stacked(series, count(pages.stays, kind)) for kind in kinds]
     y = ValueAxis(max(1, most(*sums)), page.top + 16, page.top + 16 + HEIGHT)
     page.add(*y.draw("pages"), *x.grid(y.top, y.bottom))
