@@ -83,6 +83,7 @@ learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 # - Stuck? `last = None` above the `while` is a good start. And if it takes too long, go on: nothing
 #   below needs it.
 
+
 # %% tags=["exercise"]
 def my_loop(engine):
     while True:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from minisched.devices.cost import SIM_COST
+from minisched.devices.sim import SimDevice
+from minisched.export.html import to_html
 from minisched.export.state import Panel, panels
 from minisched.export.state.ring import ring
 from minisched.export.state.tree import tree
 from minisched.export.views.future_slots import stays_of
 from minisched.export.views.radix_tree import Node, moments_of, tree_at
+from minisched.models.hash import HashModel
 from minisched.trace import Trace
 
+from .laws import play
 from .stepper_page import traces
+from .test_speculation import SPECULATIVE, VOCAB, speculative_workloads
 
 law = settings(max_examples=60, deadline=None)
 
@@ -99,3 +108,20 @@ def test_no_place_is_taken_twice_and_every_stay_takes_time(trace: Trace) -> None
     for panel in found:
         assert_one_at_a_time(panel)
         assert all(0 <= stay.start < stay.end <= trace.end for stay in panel.stays)
+
+
+@pytest.mark.parametrize(("loop", "relay", "options", "algorithm"), SPECULATIVE, ids=str)
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_with_drafts_a_token_is_read_from_its_slot_as_well(
+    loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any
+) -> None:
+    """Drafts lie in cells of their own, which are no future slots; the page can be made."""
+    workload = data.draw(speculative_workloads(algorithm, history=True))
+    engine, _ = play(workload, loop, relay, options, SimDevice(), HashModel(VOCAB), SIM_COST)
+    trace = engine.device.recorder.trace(loop, "sim", "hash", "virtual")
+    slots = {stay.slot for stay in stays_of(trace)} if ring(trace).stays else set()
+    assert slots <= set(range(1, workload.config.max_running_requests + 1))
+    assert to_html([trace])
+    for panel in panels(trace):
+        assert_one_at_a_time(panel)

@@ -48,14 +48,17 @@ class FutureMapPool(FutureMap):
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
     ) -> tuple[list[int], list[int]]:
-        """Unknown ids become minus their row; the destination is the row."""
+        """Unknown ids become minus their row; the destination is the row.
+
+        The trace is told of tokens alone: drafts are no future slots of a step's own.
+        """
         ids = [
             -self.cell(row.lease.row, at) if token is None else token
             for row in batch.rows
             for at, token in enumerate(row.ids)
         ]
         rows = [row.lease.row for row in batch.rows]
-        self.record(batch, ids, rows)
+        self.record(batch, [token for token in ids if -token < self.num_rows], rows)
         return ids, rows
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
