@@ -46,8 +46,14 @@ def test_a_command_of_the_readme(line: str, tmp_path: Path, request: pytest.Fixt
 def test_ci_runs_what_the_readme_says() -> None:
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     others = [line for line in COMMANDS if not line.startswith("minisched")]
-    assert others == ["pip install -e .", "pip install -e '.[dev]'", "pytest"]
+    assert others == [
+        "pip install -e .", "pip install -e '.[dev]'", "pytest",
+        "pip install -e '.[site,lessons,mlx]'", "npm ci --prefix lessons/site",
+        "sphinx-build lessons/site out/site",  # in tests/test_site.py, where a warning is an error
+    ]  # fmt: skip
     assert "pip install --quiet -e '.[dev]'" in ci
+    assert "pip install --quiet -e '.[site,lessons,mlx]'" in ci
+    assert "npm ci --prefix lessons/site" in ci
     assert re.search(r"^pytest$", ci, re.MULTILINE)
 
 

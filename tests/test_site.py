@@ -37,7 +37,7 @@ from pages.exhibits import EXHIBITS  # noqa: E402
 assert browser  # the fixture
 PAGES = [
     "index.html", "lab.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
-    "lessons/index.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
+    "lessons/README.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
     *(f"gallery/{topic}.html" for topic in TOPICS),
     *(f"lessons/{path.stem}.html" for path in lessons.lessons()),
     *(f"diagrams/{path.stem}.html" for path in ROOT.glob("diagrams/*.md")),
@@ -132,6 +132,14 @@ def test_every_made_page_comes_from_the_repository_alone() -> None:
         if isinstance(source, str):
             assert str(ROOT) not in source, name
             assert not re.search(r"!\[[^]]*\]\(https?:", source), name
+
+
+def test_a_lesson_whose_library_is_missing_is_shown_without_its_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert lessons.cannot_run() == []
+    monkeypatch.setattr(lessons, "NEEDS", {"mlx": "a_library_that_is_not_there"})
+    assert lessons.cannot_run() == ["lessons/03_mlx_async.py"]
 
 
 # -- what was built --------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_copyright = False
+html_use_index = False  # the search knows every name
+html_domain_indices = False
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"sidebar_hide_name": False}
@@ -48,7 +50,8 @@ toc_object_entries = False
 add_module_names = False
 python_maximum_signature_line_length = 80
 
-logging.getLogger("minisched").setLevel("WARNING")  # what runs while pages are made is not news
+for talker in ("minisched", "traitlets"):  # what runs while pages are made is no news
+    logging.getLogger(talker).setLevel("WARNING")
 
 
 def setup(app: Sphinx) -> None:

@@ -84,6 +84,6 @@ def settled(settings: Settings) -> str:
     masks = "" if settings.needs == "nothing" else ", without its masks,"
     return (
         f"By the costs alone, a settled step of {rows}{masks} takes {one:.2f} ms with one step in "
-        f"flight (device + host + copy) and {two:.2f} ms with two (the longest of the three, or half "
-        "of their sum)."
+        f"flight (device + host + copy) and {two:.2f} ms with two (the longest of the three, or "
+        "half of their sum)."
     )

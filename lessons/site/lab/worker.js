@@ -10,9 +10,9 @@ python.catch(() => {}); // whoever calls hears of it
 
 async function start() {
   postMessage({ progress: "Loading Python (14 MB, once) …" });
-  const pyodide = await loadPyodide();
+  const files = ["minisched.zip", ...FILES].map(load);
+  const [pyodide, archive, ...sources] = await Promise.all([loadPyodide(), ...files]);
   postMessage({ progress: "Loading minisched …" });
-  const [archive, ...sources] = await Promise.all(["minisched.zip", ...FILES].map(load));
   pyodide.unpackArchive(archive, "zip");
   FILES.forEach((name, at) => pyodide.FS.writeFile(name, new Uint8Array(sources[at])));
   return pyodide.pyimport("session");

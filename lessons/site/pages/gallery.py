@@ -90,7 +90,8 @@ def others() -> list[str]:
 def title_of(name: str) -> str:
     """The first line of a diagram's title."""
     found = re.search(r"^title (.*)$", text(f"diagrams/{name}.puml"), re.MULTILINE)
-    return found[1].split("\\n")[0] if found else name
+    title = found[1].split("\\n")[0] if found else name
+    return f"{title} (sequence)" if name.endswith("_sequence") else title
 
 
 def anchor(diagram: str) -> str:

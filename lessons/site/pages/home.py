@@ -17,13 +17,13 @@ def pages() -> dict[str, str]:
 WAYS = """\
 <p class="ways"><a href="steppers/serial_overlap.html">Step through these two runs</a>
 <a href="lab.html">Change them in the browser</a>
-<a href="lessons/index.html">Learn why</a> <a href="gallery/index.html">See all pictures</a></p>
+<a href="lessons/README.html">Learn why</a> <a href="gallery/index.html">See all pictures</a></p>
 """
 CONTENTS = """\
 :::{toctree}
 :hidden:
 
-lessons/index
+lessons/README
 lab
 steppers
 gallery/index

@@ -59,8 +59,8 @@ tokens are identical, and draws both runs.
 
 <p class="big-link"><a href="lab/index.html">Open the lab</a></p>
 
-It loads Python (Pyodide, 14 MB) from this site once, in two or three seconds, and nothing from
-anywhere else. A browser does not start it from a file: serve the site with
+It loads Python ([Pyodide](https://pyodide.org), MPL 2.0, 14 MB) from this site in a few seconds,
+and nothing from anywhere else. A browser does not start it from a file: serve the site with
 `python -m http.server -d out/site` and open `http://localhost:8000/`.
 
 Some places to start:

@@ -20,7 +20,7 @@ def pages() -> dict[str, str]:
     """The list of lessons, which is their README; they are copied as they are (``files``)."""
     names = "\n".join(path.stem for path in lessons())
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
-    return {"lessons/index.md": text("lessons/README.md") + toctree}
+    return {"lessons/README.md": text("lessons/README.md") + toctree}
 
 
 def files() -> dict[str, Path]:
