@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,11 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Runs a command line in an empty folder; gives exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
+def minisched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs ``minisched`` with arguments; gives exit code, stdout and stderr."""
 
-    def call(line: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["minisched", *shlex.split(line)])
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["minisched", *arguments])
         with pytest.raises(SystemExit) as exit_info:
             main()
         out, err = capsys.readouterr()
@@ -39,6 +39,20 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return (code if isinstance(code, int) else 0), out, err
 
     return call
+
+
+@pytest.fixture
+def cli(minisched: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The same with a whole command line, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda line: minisched(*shlex.split(line))
+
+
+@pytest.fixture
+def view(minisched: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """``minisched view`` with arguments, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return partial(minisched, "view")
 
 
 @pytest.fixture(autouse=True)

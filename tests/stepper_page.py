@@ -36,18 +36,18 @@ LANE = 30  # pixels from lane to lane, as in stepper_scale.js
 READ = """(run) => {
   const frame = document.querySelectorAll(".moment")[run], found = {};
   for (const panel of frame.querySelectorAll("[data-panel]")) {
-    const name = panel.dataset.panel;
+    const name = panel.dataset.panel, key = [panel.dataset.side, name].filter(Boolean).join(" ");
     if (name === "pages") {
       const { stays } = panel.querySelector("canvas").state;
-      found.pages = stays.map((s) => [s.place, s.kind, s.label]);
+      found[key] = stays.map((s) => [s.place, s.kind, s.label]);
     } else if (name === "source") {
       const line = panel.querySelector("code.now");
       found[`line of ${panel.dataset.lane}`] = line ? Number(line.dataset.line) : null;
     } else if (name === "counters") {
       found.counters = Object.fromEntries([...panel.querySelectorAll("tr")]
-        .map((row) => [row.cells[0].textContent, row.cells[1].textContent]));
+        .map((row) => [row.dataset.counter, row.cells[1].textContent]));
     } else {
-      found[name] = [...panel.querySelectorAll("[data-place]")]
+      found[key] = [...panel.querySelectorAll("[data-place]")]
         .map((e) => [e.dataset.place, e.dataset.kind, e.textContent]);
     }
   }
@@ -121,8 +121,8 @@ def golden(topic: str) -> Trace:
 
 
 def check(page: Page, trace: Trace, run: int = 0) -> None:
-    """The page shows the state that the trace has at the page's moment."""
-    assert shown(page, run) == expected(trace, time_of(page))
+    """The page shows the state that the trace has at the page's moment, or had at its end."""
+    assert shown(page, run) == expected(trace, min(time_of(page), trace.end))
 
 
 def middle_of(page: Page, selector: str) -> tuple[float, float]:

@@ -25,7 +25,7 @@ def expected(trace: Trace, time: int) -> dict[str, Any]:
         now = panel.at(time)
         stays = [now[place] for place in panel.places if place in now]
         number = {"ring": "slot ", "rows": "row ", "tree": "node "}.get(panel.name, "")
-        found[panel.name] = [
+        found[f"{panel.side} {panel.name}".strip()] = [
             [
                 stay.place,
                 stay.kind,

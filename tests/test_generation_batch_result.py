@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minisched
@@ -40,7 +40,7 @@ from minisched.worker import GenerationBatchResult
 
 from .backends import EVERY_BACKEND, hash_model, open_device
 from .laws import LOOP_OPTIONS, VARIANTS, play
-from .svg_reader import Picture, check_picture
+from .shown_forms import picture_and_text
 from .workloads import VOCAB, workloads
 
 NINE = (
@@ -262,12 +262,7 @@ def of_steps(trace: Trace, name: str, steps: set[int]) -> list[Slice]:
 def test_the_waits_and_the_times_ready_are_those_of_the_run(run: Any) -> None:
     """Of every form: waits are the host's slices; readiness lies between copy and process."""
     trace, buffers = run
-    try:
-        picture, words = Picture(view(trace)), in_terminal(trace)
-    except NothingToShow:
-        assume(False)
-        raise
-    check_picture(picture)
+    picture, words = picture_and_text(view, in_terminal, trace)
     shown = [item.step for item in forwards(trace)[:MOST_STEPS]]
     steps = {*shown}
     waits = Counter[int]()

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 
 from minisched.checks.overlap import forwards
 from minisched.export.layout import Box, View
+from minisched.export.letters import letter
 from minisched.export.recipes import trace_of
 from minisched.export.units import ms
 from minisched.export.views import draw, parts_of
 from minisched.export.views.loop_parts import loop_parts
 from minisched.export.views.shown_steps import in_turns, shown
 from minisched.export.views.steps_rows import Row, rows_of, steps_view
-from minisched.export.views.steps_text import LETTERS
 from minisched.export.views.text_page import COLUMNS
 from minisched.loops.registry import LOOPS
 from minisched.topics import TOPICS
@@ -162,7 +162,7 @@ def check_letters(text: str, view: View) -> None:
     lines = [line for line in text.splitlines() if " │" in line]
     assert [line.split(" │")[0].strip() for line in lines] == [lane.title for lane in view.lanes]
     for lane, line in zip(view.lanes, lines, strict=True):
-        letters = [LETTERS.get(box.slice.name, "?") for box in told(view.on(lane))]
+        letters = [letter(box.slice.name) for box in told(view.on(lane))]
         found = [key for key, _ in groupby(line.split("│")[1].replace(" ", ""))]
         assert found == [key for key, _ in groupby(letters)]
 
@@ -182,7 +182,7 @@ def test_what_two_steps_have_in_common_is_measured_right(run: Any) -> None:
             common.append(f"{ms(end - start)} ms together")
     assert re.findall(r"[\d.]+ ms together", picture.words) == common
     text = PARTS["steps"].text(trace)  # type: ignore[misc]
-    table = text.split("with the step above\n")[1].split("\n\n")[0]
+    table = text.split("both on their way\n", 1)[1].split("\n\n")[0]
     said = [line.split("  ")[-1].strip() for line in table.splitlines() if line.endswith(" ms")]
     assert [f"{words} together" for words in said if words != "0 ms"] == common
 

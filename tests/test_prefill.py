@@ -216,10 +216,10 @@ def test_every_refusal_says_why() -> None:
     rows = SchedulerConfig(max_running_requests=1)
     assert reasons(rows, [4, 4], 4) == {"max_running_requests: needs 1 row, 0 left"}
     chunked = SchedulerConfig(chunked_prefill_size=16)
-    assert reasons(chunked, [16, 16, 16], 4) == {"chunked_prefill_size: needs 1 tokens, 0 left"}
-    assert reasons(chunked, [40, 16], 4) == {"chunked_prefill_size: needs 1 tokens, 0 left"}
+    assert reasons(chunked, [16, 16, 16], 4) == {"chunked_prefill_size: needs 1 token, 0 left"}
+    assert reasons(chunked, [40, 16], 4) == {"chunked_prefill_size: needs 1 token, 0 left"}
     unified = SchedulerConfig(chunked_prefill_size=16, run_first="unified")
-    assert reasons(unified, [16, 16], 4) == {"the token budget: needs 1 tokens, 0 left"}
+    assert reasons(unified, [16, 16], 4) == {"the token budget: needs 1 token, 0 left"}
     wide = SchedulerConfig(chunked_prefill_size=-1, max_prefill_tokens=12)
     assert reasons(wide, [8, 8], 4) == {"max_prefill_tokens: needs 8 tokens, 4 left"}
 

@@ -144,6 +144,8 @@ for name in sys.argv[sys.argv.index("-o") + 2:]:
     words = "Syntax&#160;Error?" if "no diagram" in text else "fine"
     (out / name.split("/")[-1].replace(".puml", ".svg")).write_text(f"<svg>{words}</svg>")
     if "no diagram" in text and "quiet" not in name:
+        if "odd" in name:
+            sys.exit("a line with --&gt;&gt; &quot;b&quot;")
         print("Error line 3 in file:", name, file=sys.stderr)
         print("Some diagram description contains errors", file=sys.stderr)
         sys.exit(200)
@@ -167,6 +169,8 @@ def test_a_plantuml_command(no_node: Path, diagrams: Path) -> None:
     good.with_suffix(".svg").unlink()
     said = failure(good, wrong)
     assert said == "wrong.puml is not a PlantUML diagram: an error in line 3."
+    (diagrams / "odd.puml").write_text((diagrams / "wrong.puml").read_text())
+    assert failure(diagrams / "odd.puml").endswith(' failed: a line with -->> "b"')
 
 
 def test_an_error_that_is_called_a_success(no_node: Path, diagrams: Path) -> None:
@@ -229,7 +233,9 @@ def server() -> Iterator[Server]:
             is_wrong = "no diagram" in text
             self.send_response(400 if is_wrong else 200 if known else 404)
             if is_wrong:
-                self.send_header("X-PlantUML-Diagram-Error", "Syntax Error? (Assumed diagram: x)")
+                self.send_header(
+                    "X-PlantUML-Diagram-Error", "Syntax Error? a --&gt;&gt; b (Assumed diagram: x)"
+                )
                 self.send_header("X-PlantUML-Diagram-Error-Line", "3")
             self.end_headers()
             picture = "a page" if "odd" in text else f"<svg>{len(text)} letters</svg>"
@@ -257,7 +263,7 @@ def test_a_server_that_the_user_names(diagrams: Path, server: Server, end: str) 
 def test_a_server_that_refuses(diagrams: Path, server: Server) -> None:
     good, wrong, odd = (diagrams / f"{name}.puml" for name in ("good", "wrong", "odd"))
     said = failure(good, wrong, server=server.address)
-    assert said == "wrong.puml is not a PlantUML diagram: Syntax Error? in line 3."
+    assert said == "wrong.puml is not a PlantUML diagram: Syntax Error? a -->> b in line 3."
     other = server.address.replace("plantuml", "elsewhere")
     said = failure(good, server=other)
     assert said == f"the PlantUML server {other} refused good.puml: 404."
@@ -289,7 +295,9 @@ def test_the_command_renders_on_a_server(
     assert run_diagrams(["wrong"], False, True, root, server.address) == 2
     assert not (diagrams / "wrong.svg").exists()
     said = capsys.readouterr().err.splitlines()
-    assert said == ["minisched: wrong.puml is not a PlantUML diagram: Syntax Error? in line 3."]
+    assert said == [
+        "minisched: wrong.puml is not a PlantUML diagram: Syntax Error? a -->> b in line 3."
+    ]
     for check, svg, option in ((True, True, "--check"), (False, False, "--no-svg")):
         with pytest.raises(ValueError, match=f"so it cannot be used with {option}"):
             run_diagrams(["good"], check, svg, root, server.address)

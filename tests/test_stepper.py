@@ -92,6 +92,27 @@ def test_it_begins_in_a_settled_step(browser: Browser, folder: Path) -> None:
         check(page, overlap, 1)
 
 
+def test_a_run_that_has_ended_keeps_its_last_moment(browser: Browser, folder: Path) -> None:
+    serial, overlap = golden("serial"), golden("overlap")
+    assert overlap.end < serial.end
+    with stepper(browser, folder, [serial, overlap]) as page:
+        for time in (overlap.end - 1, overlap.end, overlap.end + 1, serial.end - 1, serial.end):
+            page.evaluate("(time) => goTo(time)", time)
+            check(page, serial, 0)
+            check(page, overlap, 1)
+            ended = [
+                text.startswith("has ended") for text in page.locator(".doing").all_inner_texts()
+            ]
+            assert ended == [time >= serial.end, time >= overlap.end]
+        for number in (0, 1):
+            state = shown(page, number)
+            assert state["pages"] and state["tree"], "the prefix cache outlives the requests"
+        assert press(page, "End") == overlap.end
+        check(page, overlap, 1)
+        tip = page.evaluate("aboutStay(runs[1].panels.get('tree').stays.at(-1))")
+        assert tip[-1].endswith("up to the end of the run")
+
+
 def test_playing_advances_and_stops_at_the_end(browser: Browser, folder: Path) -> None:
     trace = golden("future_map")
     with stepper(browser, folder, [trace]) as page:
@@ -145,6 +166,12 @@ def test_a_link_leads_to_a_moment(browser: Browser, folder: Path) -> None:
         page.evaluate("location.hash = '#20-60'")  # the first form: a view alone
         page.wait_for_function("page.view.start === 20e6 && page.view.end === 60e6")
         assert page.evaluate("isSeen(page.time)")
+    with stepper(browser, folder, both, "#t=abc&view=1-0") as page:
+        before = page.evaluate("[data.now, page.view]")
+        page.evaluate("show(...few)")
+        assert [time_of(page), page.evaluate("page.view")] == before
+        for wrong in ("#t=&view=5-5", "#view=1.2.3-4", "#t=Infinity&view=a-b", "#7-7", "#run=1.5"):
+            assert page.evaluate("(hash) => fromAddress(hash)", wrong) == {}
     with stepper(browser, folder, both, "#t=soon&view=9&run=7&rid=%,nobody&%%") as page:
         assert page.evaluate("[page.run, page.chosen.size]") == [1, 0]
         check(page, both[1], 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,36 @@ from playwright.sync_api import Browser, expect
 
 from minisched.export.html import to_html
 from minisched.export.native import to_json
+from minisched.export.state import panels
 from minisched.trace import Mark, Trace
 
 from .browser import browser, folder
-from .stepper_page import check, golden, large_trace, press, settle, stepper
+from .stepper_page import check, golden, large_trace, press, settle, shown, stepper
 
 __all__ = ["browser", "folder"]
+
+PAGES = {
+    "admitted": "own",
+    "wasted": "zombie",
+    "protected": "cached, in use",
+    "evictable": "cached, evictable",
+}
+OWNER = '[data-panel="pages"] .chip'
+# The pixels of the first cell of a kind, in terms of its owner's colour.
+CELL = """(kind) => {
+  const canvas = document.querySelector('[data-panel="pages"] canvas');
+  const stay = canvas.state.stays.find((stay) => stay.kind === kind), { size } = canvas.grid;
+  const [x, y] = corner(canvas.grid, pageNumber(stay.place) - 1);
+  const pen = canvas.getContext("2d"), plain = [];
+  for (const [dx, dy] of [[1, 1], [0.3, 0.3], [0.5, 0.1]]) {
+    const at = (share) => share >= 1 ? 1 : Math.round(share * (size - 1));
+    plain.push([...pen.getImageData(x + at(dx), y + at(dy), 1, 1).data].join());
+  }
+  const fill = owners.get(stay.label)[0].match(/[0-9A-F]{2}/gi).map((n) => parseInt(n, 16));
+  const name = (colour) => colour === "255,255,255,255" ? "paper" : "mixed";
+  return plain.map((colour) => colour.startsWith(fill.join()) ? "fill" : name(colour)).join();
+}"""
+COLOUR = """(style) => css(style.match(/--([a-z]+)/)[1])"""
 
 
 def test_pages_have_their_owners_colours(browser: Browser, folder: Path) -> None:
@@ -42,7 +67,7 @@ def test_a_narrow_screen_has_tabs(browser: Browser, folder: Path, width: int) ->
     runs = [golden(name) for name in ("serial", "overlap", "mlx_async")]
     with stepper(browser, folder, runs, viewport={"width": width, "height": 900}) as page:
         expect(page.locator(".moment:visible")).to_have_count(1)
-        page.get_by_role("tab", name="mlx_async").click()
+        page.locator("#tabs").get_by_role("button", name="mlx_async").click()
         expect(page.locator(".moment:visible")).to_have_attribute("data-run", "2")
         check(page, runs[2], 2)
         overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -71,6 +96,105 @@ def test_every_button_says_what_it_does(browser: Browser, folder: Path) -> None:
         page.keyboard.press("Tab")
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert page.evaluate(outline) == "solid"
+
+
+def test_the_map_tells_own_cached_and_zombie_pages_apart(browser: Browser, folder: Path) -> None:
+    trace = golden("overlap")
+    state = next(panel for panel in panels(trace) if panel.name == "pages")
+    kinds = {stay.kind for stay in state.stays}
+    assert kinds == {"admitted", "protected", "evictable", "wasted"}
+    moments = {kind: next(s.start for s in state.stays if s.kind == kind) for kind in kinds}
+    with stepper(browser, folder, [trace]) as page:
+        drawn = dict[str, str]()
+        for kind, time in moments.items():
+            page.evaluate("(time) => goTo(time)", time)
+            settle(page)
+            count = Counter(stay.kind for stay in state.at(time).values())
+            line = page.inner_text('[data-panel="pages"] .count')
+            told = dict(part.split(" ", 1)[::-1] for part in line.split(": ")[1].split("; "))
+            assert told == {PAGES[kind]: str(n) for kind, n in count.items()}
+            assert line.startswith(f"{count.total()} of 1024 pages")
+            drawn[kind] = page.evaluate(CELL, kind)
+            chips = Counter(
+                page.locator(OWNER).evaluate_all("(all) => all.map((e) => e.classList[1])")
+            )
+            assert chips.keys() == count.keys()
+        assert len(set(drawn.values())) == 4, "each looks its own way"
+        page.evaluate("(time) => goTo(time)", moments["wasted"])
+        settle(page)
+        for chip in page.locator(".chip.wasted").all():
+            expect(chip).to_have_css("text-decoration-line", "line-through")
+        assert page.locator('[data-panel="pages"] .chip.wasted').count() > 0
+
+
+def test_both_sides_of_a_pair_are_shown(browser: Browser, folder: Path) -> None:
+    trace = golden("pd")
+    with stepper(browser, folder, [trace]) as page:
+        assert page.locator("h4.side").all_inner_texts() == ["Prefill side", "Decode side"]
+        wanted = [panel for panel in panels(trace) if panel.stays]
+        found = page.locator("[data-side]").evaluate_all(
+            "(all) => all.map((e) => [e.dataset.side, e.dataset.panel])"
+        )
+        assert sorted(found) == sorted([panel.side, panel.name] for panel in wanted)
+        for number, side in enumerate(("prefill", "decode")):
+            column = page.locator(".groups > div", has=page.locator("h4.side")).nth(number)
+            sides = column.locator("[data-side]").evaluate_all(
+                "(all) => all.map((e) => e.dataset.side)"
+            )
+            assert sides and set(sides) == {side}
+
+
+def test_live_slots_stand_out_from_stale_ones(browser: Browser, folder: Path) -> None:
+    trace = golden("overlap")
+    with stepper(browser, folder, [trace]) as page:
+        kinds = Counter(kind for _, kind, _ in shown(page)["ring"])
+        assert kinds["stale"] and len(kinds) > 1
+        visible = page.locator('[data-panel="ring"] [data-place]:visible')
+        expect(visible).to_have_count(kinds.total() - kinds["stale"])
+        page.get_by_role("button", name=f"show {kinds['stale']} stale").click()
+        expect(visible).to_have_count(kinds.total())
+        many = "[...Array(300).fill({ kind: 'stale' }), { kind: 'promised' }]"
+        assert page.evaluate(f"mostOf({many})") == [{"kind": "promised"}], "live ones go first"
+        page.get_by_role("button", name=f"hide {kinds['stale']} stale").click()
+        expect(visible).to_have_count(kinds.total() - kinds["stale"])
+
+
+def test_flags_have_the_colours_of_their_legend(browser: Browser, folder: Path) -> None:
+    trace = golden("retraction")
+    with stepper(browser, folder, [trace]) as page:
+        legend = {
+            name: page.evaluate(COLOUR, item.locator("b").get_attribute("style"))
+            for item in page.locator(".legend .mark").all()
+            for name in item.inner_text().removeprefix("▼ ").split(", ")
+        }
+        flags = page.evaluate("runs[0].marks.map((mark) => [mark.text, flagColour(mark)])")
+        for text, colour in flags:
+            name = next(name for name in legend if text.startswith(name))
+            assert colour == legend[name]
+        assert len({colour for _, colour in flags}) > 1
+
+
+def test_every_canvas_says_what_it_is(browser: Browser, folder: Path) -> None:
+    runs = [golden("serial"), golden("overlap")]
+    with stepper(browser, folder, runs, viewport={"width": 700, "height": 900}) as page:
+        for canvas in page.locator("canvas").all():
+            assert canvas.get_attribute("role") == "img" and canvas.get_attribute("aria-label")
+        said = page.locator('[data-panel="pages"] canvas').nth(1).get_attribute("aria-label") or ""
+        assert " own" in said and " cached" in said
+        assert page.locator("[role=tab], [role=tablist]").count() == 0
+        expect(page.locator("#tabs [aria-pressed=true]")).to_have_text("overlap")
+
+
+@pytest.mark.parametrize("width", [1400, 700])
+def test_no_node_of_the_tree_is_clipped(browser: Browser, folder: Path, width: int) -> None:
+    runs = [golden("serial"), golden("overlap")]
+    with stepper(browser, folder, runs, viewport={"width": width, "height": 900}) as page:
+        assert page.locator(".node:visible").count() > 3
+        clipped = (
+            "(all) => all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.innerText)"
+        )
+        assert page.locator(".node:visible, .node:visible *").evaluate_all(clipped) == []
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
 @pytest.mark.parametrize("count", [1, 10])

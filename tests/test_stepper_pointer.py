@@ -7,7 +7,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect
 
 from minisched.checks.overlap import forwards
-from minisched.trace import Slice
+from minisched.export.layout import boxes_of
+from minisched.trace import Slice, Trace
 
 from .browser import browser, folder
 from .stepper_page import (
@@ -137,6 +138,53 @@ def test_a_selection_dims_the_others(browser: Browser, folder: Path) -> None:
         assert colour(mine) == before[0] and colour(other) != before[1]
         page.evaluate("choose([])")
         assert (colour(mine), colour(other)) == before
+
+
+def test_a_schedule_belongs_to_the_step_it_led_to(browser: Browser, folder: Path) -> None:
+    trace = golden("retraction")
+    named = {(s.lane, s.step): s.rids for s in trace.slices if s.name == "prepare"}
+    with stepper(browser, folder, [trace]) as page:
+        for rid in sorted({rid for rids in named.values() for rid in rids}):
+            page.evaluate("(rid) => choose([rid])", rid)
+            bright = page.evaluate("""() => runs[0].lanes.flatMap(({ slices }) => slices
+              .filter(({ phase }) => phase === "schedule")
+              .map(({ id, group }) => [id, page.bright[group]]))""")
+            wanted = {
+                box.slice.id: rid in named.get((box.slice.lane, box.step), ())
+                for box in boxes_of(trace)
+                if box.slice.name == "schedule"
+            }
+            assert dict(bright) == wanted
+            assert len(set(wanted.values())) == 2
+
+
+def named_at(trace: Trace, time: int) -> set[tuple[str, ...]]:
+    """Whom the slices at a moment name; none at all where a schedule would name its step's."""
+    now = [item for item in trace.slices if item.start <= time < item.end]
+    is_clear = all(item.name != "schedule" for item in now)
+    return {item.rids for item in now if item.rids} if is_clear else set()
+
+
+def test_the_keyboard_reaches_the_slices(browser: Browser, folder: Path) -> None:
+    runs = [golden("serial"), golden("overlap")]
+    with stepper(browser, folder, runs) as page:
+        moments = (step.start for step in forwards(runs[1]))
+        time, here = next((at, here) for at in moments if len(here := named_at(runs[1], at)) > 1)
+        page.evaluate("(time) => goTo(time)", time)
+        seen = []
+        for _ in range(len(here) + 1):
+            press(page, "Enter")
+            seen.append(tuple(page.evaluate("[...page.chosen]")))
+        assert set(seen) == here and seen[0] == seen[-1]
+        expect(page.locator("#life")).to_contain_text("overlap")
+        press(page, "Escape", "End", "Enter")
+        assert page.evaluate("page.chosen.size") == 0, "nobody runs at the end"
+        page.focus('[data-do="first"]')
+        assert press(page, "Enter") == 0
+        assert page.evaluate("page.chosen.size") == 0, "on a button, Enter presses it"
+        press(page, "?")
+        expect(page.locator("#keys")).to_contain_text("Enter")
+        page.keyboard.press("Escape")
 
 
 def test_panels_lead_to_a_life_too(browser: Browser, folder: Path) -> None:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -18,7 +17,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.overlap import forwards
-from minisched.cli.app import main
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
@@ -570,24 +568,6 @@ def test_a_large_tree_is_cut_to_what_can_be_read() -> None:
 
 
 # -- the command -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def view(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., tuple[int, str, str]]:
-    """``minisched view`` in an empty folder; gives exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["minisched", "view", *arguments])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        out, err = capsys.readouterr()
-        code = exit_info.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 @pytest.mark.parametrize("topic", TOPICS)

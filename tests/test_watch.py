@@ -13,7 +13,7 @@ import sys
 import termios
 import time as clock
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from minisched.cli import watch, watch_keys
-from minisched.cli.app import main
 from minisched.cli.watch_screen import Player, screen
 from minisched.export import native
 from minisched.export.recipes import trace_of
@@ -117,16 +116,68 @@ def test_a_frame_is_as_wide_as_asked_and_its_cursor_is_where_time_is(
 @law
 @given(runs(), st.floats(0, 1))
 def test_the_state_is_that_of_the_counters(run: Any, share: float) -> None:
-    """Who waits and who runs is counted by the scheduler, too; both must say the same."""
+    """Each counter is said as it was last recorded, in its unit, under the name it has there.
+
+    That panels and counters agree is a law of its own (``test_stepper_state.py``).
+    """
     trace = run[0]
     watch, time = at(trace, share)
-    frame = watch.frame(time)
-    said = {name: int(value) for name, value in re.findall(r"(?:^|, )([a-z ]+?) (-?\d+)", " ".join(
-        line.strip() for line in counters_of(frame.state)))}  # fmt: skip
-    for name, value in said.items():
+    words = " ".join(line.strip() for line in counters_of(watch.frame(time).state))
+    said = re.findall(r"(?:^|, )([a-z ]+?) (-?[\d.]+)(?: ([a-z]+))?", words)
+    units = {"kv used": "tokens", "kv cached": "tokens", "running": "requests",
+             "waiting": "requests"}  # fmt: skip
+    wanted = []
+    for name in dict.fromkeys(item.name for item in trace.counters):
         values = [item.value for item in trace.counters if item.name == name and item.time <= time]
-        assert value == (values[-1] if values else 0)
-    assert set(said) == {item.name for item in trace.counters}
+        value, title = values[-1] if values else 0, name
+        if name == "new token ratio":
+            value /= 1000
+        if name == "future slots":
+            title = "next future slot"
+        wanted.append((title, f"{value:g}", units.get(name, "")))
+    assert said == wanted
+
+
+def test_the_state_says_who_is_where_and_of_both_sides() -> None:
+    """Of a pair each side has its own part; a request whose KV has not arrived does not run."""
+    run = watched(trace_of("pd"))
+    state = run.frame(run.moments.at(10_000_000), state=200).state
+    prefill, decode = state.index("-- prefill side --"), state.index("-- decode side --")
+    assert "running set: a, b, c" in state[prefill:decode]
+    waits = ", ".join(f"{rid} (its KV is on its way)" for rid in "abc")
+    assert f"running set: {waits}" in state[decode:]
+    assert re.search("decode kv used [1-9][0-9]* tokens", "".join(state))
+
+
+def test_the_state_tells_cached_and_in_use_from_cached_only() -> None:
+    """What the counters say about the pages, in words; nodes say which tokens they hold."""
+    run = watched(trace_of("page_allocator"))
+    seen = set()
+    for time in run.moments.times:
+        frame = run.frame(time, state=400)
+        (line,) = [line for line in frame.state if line.startswith("KV pages: ")]
+        found = re.findall(r"(cached, locked|cached, evictable|[a-z]( \(zombie\))?) (\d+)", line)
+        seen |= {name for name, _, _ in found}
+        values = {c.name: c.value for c in run.trace.counters if c.time <= time}
+        if any(c.time == time for c in run.trace.counters if c.name == "kv cached"):
+            free = [int(count) for name, _, count in found if name == "cached, evictable"]
+            assert sum(free) * 4 == values["kv cached"]  # four tokens a page
+        nodes = [line for line in frame.state if ": tokens " in line]
+        assert all(re.search(r"[▓░] node \d+: tokens [\d …]+; \d+ page", line) for line in nodes)
+    assert {"cached, locked", "cached, evictable", "a (zombie)"} <= seen
+
+
+def test_the_signs_are_explained() -> None:
+    lanes, state = watched(trace_of("page_allocator")).frame(0, 400).signs
+    assert "s schedule" in lanes and "F forward" in lanes and "idle" in lanes
+    for sign in (
+        "█ a request's page",
+        "╳ a zombie's, which",
+        "▓ cached, locked",
+        "░ cached, evictable",
+    ):
+        assert sign in state
+    assert "has ended or was retracted, but a launched step still names it" in state
 
 
 def counters_of(state: list[str]) -> list[str]:
@@ -178,7 +229,7 @@ def test_the_state_at_the_end_is_what_is_left() -> None:
     run = watched(trace_of("overlap"))
     state = "\n".join(run.frame(run.moments.times[-1]).state)
     assert "waiting_queue: empty" in state
-    assert re.search(r"KV pages: \d+ of 1024 in use: .*cached \d\d", state)
+    assert re.search(r"KV pages: \d+ of 1024 in use: .*cached, evictable \d\d", state)
     assert re.search(r"radix tree: [1-9]\d* node", state)
 
 
@@ -227,33 +278,25 @@ def test_a_burst_of_keys_is_read_one_by_one() -> None:
 
 def test_the_screen_fits_any_terminal() -> None:
     run = watched(trace_of("pd"))
-    for columns, rows in ((80, 24), (120, 40), (200, 60)):
+    for columns, rows in ((60, 14), (60, 12), (80, 24), (120, 40), (200, 60)):
         console = Console(width=columns, height=rows, record=True, file=StringIO())
         player = Player(run, run.moments.times[40])
         console.print(screen(player, columns, rows), end="")
         lines = console.export_text().splitlines()
         assert len(lines) <= rows and max(map(len, lines)) <= columns
-        assert "q quit" in lines[-1] and sum(CURSOR in line for line in lines) == 7
+        assert "n next" in lines[-1] and "q quit" in lines[-1]
+        assert any(line.startswith("lanes: ") for line in lines) == (rows >= 19)
+        assert ("" in lines[:4]) == (rows >= 24)
+        assert sum(CURSOR in line for line in lines) == 7
 
 
 # -- the command, where there is no terminal ---------------------------------------------------
 
 
 @pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
+def command(minisched: Any) -> Any:
     """``minisched watch``; gives exit code, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["minisched", "watch", *arguments])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        out, err = capsys.readouterr()
-        code = exit_info.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
+    return partial(minisched, "watch")
 
 
 def test_without_a_terminal_it_prints_frames_and_ends(command: Any) -> None:
@@ -261,7 +304,8 @@ def test_without_a_terminal_it_prints_frames_and_ends(command: Any) -> None:
     assert (code, err) == (0, "") and "\x1b" not in out
     assert len(re.findall(r"^overlap on sim, .* event \d+ of \d+$", out, re.M)) == 8
     code, out, err = command(OVERLAP, "--frames", "2", "--at", "100")
-    times = re.findall(r"^overlap on sim, ([\d.]+) of", out, re.M)
+    assert out.splitlines()[0].count(" (the last event before 100) of ") == 1
+    times = re.findall(r"^overlap on sim, ([\d.]+) ", out, re.M)
     assert code == 0 and 95 < float(times[0]) <= 100 and float(times[1]) > 300
     assert command(OVERLAP, "--frames", "2", "--at", "100")[1] == out
 
@@ -280,7 +324,10 @@ def test_bad_input_is_one_sentence(command: Any, tmp_path: Path) -> None:
         ((str(empty),), "can't be watched: the trace has no slice"),
         (("--loop", "nope"), "unknown loop 'nope'; the loops are serial, "),
         ((OVERLAP, "--loop", "serial"), "--loop is 'serial', but "),
-        ((OVERLAP, "--at", "9999"), "--at is 9999, but it must be between 0 and "),
+        (
+            (OVERLAP, "--at", "9999"),
+            "--at is 9999, but it must be between 0 and 306.1 ms, the run's end.",
+        ),
         ((OVERLAP, "--at", "-1"), "--at is -1, but it must be between 0 and "),
         ((OVERLAP, "--at", "nan"), "--at is nan, but it must be between 0 and "),
         ((OVERLAP, "--delay", "-1"), "--delay is -1, but it must be between 0 and 60 seconds."),

@@ -7,15 +7,22 @@ from typing import Annotated
 
 import typer
 
+from ..topics import TOPICS
 from .exit import exit_with
 
 
 def view(
-    topic: Annotated[str, typer.Argument(help="What to show: radix_cache, prefill, overlap, …")],
+    topic: Annotated[
+        str, typer.Argument(help=f"What to show: {', '.join(TOPICS)}, or a loop by name.")
+    ],
     trace: Annotated[Path, typer.Argument(help="A recorded run, such as traces/prefill.json.")],
     form: Annotated[str, typer.Option(help="svg, puml (PlantUML) or text.")] = "svg",
     part: Annotated[
-        str, typer.Option(help="Of a loop: timing, sequence or steps; else the first.")
+        str,
+        typer.Option(
+            help="Of a loop: timing, sequence or steps; vllm_batch_queue has queue, too, and "
+            "mindie_placeholder ledger; else the first."
+        ),
     ] = "",
     out: Annotated[
         str | None, typer.Option(help="A file, or - for stdout, as for text; else TOPIC.FORM.")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..export import native
 from ..export.html import to_html
 from ..export.views import NothingToShow
-from ..trace import Trace
+from .trace_file import read_trace
 
 
 def run_stepper(sources: Sequence[Path], out: Path) -> None:
@@ -17,7 +16,7 @@ def run_stepper(sources: Sequence[Path], out: Path) -> None:
     Raises:
         ValueError: a file is no trace or says too little, or the page can't be written.
     """
-    traces = [_read(source) for source in sources]
+    traces = [read_trace(source) for source in sources]
     names = ", ".join(str(source) for source in sources)
     try:
         html = to_html(traces)
@@ -29,10 +28,3 @@ def run_stepper(sources: Sequence[Path], out: Path) -> None:
     except OSError as error:
         raise ValueError(f"{out} can't be written: {error.strerror}.") from error
     print(out)
-
-
-def _read(source: Path) -> Trace:
-    try:
-        return native.read(source)
-    except OSError as error:
-        raise ValueError(f"{source} can't be read: {error.strerror}.") from error

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ..export import native
 from ..export.views import FORMS, NothingToShow, draw, parts_of
-from ..trace import Trace
+from .trace_file import read_trace
 
 
 def run_view(topic: str, source: Path, form: str, part: str, out: str | None) -> None:
@@ -26,6 +25,7 @@ def run_view(topic: str, source: Path, form: str, part: str, out: str | None) ->
     except NothingToShow as error:
         raise ValueError(f"{source} can't be shown as {topic}: {error}") from error
     name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic
+    name = name.replace(":", "-")  # a loop with its relay, as its trace file is called
     target = out or ("-" if form == "text" else f"{name}.{form}")
     if target == "-":
         sys.stdout.write(drawn)
@@ -46,15 +46,3 @@ def check(topic: str, form: str) -> None:
     parts_of(topic)
     if form not in FORMS:
         raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
-
-
-def read_trace(source: Path) -> Trace:
-    """A recorded run.
-
-    Raises:
-        ValueError: the file can't be read, or is no trace.
-    """
-    try:
-        return native.read(source)
-    except OSError as error:
-        raise ValueError(f"{source} can't be read: {error.strerror}.") from error

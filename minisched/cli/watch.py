@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from ..export.recipes.recipe import a_bit_of_everything
 from ..export.units import MILLISECOND, ms
 from ..export.watch_frame import Watched, watched
 from ..trace import Trace
-from .view import read_trace
+from .trace_file import read_trace
 from .watch_keys import has_keys
 from .watch_screen import prompt, watch_keys
 
@@ -26,8 +27,11 @@ def run_watch(source: Path | None, loop: str | None, at: float, delay: float, fr
     run = open_run(source, loop)
     last = run.moments.times[-1]
     if not 0 <= at * MILLISECOND <= last:
-        raise ValueError(f"--at is {at:g}, but it must be between 0 and {ms(last)}, the run's end.")
-    time = run.moments.at(round(at * MILLISECOND))
+        limit = f"0 and {ms(last)} ms, the run's end"
+        raise ValueError(f"--at is {at:g}, but it must be between {limit}.")
+    asked = round(at * MILLISECOND)
+    time = run.moments.at(asked)
+    run = replace(run, asked=(time, asked))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print("\n".join(run.frame(moment).plain() for moment in run.moments.spread(time, frames)))
     elif has_keys():

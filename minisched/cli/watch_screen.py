@@ -14,6 +14,7 @@ from ..export.watch_source import HERE
 from .watch_keys import read_keys, single_keys
 
 HELP = "→ n next   ← b back   ↓ N step   ↑ P step back   home end   p play   q quit"
+FEW_KEYS = "n next  b back  N P a step  p play  q quit"  # where the screen is narrow
 USUAL_DELAY, PATIENCE = 0.3, 0.5  # seconds: between events, and between looks at the screen's size
 LEAST_ROWS, MOST_SOURCE = 5, 84  # lines of source and state; columns of source
 
@@ -92,17 +93,31 @@ def prompt(run: Watched, time: int) -> None:
 def screen(player: Player, columns: int, rows: int) -> RenderableType:
     """A moment as large as the terminal: lanes above, below them source and state side by side."""
     left = min(MOST_SOURCE, columns * 55 // 100)
-    room = max(LEAST_ROWS, rows - len(player.run.whole.lanes) - 7)
+    lanes = len(player.run.whole.lanes) + 2
+    room, signs, blank = layout(rows, lanes)
     frame = player.run.frame(player.time, columns, room, max(10, columns - left - 2))
     return Group(
         Text(frame.title + (", playing" if player.is_playing else ""), "bold"),
         Text(frame.now, "cyan"),
-        Text(),
-        *(_line(line) for line in frame.lanes),
-        Text(),
+        *blank,
+        *(_line(line) for line in frame.lanes[: max(0, rows - 4)]),
+        *blank,
         _beside(frame, left, room),
-        Text(HELP[:columns], "dim"),
+        *(Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in frame.signs[:signs]),
+        Text(HELP if len(HELP) <= columns else FEW_KEYS[:columns], "dim"),
     )
+
+
+def layout(rows: int, lanes: int) -> tuple[int, int, list[Text]]:
+    """Lines of source and state, lines of signs, and what stands between the parts.
+
+    Title, event, lanes and keys are always there. Where rows are short blank lines go first, then
+    the signs, then lines of state.
+    """
+    spare = rows - lanes - 3
+    signs = 2 * (spare >= LEAST_ROWS + 2)
+    blank = [Text()] * (spare - signs >= LEAST_ROWS + 2)
+    return max(1, spare - signs - 2 * len(blank)), signs, blank
 
 
 def _beside(frame: Frame, left: int, room: int) -> Table:

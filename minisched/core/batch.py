@@ -61,7 +61,7 @@ class Row(NamedTuple):
         return self.start + len(self.ids)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ScheduleBatch:
     """A step as the scheduler sees it (SGLang ``managers/schedule_batch.py:ScheduleBatch``).
 
@@ -81,6 +81,9 @@ class ScheduleBatch:
     new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
     has_wishes: bool = on_host("one", lambda: True)  # False: nobody in it has any
     extend_logprob_start_lens: list[int] = on_host("[num_extend_reqs]", list)  # see logprobs.py
+
+    def __repr__(self) -> str:
+        return f"<ScheduleBatch step {self.step}, {self.mode.value}, {' '.join(self.rids)}>"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

@@ -15,14 +15,13 @@ from typing import Any
 
 from ..trace import Trace
 from .chrome_marks import EVENTS, events_of
+from .counter_units import counted
 from .lane import Lane
 from .layout import View
 from .window import whole_run
 
 Event = dict[str, Any]
 PID = 1
-UNITS = {"kv used": "tokens", "kv cached": "tokens", "running": "requests", "waiting": "requests",
-         "new token ratio": "per mille", "future slots": "taken so far"}  # fmt: skip
 
 
 def to_chrome(trace: Trace) -> str:
@@ -107,20 +106,17 @@ def _waits(view: View, tids: dict[Lane, int]) -> list[Event]:
 def _rest(view: View, tids: dict[Lane, int]) -> list[Event]:
     """Counters with their units, and the marks that are events."""
     counters = [
-        {"ph": "C", "name": c.name, "pid": PID, "ts": _us(c.time), "args": {_unit(c.name): c.value}}
+        {"ph": "C", "name": of.title, "pid": PID, "ts": _us(c.time),
+         "args": {of.unit or "value": of.value(c.value)}}
         for c in view.trace.counters
-    ]
+        for of in [counted(c.name)]
+    ]  # fmt: skip
     marks = [
         {"ph": "i", "s": "t", "name": mark.name, **_place(EVENTS, tids), "ts": _us(mark.time),
          "args": mark.attrs}
         for mark in events_of(view.trace.marks)
     ]  # fmt: skip
     return counters + marks
-
-
-def _unit(counter: str) -> str:
-    """What a counter counts; of two sides each has its own."""
-    return next((unit for name, unit in UNITS.items() if counter.endswith(name)), "value")
 
 
 def _place(lane: Lane, tids: dict[Lane, int]) -> dict[str, int]:

@@ -16,9 +16,9 @@ from ..trace import Trace
 from .html_data import page_data
 from .html_legend import legend
 from .html_moment import moment
+from .html_runs import are_alike, run_names, setting, title_of, what_it_is
 from .html_table import metrics_table
 from .html_tools import KEYS, POSITION, TOOLBAR
-from .loops_shown import loops_shown
 from .state import panels
 from .svg_style import variables
 from .svg_waits import wait_variable
@@ -60,9 +60,9 @@ def to_html(
             f"a page needs at least 1 trace and a report for each, "
             f"but got {len(traces)} and {len(reports)}."
         )
-    title = title or loops_shown(traces)
+    title = title or title_of(traces)
     states = [panels(trace) for trace in traces]
-    frames = [moment(at, traces[at], state) for at, state in enumerate(states)]
+    frames = [moment(at, name, traces[at], states[at]) for at, name in enumerate(run_names(traces))]
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -72,7 +72,7 @@ def to_html(
             *(_part(name) for name in STYLES),
             "</style>\n</head>\n<body>",
             *_lanes(traces, reports, title),
-            *_below(reports, frames),
+            *_below(traces, reports, frames),
             f'<script id="data" type="application/json">{page_data(traces, states)}</script>',
             *(f"<script>\n{_part(name)}</script>" for name in SCRIPTS),
             "</body>\n</html>\n",
@@ -82,39 +82,41 @@ def to_html(
 
 def _lanes(traces: Sequence[Trace], reports: Sequence[OverlapReport], title: str) -> list[str]:
     """What it is, the buttons, and the runs over time."""
-    clock = "simulated" if traces[0].clock == "virtual" else "measured"
-    what = "One run" if len(traces) == 1 else f"{len(traces)} runs on one time axis"
+    said = [""] * len(traces) if are_alike(traces) else [f"{setting(run)}: " for run in traces]
     return [
         f"<h1>{escape(title)}</h1>",
-        f"<p>{what}: {escape(traces[0].model)} model on {escape(traces[0].device)}, {clock} time. "
-        "The vertical line is <strong>now</strong>: drag it, press → for the next event, or space "
-        "to play. Below is what is true at that moment. Click a slice to follow its request.</p>",
+        f"<p>{escape(what_it_is(traces))} The vertical line is <strong>now</strong>: drag "
+        "it, press → for the next event, or space to play. Below is what is true at that moment. "
+        "Click a slice to follow its request.</p>",
         TOOLBAR,
         '<div id="lanes">',
-        *(_run(at, report) for at, report in enumerate(reports)),
-        '<canvas class="axis"></canvas><div id="cursor"><span></span></div></div>',
+        *(_run(at, name, said[at], reports[at]) for at, name in enumerate(run_names(traces))),
+        '<canvas class="axis" role="img" aria-label="time axis, in ms"></canvas>'
+        '<div id="cursor"><span></span></div></div>',
         POSITION,
         legend(traces),
     ]
 
 
-def _below(reports: Sequence[OverlapReport], frames: Sequence[str]) -> list[str]:
+def _below(
+    traces: Sequence[Trace], reports: Sequence[OverlapReport], frames: Sequence[str]
+) -> list[str]:
     """The chosen request's life, the state at the cursor, and what the runs come to."""
     return [
         '<section id="life" aria-label="the chosen requests" hidden></section>',
-        '<div id="tabs" role="tablist" aria-label="run"></div>',
+        '<div id="tabs" role="group" aria-label="run"></div>',
         '<div id="moments">',
         *frames,
         "</div>",
-        metrics_table(reports),
+        metrics_table(traces, reports),
         KEYS,
         '<div id="tip" hidden></div>',
     ]
 
 
-def _run(at: int, report: OverlapReport) -> str:
-    about = f"device busy {report.device_busy_percent:.1f} %, {ms(report.makespan_ns)} ms"
-    loop = escape(report.loop)
+def _run(at: int, name: str, said: str, report: OverlapReport) -> str:
+    busy = f"device busy {report.device_busy_percent:.1f} %, {ms(report.makespan_ns)} ms"
+    loop, about = escape(name), escape(said) + busy
     return (
         f'<h2><button data-activate="{at}" title="step through the events of {loop}">{loop}'
         f"</button> <span>{about}</span></h2>"

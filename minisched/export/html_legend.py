@@ -7,7 +7,7 @@ from html import escape
 
 from ..checks.waits import num_waits
 from ..trace import Trace
-from .html_data import NOTABLE
+from .html_flags import FLAGS
 from .palette import ARROWS, PAINTS
 
 
@@ -26,8 +26,10 @@ def legend(traces: Sequence[Trace]) -> str:
         if kind in kinds
     ]
     flags = {mark.name for trace in traces for mark in trace.marks}
-    if found := [name for name in NOTABLE if name in flags]:
-        items.append(f'<span class="mark">▼ {", ".join(found)}</span>')
+    for colour in dict.fromkeys(FLAGS.values()):
+        if found := [name for name in FLAGS if name in flags and FLAGS[name] == colour]:
+            flag = f'<b style="color:var(--{colour})">▼</b>'
+            items.append(f'<span class="mark">{flag} {", ".join(found)}</span>')
     return f'<div class="legend">{"".join(items)}</div>'
 
 

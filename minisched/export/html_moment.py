@@ -7,41 +7,51 @@ from html import escape
 
 from ..loops.source import LoopSource
 from ..trace import Trace
+from .html_panel_legend import panel_legend
 from .html_state import sources
 from .state import Panel
+from .state.side import PAIR
 
 ABOUT = {  # title and one line on each panel, for somebody who sees it for the first time
-    "queue": ("Waiting queue", "requests without memory"),
-    "set": ("Running set", "requests with memory; crossed: ended, but a launched step has its row"),
+    "queue": ("Waiting queue", "requests that wait for memory"),
+    "set": ("Running set", "requests with memory"),
     "ring": ("Future slots", "where the device keeps tokens that the host has not seen yet"),
-    "pages": ("KV map", "one cell a page; dotted: only the prefix cache has it"),
+    "pages": ("KV map", "one cell a page, in the colour of who computed it"),
     "rows": ("Request table", "which row is whose"),
-    "tree": ("Radix tree", "cached prefixes; a locked node is protected from eviction"),
+    "tree": ("Radix tree", "cached prefixes; a lock protects a node from eviction"),
 }
 GROUPS = (("queue", "set", "ring"), ("pages", "rows", "tree"))
 
 
-def moment(at: int, trace: Trace, state: Sequence[Panel]) -> str:
+def moment(at: int, name: str, trace: Trace, state: Sequence[Panel]) -> str:
     """The frames of one run: source, state, counters. A part that the run never had is left out."""
-    shown = {panel.name: panel for panel in state if panel.stays}
-    groups = [
-        "".join(_panel(shown[name]) for name in names if name in shown)
-        + (_frame("counters", "Counters", "", "<table></table>") if last else "")
-        for names, last in zip(GROUPS, (True, False), strict=True)
-    ]
     listings = "".join(_source(lane, source) for lane, source in sources(trace).items())
+    counted = _frame("counters", "Counters", "", "<table></table>")
+    shown = [panel for panel in state if panel.stays]
+    if any(panel.side for panel in shown):
+        groups = [_side(side, [panel for panel in shown if panel.side == side]) for side in PAIR]
+        listings += counted
+    else:
+        left, right = ([p for p in shown if p.name in names] for names in GROUPS)
+        groups = ["".join(map(_panel, left)) + counted, "".join(map(_panel, right))]
     return (
-        f'<section class="moment" data-run="{at}" aria-label="{escape(trace.loop)} at the cursor">'
-        f'<h3>{escape(trace.loop)} <span class="doing"></span></h3><div class="groups">'
+        f'<section class="moment" data-run="{at}" aria-label="{escape(name)} at the cursor">'
+        f'<h3>{escape(name)} <span class="doing"></span></h3><div class="groups">'
         + "".join(f"<div>{group}</div>" for group in (listings, *groups) if group)
         + "</div></section>"
     )
 
 
+def _side(side: str, panels: Sequence[Panel]) -> str:
+    """All panels of one of two schedulers, under a heading."""
+    return f'<h4 class="side">{side.capitalize()} side</h4>' + "".join(map(_panel, panels))
+
+
 def _panel(panel: Panel) -> str:
     title, about = ABOUT[panel.name]
-    inside = "<canvas></canvas>" if panel.name == "pages" else ""
-    return _frame(panel.name, title, about, f'{inside}<div class="entries"></div>')
+    map_of = '<canvas role="img" aria-label="KV map"></canvas>' if panel.name == "pages" else ""
+    inside = f'{panel_legend(panel)}{map_of}<div class="entries"></div>'
+    return _frame(panel.name, title, about, inside, f' data-side="{panel.side}"')
 
 
 def _frame(name: str, title: str, about: str, inside: str, more: str = "") -> str:

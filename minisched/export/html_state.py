@@ -7,9 +7,12 @@ from typing import Any
 
 from ..loops.source import LoopSource, source_of
 from ..trace import Mark, Trace
+from .counter_units import counted
 from .names import Names
 from .state import Panel, Stay
+from .state.memory import pool
 from .state.requests import arrivals
+from .state.side import one_side
 
 
 def sources(trace: Trace) -> dict[str, LoopSource]:
@@ -35,23 +38,42 @@ def _lines_on(trace: Trace, lane: str) -> list[list[int]]:
 
 
 def counters(trace: Trace) -> dict[str, list[list[int | float]]]:
-    """Each counter's [time, value] pairs; of several at one time the last.
-
-    The new token ratio is counted in thousandths (``engine/recording.py``).
-    """
+    """Each counter's [time, value] pairs, in its unit; of several at one time the last."""
     found: dict[str, dict[int, int | float]] = {}
     for item in trace.counters:
-        is_ratio = item.name.endswith("ratio")
-        value = item.value / 1000 if is_ratio else item.value
-        found.setdefault(item.name, {})[item.time] = value
+        found.setdefault(item.name, {})[item.time] = counted(item.name).value(item.value)
     return {name: [[time, value] for time, value in of.items()] for name, of in found.items()}
 
 
-def panel(shown: Panel, names: Names) -> dict[str, Any]:
-    """A panel whose stays are lists of numbers; zeros at the end of one are left out."""
+def units(trace: Trace) -> dict[str, list[str]]:
+    """What each counter is called on the page, and its unit where the name does not say it."""
+    known = {item.name: counted(item.name) for item in trace.counters}
+    return {
+        name: [of.title, "" if of.title.endswith(of.unit) else of.unit]
+        for name, of in known.items()
+    }
+
+
+def pool_pages(trace: Trace, shown: Panel) -> int:
+    """How many pages the pool of a KV map's side has; 0 if the trace does not say.
+
+    Raises:
+        NothingToShow: a mark does not say how many.
+    """
+    sizes = pool(one_side(trace, shown.side)) if shown.name == "pages" else None
+    return sizes.pages if sizes else 0
+
+
+def panel(shown: Panel, pages: int, names: Names) -> dict[str, Any]:
+    """A panel whose stays are lists of numbers; zeros at the end of one are left out.
+
+    ``pages`` is how many there are in its side's pool.
+    """
     at = {place: number for number, place in enumerate(shown.places)}
     return {
         "name": shown.name,
+        "side": shown.side,
+        "pages": pages,
         "places": list(shown.places),
         "stays": [_stay(stay, at, names) for stay in sorted(shown.stays, key=lambda s: s.start)],
     }

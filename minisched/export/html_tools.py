@@ -45,8 +45,9 @@ TOOLBAR = (
 POSITION = (
     '<div id="whole"><span>whole run</span>'
     '<div id="position" role="slider" tabindex="0" aria-label="time in ms" aria-valuemin="0" '
-    'title="the whole run: drag to move in time"><canvas></canvas><i class="window"></i>'
-    '<i class="handle"></i></div></div>'
+    'title="the whole run: drag to move in time"><canvas role="img" '
+    'aria-label="where the devices compute, over the whole run"></canvas>'
+    '<i class="window"></i><i class="handle"></i></div></div>'
 )
 SHORTCUTS = (
     ("space", "play or pause"),
@@ -55,6 +56,7 @@ SHORTCUTS = (
     ("Home, End", "to the beginning, to the end"),
     ("+ − 0 1", "zoom in, zoom out, the whole run, a few steps"),
     (", .", "move the picture without moving in time"),
+    ("Enter", "follow the requests of the slice at the cursor; again: those of the next lane"),
     ("Tab, Enter", "go through buttons and requests, and choose one"),
     ("Escape", "choose no request"),
     ("?", "these keys"),

@@ -42,6 +42,12 @@ class Arrow:
     kind: str
 
     @property
+    def brings(self) -> str:
+        """The edge's kind, by which an arrow is drawn; what leaves a KV transfer is no token."""
+        is_kv = self.kind == "token" and self.src.slice.name == "transfer"
+        return "transfer" if is_kv else self.kind
+
+    @property
     def is_level(self) -> bool:
         """Whether it stays on one lane."""
         return self.src.lane == self.dst.lane

@@ -82,7 +82,7 @@ ARROWS = {  # what an edge's kind means
     "token": "token to next step",
     "upload": "prompt to token pool",
     "recv": "stage to stage",
-    "transfer": "KV from prefill to decode",
+    "transfer": "KV to the decode side",
 }
 ARROW_COLOURS = {  # on light and on dark paper
     "launch": (LIGHT.ink, DARK.ink),

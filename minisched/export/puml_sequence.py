@@ -15,12 +15,14 @@ from ..trace.lanes import is_forward
 from ..worker import Worker
 from ..worker.pipeline import recv_tensors
 from ..worker.upload import Uploads
+from .arrow_words import says
 from .lane import Lane, in_order
 from .layout import Arrow, Box, View, boxes_of
 from .palette import paint
 from .puml_links import LINK_STYLE, Code, linked
 from .puml_style import arrow_colour, choose_view, creole, written
 from .units import ms
+from .words_busy import busy_of_run
 
 HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
 CODE: Code = {
@@ -88,7 +90,7 @@ def _about(view: View) -> str:
     report = measure(view.trace)
     return (
         f"steps {view.first_step} to {view.last_step} of {report.steps}, "
-        f"{ms(view.duration)} ms, device busy {report.device_busy_percent:.0f} % of the run"
+        f"{ms(view.duration)} ms, {busy_of_run(report)}"
     )
 
 
@@ -151,8 +153,7 @@ def _row(view: View, row: list[Box], code: Code) -> Iterator[str]:
 
 def _arrow(arrow: Arrow, code: Code) -> str:
     tail, head = HEADS.get(arrow.kind, ("-", ">"))
-    colour = arrow_colour(arrow.kind)
-    texts = {"token": f"token for {arrow.dst.step}", "result": f"tokens of {arrow.src.step}"}
-    kind = "send" if arrow.src.slice.name == "send" else arrow.kind
-    text = linked(creole(texts.get(kind, f"{kind} {arrow.dst.step}")), code)
+    colour = arrow_colour(arrow.brings)
+    is_sent = arrow.src.slice.name == "send"
+    text = linked(creole(f"send {arrow.dst.step}" if is_sent else says(arrow)), code)
     return f"{arrow.src.lane.key} {tail}[{colour}]{head} {arrow.dst.lane.key} : {text}"

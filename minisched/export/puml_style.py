@@ -53,7 +53,7 @@ def legend(views: Sequence[View]) -> list[str]:
     boxes = [box for view in views for box in view.boxes if box.slice.duration]
     arrows = [arrow for view in views for arrow in view.arrows]
     seen = {box.slice.name for box in boxes}
-    kinds = {arrow.kind for arrow in arrows if arrow.start < arrow.end or not arrow.is_level}
+    kinds = {arrow.brings for arrow in arrows if arrow.start < arrow.end or not arrow.is_level}
     known = [*PAINTS, *SHARES]
     names = [name for name in known if name in seen] + sorted(seen.difference(known))
     paints = [(name, paint(name)) for name in names]

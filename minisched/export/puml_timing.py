@@ -19,6 +19,7 @@ from .palette import LIGHT, paint
 from .puml_axis import Axis
 from .puml_style import BUBBLE, WAIT, arrow_colour, choose_view, creole, legend, written
 from .units import ms
+from .words_busy import busy_of_run
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,7 @@ def _title(view: View, title: str) -> str:
     report = measure(view.trace)
     return (
         f"{creole(title or view.trace.loop)}\\n"
-        f"steps {view.first_step} to {view.last_step} of {report.steps}, "
-        f"device busy {report.device_busy_percent:.0f} % of the run"
+        f"steps {view.first_step} to {view.last_step} of {report.steps}, {busy_of_run(report)}"
     )
 
 
@@ -164,5 +164,5 @@ def _arrows(panel: Panel, axis: Axis) -> list[str]:
         start, end = (axis.at(view.clip(time, time)[0]) for time in (arrow.start, arrow.end))
         src, dst = (f"{panel.key}{lane.key}" for lane in (arrow.src.lane, arrow.dst.lane))
         faint = FAINT if arrow.is_level else ""
-        lines.append(f"{src}@{start} -[{arrow_colour(arrow.kind)}{faint}]> {dst}@{end}")
+        lines.append(f"{src}@{start} -[{arrow_colour(arrow.brings)}{faint}]> {dst}@{end}")
     return lines

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 
 from .render_error import RenderError
@@ -62,4 +63,5 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _first_line(done: subprocess.CompletedProcess[str]) -> str:
-    return next(iter((done.stderr or done.stdout).strip().splitlines()), "")
+    """What it says first; some write as for a page (``--&gt;``)."""
+    return unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))

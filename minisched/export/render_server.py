@@ -8,6 +8,7 @@ address is always the user's, such as ``http://127.0.0.1:8080/plantuml``, which 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import unescape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -76,4 +77,4 @@ def _check(server: str, path: Path, response: Any, content: bytes) -> None:
 
 
 def _short(what: str) -> str:
-    return what.partition(" (")[0]
+    return unescape(what.partition(" (")[0])

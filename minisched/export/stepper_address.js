@@ -13,11 +13,9 @@ function addressOf({ time, view, run, chosen }) {
 function fromAddress(hash) {
   const found = {};
   const parts = new Map(hash.slice(1).split("&").map((part) => part.split("=")));
-  const view = /^(-?[\d.]+)-([\d.]+)$/.exec(parts.get("view") ?? hash.slice(1));
-  if (view && [view[1], view[2]].every((text) => Number.isFinite(Number(text)))) {
-    const [start, end] = [view[1] * 1e6, view[2] * 1e6];
-    found.view = { start, end: Math.max(end, start + 1000) };
-  }
+  const [, ...view] = /^(-?[\d.]+)-([\d.]+)$/.exec(parts.get("view") ?? hash.slice(1)) ?? [];
+  const [start, end] = view.map((text) => Number(text) * 1e6);
+  if (start < end && Number.isFinite(end - start)) found.view = { start, end };
   const time = parts.has("t") ? Number(parts.get("t") || NaN) : NaN;
   if (Number.isFinite(time)) found.time = Math.round(time * 1e6);
   const run = Number(parts.get("run") || NaN);

@@ -73,9 +73,9 @@ function drawMarks(pen, run, page, scale) {
   }
 }
 
-function flagColour(mark) {
-  if (mark.text.startsWith("finish")) return css("ink");
-  return css(mark.text.startsWith("wait ") ? "waited" : "bubble");
+// The legend says the same of each name (html_flags.py).
+function flagColour({ text }) {
+  return css(Object.entries(data.flags).find(([name]) => `${text} `.startsWith(`${name} `))[1]);
 }
 
 // The whole run in one strip: where the devices compute. Drawn once, and again when it is resized.

@@ -16,7 +16,7 @@ function unpack(packed, index) {
     { src: byId.get(src), dst: byId.get(dst), kind: data.names[kind], start, end }
   ));
   const marks = packed.marks.map(([time, text]) => ({ time, text }));
-  const panels = new Map(packed.panels.map((panel) => [panel.name, unpackPanel(panel)]));
+  const panels = new Map(packed.panels.map((panel) => [keyOf(panel), unpackPanel(panel, packed.end)]));
   const life = packed.life.map(([time, rid, text]) => ({ time, rid: data.names[rid], text }));
   const sources = packed.sources.map(({ lane, at }) => (
     { lane, at: at.map(([start, end, line]) => ({ start, end, line })) }
@@ -37,14 +37,19 @@ function unpackLane(lane, at, byId) {
   return { key: lane.key, title: lane.title, slices, bubbles };
 }
 
-// Stays are in order of their starts.
-function unpackPanel(panel) {
+// A pair of schedulers has two panels of each name.
+function keyOf({ name, side }) {
+  return side ? `${side} ${name}` : name;
+}
+
+// Stays are in order of their starts. Who is still there at the end of the run ends after it.
+function unpackPanel(panel, runEnd) {
   const name = (number) => data.names[number || 0];
   const stays = panel.stays.map(([at, start, end, group, kind, label, about, parent]) => ({
     at, place: panel.places[at], start, end, group: group || 0, kind: name(kind),
-    label: name(label), about: name(about), parent: name(parent),
+    label: name(label), about: name(about), parent: name(parent), isOpen: end > runEnd,
   }));
-  return { name: panel.name, places: panel.places, stays, state: null };
+  return { ...panel, stays, state: null };
 }
 
 const ridsOf = (thing) => groups[thing.group];

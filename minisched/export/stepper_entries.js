@@ -6,12 +6,31 @@ const MOST_ENTRIES = 240; // a longer list says how many more there are
 function drawEntries(frame, panel, state) {
   const list = frame.querySelector(".entries");
   const isTree = panel.name === "tree";
-  const shown = state.stays.slice(0, MOST_ENTRIES);
+  const shown = mostOf(state.stays);
   reuse(list, shown, isTree ? makeNode : makeChip);
   const more = state.stays.length - shown.length;
   list.dataset.more = more ? `and ${more} more` : "";
   list.classList.toggle("empty", !state.stays.length);
   frame.querySelector(".count").textContent = countOf(panel, state);
+  if (panel.name === "ring") drawStaleButton(frame, state);
+}
+
+// Of a list that is too long the stale entries go first.
+function mostOf(stays) {
+  if (stays.length <= MOST_ENTRIES) return stays;
+  const live = stays.filter(({ kind }) => kind !== "stale");
+  return (live.length ? live : stays).slice(0, MOST_ENTRIES);
+}
+
+// Stale slots are many and nobody reads them, so they are shown to who asks.
+function drawStaleButton(frame, state) {
+  const count = state.stays.filter(({ kind }) => kind === "stale").length;
+  const button = frame.querySelector("button.stale-too") || document.createElement("button");
+  const isOpen = document.body.classList.contains("shows-stale");
+  if (!button.isConnected) frame.querySelector("h4").append(button);
+  Object.assign(button, { className: "stale-too", hidden: !count, ariaExpanded: String(isOpen) });
+  button.dataset.do = "stale";
+  button.textContent = `${isOpen ? "hide" : "show"} ${count} stale`;
 }
 
 // Elements stay with their places, so that the keyboard's focus does too.
@@ -60,7 +79,7 @@ function countOf(panel, state) {
   const kinds = new Map();
   for (const { kind } of state.stays) kinds.set(kind, (kinds.get(kind) || 0) + 1);
   if (["queue", "rows"].includes(panel.name)) return String(state.stays.length);
-  const words = { wasted: "zombie", admitted: "running" };
+  const words = { wasted: "zombie", admitted: "running", transfer: "in transfer" };
   return [...kinds].map(([kind, count]) => `${count} ${words[kind] || kind}`).join(", ") || "0";
 }
 

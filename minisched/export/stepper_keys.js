@@ -19,10 +19,13 @@ const actions = {
   few: () => { show(...few); if (!isSeen(page.time)) goTo(data.now); },
   clear: () => choose([]),
   keys: () => dialog.showModal(),
+  pick: pickSlice,
+  stale: () => { document.body.classList.toggle("shows-stale"); redraw("panels"); },
 };
 const keys = {
   " ": "play", ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", "+": "in",
   "=": "in", "-": "out", "0": "all", "1": "few", ",": "left", ".": "right", Escape: "clear", "?": "keys",
+  Enter: "pick",
 };
 
 document.addEventListener("click", (event) => {
@@ -33,7 +36,7 @@ document.addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
   if (event.target.closest("select, input")) return;
-  if (event.key === " " && event.target.closest("button, summary, a")) return; // it presses that
+  if ([" ", "Enter"].includes(event.key) && event.target.closest("button, summary, a")) return; // it presses that
   let action = keys[event.key];
   if (event.shiftKey && (action === "back" || action === "forward")) action = "step-" + action;
   if (!action) return;
@@ -44,7 +47,6 @@ document.addEventListener("keydown", (event) => {
 function makeTabs() {
   tabs.replaceChildren(...runs.map((run) => {
     const button = document.createElement("button");
-    button.role = "tab";
     button.dataset.activate = String(run.index);
     button.textContent = run.loop;
     return button;

@@ -18,6 +18,16 @@ function lifeOf(run, rid) {
   return [...told, ...steps].sort((one, other) => one.time - other.time);
 }
 
+// The keyboard's way to the slices: whoever is in one at the cursor, in the active run. Pressed
+// again it goes on to the next lane's.
+function pickSlice() {
+  const run = runs[page.run], chosen = [...page.chosen].join(" ");
+  const slices = run.lanes.map((lane) => within(lane.slices, page.time)).filter(Boolean);
+  const found = [...new Set(slices.map(({ group }) => group).filter(Boolean))].map((group) => groups[group]);
+  if (!found.length) return;
+  choose(found[(found.findIndex((rids) => rids.join(" ") === chosen) + 1) % found.length]);
+}
+
 function drawLife(page) {
   lifeBox.hidden = !page.chosen.size;
   const run = runs[page.run], rids = [...page.chosen];

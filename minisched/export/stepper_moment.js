@@ -23,6 +23,9 @@ function stateAt(panel, time) {
   return panel.state;
 }
 
+// Of a run that has ended the last moment is shown, while a longer one beside it goes on.
+const momentOf = (run, time) => Math.min(time, run.end);
+
 // At which line of its source a host is: that of the last thing it began.
 function lineAt(source, time) {
   const found = source.at[countUpTo(source.at, time, (item) => item.start) - 1];
@@ -48,7 +51,7 @@ function eventsOf(run) {
     for (const { stays } of run.panels.values()) for (const stay of stays) times.add(stay.start).add(stay.end);
     for (const pairs of Object.values(run.counters)) for (const [time] of pairs) times.add(time);
     for (const mark of run.marks) times.add(mark.time);
-    run.events = Float64Array.from(times).sort();
+    run.events = Float64Array.from(times).filter((time) => time <= run.end).sort();
   }
   return run.events;
 }

@@ -70,21 +70,22 @@ function layOut() {
   for (const button of document.querySelectorAll("[data-activate]")) {
     const isActive = Number(button.dataset.activate) === page.run;
     button.classList.toggle("active", isActive && runs.length > 1);
-    button.setAttribute(button.role === "tab" ? "aria-selected" : "aria-pressed", String(isActive));
+    button.setAttribute("aria-pressed", String(isActive));
   }
   return new Set(isRoomy ? runs.keys() : [page.run]);
 }
 
 function drawMoment(frame, run, isStale) {
+  const time = momentOf(run, page.time);
   frame.querySelector(".doing").textContent = doing(run, page.time);
   for (const panelFrame of frame.querySelectorAll("[data-panel]")) {
-    const name = panelFrame.dataset.panel, panel = run.panels.get(name);
-    if (name === "counters") drawCounters(panelFrame, run, page.time);
+    const { panel: name, side, lane } = panelFrame.dataset, panel = run.panels.get(keyOf({ name, side }));
+    if (name === "counters") drawCounters(panelFrame, run, time);
     else if (name === "source") {
-      drawSource(panelFrame, run.sources.find(({ lane }) => lane === panelFrame.dataset.lane), page.time);
-    } else if (panelFrame.state !== stateAt(panel, page.time) || isStale) {
-      const state = (panelFrame.state = stateAt(panel, page.time));
-      if (name === "pages") drawPages(panelFrame, panel, state, run, page.chosen);
+      drawSource(panelFrame, run.sources.find((source) => source.lane === lane), time);
+    } else if (panelFrame.state !== stateAt(panel, time) || isStale) {
+      const state = (panelFrame.state = stateAt(panel, time));
+      if (name === "pages") drawPages(panelFrame, panel, state, page.chosen);
       else {
         drawEntries(panelFrame, panel, state);
         markChosen(panelFrame, state, page.chosen);

@@ -3,10 +3,10 @@
 
 const MOST_FREE = 640; // a larger pool shows only as much of it as the run ever used
 
-function drawPages(frame, panel, state, run, chosen) {
+function drawPages(frame, panel, state, chosen) {
   const canvas = frame.querySelector("canvas");
   const used = Math.max(1, ...panel.places.slice(-1).map(pageNumber));
-  const count = run.pool && run.pool <= MOST_FREE ? run.pool : used;
+  const count = panel.pages && panel.pages <= MOST_FREE ? panel.pages : used;
   const grid = gridOf(canvas.clientWidth, count);
   const pen = clean(canvas, grid.height);
   paintFree(pen, grid, count);
@@ -18,9 +18,23 @@ function drawPages(frame, panel, state, run, chosen) {
   }
   pen.globalAlpha = 1;
   Object.assign(canvas, { state, grid });
-  frame.querySelector(".count").textContent =
-    `${state.stays.length}${run.pool ? ` of ${run.pool}` : ""} pages in use`;
+  const total = panel.pages ? ` of ${panel.pages}` : "", told = countPages(state);
+  frame.querySelector(".count").textContent = `${state.stays.length}${total} pages: ${told}`;
+  canvas.ariaLabel = `KV map: ${state.stays.length}${total} pages are not free: ${told}`;
   drawOwners(frame.querySelector(".entries"), state, chosen);
+}
+
+const PAGE_WORDS = { // in the order in which they are counted
+  admitted: "own", wasted: "zombie", protected: "cached, in use", evictable: "cached, evictable",
+};
+const CACHED = { protected: 0.4, evictable: 0 }; // how much of the owner's colour is behind the dots
+
+// "12 own, 2 zombie, 30 cached, in use": as far as there are any.
+function countPages(state) {
+  const counts = new Map(Object.keys(PAGE_WORDS).map((kind) => [kind, 0]));
+  for (const { kind } of state.stays) counts.set(kind, counts.get(kind) + 1);
+  const some = [...counts].filter(([, count]) => count);
+  return some.map(([kind, count]) => `${count} ${PAGE_WORDS[kind]}`).join("; ") || "all free";
 }
 
 const pageNumber = (place) => Number(place.split(" ")[1]);
@@ -58,9 +72,13 @@ function paintFree(pen, grid, count) {
 function paintPage(pen, grid, cell, stay, wasted) {
   const [fill, ink] = owners.get(stay.label) || data.colours.other;
   const [x, y] = corner(grid, cell), { size } = grid;
+  const isCached = stay.kind in CACHED, { globalAlpha } = pen;
   paintCell(pen, grid, cell, stay.kind === "admitted" ? fill : css("paper"));
   if (stay.kind === "wasted") paintCell(pen, grid, cell, wasted);
-  if (stay.kind === "evictable") {
+  if (isCached) {
+    pen.globalAlpha = globalAlpha * CACHED[stay.kind];
+    paintCell(pen, grid, cell, fill);
+    pen.globalAlpha = globalAlpha;
     pen.fillStyle = fill;
     const dots = size > 8 ? [0.3, 0.7] : [0.5], radius = Math.max(0.9, size * (size > 8 ? 0.13 : 0.3));
     for (const dx of dots) for (const dy of dots) {
@@ -69,7 +87,7 @@ function paintPage(pen, grid, cell, stay, wasted) {
       pen.fill();
     }
   }
-  if (size < 13 || stay.kind === "evictable" || stay.label.length * 6 > size - 2) return;
+  if (size < 13 || isCached || stay.label.length * 6 > size - 2) return;
   pen.fillStyle = stay.kind === "admitted" ? ink : css("ink");
   pen.textAlign = "center";
   pen.fillText(stay.label, x + (size - 1) / 2, y + size / 2);
@@ -84,17 +102,17 @@ function pageAt(canvas, x, y) {
 
 // How many pages are whose; the keyboard's way to them, too.
 function drawOwners(list, state, chosen) {
-  const counts = new Map();
-  for (const stay of state.stays) {
-    const whose = stay.kind === "evictable" ? "" : stay.label;
-    counts.set(whose, (counts.get(whose) || 0) + 1);
+  const owned = new Map();
+  for (const { kind, label } of state.stays) {
+    const whose = kind in CACHED ? "" : label, place = `${PAGE_WORDS[kind]} pages of ${whose}`;
+    if (!owned.has(place)) owned.set(place, { place, kind, label: whose, rid: whose, count: 0 });
+    owned.get(place).count += 1;
   }
-  const shown = [...counts].sort(([one], [other]) => !one - !other).slice(0, MOST_ENTRIES);
-  reuse(list, shown.map(([whose, count]) => ({
-    place: `pages of ${whose}`, kind: whose ? "admitted" : "evictable", label: whose, count,
-    about: whose ? `${count} pages` : `${count} pages that only the prefix cache has`,
-    group: 0, parent: "", rid: whose,
-  })), makeOwner);
+  const rank = ({ kind }) => Object.keys(PAGE_WORDS).indexOf(kind);
+  const shown = [...owned.values()].sort((one, other) => rank(one) - rank(other));
+  reuse(list, shown.slice(0, MOST_ENTRIES).map((owner) => (
+    { ...owner, about: `${owner.count} pages, ${PAGE_WORDS[owner.kind]}`, group: 0, parent: "" }
+  )), makeOwner);
   for (const element of list.children) {
     element.classList.toggle("chosen", chosen.has(element.stay.rid));
     element.classList.toggle("other", chosen.size > 0 && !chosen.has(element.stay.rid));
@@ -105,5 +123,5 @@ function makeOwner(element, stay) {
   makeChip(element, stay);
   const count = document.createElement("small");
   count.textContent = String(stay.count);
-  element.replaceChildren(stay.label || "cached", count);
+  element.replaceChildren(stay.label || PAGE_WORDS[stay.kind], count);
 }

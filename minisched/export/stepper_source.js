@@ -23,19 +23,21 @@ function keepInSight(code, line) {
 function drawCounters(frame, run, time) {
   const table = frame.querySelector("table");
   Object.entries(run.counters).forEach(([name, pairs], index) => {
-    const row = table.rows[index] || makeCounter(table, name);
+    const row = table.rows[index] || makeCounter(table, name, run.units[name][0]);
     const value = counterAt(pairs, time);
     const most = (run.most ??= new Map());
     if (!most.has(name)) most.set(name, Math.max(1e-9, ...pairs.map((pair) => pair[1])));
     row.cells[1].textContent = value === null ? "–" : String(value);
-    row.cells[2].firstChild.style.width = `${(100 * (value || 0)) / most.get(name)}%`;
+    row.cells[2].textContent = value === null ? "" : run.units[name][1];
+    row.cells[3].firstChild.style.width = `${(100 * (value || 0)) / most.get(name)}%`;
   });
 }
 
-function makeCounter(table, name) {
+function makeCounter(table, name, title) {
   const row = table.insertRow();
-  row.insertCell().textContent = name;
+  row.insertCell().textContent = title;
   row.dataset.counter = name;
+  row.insertCell();
   row.insertCell();
   row.insertCell().append(document.createElement("i"));
   return row;
@@ -43,6 +45,7 @@ function makeCounter(table, name) {
 
 // "Scheduler: schedule 6 · Forward stream: forward 5"
 function doing(run, time) {
+  if (time >= run.end) return `has ended at ${ms(run.end)} ms; below is its last moment`;
   return run.lanes.map((lane) => {
     const slice = within(lane.slices, time);
     const what = slice ? `${slice.phase}${slice.step ? " " + slice.step : ""}` : "–";

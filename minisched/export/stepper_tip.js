@@ -36,7 +36,8 @@ function aboutMark(mark) {
 }
 
 function aboutStay(stay) {
-  const since = stay.start === undefined ? [] : [`from ${ms(stay.start)} to ${ms(stay.end)} ms`];
+  const until = stay.isOpen ? "ms up to the end of the run" : `to ${ms(stay.end)} ms`;
+  const since = stay.start === undefined ? [] : [`from ${ms(stay.start)} ${until}`];
   const whose = stay.label && stay.label !== stay.place ? `: ${stay.label}` : "";
   return [`${stay.place}${whose}`, stay.about, ...since].filter(Boolean);
 }

@@ -19,6 +19,7 @@ from .svg_style import char_width, definitions, style
 from .svg_waits import draw_flags, has_waits, wait_style
 from .units import MILLISECOND, ms, tick_step
 from .window import steady_views, whole_run
+from .words_busy import busy
 
 WIDTH, RIGHT = 900, 24  # pixels: the page, its right margin
 HEADING = 30  # above the lanes of each run
@@ -115,7 +116,7 @@ def _run_title(frame: Frame, report: OverlapReport, base: OverlapReport) -> str:
         f'<text class="run" x="20" y="{y}">{escape(report.loop)}</text>'
         f'<text class="faint" x="{WIDTH - RIGHT}" y="{y}" text-anchor="end">whole run: '
         f"{report.steps} steps in {ms(report.makespan_ns)} ms, "
-        f'<tspan class="bold strong">device busy {report.device_busy_percent:.0f} %</tspan>'
+        f'<tspan class="bold strong">{busy(report)}</tspan>'
         f"{faster}</text>"
     )
 

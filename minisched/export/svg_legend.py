@@ -14,7 +14,7 @@ def draw_legend(views: list[View], top: float, right: float) -> tuple[list[str],
     """What the colours and arrows mean, as far as they occur; and where it ends."""
     boxes = [box for view in views for box in view.boxes if box.slice.duration]
     seen = {box_class(box.slice.name) for box in boxes}
-    kinds = {arrow.kind for view in views for arrow in view.arrows}
+    kinds = {arrow.brings for view in views for arrow in view.arrows}
     names = [(box_class(name), name) for name in [*PAINTS, "other"] if box_class(name) in seen]
     if any(not bubble.reason for view in views for bubble in view.bubbles):
         names.append(("bubble", "bubble: the device idles"))

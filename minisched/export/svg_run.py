@@ -122,7 +122,7 @@ def _label(box: Box, width: float) -> str:
 
 
 def _arrow(frame: Frame, arrow: Arrow) -> str:
-    kind = arrow.kind if arrow.kind in ARROWS else "launch"
+    kind = arrow.brings if arrow.brings in ARROWS else "launch"
     x1, x2 = frame.x(arrow.start), frame.x(arrow.end)
     y1, y2 = frame.y(arrow.src.lane), frame.y(arrow.dst.lane)
     if arrow.is_level:  # a bow below it, from inside one box to inside the other

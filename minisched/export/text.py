@@ -9,22 +9,13 @@ from ..checks.overlap import measure
 from ..trace import Trace
 from .lane import Lane
 from .layout import Box, View
-from .units import MILLISECOND, ms, tick_step
+from .letters import letter, letters_of
+from .text_axis import draw_axis
+from .units import ms
 from .window import steady_views, whole_run
+from .words_busy import busy
 
-GLYPHS = {
-    "receive": "░",
-    "schedule": "▓",
-    "prepare": "▒",
-    "launch": "▄",
-    "wait": "·",
-    "process": "▓",
-    "output": "░",
-    "forward": "█",
-    "sample": "▒",
-    "copy": "▓",
-}
-OTHER, BUBBLE, WAIT = "▚", "╱", "╳"
+BUBBLE, WAIT = "╱", "╳"
 
 
 def to_text(
@@ -56,13 +47,21 @@ def views_to_text(views: Sequence[View], columns: int = 100) -> str:
         lines += [f"{lane.title:>{margin - 2}} │{row(view, lane, longest, cells)}".rstrip()
                   for lane in view.lanes] + [""]  # fmt: skip
     lines += draw_axis(longest, cells, margin)
-    seen = {box.slice.name for view in views for box in view.boxes}
-    names = [f"{glyph}\N{NO-BREAK SPACE}{name}" for name, glyph in GLYPHS.items() if name in seen]
-    names += [f"{OTHER}\N{NO-BREAK SPACE}other"] if seen.difference(GLYPHS) else []
-    reasons = dict.fromkeys(bubble.reason for view in views for bubble in view.bubbles)
-    waits = [f"{WAIT}\N{NO-BREAK SPACE}waits for {reason}" for reason in reasons if reason]
-    legend = wrap("  ".join([*names, f"{BUBBLE} bubble", *waits]), columns)
+    legend = _legend(views, "".join(lines), columns)
     return "\n".join([*lines, "", *legend, ""]).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def _legend(views: Sequence[View], drawn: str, columns: int) -> list[str]:
+    """What letters and hatching mean, as far as they occur."""
+    boxes = [box for view in views for box in view.boxes]
+    entries = [letters_of([box.slice.name for box in boxes if box.slice.duration])]
+    reasons = dict.fromkeys(bubble.reason for view in views for bubble in view.bubbles)
+    if BUBBLE in drawn:
+        entries.append(f"{BUBBLE}\N{NO-BREAK SPACE}bubble:\N{NO-BREAK SPACE}the device idles")
+    entries += [f"{WAIT}\N{NO-BREAK SPACE}waits for {why}" for why in reasons if why]
+    if any(character.isdigit() for character in drawn):
+        entries.append("numbers: steps")
+    return wrap("   ".join(filter(None, entries)), columns)
 
 
 def margin_of(views: Sequence[View]) -> int:
@@ -84,7 +83,7 @@ def row(view: View, lane: Lane, longest: int, cells: int) -> str:
         covered = [(_common(box, start, end), -at) for at, box in enumerate(boxes)]
         most, at = max(covered, default=(0, 0))
         if most > 0:
-            drawn[cell] = GLYPHS.get(boxes[-at].slice.name, OTHER)
+            drawn[cell] = letter(boxes[-at].slice.name)
     for box in boxes:
         _write_step(drawn, box, view, longest)
     return "".join(drawn)
@@ -111,23 +110,10 @@ def _write_step(drawn: list[str], box: Box, view: View, longest: int) -> None:
 
 
 def _heading(view: View, base: Trace) -> str:
+    """Which steps, and of the whole run how long it took and how busy the device was."""
     report = measure(view.trace)
     steps = f"steps {view.first_step} to {view.last_step}: {ms(view.duration)} ms"
-    whole = f"whole run: {ms(report.makespan_ns)} ms"
+    whole = f"whole run: {ms(report.makespan_ns)} ms, {busy(report)}"
     if view.trace is not base and report.makespan_ns:
         whole += f", speed-up {base.end / report.makespan_ns:.2f}×"
-    return f"{report.loop}: device busy {report.device_busy_percent:.0f} %; {steps}; {whole}"
-
-
-def draw_axis(longest: int, cells: int, margin: int) -> list[str]:
-    """The time axis below some lanes, two lines: ``cells`` characters for ``longest`` ns."""
-    marks, numbers = ["─"] * cells, [" "] * cells
-    for at in range(0, longest + 1, tick_step(longest)):
-        cell, text = min(at * cells // longest, cells - 1), f"{at / MILLISECOND:g}"
-        marks[cell] = "┴"
-        if cell + len(text) <= cells:
-            numbers[cell : cell + len(text)] = text
-    return [
-        " " * (margin - 1) + "└" + "".join(marks),
-        f"{'time in ms':>{margin - 2}}  " + "".join(numbers).rstrip(),
-    ]
+    return f"{report.loop}: {steps}; {whole}"

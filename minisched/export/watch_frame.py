@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from statistics import median_low
+from textwrap import TextWrapper
 
 from ..checks.overlap import step_intervals
-from ..trace import Mark, Slice, Trace
+from ..trace import Mark, Trace
 from .layout import View, make_view
 from .state import Panel, panels
 from .text import margin_of, row
-from .units import exact, ms, tick_step
+from .text_axis import draw_axis
+from .units import exact, ms
 from .watch_moments import Moments, moments_of
+from .watch_signs import lane_signs, state_signs
 from .watch_source import listings
 from .watch_state import state_lines
 
 CURSOR = "┃"
 STEPS = 4  # so many steps lie in the stretch of time that is shown
+wrap = TextWrapper(100, subsequent_indent="    ").wrap
 MOST_SAID = 4  # things that happen at one moment
 SAID = ("admit", "refuse", "retraction", "finish", "wasted row", "stale output", "wait")  # marks
 
@@ -30,11 +34,13 @@ class Frame:
     lanes: list[str]
     source: list[str]
     state: list[str]
+    signs: list[str]  # what those of lanes and state mean: a line each, however long
 
     def plain(self) -> str:
         """One part below the other."""
         return "\n".join([self.title, self.now, "", *self.lanes, "", *self.source, "",
-                          *self.state, ""])  # fmt: skip
+                          *self.state, "", *(part for line in self.signs for part in wrap(line)),
+                          ""])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Watched:
     moments: Moments
     panels: tuple[Panel, ...]
     whole: View
+    asked: tuple[int, int] = (0, 0)  # the first event shown, and the moment that was asked for
 
     def frame(self, time: int, columns: int = 100, source: int = 12, state: int = 100) -> Frame:
         """What is to be seen at a moment.
@@ -55,12 +62,19 @@ class Watched:
         trace = self.trace
         count = f"event {self.moments.number(time)} of {len(self.moments.times)}"
         return Frame(
-            f"{trace.loop} on {trace.device}, {ms(time)} of {ms(trace.end)} ms, {count}"[:columns],
+            f"{trace.loop} on {trace.device}, {self.when(time)}, {count}"[:columns],
             self.happens(time)[:columns],
             self.lanes(time, columns),
             listings(trace, time, source),
             state_lines(trace, self.panels, time, state),
+            [lane_signs(self.whole), state_signs(self.panels)],
         )
+
+    def when(self, time: int) -> str:
+        """``119.55 of 300 ms``; of the first frame also that nothing happened since."""
+        event, asked = self.asked
+        since = f" (the last event before {exact(asked)})" * (time == event < asked)
+        return f"{ms(time)}{since} of {ms(self.trace.end)} ms"
 
     def happens(self, time: int) -> str:
         """What ends and what begins at a moment, and what is marked."""
@@ -83,7 +97,7 @@ class Watched:
             drawn = f"{row(view, lane, max(1, view.duration), cells):<{cells}}"
             drawn = drawn[:at] + CURSOR + drawn[at + 1 :]
             lines.append(f"{lane.title:>{margin - 2}} │{drawn}".rstrip())
-        return [*lines, *_axis(view, cells, margin)]
+        return [*lines, *draw_axis(view.duration, cells, margin, view.start)]
 
     def around(self, time: int) -> View:
         """A few steps of the run; the stretch moves on by halves, so that the eye can follow."""
@@ -104,24 +118,7 @@ def watched(trace: Trace) -> Watched:
         ValueError: nothing ran, or a mark does not say what it should.
     """
     moments = moments_of(trace)
-    after = Slice(0, "host", "end", trace.end + 1, trace.end + 1)
-    longer = replace(trace, slices=(*trace.slices, after))  # what is there at the end, still is
-    return Watched(trace, moments, panels(longer), make_view(trace))
-
-
-def _axis(view: View, cells: int, margin: int) -> list[str]:
-    """The run's own time, in milliseconds."""
-    marks, numbers = ["─"] * cells, [" "] * cells
-    step = tick_step(max(1, view.duration))
-    for time in range(-(-view.start // step) * step, view.end + 1, step):
-        cell = min((time - view.start) * cells // max(1, view.duration), cells - 1)
-        marks[cell], said = "┴", exact(time)
-        if cell + len(said) <= cells:
-            numbers[cell : cell + len(said)] = said
-    return [
-        " " * (margin - 1) + "└" + "".join(marks),
-        f"{'ms':>{margin - 2}}  " + "".join(numbers).rstrip(),
-    ]
+    return Watched(trace, moments, panels(trace), make_view(trace))
 
 
 def _said(mark: Mark) -> str:

@@ -7,22 +7,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from ..trace import Trace
+from .counter_units import counted
 from .state import Panel, Stay
 from .state.memory import pool
+from .state.side import one_side
+from .watch_signs import FREE, GLYPHS
 
-GLYPHS = {"admitted": "█", "evictable": "░", "wasted": "╳", "promised": "▒", "stored": "█",
-          "stale": "-", "protected": "█", "queued": "─"}  # fmt: skip
 RING_KINDS = ("promised", "stored", "stale")
-FREE = "·"
+BESIDE = {"wasted": " (zombie)", "transfer": " (its KV is on its way)"}  # a name in the set
 MOST_NODES, MOST_NAMED = 6, 12
 
 
 def state_lines(trace: Trace, panels: Sequence[Panel], time: int, columns: int) -> list[str]:
-    """What the panels hold, no line wider than ``columns``; an empty panel has no line."""
+    """What the panels hold, no line wider than ``columns``; an empty panel has no line.
+
+    Those of a pair of schedulers stand below the name of their side.
+    """
     lines: list[str] = []
+    side = ""
     for panel in panels:
         if panel.places:
+            lines += [f"-- {panel.side} side --"] * (panel.side != side)
+            side = panel.side
             lines += WRITERS[panel.name](trace, panel, time, columns)
+    lines += ["-- both sides --"] * bool(side)
     lines += _counters(trace, time)
     return [part for line in lines for part in _broken(line, columns)]
 
@@ -33,9 +41,9 @@ def _broken(line: str, columns: int) -> list[str]:
 
 
 def _requests(trace: Trace, panel: Panel, time: int, columns: int) -> Iterator[str]:
-    """Who is there; of a zombie it is said that it is one."""
+    """Who is there; of a zombie it is said that it is one, of a transfer that there is one."""
     now = panel.at(time).values()
-    names = [f"{stay.place} (zombie)" if stay.kind == "wasted" else stay.place for stay in now]
+    names = [stay.rid + BESIDE.get(stay.kind, "") for stay in now]
     more = [f"and {len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
     yield f"{panel.title}: {', '.join([*names[:MOST_NAMED], *more]) or 'empty'}"
 
@@ -56,10 +64,10 @@ def _ring(trace: Trace, panel: Panel, time: int, columns: int) -> Iterator[str]:
 
 def _pages(trace: Trace, panel: Panel, time: int, columns: int) -> Iterator[str]:
     """How many each has, and a map."""
-    now, size = panel.at(time), pool(trace)
+    now, size = panel.at(time), pool(one_side(trace, panel.side))
     total = f" of {size.pages}" if size else ""
     whose = Counter(_whose(stay) for stay in now.values())
-    said = ", ".join(f"{name} {count}" for name, count in sorted(whose.items()))
+    said = "; ".join(f"{name} {count}" for name, count in sorted(whose.items()))
     yield f"{panel.title}: {len(now)}{total} in use{': ' if said else ''}{said}"
     yield from _map(panel, now, columns)
 
@@ -80,9 +88,9 @@ def _map(panel: Panel, now: Mapping[str, Stay], columns: int) -> Iterator[str]:
 
 
 def _whose(stay: Stay) -> str:
-    """A request, the prefix cache, or a zombie."""
-    if stay.kind == "evictable":
-        return "cached"
+    """A request, the prefix cache, which may be locked, or a zombie."""
+    if not stay.rid:
+        return "cached, locked" if stay.kind == "protected" else "cached, evictable"
     return f"{stay.rid} (zombie)" if stay.kind == "wasted" else stay.rid
 
 
@@ -101,7 +109,7 @@ def _tree(trace: Trace, panel: Panel, time: int, columns: int) -> Iterator[str]:
     depths: dict[str, int] = {}
     for stay in nodes[:MOST_NODES]:
         depths[stay.place] = depth = depths.get(stay.parent, 0) + 1
-        yield f"{'  ' * depth}{GLYPHS[stay.kind]} {stay.place}: {stay.about}"
+        yield f"{'  ' * depth}{GLYPHS[stay.kind]} {stay.place}: tokens {stay.label}; {stay.about}"
     if len(nodes) > MOST_NODES:
         yield f"  and {len(nodes) - MOST_NODES} more"
 
@@ -111,7 +119,14 @@ def _counters(trace: Trace, time: int) -> Iterator[str]:
     now: dict[str, int] = {item.name: 0 for item in trace.counters}
     now |= {item.name: item.value for item in trace.counters if item.time <= time}
     if now:
-        yield "counters: " + ", ".join(f"{name} {value}" for name, value in now.items())
+        yield "counters: " + ", ".join(_counter(name, value) for name, value in now.items())
+
+
+def _counter(name: str, recorded: int) -> str:
+    """``kv used 64 tokens``; a ratio needs no unit."""
+    of = counted(name)
+    unit = "" if of.unit == "ratio" else of.unit
+    return f"{of.title} {of.value(recorded):g} {unit}".rstrip()
 
 
 WRITERS = {

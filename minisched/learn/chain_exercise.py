@@ -9,6 +9,7 @@ from ..engine.engine import Engine
 from .callable_check import takes
 from .chain_loops import MayChain, Turn, loop_of_turns, loop_that_asks
 from .exercise import right, try_all
+from .guard import in_time
 from .laws import Broken, broken
 from .loop_exercise import too_slow
 from .newest_or_lazy import NewestOrLazy
@@ -20,6 +21,7 @@ from .workload import Shape, Workload
 SHAPE = Shape()
 
 
+@in_time
 def check_turn(turn: Turn) -> Verdict:
     """Whether ``turn(engine, pending)`` keeps two lazy graphs in flight, on the right tokens.
 
@@ -36,6 +38,7 @@ def check_turn(turn: Turn) -> Verdict:
     )
 
 
+@in_time
 def check_may_chain(may_chain: MayChain) -> Verdict:
     """Whether ``may_chain(batch, waiting, ended)`` breaks the chain when it must, and only then.
 

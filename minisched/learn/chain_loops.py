@@ -8,7 +8,8 @@ from typing import Any
 from ..core import ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
-from .guard import Mistake
+from .blame import Mistake
+from .step_notes import StepNotes
 from .trial import Loop
 from .wording import joined
 
@@ -21,11 +22,13 @@ def loop_of_turns(turn: Turn) -> Loop:
     """A loop that calls ``turn`` as long as a step is in flight, and otherwise schedules."""
 
     def loop(engine: Engine) -> Turns:
+        steps = StepNotes()
+        steps.watch(engine)
         pending: GenerationBatchResult | None = None
         while True:
             engine.recv_requests()
             if pending is not None:
-                pending = _a_step(turn(engine, pending))
+                pending = _after_a_turn(steps, pending, turn(engine, pending))
             if pending is None:
                 pending = launch_fresh(engine)
             yield pending.batch if pending else None
@@ -86,8 +89,20 @@ def _chain(
     return following
 
 
-def _a_step(given: Any) -> GenerationBatchResult | None:
-    if given is None or isinstance(given, GenerationBatchResult):
-        return given
-    kind = type(given).__name__
-    raise Mistake(f"turn gave back a {kind}, but it must give the step it launched, or None")
+def _after_a_turn(
+    steps: StepNotes, pending: GenerationBatchResult, given: Any
+) -> GenerationBatchResult | None:
+    """The step that a turn gave back, or None.
+
+    Raises:
+        Mistake: it gave something else, or left a step behind.
+    """
+    if given is not None and not isinstance(given, GenerationBatchResult):
+        kind = type(given).__name__
+        raise Mistake(f"turn gave back a {kind}, but it must give the step it launched, or None")
+    step = pending.batch.step
+    if step in steps.in_flight and given is not pending:
+        raise Mistake(f"turn never processed `pending`, which was step {step}")
+    if steps.in_flight and given is None:
+        raise Mistake(f"turn launched step {steps.in_flight[0]} but gave back None")
+    return given

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .counterexample import draw_until
 from .figure import Figure
+from .guard import is_late
 from .laws import Broken, broken
 from .trial import Trial
 from .verdict import Verdict
@@ -72,10 +73,10 @@ def shrink(failure: Failure, play: Play, law: Law) -> Failure:
     tries: Iterator[Workload] = simpler(failure.trial.workload)
     for _ in range(15 if failure.trial.is_endless else MOST_SHRINKS):
         workload = next(tries, None)
-        if workload is None:
+        if workload is None or is_late():
             break
         found = attempt(play, law, workload)
-        if found and found.what.law == failure.what.law:
+        if found and not is_late() and found.what.law == failure.what.law:
             failure, tries = found, simpler(workload)
     return failure
 

@@ -15,7 +15,7 @@ from ..devices.sim import SimDevice
 from ..devices.sim_stream import SimOp
 from ..models.mix import mix
 from ..trace import Trace
-from .guard import Mistake
+from .blame import Mistake
 from .simulate import VOCAB
 
 FIRST = 7  # the token that everything begins with

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..devices.cost import MILLISECOND
+from .blame import blame
 from .callable_check import takes
 from .figure import timing
-from .guard import TooLong, blame, bounded, unwatched
+from .guard import TooLong, bounded, in_time, unwatched
 from .lazy_clock import BUILD, FIRST, LazyClock, token_after
 from .loop_exercise import step_of
 from .verdict import Verdict

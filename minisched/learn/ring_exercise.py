@@ -11,10 +11,11 @@ from ..engine.engine import Engine
 from ..export.views import NothingToShow, draw
 from ..loops.overlap import overlap
 from ..trace import Trace
+from .blame import blame
 from .callable_check import takes
 from .exercise import draw_trial, right, try_all
 from .figure import Figure
-from .guard import TooLong, blame, bounded
+from .guard import TooLong, bounded, in_time
 from .laws import Broken
 from .ring_notes import Reading, RingNotes
 from .sticky_ring import Alloc, Resolve, StickyRing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from ..checks.overlap import step_intervals
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, CostModel
@@ -10,6 +12,7 @@ from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 
+TIE = 0.02  # two runs of which one takes so much longer at most: a tie
 VOCAB = 97  # enough that a wrong token is hardly ever right by chance
 
 
@@ -39,20 +42,30 @@ def simulate(
     for just these requests, so that a ring of future slots is as small as it gets.
 
     Raises:
-        ValueError: a cost is negative, a count below 1, or the loop or relay unknown.
+        ValueError: a cost is negative or not finite, a count below 1, or the loop or relay unknown.
     """
     for name, value, least in (
         ("host_ms", host_ms, 0), ("device_ms", device_ms, 0), ("copy_ms", copy_ms, 0),
         ("requests", requests, 1), ("new_tokens", new_tokens, 1),
     ):  # fmt: skip
-        if not isinstance(value, int | float) or not value >= least:
-            raise ValueError(f"{name} is {value!r}, but it must be at least {least}.")
+        if not isinstance(value, int | float) or not least <= value < inf:
+            raise ValueError(
+                f"{name} is {value!r}, but it must be at least {least}, and not without end."
+            )
     params = SamplingParams(max_new_tokens=new_tokens)
     asked = [Request("abcdefgh"[at % 8] * (1 + at // 8), range(at, at + 4), params)
              for at in range(requests)]  # fmt: skip
     cost, model = milliseconds(host_ms, device_ms, copy_ms), HashModel(VOCAB, eos_ids=frozenset())
     config = SchedulerConfig(max_running_requests=requests)
     return run_loop(loop, open_device("sim"), model, asked, config, cost, relay)
+
+
+def outcome(serial_ms: float, overlap_ms: float) -> str:
+    """How overlap does beside serial: ``win``, ``tie`` or ``lose``."""
+    factor = serial_ms / overlap_ms if overlap_ms else 1.0
+    if abs(factor - 1) < TIE:
+        return "tie"
+    return "win" if factor > 1 else "lose"
 
 
 def makespan_ms(run: Run) -> float:

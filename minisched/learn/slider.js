@@ -2,7 +2,6 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const find = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const TIE = 0.02; // ratios nearer to 1 than this are called a tie
 const LEFT = 118, RIGHT = 850; // of the timing, in its own units
 const LANES = ["host", "device", "copy"];
 
@@ -17,7 +16,7 @@ function shape(parent, tag, attributes, words) {
 const factor = ([serial, overlap]) => serial.makespan / overlap.makespan;
 
 function outcome(pair) {
-  if (Math.abs(factor(pair) - 1) < TIE) return "tie";
+  if (Math.abs(factor(pair) - 1) < data.tie) return "tie";
   return factor(pair) > 1 ? "win" : "lose";
 }
 
@@ -54,7 +53,7 @@ function drawMap() {
   shape(map, "text", { x: 46, y: 232, class: "faint" }, "device, ms a step →");
   shape(map, "text", { x: 4, y: 30, class: "faint" }, "host, ms ↑");
   let x = 46;
-  for (const [kind, words] of [["win", "overlap wins"], ["tie", "tie (2 %)"], ["lose", "loses"]]) {
+  for (const [kind, words] of [["win", "overlap wins"], ["tie", `tie (${100 * data.tie} %)`], ["lose", "loses"]]) {
     shape(map, "rect", { x, y: 239, width: 12, height: 9, class: kind });
     shape(map, "text", { x: x + 16, y: 247 }, words);
     x += 26 + words.length * 6.2;
@@ -130,11 +129,11 @@ function choose(h, d) {
   find("device-said").textContent = `${data.devices[d]} ms a step`;
   find("verdict").textContent = {
     win: `Overlap wins: ${times} times as fast.`,
-    tie: "A tie: the same time, within 2 %.",
+    tie: `A tie: the same time, within ${100 * data.tie} %.`,
     lose: `Overlap loses: ${times} times as fast as serial.`,
   }[outcome(pair)];
   find("numbers").innerHTML = pair.map((run, at) => `<tr><td>${data.loops[at]}</td>` +
-    `<td>${run.makespan} ms</td><td>${run.step ?? "–"} ms</td></tr>`).join("");
+    `<td>${run.makespan} ms</td><td>${run.step === null ? "too few steps to settle" : `${run.step} ms`}</td></tr>`).join("");
   const place = cellAt(h, d);
   for (const [name, value] of Object.entries(place)) find("here").setAttribute(name, value);
   drawTiming(pair);

@@ -17,7 +17,7 @@ from ..export.svg_style import variables
 from ..export.units import MILLISECOND
 from ..export.window import steady_views
 from ..loops.run import Run
-from .simulate import makespan_ms, settled_step_ms, simulate
+from .simulate import TIE, makespan_ms, settled_step_ms, simulate
 
 HOSTS = tuple(range(0, 21, 2))  # ms a step
 DEVICES = tuple(range(2, 21, 2))
@@ -67,6 +67,7 @@ def cost_slider(
         "copy": copy_ms,
         "lengths": list(lengths),
         "loops": LOOPS,
+        "tie": TIE,
         "grids": grids,
         "paints": {name: [PAINTS[name].fill, PAINTS[name].text] for name in SHOWN},
     }

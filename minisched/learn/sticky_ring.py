@@ -14,7 +14,8 @@ from ..core import Row, ScheduleBatch
 from ..devices.base import Array, Device
 from ..relay import FutureMapRing
 from ..relay.future_map import FutureMap
-from .guard import Mistake, blame, bounded
+from .blame import Mistake, blame
+from .guard import bounded
 from .ring_notes import RingNotes
 
 Alloc = Callable[[int, int, int], Any]

@@ -18,8 +18,10 @@ from ..loops.wiring import wire
 from ..models.hash import HashModel
 from ..trace import Trace
 from ..worker.batch_record import OverlapWorker
-from .guard import TooLong, blame, bounded, unwatched
+from .blame import Mistake, blame
+from .guard import TooLong, bounded, unwatched
 from .simulate import VOCAB, milliseconds
+from .step_notes import StepNotes
 from .workload import Workload
 
 MOST_TURNS = 300  # of a loop; no workload here needs a third of it
@@ -48,6 +50,7 @@ class Trial:
     ended: dict[str, str] = field(default_factory=dict)  # request id -> its error, or ""
     problem: str = ""
     is_endless: bool = False
+    steps: StepNotes = field(default_factory=StepNotes)
     parts: dict[str, Any] = field(default_factory=dict)  # what an exercise wants to look at later
 
     def tokens(self, rid: str) -> list[Heard]:
@@ -73,7 +76,8 @@ def play(
     frontend = Frontend([one.fresh() for one in workload.asked], hear)
     model = HashModel(VOCAB, eos_ids=frozenset())
     engine = wire(name, spec, device, model, workload.config, frontend, cost)
-    _note_steps(engine, trial)
+    _note_tokens(engine, trial)
+    trial.steps.watch(engine)
     for phase in PHASES:
         setattr(engine, phase, unwatched(getattr(engine, phase)))
     try:
@@ -94,19 +98,35 @@ def _turn(loop: Loop, engine: Engine, trial: Trial) -> None:
         trial.problem = "Your loop gave back no turns: it needs a `yield` at the end of each one."
         return
     engine.device.recorder.line = line_of(turns)
+    try:
+        _turn_until_done(turns, engine, trial)
+    finally:
+        with suppress(Exception, TooLong), bounded(0):  # an `except` of theirs may not let it end
+            turns.close()  # type: ignore[attr-defined]
+
+
+def _turn_until_done(turns: Iterator[Any], engine: Engine, trial: Trial) -> None:
     for turn in range(MOST_TURNS):
         if engine.is_done:
             engine.scheduler.self_check()
             return
+        before = trial.steps.calls
         try:
             next(turns)
         except StopIteration:
             trial.problem = f"Your loop came to its end after {turn} turns; it must go on for ever."
             return
+        trial.steps.empty_turns += trial.steps.calls == before
     trial.is_endless = True
+    trial.problem = f"After {MOST_TURNS} turns of the loop {_left(trial)}."
+
+
+def _left(trial: Trial) -> str:
+    """What a loop has left undone."""
+    if trial.steps.in_flight:
+        return f"step {trial.steps.in_flight[0]} was launched and never processed"
     waiting = sorted(one.rid for one in trial.workload.asked if one.rid not in trial.ended)
-    left = f"request {waiting[0]!r} had not ended" if waiting else "a step was never processed"
-    trial.problem = f"After {MOST_TURNS} turns of the loop {left}."
+    return f"request {waiting[0]!r} had not ended" if waiting else "a step was never processed"
 
 
 def _listener(trial: Trial) -> Callable[[Output], None]:
@@ -117,7 +137,7 @@ def _listener(trial: Trial) -> Callable[[Output], None]:
     return hear
 
 
-def _note_steps(engine: Engine, trial: Trial) -> None:
+def _note_tokens(engine: Engine, trial: Trial) -> None:
     """Note which step each token comes from, when the scheduler delivers it."""
     process = engine.scheduler.process
 

@@ -119,10 +119,12 @@ class LeasePool:
     def hold(self, lease: Lease) -> None:
         """A transfer reads or writes its pages: until it ends, nobody else may have them."""
         lease.num_transfers += 1
+        self.table.mark_transfer("row hold", lease)
 
     def let_go(self, lease: Lease) -> None:
         """A transfer has ended."""
         lease.num_transfers -= 1
+        self.table.mark_transfer("row let go", lease)
         if lease in self.returning:
             self.release(lease)
 

@@ -162,8 +162,10 @@ class RadixCache:
         leaf = TreeNode(parent, edge, self.clock, self.clock, next(self._ids))
         parent.add_child(leaf)
         if self.recorder.is_on:
-            text, size = edge.beginning, edge.num_pages
-            self.recorder.mark("radix add", node=leaf.id, parent=parent.id, pages=size, tokens=text)
+            self.recorder.mark(
+                "radix add", node=leaf.id, parent=parent.id, pages=edge.num_pages,
+                tokens=edge.beginning, page_ids=" ".join(map(str, edge.page_ids)),
+            )  # fmt: skip
         self.evictable_size += edge.num_pages
         self.evictable_leaves.add(leaf)
         return leaf

@@ -40,9 +40,10 @@ class Edge:
 
     @property
     def beginning(self) -> str:
-        """The first eight tokens, for the trace."""
+        """The first eight tokens, for the trace; `` …`` where there are more."""
         at = self.start * self.page_size
-        return " ".join(map(str, self.tokens[at : at + 8]))
+        more = ["…"] if len(self.tokens) > at + 8 else []
+        return " ".join([*map(str, self.tokens[at : at + 8]), *more])
 
     def shared_pages(self, tokens: Sequence[int], offset: int) -> int:
         """How many pages of the edge ``tokens[offset:]`` begins with.

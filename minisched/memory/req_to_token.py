@@ -46,3 +46,7 @@ class ReqToTokenPool:
         """Take a row back."""
         self.free_rows.append(lease.row)
         self.recorder.mark("row free", row=lease.row, rid=lease.rid)
+
+    def mark_transfer(self, name: str, lease: Lease) -> None:
+        """Record that a row is held for a transfer, or no longer."""
+        self.recorder.mark(name, row=lease.row, rid=lease.rid)

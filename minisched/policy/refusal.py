@@ -12,7 +12,7 @@ def refuse(
 ) -> AddReqResult:
     """Record that ``req`` was refused for want of ``what``; gives ``result`` back."""
     if recorder.is_on:
-        unit = "row" if what == "max_running_requests" else "tokens"
+        unit = "row" if what == "max_running_requests" else "token" if need == 1 else "tokens"
         recorder.mark(
             "refuse", rid=req.rid, result=result.name, need=need, left=left,
             reason=f"{what}: needs {need} {unit}, {left} left",

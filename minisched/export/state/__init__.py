@@ -4,26 +4,33 @@ A stay is one thing in one place for some time: a request in the waiting queue, 
 running set, a token in a future slot, a page in somebody's hands, a node in the radix tree. What
 was true at a moment are the stays that hold it, so a picture over time, a picture of one moment
 and a player that jumps to and fro read the same lists. Each function of ``panels`` gives one
-``Panel``; that of a part which the run did not have is empty. Of a pair of schedulers (``pd``) it
-is the state of the side that decodes.
+``Panel``; that of a part which the run did not have is empty. A pair of schedulers (``pd``) has
+each panel twice, once for each ``side``.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ...trace import Trace
 from .memory import pages, rows
 from .requests import queue, running
 from .ring import ring
-from .stay import Panel, Stay
+from .side import one_side, sides
+from .stay import Panel, Stay, up_to
 from .tree import tree
 
-__all__ = ["Panel", "Stay", "panels"]
+__all__ = ["Panel", "Stay", "panels", "up_to"]
+PARTS = (queue, running, ring, pages, rows, tree)
 
 
 def panels(trace: Trace) -> tuple[Panel, ...]:
     """Everything there is to show of a moment: queue, set, ring, pages, rows and tree.
 
+    Of a pair of schedulers first those of the prefill side, then those of the decode side.
+
     Raises:
         NothingToShow: a mark of the trace does not say what it should.
     """
-    return queue(trace), running(trace), ring(trace), pages(trace), rows(trace), tree(trace)
+    alone = [(side, one_side(trace, side)) for side in sides(trace)]
+    return tuple(replace(part(run), side=side) for side, run in alone for part in PARTS)

@@ -1,20 +1,30 @@
-"""Which page and which row was whose, from what the allocator and the request table marked."""
+"""Which page and which row was whose, from what allocator, table and radix tree marked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...trace import Mark, Trace
 from ..views.marks import named, number, word
+from ..views.radix_tree import CHANGES as TREE_CHANGES
+from ..views.radix_tree import Tree
+from . import leases
+from .leases import Lease, Leases, leases_of
+from .side import shown_side
 from .stay import Panel, Stay
 
-WORDS = {
+OWNED = {
     "admitted": "a request's",
-    "evictable": "the prefix cache's",
-    "wasted": "of a request that has ended or was retracted; a launched step may still use it",
+    "transfer": "a request's, held for the transfer of its KV",
+    "wasted": f"of a request that {leases.ZOMBIE}",
 }
-ENDS = ("finish", "retraction")  # a request lets go of its memory
+CACHED = {
+    "protected": "in the prefix cache and in use: a request has locked it",
+    "evictable": "only the prefix cache has it",
+}
+
+UNKNOWN = "the prefix cache has it"  # an older trace does not say in which node
 
 
 class Pool(NamedTuple):
@@ -31,81 +41,129 @@ def pool(trace: Trace) -> Pool | None:
     Raises:
         NothingToShow: a mark does not say which, whose or how many; so do all functions here.
     """
-    for mark in _of(trace, "kv pool"):
+    for mark in named(shown_side(trace), "kv pool"):
         return Pool(number(mark, "pages"), number(mark, "page_size"), number(mark, "rows"))
     return None
 
 
 def pages(trace: Trace) -> Panel:
-    """Every page that was ever in use; kinds: ``admitted``, ``evictable`` (cached), ``wasted``.
+    """Every page that was ever in use; of a pair of schedulers on the side that decodes.
 
-    A cached page belongs to no request (``rid`` is empty); its label is who computed it.
+    Kinds: ``admitted`` (a request's own), ``wasted`` (a zombie's), ``protected`` (cached, and a
+    request has locked it) and ``evictable`` (cached). A cached page belongs to no request
+    (``rid`` is empty); its label is who computed it.
     """
-    books = _Books()
-    for mark in _of(trace, "page alloc", "page disown", "page free", *ENDS):
-        if mark.name in ENDS:
-            books.end(word(mark, "rid"), mark.time)
-            continue
-        for place in (f"page {page}" for page in word(mark, "pages").split()):
-            if mark.name == "page alloc":
-                books.turn(place, mark.time, "admitted", word(mark, "rid"))
-            elif mark.name == "page disown":
-                books.turn(place, mark.time, "evictable", "")
-            else:
-                books.leave(place, mark.time)
-    return books.panel("pages", "KV pages", trace.end)
+    trace, books = shown_side(trace), _Books()
+    for mark in named(trace, *leases.CHANGES, "page alloc", "page disown", "page free",
+                      *TREE_CHANGES):  # fmt: skip
+        books.apply(mark)
+    stays = books.close(trace.end + 1)
+    places = sorted({stay.place for stay in stays}, key=_number)
+    return Panel("pages", "KV pages", tuple(places), tuple(stays))
 
 
 def rows(trace: Trace) -> Panel:
     """The rows of the request table; kinds: ``admitted`` and ``wasted``."""
-    books = _Books()
-    for mark in _of(trace, "row alloc", "row free", *ENDS):
-        if mark.name in ENDS:
-            books.end(word(mark, "rid"), mark.time)
-        elif mark.name == "row alloc":
-            books.turn(f"row {number(mark, 'row')}", mark.time, "admitted", word(mark, "rid"))
-        else:
-            books.leave(f"row {number(mark, 'row')}", mark.time)
-    return books.panel("rows", "rows of the request table", trace.end)
+    stays = [
+        Stay(f"row {lease.row}", "admitted" if kind == "transfer" else kind, start, end,
+             lease.rid, lease.rid, OWNED[kind])
+        for lease in leases_of(shown_side(trace))
+        for kind, start, end in lease.phases
+    ]  # fmt: skip
+    stays.sort(key=lambda stay: (stay.start, _number(stay.place)))
+    places = sorted({stay.place for stay in stays}, key=_number)
+    return Panel("rows", "rows of the request table", tuple(places), tuple(stays))
 
 
-def _of(trace: Trace, *names: str) -> list[Mark]:
-    """The marks of these names; of a pair of schedulers those of the side that decodes."""
-    return [mark for mark in named(trace, *names) if mark.attrs.get("side") != "prefill"]
-
-
-@dataclass
 class _Books:
-    """Who is where now, and every stay that is over."""
+    """Whose each page is now, and every stay that is over."""
 
-    now: dict[str, Stay] = field(default_factory=dict)  # by place, with its end still open
-    over: list[Stay] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.leases, self.tree = Leases(), Tree()
+        self.owner: dict[int, Lease] = {}
+        self.owned: dict[Lease, dict[int, None]] = {}  # the other way round
+        self.cached: dict[int, int] = {}  # page -> node; -1: nobody says which
+        self.now: dict[int, Stay] = {}  # with its end still open
+        self.over: list[Stay] = []
 
-    def turn(self, place: str, time: int, kind: str, rid: str) -> None:
-        """What is in a place becomes somebody else's, or the same one's in another way."""
-        label = rid or (self.now[place].label if place in self.now else "")
-        self.leave(place, time)
-        self.now[place] = Stay(place, kind, time, time, label, rid, WORDS[kind])
+    def apply(self, mark: Mark) -> None:
+        """Let happen what a mark says, and look again at the pages that it is about."""
+        if mark.name in TREE_CHANGES:
+            touched = self._grow(mark)
+        elif mark.name in leases.CHANGES:
+            lease = self.leases.apply(mark)
+            touched = list(self.owned.get(lease, ())) if lease else []
+        else:
+            touched = _ids(mark, "pages")
+            self._hand_over(mark, touched)
+        for page in touched:
+            self._look(page, mark.time)
 
-    def leave(self, place: str, time: int) -> None:
-        """A place becomes free; what began at the same moment is not worth a stay."""
-        stay = self.now.pop(place, None)
+    def _hand_over(self, mark: Mark, ids: list[int]) -> None:
+        """Pages become a lease's, or stop being one's, or become free."""
+        if mark.name == "page alloc":
+            row, rid = number(mark, "row"), word(mark, "rid")
+            lease = self.leases.by_row.get(row) or self.leases.opened(rid, row, mark.time)
+            self.owner |= dict.fromkeys(ids, lease)
+            self.owned.setdefault(lease, {}).update(dict.fromkeys(ids))
+            return
+        for page in ids:
+            if lease_before := self.owner.pop(page, None):
+                self.owned[lease_before].pop(page, None)
+            if mark.name == "page free":
+                self.cached.pop(page, None)
+            else:
+                self.cached.setdefault(page, -1)
+
+    def _grow(self, mark: Mark) -> list[int]:
+        """The tree changes; the pages of the nodes that are concerned."""
+        self.tree.apply(mark)
+        node_id = number(mark, "node")
+        if mark.name == "radix lock":
+            return [page for node in self.tree.path(node_id) for page in node.page_ids]
+        node = self.tree.nodes[node_id]
+        if mark.name == "radix evict":
+            self.tree.bury()
+        else:
+            self.cached |= dict.fromkeys(node.page_ids, node_id)
+        return list(node.page_ids)
+
+    def _look(self, page: int, time: int) -> None:
+        """Begin a new stay of a page where something about it has changed."""
+        before = self.now.get(page)
+        kind, rid, about = self._whose(page)
+        if before and (before.kind, before.rid, before.about) == (kind, rid, about):
+            return
+        label = rid or (before.label if before else "")
+        self._leave(page, time)
+        if kind:
+            self.now[page] = Stay(f"page {page}", kind, time, time, label, rid, about)
+
+    def _whose(self, page: int) -> tuple[str, str, str]:
+        """(kind, request, words); the kind of a free page is empty."""
+        if lease := self.owner.get(page):
+            kind = "admitted" if lease.kind == "transfer" else lease.kind
+            return kind, lease.rid, OWNED[lease.kind]
+        if page not in self.cached:
+            return "", "", ""
+        node = self.tree.nodes.get(self.cached[page])
+        return (node.state, "", CACHED[node.state]) if node else ("evictable", "", UNKNOWN)
+
+    def _leave(self, page: int, time: int) -> None:
+        """What began at the same moment is not worth a stay."""
+        stay = self.now.pop(page, None)
         if stay is not None and time > stay.start:
             self.over.append(replace(stay, end=time))
 
-    def end(self, rid: str, time: int) -> None:
-        """A request has ended or was retracted: what it has not given back is a zombie's."""
-        for place, stay in list(self.now.items()):
-            if stay.rid == rid and stay.kind == "admitted":
-                self.turn(place, time, "wasted", rid)
+    def close(self, end: int) -> list[Stay]:
+        """All stays, in order of time; whoever is still there stays up to ``end``."""
+        for page in list(self.now):
+            self._leave(page, end)
+        return sorted(self.over, key=lambda stay: (stay.start, _number(stay.place)))
 
-    def panel(self, name: str, title: str, end: int) -> Panel:
-        """All stays; whoever is still there stays up to ``end``."""
-        for place in list(self.now):
-            self.leave(place, end)
-        places = sorted({stay.place for stay in self.over}, key=_number)
-        stays = sorted(self.over, key=lambda stay: (stay.start, _number(stay.place)))
-        return Panel(name, title, tuple(places), tuple(stays))
+
+def _ids(mark: Mark, name: str) -> list[int]:
+    return [int(text) for text in word(mark, name).split() if text.isdecimal()]
 
 
 def _number(place: str) -> int:

@@ -8,19 +8,11 @@ from dataclasses import dataclass
 from ...trace import Mark, Trace
 from ...trace.lanes import is_host
 from ..views.marks import named, word
+from .leases import ENDS, WORDS, Lease, leases_of
+from .side import shown_side
 from .stay import Panel, Stay
 
-KIND_AFTER = {
-    "admit": "admitted",
-    "row alloc": "admitted",  # only of the side that decodes, which admits nobody: it reserves
-    "retraction": "queued",
-    "finish": "wasted",
-}
-WORDS = {
-    "queued": "waits for memory",
-    "admitted": "holds memory",
-    "wasted": "has ended, but a launched step still names it",
-}
+WAITS = "waits for memory"
 
 
 @dataclass(frozen=True)
@@ -34,7 +26,7 @@ class Change:
 
 
 def queue(trace: Trace) -> Panel:
-    """``waiting_queue``: those without memory.
+    """``waiting_queue``: requests that wait for memory.
 
     Raises:
         NothingToShow: a mark does not say whose it is; so do all functions here.
@@ -44,7 +36,7 @@ def queue(trace: Trace) -> Panel:
 
 
 def running(trace: Trace) -> Panel:
-    """Those with memory; and zombies, which have ended while a launched step still has their row.
+    """Those with memory; and zombies, whose rows are not free yet.
 
     SGLang's ``running_batch`` has those who decode; here the prompts being computed are in it too.
     """
@@ -53,28 +45,35 @@ def running(trace: Trace) -> Panel:
 
 
 def stays_of(trace: Trace) -> list[Stay]:
-    """Every stay of every request, in order of time.
+    """Every stay of every request, in order of time; of a pair of schedulers on the decode side.
 
-    Kinds: ``queued``, ``admitted`` (it holds memory) and ``wasted`` (a zombie).
+    Kinds: ``queued``, ``admitted`` (it holds memory), ``transfer`` (its memory is held for a
+    transfer) and ``wasted`` (a zombie). A request that was retracted waits, and may run again,
+    beside its own zombie: that one's place has its row's number (``a (row 3)``).
     """
-    came, gone = arrivals(trace), last_results(trace)
-    changes: dict[str, list[Mark]] = {rid: [] for rid in came}
-    for mark in _marks(trace):
-        changes.setdefault(word(mark, "rid"), []).append(mark)
-    found: list[Stay] = []
-    for rid, marks in changes.items():
-        has_ended = bool(marks) and marks[-1].name == "finish"
-        end = max(gone.get(rid, 0), marks[-1].time) if has_ended else trace.end
-        found += _life(rid, marks, came.get(rid, 0), end)
+    trace = shown_side(trace)
+    leases = [lease for lease in leases_of(trace) if lease.joined is not None]
+    found = [stay for lease in leases for stay in _lives(lease)]
+    came = arrivals(trace)
+    by_rid: dict[str, list[Lease]] = {rid: [] for rid in came}
+    for lease in leases:
+        by_rid.setdefault(lease.rid, []).append(lease)
+    ends: dict[str, list[Mark]] = {}
+    for mark in named(trace, *ENDS):
+        ends.setdefault(word(mark, "rid"), []).append(mark)
+    for rid, mine in by_rid.items():
+        found += _waits(rid, came.get(rid, 0), mine, ends.get(rid, []), trace.end + 1)
     return sorted(found, key=lambda stay: (stay.start, stay.end))
 
 
 def changes_of(trace: Trace) -> list[Change]:
     """Who joins the running set and who leaves it, in order of time."""
+    trace = shown_side(trace)
+    is_pair = bool(named(trace, "row hold")) and not named(trace, "admit")
     inside: set[str] = set()  # for membership only
     found = []
-    for mark in _marks(trace):
-        rid, joins = word(mark, "rid"), KIND_AFTER[mark.name] == "admitted"
+    for mark in named(trace, "row let go" if is_pair else "admit", *ENDS):
+        rid, joins = word(mark, "rid"), mark.name not in ENDS
         if joins == (rid in inside):
             continue  # one more chunk, or the end of somebody who waits
         inside ^= {rid}
@@ -93,27 +92,27 @@ def arrivals(trace: Trace) -> dict[str, int]:
     return found
 
 
-def last_results(trace: Trace) -> dict[str, int]:
-    """When the last step that names each request came back."""
-    done = [item for item in trace.slices if item.name == "process" and is_host(item.lane)]
-    return {rid: item.end for item in done for rid in item.rids}
+def _lives(lease: Lease) -> Iterator[Stay]:
+    """In the set, from when its request was admitted; and then maybe as a zombie."""
+    for kind, start, end in lease.phases:
+        start = max(start, lease.joined or 0)
+        is_beside = kind == "wasted" and lease.closed == "retraction"
+        place = f"{lease.rid} (row {lease.row})" if is_beside else lease.rid
+        if end > start:
+            yield Stay(place, kind, start, end, lease.rid, lease.rid, WORDS[kind])
 
 
-def _marks(trace: Trace) -> list[Mark]:
-    """What changes a request's place; of a pair of schedulers on the side that decodes."""
-    found = [mark for mark in named(trace, *KIND_AFTER) if mark.attrs.get("side") != "prefill"]
-    return [mark for mark in found if mark.name != "row alloc" or mark.attrs.get("side")]
-
-
-def _life(rid: str, marks: list[Mark], since: int, end: int) -> Iterator[Stay]:
-    kind = "queued"
-    for mark in marks:
-        if (after := KIND_AFTER[mark.name]) != kind:
-            if mark.time > since:
-                yield Stay(rid, kind, since, mark.time, rid, rid, WORDS[kind])
-            since, kind = mark.time, after
-    if end > since:
-        yield Stay(rid, kind, since, end, rid, rid, WORDS[kind])
+def _waits(
+    rid: str, came: int, leases: list[Lease], ends: list[Mark], last: int
+) -> Iterator[Stay]:  # fmt: skip
+    """From when it came, or was retracted, up to when it gets memory or ends."""
+    stops = [lease.joined for lease in leases if lease.joined is not None]
+    stops += [mark.time for mark in ends if mark.name == "finish"]
+    starts = [came, *(mark.time for mark in ends if mark.name == "retraction")]
+    for start in starts:
+        end = min((stop for stop in stops if stop >= start), default=last)
+        if end > start:
+            yield Stay(rid, "queued", start, end, rid, rid, WAITS)
 
 
 def _places(stays: tuple[Stay, ...]) -> tuple[str, ...]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Stay:
-    """What was where, from ``start`` up to, but not including, ``end`` (nanoseconds)."""
+    """What was where, from ``start`` up to, but not including, ``end`` (nanoseconds).
+
+    Where it is still there when the run ends, ``end`` is one more than the run's: so it is there
+    at the run's last moment, too. Who draws it over time cuts that off (``up_to``).
+    """
 
     place: str  # a request id, ``page 7``, ``slot 3``, ``row 2``, ``node 5``
     kind: str  # a look: ``queued``, ``admitted``, ``stored``, ``evictable``, .. (``views/look.py``)
@@ -32,7 +37,13 @@ class Panel:
     title: str
     places: tuple[str, ...]
     stays: tuple[Stay, ...]
+    side: str = ""  # of a pair of schedulers (``pd``): ``prefill`` or ``decode``
 
     def at(self, time: int) -> dict[str, Stay]:
         """What is where at a moment; of two in one place the later."""
         return {stay.place: stay for stay in self.stays if stay.holds(time)}
+
+
+def up_to(stays: Iterable[Stay], end: int) -> list[Stay]:
+    """Stays as far as they lie before a moment, which is mostly the run's end."""
+    return [replace(stay, end=min(stay.end, end)) for stay in stays if stay.start < end]

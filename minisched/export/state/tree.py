@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...trace import Mark, Trace
 from ..views.marks import number, word
 from ..views.radix_tree import CHANGES, ROOT, Node, Tree
+from .side import shown_side
 from .stay import Panel, Stay
 
 WHOSE = ("row alloc", "insert", "row free")  # whoever they name takes or leaves the next locks
@@ -15,20 +16,19 @@ WHOSE = ("row alloc", "insert", "row free")  # whoever they name takes or leaves
 def tree(trace: Trace) -> Panel:
     """Every node there ever was, after the one it hangs on; ``protected`` or ``evictable``.
 
-    ``holders`` are the requests whose lock ends at the node; it counts on the way up to the root.
+    Of a pair of schedulers it is that of the decode side. ``holders`` are the requests whose lock
+    ends at the node; it counts on the way up to the root.
 
     Raises:
         NothingToShow: a mark names a node that is not there, or says too little.
     """
-    history = _History()
+    trace, history = shown_side(trace), _History()
     for mark in trace.marks:
-        if mark.attrs.get("side") == "prefill":
-            continue
         if mark.name in WHOSE:
             history.whose = word(mark, "rid")
         elif mark.name in CHANGES:
             history.apply(mark)
-    stays = history.all_stays(trace.end)
+    stays = history.all_stays(trace.end + 1)
     return Panel("tree", "radix tree", history.places(), stays)
 
 

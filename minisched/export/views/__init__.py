@@ -1,8 +1,9 @@
-"""One view a topic: recorded events to a picture that shows the idea at work.
+"""A topic's view, and its further parts: recorded events to pictures that show the idea at work.
 
 ``draw`` finds the topic's module. Each has ``view(trace) -> str``, the text of an SVG, and
 ``text(trace) -> str``, for a terminal; where PlantUML fits it has ``puml(trace) -> str``. A module
-with several pictures has ``PARTS`` (``loop_parts.py``), the first of which is its view. Views share
+with several pictures has ``PARTS`` (``loop_parts.py``), the first of which is its view. A loop that
+is no topic, a variant of one, has every loop's parts (``names.py``). Views share
 their page (``page``, ``text_page``, ``puml_stays``), scales (``axes``), looks (``look``) and their
 reading of steps (``steps``).
 """
@@ -15,6 +16,7 @@ from ...topics import TOPICS
 from ...trace import Trace
 from .forms import FORMS, NAMES, Draw, Part
 from .marks import NothingToShow
+from .names import kind_of_loop, unknown
 
 __all__ = ["FORMS", "NothingToShow", "draw", "parts_of"]
 
@@ -22,6 +24,7 @@ __all__ = ["FORMS", "NothingToShow", "draw", "parts_of"]
 def draw(topic: str, trace: Trace, form: str = "svg", part: str = "") -> str:
     """The view of a topic on a trace, as the text of an SVG, of a PlantUML diagram, or plain.
 
+    ``topic`` may also be the name of any loop, as a trace has it: ``vllm_async``, ``overlap-pool``.
     ``part`` is one of ``parts_of(topic)``; without it, the first.
 
     Raises:
@@ -45,7 +48,12 @@ def parts_of(topic: str) -> tuple[str, ...]:
 def _pictures(topic: str) -> dict[str, Part]:
     """A topic's pictures; one that is the only one has no name."""
     if topic not in TOPICS:
-        raise ValueError(f"unknown topic {topic!r}; the topics are {', '.join(TOPICS)}.")
+        if not (base := kind_of_loop(topic)):
+            raise ValueError(unknown(topic))
+        if base not in TOPICS:
+            parts: dict[str, Part] = import_module(".loop_parts", __name__).loop_parts()
+            return parts
+        topic = base
     module = import_module(f".{topic}", __name__)
     whole = Part(module.view, getattr(module, "text", None), getattr(module, "puml", None))
     return getattr(module, "PARTS", {"": whole})
@@ -70,5 +78,5 @@ def _find(topic: str, form: str, part: str) -> Draw:
 
 
 def _with(form: str) -> list[str]:
-    """The topics whose view has a form."""
-    return [topic for topic in TOPICS if next(iter(_pictures(topic).values())).form(form)]
+    """The topics of which some picture has a form."""
+    return [topic for topic in TOPICS if any(p.form(form) for p in _pictures(topic).values())]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...trace import Trace
-from ..state import Stay
+from ..state import Stay, up_to
 from ..state.requests import changes_of, stays_of
+from ..state.side import side_words
 from .axes import TimeAxis, ValueAxis
 from .decode_forms import puml, text
 from .page import Page, about_run
@@ -25,11 +26,11 @@ def view(trace: Trace) -> str:
         NothingToShow: no step ran.
     """
     part, shown = opening(trace, MOST_STEPS)
-    steps, stays = steps_of(part), stays_of(part)
+    steps, stays = steps_of(part), up_to(stays_of(part), part.end)
     rids = requests_of(stays, steps)
     if len(rids) > MOST_LANES:
         shown += f", the first {MOST_LANES} of {len(rids)} requests"
-    page = Page(TITLE, about_run(trace, shown))
+    page = Page(TITLE, about_run(trace, shown, *filter(None, [side_words(trace)])))
     x = TimeAxis(part.end)
     _draw_counts(page, stays, x)
     page.heading("Who", "above: where the request is; below: what the device computes for it")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...trace import Trace
-from ..state import Stay
+from ..state import Stay, up_to
 from ..state.requests import changes_of, stays_of
+from ..state.side import side_words
 from ..units import ms
 from .marks import named, word
 from .page import about_run
 from .puml_stays import stays_to_puml
-from .set_lanes import NAMES
+from .set_lanes import NAMES, SAID
 from .set_story import MOST_LANES, MOST_STEPS, TITLE, lives, requests_of, set_after
 from .stay_counts import count
 from .steps import opening, steps_of
@@ -29,8 +30,8 @@ def text(trace: Trace) -> str:
         NothingToShow: no step ran.
     """
     part, shown = opening(trace, MOST_STEPS)
-    stays, changes = stays_of(part), changes_of(part)
-    page = TextPage(TITLE, about_run(trace, shown), margin=14)
+    stays, changes = up_to(stays_of(part), part.end), changes_of(part)
+    page = TextPage(TITLE, about_run(trace, shown, *filter(None, [side_words(trace)])), margin=14)
     rids = requests_of(stays, steps_of(part))
     page.heading("Who", f"the first {MOST_LANES} of {len(rids)}" * (len(rids) > MOST_LANES))
     for name, kind in (("in the set", "admitted"), ("zombies", "wasted"), ("waiting", "queued")):
@@ -60,7 +61,7 @@ def puml(trace: Trace) -> str:
         NothingToShow: no step ran.
     """
     part, _ = opening(trace, MOST_STEPS)
-    stays = stays_of(part)
+    stays = up_to(stays_of(part), part.end)
     rids = requests_of(stays, steps_of(part))[:MOST_LANES]
     rows = [(rid, list(map(_labelled, mine))) for rid, mine in lives(rids, stays)]
     flags = [
@@ -72,5 +73,4 @@ def puml(trace: Trace) -> str:
 
 
 def _labelled(stay: Stay) -> Stay:
-    words = {"queued": "waits", "admitted": "in the set", "wasted": "zombie"}
-    return replace(stay, label=words[stay.kind])
+    return replace(stay, label=({"admitted": "in the set"} | SAID)[stay.kind])

@@ -22,6 +22,7 @@ MOST_STEPS, MOST_PUML_STEPS = 36, 14
 TITLE = "future_map: tokens on their way to the next step"
 NAMES = {
     "promised": "allocated: promised to a step that is launched; no token yet",
+    "queued": "never used yet",
     "stored": "stored: its sample has run, the token is there",
     "read": "resolved: a forward reads it",
     "stale": "nobody will read it any more",
@@ -45,6 +46,8 @@ def view(trace: Trace) -> str:
     page.heading("Future slots", heading(ring))
     draw_slots(page, stays, ring, part)
     page.legend(NAMES)
+    if any(stay.reads and min(stay.reads) == stay.stored for stay in stays):
+        page.notes(AT_ONCE)
     page.notes(*summary(tally_of(stays), ring, len(wraps_of(stays, ring))))
     return page.finish()
 
@@ -95,6 +98,7 @@ def seen(stay: Stay, least: int) -> Stay:
     return replace(stay, reads=[*stay.reads, until]) if stay.sampled else stay
 
 
+AT_ONCE = "a thin stored: the next forward, in the stream right behind the sample, reads it at once"
 PHASES = ("promised", "stored", "stale")
 
 

@@ -15,7 +15,7 @@ from .text_page import TextPage
 from .wording import many
 
 MOST_STEPS, MOST_PUML_STEPS = 16, 5
-TITLE = "generation_batch_result: each step's tokens on their way to the host"
+TITLE = "generation_batch_result: the copy path"
 NAMES = {
     "prepare": "prepare: inputs laid out and sent to the device",
     "upload": "upload: prompts to the device",

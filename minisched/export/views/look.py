@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..palette import BLUE, ORANGE, SKY, VERMILLION
+from ..palette import BLUE, GREEN, ORANGE, SKY, VERMILLION
 
 DARK_TEXT, WHITE_TEXT = "#1A1A1A", "#FFFFFF"
 
@@ -25,7 +25,7 @@ LOOKS = {
     "again": Look("#A9D8F3", texture="stripes"),  # a prompt computed once more
     "wasted": Look("", texture="cross"),
     # pages and slots
-    "protected": Look(BLUE, WHITE_TEXT),
+    "protected": Look(GREEN),  # in the cache, and locked by a request
     "evictable": Look("#7CCBB3", texture="dots"),
     "evicted": Look("", texture="cross"),
     "promised": Look("#A9D8F3", texture="stripes"),
@@ -37,6 +37,7 @@ LOOKS = {
     "lacking": Look(""),
     "queued": Look(""),
     "admitted": Look(BLUE, WHITE_TEXT),
+    "transfer": Look("#A9D8F3", texture="stripes"),  # memory held for KV on its way
 }
 TEXTURES = {
     "stripes": '<path d="M-2 2L2 -2M0 8L8 0M6 10L10 6" class="texture"/>',

@@ -18,17 +18,18 @@ from .timing import draw_timing, timing_to_puml, write_timing
 
 
 def loop_parts(
-    timing: int = 3, sequence: int = 2, steps: int = 4, title: str = ""
+    timing: int = 3, sequence: int = 2, steps: int = 4, about: str = ""
 ) -> dict[str, Part]:
     """The parts that every loop has, each with how many settled steps it shows.
 
-    ``timing`` 0: the whole run. ``title`` is the timing's, if it is not the usual one. Each form
+    ``timing`` 0: the whole run. ``about`` is what the timing's title
+    says after the loop, if that is not the usual. Each form
     raises NothingToShow where no step ran.
     """
     return {
         "timing": Part(
-            svg=lambda trace: draw_timing(trace, timing, title),
-            text=lambda trace: write_timing(trace, timing),
+            svg=lambda trace: draw_timing(trace, timing, about),
+            text=lambda trace: write_timing(trace, timing, about),
             puml=lambda trace: timing_to_puml(trace, timing),
         ),
         "sequence": Part(

@@ -21,7 +21,7 @@ from .wording import short, short_end
 MOST_ENTRIES, MOST_SEQUENCES, MOST_TOKENS = 22, 4, 12
 PITCH, BOX, WIDEST, LISTS = 23, 17, 31, 232  # pixels; LISTS is where the first list begins
 PLACEHOLDER = -1
-TITLE = "mindie_placeholder: the scheduler's ledger of output tokens"
+TITLE = "the scheduler's ledger of output tokens"
 ORDER = "time runs down; in each list the newest token stands last"
 NAMES = {
     "promised": "-1: a placeholder, its token is on its way",
@@ -36,7 +36,7 @@ def view(trace: Trace) -> str:
         NothingToShow: no step ran, or no ledger was kept.
     """
     shown, about = entries_shown(trace)
-    page = Page(TITLE, about)
+    page = Page(f"{trace.loop}: {TITLE}", about)
     page.heading("Ledger", ORDER)
     rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
     columns = rids[:MOST_SEQUENCES]
@@ -56,7 +56,7 @@ def view(trace: Trace) -> str:
 def text_form(trace: Trace) -> str:
     """The same lines for a terminal; of a long list the newest tokens."""
     shown, about = entries_shown(trace)
-    page = TextPage(TITLE, about)
+    page = TextPage(f"{trace.loop}: {TITLE}", about)
     page.heading("Ledger", ORDER)
     rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
     columns = rids[:MOST_SEQUENCES]

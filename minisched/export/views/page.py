@@ -65,18 +65,18 @@ class Page:
 
     def finish(self) -> str:
         """The whole SVG."""
-        height = self.top + 14
+        height = round(self.top + 14)
         return "\n".join(
             [
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
-                f'width="{WIDTH}" height="{height:.0f}" role="img">',
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+                f'width="{WIDTH}" height="{height}" role="img">',
                 f"<title>{escape(self.title)}</title>",
                 style(),
                 look_style(),
                 definitions(),
                 textures(),
                 f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" '
-                f'height="{height - 1:.0f}" rx="8"/>',
+                f'height="{height - 1}" rx="8"/>',
                 text(20, 31, self.title, "title"),
                 text(20, 50, self.about, "faint"),
                 *self.drawn,

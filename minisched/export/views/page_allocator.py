@@ -7,16 +7,16 @@ from ..state import Panel
 from .axes import TimeAxis, ValueAxis
 from .marks import named, word
 from .page import SIGNS, Page, about_run, labels
-from .page_bands import draw_bands
+from .page_bands import KINDS, draw_bands
 from .page_forms import puml, text
 from .page_map import draw_map
 from .page_story import (
     NAMES,
+    about_memory,
     evictions,
     highest,
     is_large,
     panels,
-    pool_words,
     shown_part,
     use_words,
 )
@@ -43,7 +43,7 @@ def view(trace: Trace) -> str:
     """
     part, shown = shown_part(trace)
     pages, rows = panels(part)
-    page = Page("page_allocator: whose memory is", about_run(part, shown, pool_words(trace)))
+    page = Page("page_allocator: whose memory is", about_run(part, shown, *about_memory(trace)))
     x, notes = TimeAxis(part.end), [use_words(pages)]
     _draw_counts(page, pages, x)
     _draw_flags(page, part, x)
@@ -65,7 +65,7 @@ def _draw_counts(page: Page, pages: Panel, x: TimeAxis) -> None:
     """Pages by whose they are, stacked."""
     page.heading("How many pages are in use", "one colour on top of the other")
     there = {stay.kind for stay in pages.stays}
-    kinds = [kind for kind in ("admitted", "wasted", "evictable") if kind in there]
+    kinds = [kind for kind in KINDS if kind in there]
     series: list[tuple[int, int]] = []
     sums = [series := stacked(series, count(pages.stays, kind)) for kind in kinds]
     y = ValueAxis(max(1, most(*sums)), page.top + 16, page.top + 16 + HEIGHT)

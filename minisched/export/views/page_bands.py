@@ -16,7 +16,7 @@ from .page_blocks import number
 from .shapes import band, path, text
 
 BANDS, HEIGHT, GAP, COLUMN = 32, 12, 2, 4  # bands at most; pixels
-KINDS = ("admitted", "wasted", "evictable")  # from the bottom of a band up
+KINDS = ("admitted", "wasted", "protected", "evictable")  # from the bottom of a band up
 Shares = dict[str, list[float]]  # by kind: the share of each column, 0 to 1
 
 

@@ -10,7 +10,16 @@ from .page import about_run
 from .page_bands import KINDS, Shares, pages_a_band, shares_of
 from .page_blocks import number as id_of
 from .page_blocks import runs
-from .page_story import NAMES, highest, is_large, panels, pool_words, shown_part, use_words
+from .page_story import (
+    NAMES,
+    about_memory,
+    highest,
+    is_large,
+    panels,
+    pool_words,
+    shown_part,
+    use_words,
+)
 from .puml_stays import stays_to_puml
 from .stay_counts import count
 from .text_page import COLUMNS, GLYPHS, TextPage
@@ -24,6 +33,8 @@ EVENTS = {
     "retraction": "is retracted",
     "finish": "has ended",
 }
+CURVES = {"admitted": "requests'", "wasted": "zombies'", "protected": "cached, in use",
+          "evictable": "evictable"}  # fmt: skip
 Lanes = list[tuple[str, list[Stay]]]
 
 
@@ -35,10 +46,10 @@ def text(trace: Trace) -> str:
     """
     part, shown = shown_part(trace)
     pages, rows = panels(part)
-    about = about_run(part, shown, pool_words(trace))
+    about = about_run(part, shown, *about_memory(trace))
     page = TextPage("page_allocator: whose memory is", about, margin=20)
     page.heading("How many pages are in use")
-    for name, kind in (("requests'", "admitted"), ("zombies'", "wasted"), ("cached", "evictable")):
+    for kind, name in CURVES.items():
         page.curve(name, count(pages.stays, kind), part.end)
     lanes = lanes_of(pages, "page")
     if len(lanes) <= MOST_LANES and not is_large(pages):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..state import Panel, Stay
+from ..state.leases import ZOMBIE
 from ..svg_style import char_width
 from ..units import ms, tick_step
 from .axes import TimeAxis
@@ -54,6 +55,6 @@ def about(block: Block, unit: str) -> str:
 
 def whose(stay: Stay) -> str:
     """In whose hands something is, in words."""
-    if stay.kind == "evictable":
-        return f"the prefix cache's; {stay.label} computed it" if stay.label else stay.about
-    return f"{stay.label}, which has ended or was retracted" if stay.kind == "wasted" else stay.rid
+    if stay.rid:
+        return f"{stay.label}, which {ZOMBIE}" if stay.kind == "wasted" else stay.rid
+    return stay.about + f"; {stay.label} computed it" * bool(stay.label)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from ...trace import Trace
-from ..state import Panel, Stay, memory
+from ..state import Panel, Stay, memory, up_to
+from ..state.leases import ZOMBIE
+from ..state.side import side_words
 from .marks import NothingToShow, named, number
 from .page_blocks import number as id_of
 from .stay_counts import count
@@ -15,8 +18,9 @@ from .wording import many
 MOST_STEPS, MOST_PAGES = 60, 120
 NAMES = {
     "admitted": "a request's",
-    "evictable": "the prefix cache's (the name: who computed it)",
-    "wasted": "its request has ended or was retracted, but a launched step may still use it",
+    "wasted": f"a zombie's: its request {ZOMBIE}",
+    "protected": "cached, and a request uses it (the name: who computed it)",
+    "evictable": "cached, and nobody uses it: evictable",
 }
 
 
@@ -40,7 +44,7 @@ def is_large(pages: Panel) -> bool:
 
 
 def panels(trace: Trace) -> tuple[Panel, Panel]:
-    """Pages and rows.
+    """Pages and rows, up to the end of the run; of a pair of schedulers on the decode side.
 
     Raises:
         NothingToShow: no page was ever given to anybody.
@@ -48,7 +52,11 @@ def panels(trace: Trace) -> tuple[Panel, Panel]:
     pages = memory.pages(trace)
     if not pages.stays:
         raise NothingToShow("the trace has no page alloc mark, so no page was ever given away.")
-    return pages, memory.rows(trace)
+    rows = memory.rows(trace)
+    return (
+        replace(pages, stays=tuple(up_to(pages.stays, trace.end))),
+        replace(rows, stays=tuple(up_to(rows.stays, trace.end))),
+    )
 
 
 def highest(panel: Panel) -> int:
@@ -64,6 +72,11 @@ def pool_words(trace: Trace) -> str:
         f"{many(pool.pages, 'page')} of {many(pool.page_size, 'token')}, "
         f"{many(pool.rows, 'row')} in the request table"
     )
+
+
+def about_memory(trace: Trace) -> list[str]:
+    """For the line under the title: whose memory it is of two, and how much there is."""
+    return [*filter(None, [side_words(trace)]), pool_words(trace)]
 
 
 def use_words(pages: Panel) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...trace import Trace
 from .loop_parts import loop_parts
 
-PARTS = loop_parts(timing=0, title="pd: prompts here, decoding there, KV in between")
+PARTS = loop_parts(timing=0, about="prompts here, decoding there, KV in between")
 
 
 def view(trace: Trace) -> str:

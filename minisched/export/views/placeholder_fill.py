@@ -10,7 +10,7 @@ from .marks import NothingToShow
 from .page import EDGE, LEFT, Page, about_run
 from .shapes import band, line, rect
 from .shapes import text as label
-from .step_grid import write_grid
+from .step_grid import write_rows
 from .steps import opening
 from .text_page import TextPage
 from .wording import short_end
@@ -27,6 +27,10 @@ NAMES = {
 }
 LOOK_OF = {"known": "stored", "hit": "decode"}
 SIGN_OF = {"prompt": "▒", "again": "▓", "known": "=", "hit": "", "wasted": "╳"}  # before the name
+SIGNS = (
+    "▒a: a prompt   ▓a: a prompt, computed again   =a: a token that the host knows   "
+    "╳a<0: filled, but its request had ended: the surplus row"
+)
 
 
 def view(trace: Trace) -> str:
@@ -66,13 +70,8 @@ def text(trace: Trace) -> str:
     steps = need_steps(part)
     page = TextPage(TITLE, about_run(trace, shown))
     page.heading("Rows of each step", "a<2: the token of a comes from row 2 of the step before")
-    rows = max(len(step.rids) for step in steps)
-    titles = ["step", "start, ms", *(f"row {row}" for row in range(rows))]
-    write_grid(page, titles, [column_of(step) for step in steps])
-    page.write(
-        "", "▒a: a prompt   ▓a: a prompt, computed again   =a: a token that the host knows   "
-        "╳a<0: filled, but its request had ended: the surplus row", "", summary(steps),
-    )  # fmt: skip
+    write_rows(page, ["step", "start, ms"], [column_of(step) for step in steps])
+    page.write("", SIGNS, "", summary(steps))
     return page.finish()
 
 

@@ -6,6 +6,7 @@ from ...trace import Mark, Trace
 from .marks import number, word
 from .page import EDGE, WIDTH, Page, about_run
 from .prefill_forms import puml, text
+from .round_words import explained
 from .rounds import (
     BUDGETS,
     TITLES,
@@ -44,6 +45,7 @@ def view(trace: Trace) -> str:
     for one in rounds:
         _draw_round(page, one, scales)
     page.legend(NAMES)
+    page.notes(*explained(rounds))
     return page.finish()
 
 

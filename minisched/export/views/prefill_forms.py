@@ -7,6 +7,7 @@ from ..palette import VERMILLION
 from ..puml_style import BUBBLE, creole
 from .marks import number, word
 from .page import about_run
+from .round_words import explained
 from .rounds import BUDGETS, TITLES, Round, admitted, left, refused, scales_of, shown_rounds
 from .text_page import COLUMNS, GLYPHS, TextPage
 from .wording import short
@@ -45,6 +46,7 @@ def text(trace: Trace) -> str:
     for one in rounds:
         _write_round(page, one, scales)
     page.legend(NAMES)
+    page.write("", *explained(rounds))
     return page.finish()
 
 
@@ -99,6 +101,7 @@ def puml(trace: Trace) -> str:
                 why = (f"**{word(event, 'result')}**", creole(word(event, "reason")))
                 red = "\\n".join(f"<color:{WARN}>{words}</color>" for words in why)
                 lines.append(f"adder -[{VERMILLION}]->x {whom} : {red}")
+    lines += ["legend", *explained(rounds), "end legend"]
     return "\n".join([*lines, "@enduml", ""])
 
 

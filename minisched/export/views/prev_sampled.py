@@ -8,7 +8,7 @@ from .page import EDGE, LEFT, Page, about_run
 from .prev_rows import StepInput, inputs_of
 from .shapes import line, rect
 from .shapes import text as label
-from .step_grid import write_grid
+from .step_grid import write_rows
 from .steps import opening
 from .text_page import TextPage
 from .wording import short, short_end
@@ -57,9 +57,7 @@ def text(trace: Trace) -> str:
     steps = need_steps(part)
     page = TextPage(TITLE, about_run(trace, shown))
     page.heading("Rows of input_ids", "a<2: the token of a was sampled in row 2 of the step before")
-    rows = max(len(item.rids) for item in steps)
-    titles = ["step", "path", "from the CPU", *(f"row {row}" for row in range(rows))]
-    write_grid(page, titles, [column_of(item) for item in steps])
+    write_rows(page, ["step", "path", "from the CPU"], [column_of(item) for item in steps])
     page.write("", "from the CPU: tokens whose ids came from there; the others are -1 there and "
                "lie in prev_sampled_token_ids", "", summary(steps))  # fmt: skip
     return page.finish()

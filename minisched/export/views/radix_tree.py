@@ -19,6 +19,7 @@ class Node:
     parent: int
     pages: int
     tokens: str  # the first few, as text
+    page_ids: tuple[int, ...] = ()  # which pages, as far as the trace says
     lock_ref: int = 0
     evicted: bool = False
 
@@ -45,7 +46,9 @@ class Tree:
             parent, pages = number(mark, "parent"), number(mark, "pages")
             if parent != ROOT:
                 self._node(mark, "parent")
-            self.nodes[node_id] = Node(node_id, parent, pages, word(mark, "tokens"))
+            self.nodes[node_id] = Node(
+                node_id, parent, pages, word(mark, "tokens"), _page_ids(mark)
+            )
         elif mark.name == "radix split":
             self._split(mark)
         elif mark.name == "radix evict":
@@ -80,9 +83,16 @@ class Tree:
         node_id, pages = number(mark, "node"), number(mark, "pages")
         lower = self._node(mark, "child")
         tokens = word(mark, "tokens")
-        self.nodes[node_id] = Node(node_id, lower.parent, pages, tokens, lower.lock_ref)
+        front, rest = lower.page_ids[:pages], lower.page_ids[pages:]
+        self.nodes[node_id] = Node(node_id, lower.parent, pages, tokens, front, lower.lock_ref)
         lower.parent, lower.pages = node_id, lower.pages - pages
-        lower.tokens = word(mark, "child_tokens")
+        lower.tokens, lower.page_ids = word(mark, "child_tokens"), rest
+
+
+def _page_ids(mark: Mark) -> tuple[int, ...]:
+    """Which pages a new node has; older traces do not say."""
+    words = str(mark.attrs.get("page_ids", "")).split()
+    return tuple(int(text) for text in words if text.isdecimal())
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..arrow_words import meaning, says
 from ..layout import Arrow
 from ..palette import ARROWS
 from ..svg_style import char_width
@@ -13,22 +14,6 @@ from .shapes import path, text
 
 BOW = 20  # pixels: how far an arrow within a lane swings out, to the left
 Place = tuple[float, float, float]  # the middle of a text, its line, and its width
-
-
-def says(arrow: Arrow) -> str:
-    """``launch 5``, ``tokens of 5``, ``token for 6``."""
-    words = {"token": f"token for {arrow.dst.step}", "result": f"tokens of {arrow.src.step}"}
-    return words.get(arrow.kind, f"{arrow.kind} {arrow.dst.step}")
-
-
-def meaning(arrow: Arrow) -> str:
-    """The whole sentence."""
-    if arrow.kind != "token":
-        return says(arrow)
-    if arrow.src.slice.name == "transfer":
-        return f"KV for {arrow.dst.step}"
-    stays = arrow.src.slice.name != "copy" and arrow.src.lane.side == "device"
-    return f"{says(arrow)} {'stays on the device' if stays else 'goes over the host'}"
 
 
 @dataclass
@@ -45,7 +30,7 @@ class Messages:
             yield from self._words(arrow)
 
     def _arrow(self, arrow: Arrow) -> str:
-        kind = arrow.kind if arrow.kind in ARROWS else "launch"
+        kind = arrow.brings if arrow.brings in ARROWS else "launch"
         x1, y1, x2, y2 = self._ends(arrow)
         d = f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
         if arrow.is_level:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Trace
+from ..arrow_words import meaning
 from ..layout import Arrow, Box, View
 from ..units import ms
 from .page import about_run
-from .sequence_arrows import meaning
 from .shown_steps import shown
 from .text_page import TextPage
 

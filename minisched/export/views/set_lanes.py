@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...trace import Mark, Trace
 from ..state import Stay
+from ..state.leases import WORDS, ZOMBIE
 from ..state.requests import Change
 from ..svg_style import char_width
 from ..units import ms
@@ -18,13 +19,15 @@ from .shapes import band, line, path, rect, text
 from .steps import StepWork
 from .wording import short
 
-PITCH, BOX, STEP = 38, 17, 12  # pixels: from lane to lane, a stay's height, a step's
+PITCH, BOX, LOW, STEP = 38, 17, 8, 12  # pixels: from lane to lane, a stay's height, half, a step's
 NAMES = {
     "queued": "in the waiting queue",
     "admitted": "in the set: it has memory",
-    "wasted": "zombie: it has ended, but a launched step still names it; below: a wasted row",
+    "transfer": WORDS["transfer"],
+    "wasted": f"zombie: it {ZOMBIE}; below: a wasted row",
     "flag-head": "retraction: it loses its memory",
 }
+SAID = {"queued": "waits", "transfer": "transfer", "wasted": "zombie"}
 STEPS = {
     "prompt": "a step computes prompt tokens",
     "again": "prompt tokens, computed again",
@@ -57,9 +60,10 @@ def draw_set(
         page.add(text(20, lanes.y(rid) + 15, short(rid, 12), "bold"))
     page.add(*x.grid(page.top, bottom))
     leaves = {(change.rid, change.time): change.why for change in changes if not change.joins}
-    for stay in stays:
+    for stay in sorted(stays, key=lambda stay: stay.place != stay.rid):
         if stay.rid in rids:
-            page.add(*_stay(lanes, stay, leaves.get((stay.rid, stay.end), "")))
+            why = leaves.get((stay.rid, stay.end), "") if stay.kind == "admitted" else ""
+            page.add(*(_beside(lanes, stay) if stay.place != stay.rid else _stay(lanes, stay, why)))
     for step in steps:
         page.add(*_steps(lanes, step))
     for mark in named(trace, "retraction"):
@@ -85,9 +89,20 @@ def _stay(lanes: SetLanes, stay: Stay, why: str) -> list[str]:
             room -= need + 8
         if len("joins") * char_width(11) <= room:
             drawn.append(text(left + 4, y + 12.5, "joins", ink))
-    elif len(words := "waits" if stay.kind == "queued" else "zombie") * char_width(11) <= room:
+    elif len(words := SAID[stay.kind]) * char_width(11) <= room:
         drawn.append(text(left + width / 2, y + 12.5, words, ink, "middle"))
     return drawn
+
+
+def _beside(lanes: SetLanes, stay: Stay) -> list[str]:
+    """The zombie of a request that was retracted, over the lower half of what that does now."""
+    left, width = lanes.x.span(stay.start, stay.end)
+    about = f"{stay.place}, {ms(stay.start)} to {ms(stay.end)} ms: {stay.about}"
+    y = lanes.y(stay.rid) + 3 + BOX - LOW
+    return [
+        rect(stay.kind, left, y, width, LOW, about, stay=stay.kind, rid=stay.rid, why="",
+             start=stay.start, end=stay.end)
+    ]  # fmt: skip
 
 
 def _steps(lanes: SetLanes, step: StepWork) -> list[str]:

@@ -18,8 +18,12 @@ def requests_of(stays: Sequence[Stay], steps: Sequence[StepWork]) -> list[str]:
 
 
 def lives(rids: Sequence[str], stays: Sequence[Stay]) -> list[tuple[str, list[Stay]]]:
-    """The stays of each request, in order of time."""
-    return [(rid, [stay for stay in stays if stay.rid == rid]) for rid in rids]
+    """A lane a request; and one for each row that it had as a zombie after a retraction."""
+    found: dict[str, dict[str, list[Stay]]] = {rid: {rid: []} for rid in rids}
+    for stay in stays:
+        if stay.rid in found:
+            found[stay.rid].setdefault(stay.place, []).append(stay)
+    return [lane for lanes in found.values() for lane in lanes.items()]
 
 
 def set_after(changes: Sequence[Change]) -> list[list[str]]:

@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from .text_page import COLUMNS, TextPage
 
 
+def write_rows(page: TextPage, heads: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
+    """The grid of batches: a column a step, with ``heads`` and then a line for each row."""
+    rows = max(map(len, columns)) - len(heads)
+    write_grid(page, [*heads, *(f"row {row}" for row in range(rows))], columns)
+
+
 def write_grid(page: TextPage, titles: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
     """A line for each title, with what each column has in it; columns may be short."""
     margin = max(map(len, titles))

@@ -75,7 +75,7 @@ class Chart:
             yield text(left + width / 2, y + 13, item.name, f"on-{kind}", "middle")
 
     def _arrow(self, arrow: Arrow) -> str:
-        kind = arrow.kind if arrow.kind in ARROWS else "launch"
+        kind = arrow.brings if arrow.brings in ARROWS else "launch"
         (x1, _), (x2, _) = self.span(arrow.start, arrow.start), self.span(arrow.end, arrow.end)
         y1, y2 = self.y(arrow.src.lane), self.y(arrow.dst.lane)
         if y1 == y2:

@@ -20,7 +20,7 @@ def early(before: Row, row: Row) -> int:
 
 
 def rhythm(rows: Sequence[Row]) -> str:
-    """One sentence on all of them; the middle one says how long."""
+    """One sentence on all of them, with the least and the most where they differ."""
     pairs = [(before, row) for before, row in pairwise(rows) if before.side == row.side]
     ahead = sorted(time for time in (early(*pair) for pair in pairs) if time > 0)
     if not pairs:
@@ -28,5 +28,5 @@ def rhythm(rows: Sequence[Row]) -> str:
     if not ahead:
         return "the host begins a step only when the device is done with the one above"
     every = "a step" if len(ahead) == len(pairs) else f"{len(ahead)} of these {len(pairs)} steps"
-    time = ms(ahead[(len(ahead) - 1) // 2])
-    return f"the host begins {every} {time} ms before the device is done with the one above"
+    times = " to ".join(dict.fromkeys((ms(ahead[0]), ms(ahead[-1]))))
+    return f"the host begins {every} {times} ms before the device is done with the one above"

@@ -6,22 +6,16 @@ from collections.abc import Iterator
 
 from ...trace import Trace
 from ..layout import Box, View
-from ..text import draw_axis
+from ..letters import letter, letters_of
+from ..text_axis import draw_axis
 from ..units import ms
 from .page import about_run
 from .steps_rows import Row, rows_of, steps_view
 from .steps_story import rhythm, together
 from .text_page import COLUMNS, TextPage
 
-LETTERS = {  # the host's small, the device's large
-    "schedule": "s", "prepare": "p", "fill": "f", "mask": "m", "launch": "l",
-    "launch sample": "a", "verify": "v", "wait": "·", "postprocess": "t", "process": "x",
-    "output": "o", "send": "n", "receive": "r", "advance step": "e",
-    "forward": "F", "sample": "S", "copy": "C", "recv": "R", "transfer": "T", "upload": "U",
-    "draft": "D",
-}  # fmt: skip
-OTHER = "?"
-HEADS = ("step", "scheduled", "launched", "on the device", "processed", "with the step above")
+HEADS = ("step", "scheduled", "launched", "on the device", "processed", "both on their way")
+BOTH = "both on their way: how long this step and the one above overlap, from schedule to process"
 
 
 def write_steps(trace: Trace, count: int) -> str:
@@ -39,12 +33,12 @@ def write_steps(trace: Trace, count: int) -> str:
     for lane in view.lanes:
         page.lines.append(f"{lane.title:>{margin - 2}} │{draw_lane(view, view.on(lane), cells)}")
     page.lines = [line.rstrip() for line in page.lines]
-    page.lines += draw_axis(max(1, view.duration), cells, margin)
+    page.lines += draw_axis(view.duration, cells, margin)
     page.heading("Moments", "ms since the first of these steps was scheduled")
     page.table(HEADS, list(_moments(view, rows)))
-    names = dict.fromkeys(box.slice.name for box in view.boxes if box.slice.duration)
-    signs = (f"{LETTERS.get(name, OTHER)}\N{NO-BREAK SPACE}{name}" for name in names)
-    page.write("", "   ".join(signs))
+    page.write("", BOTH)
+    names = [box.slice.name for box in view.boxes if box.slice.duration]
+    page.write("", letters_of(names))
     return page.finish()
 
 
@@ -59,8 +53,7 @@ def draw_lane(view: View, boxes: tuple[Box, ...], cells: int) -> str:
         start, end = view.clip(box.slice.start, box.slice.end)
         first = min(max(free, start * cells // scale), cells - left)
         free = min(max(first + 1, -(-end * cells // scale)), cells - left + 1)
-        letter = LETTERS.get(box.slice.name, OTHER)
-        drawn += " " * (first - len(drawn)) + letter * (free - first)
+        drawn += " " * (first - len(drawn)) + letter(box.slice.name) * (free - first)
     return drawn
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 
 from ..state import Stay
-from ..units import MILLISECOND, tick_step
+from ..text_axis import draw_axis
 
 COLUMNS = 100
 GLYPHS = {  # looks (``look.py``), each with a sign of its own
@@ -15,7 +15,7 @@ GLYPHS = {  # looks (``look.py``), each with a sign of its own
     "decode": "▓",
     "again": "▒",
     "wasted": "╳",
-    "protected": "█",
+    "protected": "▓",
     "evictable": "░",
     "evicted": "╳",
     "promised": "▒",
@@ -25,6 +25,8 @@ GLYPHS = {  # looks (``look.py``), each with a sign of its own
     "spent": "█",
     "queued": "─",
     "admitted": "█",
+    "transfer": "▒",
+    "popped": "░",
     "read": "◆",
     "limit": "┃",
     "flag-head": "▼",
@@ -76,7 +78,7 @@ class TextPage:
             for stay in sorted(stays, key=lambda stay: stay.start):
                 _draw(drawn, stay, max(1, end))
             self._lane(title, drawn)
-        self.lines += _axis(max(1, end), cells, COLUMNS - cells)
+        self.lines += draw_axis(end, cells, COLUMNS - cells)
 
     def curve(self, title: str, series: Sequence[tuple[int, int]], end: int) -> None:
         """A number over time as a line of bars: ``title`` and its greatest value, then the bars.
@@ -136,16 +138,3 @@ def _draw(drawn: list[str], stay: Stay, longest: int) -> None:
     drawn[first:last] = GLYPHS[stay.kind] * (last - first)
     if len(stay.label) < last - first:
         drawn[first : first + len(stay.label)] = stay.label
-
-
-def _axis(longest: int, cells: int, margin: int) -> list[str]:
-    marks, numbers = ["─"] * cells, [" "] * cells
-    for at in range(0, longest + 1, tick_step(longest)):
-        cell, text = min(at * cells // longest, cells - 1), f"{at / MILLISECOND:g}"
-        marks[cell] = "┴"
-        if cell + len(text) <= cells:
-            numbers[cell : cell + len(text)] = text
-    return [
-        " " * (margin - 1) + "└" + "".join(marks),
-        f"{'ms':>{margin - 2}}  " + "".join(numbers).rstrip(),
-    ]

@@ -6,17 +6,20 @@ from ...trace import Trace
 from ..puml_timing import to_timing
 from ..svg import views_to_svg
 from ..text import views_to_text
+from .page import about_run
 from .shown_steps import shown
+from .text_page import TextPage
+
+USUAL = "who works when, and who waits"
 
 
-def draw_timing(trace: Trace, count: int, title: str = "") -> str:
+def draw_timing(trace: Trace, count: int, about: str = "") -> str:
     """``count`` settled steps as an SVG; 0: the whole run.
 
     Raises:
         NothingToShow: no step ran.
     """
-    usual = f"{trace.loop}: who works when, and who waits"
-    return views_to_svg([shown(trace, count)], title or usual)
+    return views_to_svg([shown(trace, count)], f"{trace.loop}: {about or USUAL}")
 
 
 def timing_to_puml(trace: Trace, count: int) -> str:
@@ -25,6 +28,8 @@ def timing_to_puml(trace: Trace, count: int) -> str:
     return to_timing(trace, view.first_step, view.last_step)
 
 
-def write_timing(trace: Trace, count: int) -> str:
+def write_timing(trace: Trace, count: int, about: str = "") -> str:
     """The same for a terminal."""
-    return views_to_text([shown(trace, count)])
+    page = TextPage(f"{trace.loop}: {about or USUAL}", about_run(trace))
+    page.lines += ["", *views_to_text([shown(trace, count)]).splitlines()]
+    return page.finish()

@@ -5,8 +5,11 @@ Its first part; the others are every loop's.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...checks.overlap import forwards
 from ...trace import Trace
+from .. import state
 from ..svg_style import char_width
 from .axes import TimeAxis
 from .forms import Part
@@ -19,7 +22,8 @@ from .steps import opening
 from .text_page import TextPage
 
 MOST_STEPS, PITCH, BOX = 14, 28, 20
-TITLE = "vllm_batch_queue: the steps in flight"
+TITLE = "the steps in flight"
+SIGNS = {"admitted": "popped"}  # in a terminal, where a prompt looks like who is admitted
 NAMES = {
     "queued": "in the queue: launched, and the host does other things",
     "admitted": "popped: the host blocks on it and processes it",
@@ -36,7 +40,7 @@ def view(trace: Trace) -> str:
     """
     part, shown = opening(trace, MOST_STEPS)
     stays = stays_of(part)
-    page = Page(TITLE, about_run(trace, shown))
+    page = Page(f"{trace.loop}: {TITLE}", about_run(trace, shown))
     x = TimeAxis(part.end)
     page.heading("batch_queue", "labels: the step, and whose")
     places = 1 + max((stay.place for stay in stays), default=0)
@@ -61,17 +65,22 @@ def view(trace: Trace) -> str:
 def text_form(trace: Trace) -> str:
     """The same lanes for a terminal."""
     part, shown = opening(trace, MOST_STEPS)
-    page = TextPage(TITLE, about_run(trace, shown))
+    page = TextPage(f"{trace.loop}: {TITLE}", about_run(trace, shown))
     page.heading("batch_queue and device", "labels: the step, and whose")
-    page.lanes(rows_of(part), part.end)
-    page.legend(NAMES)
+    page.lanes([(name, [signed(stay) for stay in row]) for name, row in rows_of(part)], part.end)
+    page.legend({SIGNS.get(kind, kind): words for kind, words in NAMES.items()})
     return page.finish()
+
+
+def signed(stay: state.Stay) -> state.Stay:
+    """A stay of a kind that has a sign of its own beside the prompts'."""
+    return replace(stay, kind=SIGNS.get(stay.kind, stay.kind))
 
 
 def puml(trace: Trace) -> str:
     """The same lanes as a PlantUML timing diagram."""
     part, shown = opening(trace, MOST_STEPS)
-    return stays_to_puml(f"{TITLE} ({shown})", rows_of(part), part.end, NAMES)
+    return stays_to_puml(f"{trace.loop}: {TITLE} ({shown})", rows_of(part), part.end, NAMES)
 
 
 def _lanes(page: Page, x: TimeAxis, names: list[str]) -> None:
