@@ -49,6 +49,10 @@ serial = learn.simulate("serial", **costs)
 learn.table(serial)
 
 # %% [markdown]
+# *Makespan*: from the beginning of the run to its end. *Device idle*: the device's gaps between its
+# first and its last work; what lies before and behind is left out. *Same tokens*: as in the first
+# row.
+#
 # ## A picture
 #
 # Three steps from the middle of that run. Time goes from left to right; the host has the two
@@ -59,6 +63,10 @@ learn.table(serial)
 learn.timing(serial)
 
 # %% [markdown]
+# The number in a box is its step. A *decode* step computes one token for each request; the first
+# step reads the prompts. *Hash model on sim*: the device is simulated, and the "model" is an exact
+# hash of all tokens before, so that one wrong input shows.
+#
 # ## The lines it is about
 #
 # The loop that ran, read from the installed package. Look at the marked line: it asks for the
@@ -74,12 +82,16 @@ learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 # *before* it asks for the result of this one. (The next step needs a token that does not exist
 # yet; the engine takes care of that here, and the next lesson shows how.)
 #
-# Below is the serial loop. Change it so that a result is processed one turn later, while the
-# device is busy with the step behind it. Four lines or so, and one variable that outlives a turn.
+# Below is the serial loop: `recv_requests` takes in who has come, `on_idle` sleeps until somebody
+# comes, and `yield` ends a turn, so that the checker can look. Change it so that a result is
+# processed one turn later, while the device is busy with the step behind it. Four lines or so, and
+# one variable that outlives a turn.
 #
 # - `engine.get_next_batch_to_run()` gives a batch, or something false if there is nothing to run.
 # - Process results in the order in which the steps were launched, and each of them once.
-# - When there is nothing to launch, one result may still be on its way.
+# - A loop that launches early may launch one step too many; its result must be processed, too, when
+#   there is nothing left to launch.
+# - Two steps in flight are enough. `on_idle` is for turns in which there is nothing else to do.
 # - Stuck? `last = None` above the `while` is a good start. And if it takes too long, go on: nothing
 #   below needs it.
 
@@ -134,13 +146,14 @@ step_through([serial, overlapped], height=1000)
 # %% [markdown]
 # ## Exercise 2: how long is a step?
 #
-# Say how long it takes from one step to the next, in a run that has settled, when the host needs
-# `host`, the device `device` and the copy `copy` ms a step. `in_flight` is 1 for the serial loop
-# and 2 for overlap: how many steps may be launched and not yet processed. The checker holds your
-# formula against a run for every combination of costs, and draws the first that differs.
+# Say how long it takes, on average, from one step to the next, in a run that has settled, when
+# the host needs `host`, the device `device` and the copy `copy` ms a step. `in_flight` is 1 for
+# the serial loop and 2 for overlap: how many steps may be launched and not yet processed. The
+# checker holds your formula against a run for every combination of costs, and draws the first
+# that differs.
 #
-# *Hint for two in flight: who is busiest? And how long does one token travel around the whole
-# circle (device, copy, host), if two of them travel at a time?*
+# *Hint for two in flight: who is busiest (the copy has a lane, too)? And how long does one token
+# travel around the whole circle (device, copy, host), if two of them travel at a time?*
 
 
 # %% tags=["exercise"]
@@ -163,7 +176,8 @@ learn.cost_slider()
 # ## Exercise 3: make it lose
 #
 # Overlap is not free. When it launches a step, it has not seen the token before: if that one ends
-# the request, the step is wasted. Find costs with which overlap takes *longer* than serial.
+# the request, the step is wasted (outlined in the picture). Find costs with which overlap takes
+# *longer* than serial, by more than 2 %.
 
 # %% tags=["exercise"]
 learn.check_losing_case(host_ms=6, device_ms=10, copy_ms=1, new_tokens=12)

@@ -51,9 +51,10 @@ learn.inputs_sent(run)
 # ## A picture
 #
 # Each lane is a slot. It is promised when its step is launched (striped: there is no token yet),
-# filled when that step has run (dark), and read at once by the step behind it (the diamond). Then
-# nobody needs it any more, so another token may have the slot (the small flag): slots are handed out
-# in turn, round and round. The rings above the lanes show the same at a few moments.
+# filled when that step has run (dark: a thin line, as it is read at once) and read by the step
+# behind it (the diamond). Then nobody needs it any more (dotted), and the slot is **reused** for
+# another token (the small flag): slots are handed out in turn, round and round. The rings above
+# the lanes show the same at a few moments.
 
 # %%
 learn.view("future_map", run)
@@ -76,7 +77,7 @@ learn.check_resolve(resolve)
 # %% [markdown]
 # The package's version says the same without an `if`: a GPU does one thing to all elements at
 # once, so it looks *every* id up (what is no placeholder reads slot 0) and then picks element by
-# element.
+# element. `xp` is the device's array library, `buffer` is your `token_ids_map`.
 
 # %%
 learn.show(FutureMapRing.look_up, "xp = ", look_at=("where",))
@@ -86,7 +87,9 @@ learn.show(FutureMapRing.look_up, "xp = ", look_at=("where",))
 #
 # Each launched step needs a slot for every request in it. `future_ct` counts the slots handed out
 # so far in this round; give back the slots (from 1 on: slot 0 would be the token 0) and the new
-# counter. The buffer is finite: when the counter has come to `limit`, it must begin anew.
+# counter. The buffer is finite: when the counter has come to `limit`, slots
+# begin at 1 again. Only the first slot of a batch must be within the limit: the buffer is longer
+# than that, by as many slots as requests may run.
 
 
 # %% tags=["exercise"]
@@ -98,8 +101,7 @@ def alloc(future_ct, num_reqs, limit):
 learn.check_alloc(alloc)
 
 # %% [markdown]
-# SGLang's way. Only the *start* of a batch wraps, so that its slots stand in a row; that is why
-# the buffer is longer than the limit.
+# SGLang's way: only the *start* of a batch wraps, so that its slots stand in a row.
 
 # %%
 learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.future_limit",))
@@ -107,14 +109,17 @@ learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.futu
 # %% [markdown]
 # ## Exercise 3: how large must the ring be?
 #
-# A slot may be taken again only when its token has been read. But who says when that will be?
-# Long prompts are computed in **chunks**, prompts go first, and every chunk takes a slot as well.
+# A slot may be reused only when its token has been read; if it is taken earlier, it is **lapped**,
+# and the token is lost. But who says when it will be read? Long prompts are computed in **chunks**,
+# prompts go first, and every chunk takes a slot as well. (A step may hold the end of one prompt and
+# the beginning of the next.)
 # A request whose token is ready may have to sit through a whole queue of chunks before its next
 # step, while the ring goes on turning.
 #
 # Say at how many slots the ring may wrap, so that no unread token is ever overwritten, if at most
 # `max_running_requests` run at a time, each with at most `context_len` tokens, in chunks of
-# `chunk`. As it stands, this is what SGLang had at first. Run it, and look at the outlined slot.
+# `chunk`; and no more than about twice what is needed. As it stands, this is what SGLang had at
+# first. Run it, and look at the outlined slot. (In the runs `context_len` is 19.)
 #
 # *Hint: how many chunks can one request have? How many requests can stand in front of you?*
 
@@ -139,7 +144,8 @@ learn.check_limit(limit)
 #
 # Then SGLang dropped the ring ([#25862](https://github.com/sgl-project/sglang/pull/25862)). A
 # request has a row in the request table anyway; its newest token gets a cell with that number.
-# Nothing is handed out, so nothing can be lapped:
+# Nothing is handed out, so nothing can be lapped. (`row.lease.row` is the request's
+# row, `at` which of its tokens; a token that is *sampled* has been chosen by the model.)
 
 # %%
 learn.show(FutureMapPool.bind, "ids = [", "]", look_at=("-self.cell",))

@@ -69,15 +69,15 @@ rows = [
 learn.Table(("what the host does", "it takes"), tuple(rows))
 
 # %% [markdown]
-# Almost all of the time is in `item`: that is where the host stands still. What it does between
-# `async_eval` and `item` costs nothing extra.
+# Most of the time is in `item`: that is where the host stands still.
 #
 # ## Exercise 1: hand over before you read
 #
-# Write tokens one after the other. `step(y)` builds the graph of the token behind `y` (`y` may be
-# lazy itself!); `async_eval(y)` hands it over; `y.item()` reads it; `host_work(token)` is what
-# the host does with a finished token. As it stands everything is right, and the device idles
-# while the host works. Change the order, so that a step is always with the device.
+# Write tokens one after the other. `step(y)` builds the graph of the token behind `y` (`y` may
+# be lazy itself!), which takes the host 1 ms; `async_eval(y)` hands it over; `y.item()` reads
+# it; `host_work(token)` is what the host does with a finished token. As it stands everything is
+# right, and the device idles while the host works. Change the order, so that a step is always
+# with the device.
 #
 # The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw.
 
@@ -99,8 +99,9 @@ learn.check_generate(generate)
 # ## A picture: lazy arrays beside streams
 #
 # A server does the same with many requests at a time. Above: the loop of lesson 1, with streams
-# and a FutureMap. Below: SGLang's loop for MLX, which has neither. A settled step takes them
-# equally long.
+# and a FutureMap. Below: SGLang's loop for MLX, which has neither. (It is drawn with the same
+# lanes; only what a step is built on differs.) A settled step takes them equally long; the 10 ms
+# more are the first step, which is read before the chain starts.
 
 # %%
 costs = {"host_ms": 6, "device_ms": 10, "copy_ms": 1, "requests": 2, "new_tokens": 12}
@@ -112,8 +113,8 @@ learn.timing(streams, lazy_graphs)
 
 # %% [markdown]
 # The next picture shows only the arrays of tokens, one a step. While its box is striped, an array
-# is a mere graph. The diamond is the moment at which the next step is built *on it*: long before
-# it has a number. Two graphs are in flight, hence the name of this lesson.
+# is a mere graph. The diamond is the moment at which the next step is built *on it*: before it
+# has a number. Two graphs are in flight, hence the name of this lesson.
 
 # %%
 learn.view("lazy_chain", lazy_graphs)
@@ -122,7 +123,7 @@ learn.view("lazy_chain", lazy_graphs)
 # ## Exercise 2: chain on a lazy token
 #
 # One turn of that loop. `pending` is the step that the device is running. `engine.chain(batch)`
-# commits the same requests once more (or gives None, where that is not possible), and
+# takes the same requests once more (or gives None, where that is not possible), and
 # `engine.run_batch(batch, previous)` launches a step that is built on the tokens of `previous`.
 #
 # What stands below is a sketch of the loop that has been copied a lot. It has two mistakes, and
@@ -141,8 +142,9 @@ def turn(engine, pending):
 learn.check_turn(turn)
 
 # %% [markdown]
-# The lines of the package: the chained step is handed the lazy step it is built on, and only then
-# the loop waits for that one.
+# The lines of the package: the chained step is handed the lazy step it is built on, and only
+# then the loop waits for that one. (`_chain_unsafe` says when the next step must not be built
+# before this one's tokens are known: where a request wants only what a grammar allows.)
 
 # %%
 learn.show(
@@ -158,7 +160,8 @@ learn.show(
 # In a chain each step has the same requests as the one before. That can't go on for ever. Before
 # each step, the loop asks `may_chain`. `batch` are the ids of the requests in the step in flight,
 # `waiting` of those that have come and are in no step yet, `ended` of those in `batch` that have
-# ended by now. As it stands, the chain never breaks.
+# ended by now: their place and their memory may soon be somebody else's. As it stands, the chain
+# never breaks.
 
 
 # %% tags=["exercise"]
@@ -169,7 +172,9 @@ def may_chain(batch, waiting, ended):
 learn.check_may_chain(may_chain)
 
 # %% [markdown]
-# The same question in the package, asked by the scheduler:
+# The same question in the package, asked by the scheduler. `waiting_queue` is your `waiting`,
+# and so is `chunked_req`, a prompt half computed; `reqs == running_reqs` asks whether nobody has
+# `ended`; `can_repeat` asks for room, too.
 
 # %%
 learn.show(Scheduler.can_chain, "if self.waiting_queue")
@@ -177,7 +182,8 @@ learn.show(Scheduler.can_chain, "if self.waiting_queue")
 # %% [markdown]
 # ## On real lazy arrays
 #
-# The loop again, not simulated: MLX builds, computes and reads on this machine. The model is an
+# The loop again, not simulated: MLX builds, computes and reads on this machine, and the times are
+# measured. The model is an
 # exact hash of everything it reads, so one wrong input would change all tokens behind it.
 
 
@@ -211,7 +217,7 @@ learn.timing(real)
 #   together with the third.
 # - **When it does not pay.** A step that takes the device almost nothing has nothing to hide the
 #   host's work behind; and while the chain is being broken for each request that comes, there is
-#   no chain. With many short requests, the picture above is all gaps.
+#   no chain. With many short requests, the picture above would be all gaps.
 #
 # On your own machine: `minisched compare --loops overlap,mlx_async`, and with a real model
 # `minisched compare --device mlx --model smollm2` (after `minisched fetch smollm2`).

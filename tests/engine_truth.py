@@ -36,10 +36,11 @@ class Books:
 
     at: dict[int, Truth] = field(default_factory=dict)
     scheduler: SchedulerState | None = None
+    clock: Callable[[], int] | None = None
 
     def follow(self, device: SimDevice, scheduler: SchedulerState) -> None:
         """Look whenever time is about to pass: nothing is missed, and nothing half done is seen."""
-        self.scheduler = scheduler
+        self.scheduler, self.clock = scheduler, device.now
         idle_until, run_next = device.idle_until, device._run_next
 
         def first(call: Callable[..., None]) -> Callable[..., None]:
@@ -53,9 +54,12 @@ class Books:
         device._run_next = first(run_next)  # type: ignore[method-assign]
 
     def up_to(self, end: int) -> dict[int, Truth]:
-        """All of it, and what is left at the end of the run."""
-        assert self.scheduler is not None
-        return self.at | {end: look(self.scheduler)}
+        """All of it up to the run's last slice, and what is there then."""
+        assert self.scheduler is not None and self.clock is not None
+        if self.clock() <= end:
+            self.at[end] = look(self.scheduler)
+        found = {time: truth for time, truth in self.at.items() if time <= end}
+        return found | {end: found[max(found)]}
 
     def patch(self, device: SimDevice) -> Callable[[Engine], None]:
         """For ``laws.play``."""

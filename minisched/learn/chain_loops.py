@@ -80,8 +80,8 @@ def _chain(
     if ended:
         raise Mistake(
             f"after step {pending.batch.step} your loop chained on with {joined(batch)}, but "
-            f"request {ended[0]} has ended: its row and its pages may belong to somebody else by "
-            "then"
+            f"request {ended[0]} has ended: its place and its memory may belong to somebody "
+            "else by then"
         )
     following = engine.advance_step(pending)
     if following is not None:
@@ -99,10 +99,10 @@ def _after_a_turn(
     """
     if given is not None and not isinstance(given, GenerationBatchResult):
         kind = type(given).__name__
-        raise Mistake(f"turn gave back a {kind}, but it must give the step it launched, or None")
+        raise Mistake(f"`turn` gave back a {kind}, but it must give the step it launched, or None")
     step = pending.batch.step
     if step in steps.in_flight and given is not pending:
-        raise Mistake(f"turn never processed `pending`, which was step {step}")
+        raise Mistake(f"`turn` never processed `pending`, which was step {step}")
     if steps.in_flight and given is None:
-        raise Mistake(f"turn launched step {steps.in_flight[0]} but gave back None")
+        raise Mistake(f"`turn` launched step {steps.in_flight[0]} but gave back None")
     return given

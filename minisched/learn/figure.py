@@ -11,6 +11,7 @@ from ..export.svg import to_svg
 from ..export.views import draw
 from ..loops.run import Run
 from ..trace import Trace
+from .ring_picture import draw_ring
 
 
 @dataclass(frozen=True)
@@ -58,4 +59,5 @@ def view(topic: str, run: Run | Trace) -> Figure:
     Raises:
         ValueError: there is no such topic, or the run has nothing of it.
     """
-    return Figure(draw(topic, trace_of(run)))
+    trace = trace_of(run)
+    return Figure(draw_ring(trace) if topic == "future_map" else draw(topic, trace))

@@ -1,4 +1,4 @@
-"""How long a settled step takes on average: a formula held against runs; and costs with which overlap loses.
+"""How long a settled step takes: a formula held against runs; and when overlap loses.
 
 A step in flight is one that was launched and has not been processed: serial has one, overlap two.
 """

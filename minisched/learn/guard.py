@@ -13,7 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from .blame import is_learners
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 MOST_OPCODES = 200_000  # of the learner's, in one run; what is right takes a few thousand
 MOST_SECONDS = 20.0  # of the learner's lines, in one check; what is right takes one or two
 

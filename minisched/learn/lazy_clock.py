@@ -27,7 +27,7 @@ def token_after(token: int, position: int) -> int:
     return mix(token, position) % VOCAB
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LazyToken:
     """A token that nobody may have computed yet; step 1 makes the first one."""
 
@@ -35,6 +35,9 @@ class LazyToken:
     source: LazyToken | int
     step: int
     op: SimOp | None = None
+
+    def __repr__(self) -> str:
+        return f"lazy token of step {self.step}"
 
     def item(self) -> int:
         """Block the host until its value is there; hand it over first, if nobody has."""
@@ -51,6 +54,9 @@ class LazyClock:
     read_steps: list[int] = field(default_factory=list)
     worked_on: list[int] = field(default_factory=list)
     most_in_flight: tuple[int, int] = (0, 0)  # how many, and the newest of them
+    read_too_soon: int = (
+        0  # the first step whose token was read before the one before was worked on
+    )
     newest: int = 0  # the last step that was handed over
 
     def step(self, token: LazyToken | int) -> LazyToken:
@@ -60,9 +66,9 @@ class LazyClock:
             Mistake: it is neither the first token nor a lazy one.
         """
         if not isinstance(token, LazyToken) and token != FIRST:
-            raise Mistake(f"step got {token!r}; it takes the first token, or a lazy one")
+            raise Mistake(f"`step` got {token!r}; it takes the first token, or a lazy one")
         number = token.step + 1 if isinstance(token, LazyToken) else 1
-        with self.sim.host("prepare", BUILD, _label(number)):
+        with self.sim.host("build", BUILD, _label(number)):
             return LazyToken(self, token, number)
 
     def async_eval(self, token: LazyToken) -> None:
@@ -72,7 +78,7 @@ class LazyClock:
             Mistake: it is no lazy token.
         """
         if not isinstance(token, LazyToken):
-            raise Mistake(f"async_eval got {token!r}; it takes a lazy token")
+            raise Mistake(f"`async_eval` got {token!r}; it takes a lazy token")
         if token.op is not None:
             return
         source = token.source
@@ -89,6 +95,8 @@ class LazyClock:
     def read(self, token: LazyToken) -> int:
         """Wait for a value; the time is a slice of the host's, but no work."""
         self.async_eval(token)
+        if len(self.worked_on) < token.step - 1:
+            self.read_too_soon = self.read_too_soon or token.step
         start = self.sim.now()
         assert token.op is not None
         value: int = token.op.synchronize()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..devices.cost import MILLISECOND
+from ..export.svg import views_to_svg
+from ..export.window import steady_views
+from ..trace import Trace
 from .blame import blame
 from .callable_check import takes
-from .figure import timing
+from .figure import Figure
 from .guard import TooLong, bounded, in_time, unwatched
-from .lazy_clock import BUILD, FIRST, LazyClock, token_after
+from .lazy_clock import BUILD, FIRST, LazyClock, LazyToken, token_after
 from .loop_exercise import step_of
 from .verdict import Verdict
 from .wording import ordinal
@@ -21,6 +25,7 @@ PAIRS = ((6, 10), (10, 6), (9, 9), (0, 5))  # host and device, in ms a token
 ARGUMENTS = ("step", "first", "count", "async_eval", "host_work")
 
 
+@in_time
 def check_generate(generate: Generate) -> Verdict:
     """Whether ``generate(step, first, count, async_eval, host_work)`` is right, and one step ahead.
 
@@ -36,8 +41,9 @@ def check_generate(generate: Generate) -> Verdict:
         True,
         [
             f"Checked with {len(PAIRS)} pairs of costs: all {COUNT} tokens are right, each one was "
-            "worked upon once and in order, from one token to the next it took no longer than the "
-            "longer of host and device, and there were never more than two graphs in flight."
+            "worked upon once, in order, and before the next was read. On average, from one token "
+            "to the next it took no longer than the longer of host and device, and "
+            "there were never more than two graphs in flight."
         ],
     )
 
@@ -57,7 +63,17 @@ def _try(generate: Generate, clock: LazyClock, costs: str) -> Verdict | None:
     problem = problem or _too_slow(clock, step_of(trace), costs)
     if not problem:
         return None
-    return Verdict(False, [problem], [timing(trace)] if trace.on("forward") else [])
+    return Verdict(False, [problem], [drawn(trace)] if trace.on("forward") else [])
+
+
+def drawn(trace: Trace) -> Figure:
+    """A few settled steps; without the copy stream, which MLX does not have."""
+    views = [
+        replace(view, lanes=tuple(lane for lane in view.lanes if lane.key != "copy"))
+        for view in steady_views([trace], 3)
+    ]
+    svg = views_to_svg(views, f"{trace.loop}: who works when, and who waits")
+    return Figure(svg.replace(">other</text>", ">build a graph</text>"))
 
 
 def truth() -> list[int]:
@@ -74,13 +90,22 @@ def _wrong_tokens(given: Any) -> str:
         return f"generate gave back {given!r}, of type {kind}, but it must give a list of tokens."
     for at, (token, right) in enumerate(zip(given, truth(), strict=False), 1):
         if token != right:
-            return f"The {ordinal(at)} token is {token!r}, should be {right}."
+            kept = isinstance(token, LazyToken)
+            hint = ": you kept the lazy token; read it with .item()" if kept else ""
+            return f"The {ordinal(at)} token is {token!r}, should be {right}{hint}."
     if len(given) != COUNT:
         return f"generate gave back {len(given)} tokens, but {COUNT} were asked for."
     return ""
 
 
 def _wrong_work(clock: LazyClock) -> str:
+    step = clock.read_too_soon
+    if clock.worked_on == truth() and step:
+        return (
+            f"The token of step {step} was read before host_work had got that of step {step - 1}. "
+            "A reader of the text would see nothing for so long: give each token to host_work "
+            "before you read the next one."
+        )
     if clock.worked_on == truth():
         return ""
     for at, (token, right) in enumerate(zip(clock.worked_on, truth(), strict=False), 1):
@@ -106,6 +131,7 @@ def _too_slow(clock: LazyClock, took: float | None, costs: str) -> str:
         return ""
     return (
         f"Every token is right, but the device waits. With {costs} it takes {took:g} ms from one "
-        f"token to the next; {best:g} ms would be enough. In the hatched gaps the device has "
+        f"token to the next, on average, of which building a graph is {BUILD // MILLISECOND} ms; "
+        f"{best:g} ms would be enough. In the hatched gaps the device has "
         "nothing: what could you hand over before you read?"
     )

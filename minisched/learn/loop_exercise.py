@@ -15,6 +15,7 @@ from .laws import Broken, broken, last_step
 from .simulate import milliseconds, settled_step_ms, simulate
 from .trial import Loop, Trial, play
 from .verdict import Verdict
+from .wording import times
 from .workload import Asked, Shape, Workload
 
 PAIRS = ((6, 10), (10, 6), (9, 9))  # host and device, in ms a step
@@ -38,7 +39,7 @@ def check_loop(my_loop: Loop) -> Verdict:
 
 
 def keeps_to_two(trial: Trial) -> Broken | None:
-    """The laws, and: at most two steps in flight, and a turn with nothing to do is ``on_idle``'s."""
+    """The laws, and: at most two steps in flight, and ``on_idle`` where there is nothing to do."""
     if found := broken(trial):
         return found
     count, step = trial.steps.deepest
@@ -51,8 +52,8 @@ def keeps_to_two(trial: Trial) -> Broken | None:
         return Broken("depth", sentence, step)
     if trial.steps.empty_turns:
         sentence = (
-            f"in {trial.steps.empty_turns} turns your loop launched nothing, processed nothing and "
-            "did not call on_idle(). That is a busy loop: it keeps a CPU busy with nothing, until "
+            f"in {times(trial.steps.empty_turns, 'turn')} your loop launched nothing, processed "
+            "nothing and did not call on_idle(). That is a busy loop: it keeps a CPU busy with nothing, until "
             "the next request comes."
         )
         return Broken("idle", sentence, last_step(trial))
@@ -98,8 +99,8 @@ def _slow_verdict(
     return Verdict(
         False,
         [
-            f"Every token is right, but it is slow. With {count} requests, host {host} ms, device {device} ms and "
-            f"copy {COPY} ms a step, it takes {lasted}, on average; {best:g} ms would be enough.",
+            f"Every token is right, but it is slow. With {count} requests, host {host} ms, "
+            f"device {device} ms and copy {COPY} ms a step, it takes {lasted}, on average; {best:g} ms would be enough.",
             "Look at the gaps: whose turn is it while the other one waits? Below yours: what a "
             "loop that overlaps does with the same requests.",
         ],

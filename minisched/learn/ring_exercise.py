@@ -1,14 +1,14 @@
-"""The lines of a FutureMap: look tokens up, hand slots out, and make the ring large enough."""
+"""The lines of a FutureMap: look tokens up, and hand slots out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..engine.engine import Engine
-from ..export.views import NothingToShow, draw
+from ..export.views import NothingToShow
 from ..loops.overlap import overlap
 from ..trace import Trace
 from .blame import blame
@@ -18,29 +18,49 @@ from .figure import Figure
 from .guard import TooLong, bounded, in_time
 from .laws import Broken
 from .ring_notes import Reading, RingNotes
+from .ring_picture import draw_ring
 from .sticky_ring import Alloc, Resolve, StickyRing
 from .trial import Trial, play
 from .verdict import Verdict
-from .wording import joined
-from .workload import Asked, Shape, Workload
+from .workload import Shape, Workload
 
 PLAIN = Shape()
-LONGEST = 12  # the longest prompt, in chunks of 1, 2 and 4
-CHUNKED = Shape(requests=3, prompt=LONGEST, arrives_ms=40, chunks=(1, 2, 4), may_stop=False)
-CONTEXT = LONGEST + CHUNKED.new_tokens  # the most tokens of a request
-Limit = Callable[[int, int, int], Any]
+SLOTS = [0, 31, 47, 5, 62]  # what they hold; slot 0 is nobody's
+MIXED = ([7, 0, 3], [-2, -1], [5, -2], [-3, 9, 0, -1], [0, -4])
 
 
+@in_time
 def check_resolve(resolve: Resolve) -> Verdict:
     """Whether ``resolve(ids, token_ids_map)`` puts tokens in the place of negative ids."""
     if problem := takes(resolve, "resolve", "ids", "token_ids_map"):
         return Verdict(False, [problem])
     playing = partial(play_ring, resolve=resolve)
-    return try_all(playing, PLAIN, explain=why, draw=draw_slots) or right(
-        "They ran through the overlap loop, where most ids are placeholders."
+    if failed := try_all(playing, PLAIN, explain=why, draw=draw_slots):
+        return failed
+    if problem := _wrong_on_mixed(resolve):
+        return Verdict(False, [problem])
+    return right(
+        "They ran through the overlap loop, where most ids are placeholders, and were called with "
+        f"{len(MIXED)} lists of both."
     )
 
 
+def _wrong_on_mixed(resolve: Resolve) -> str:
+    """One sentence on the first list of tokens and placeholders that is wrong, or nothing."""
+    for ids in MIXED:
+        call = f"resolve({ids}, {SLOTS})"
+        try:
+            with bounded():
+                given = resolve(list(ids), list(SLOTS))
+        except (Exception, TooLong) as error:
+            return f"{call}: {blame(error)}"
+        truth = [SLOTS[-token] if token < 0 else token for token in ids]
+        if list(given) != truth:
+            return f"{call} gave {given!r}, should give {truth}."
+    return ""
+
+
+@in_time
 def check_alloc(alloc: Alloc) -> Verdict:
     """Whether ``alloc(future_ct, num_reqs, limit)`` gives slots, and wraps in time."""
     if problem := takes(alloc, "alloc", "future_ct", "num_reqs", "limit"):
@@ -49,38 +69,6 @@ def check_alloc(alloc: Alloc) -> Verdict:
     return try_all(playing, PLAIN, explain=why, draw=draw_slots) or right(
         "The ring went round and round, and no token was overwritten before it was read."
     )
-
-
-def check_limit(limit: Limit) -> Verdict:
-    """Whether ``limit(max_running_requests, context_len, chunk)`` slots are enough, and not silly.
-
-    Prompts come in chunks here, and each chunk takes a slot while others wait for their next step.
-    """
-    if problem := takes(limit, "limit", "max_running_requests", "context_len", "chunk"):
-        return Verdict(False, [problem])
-    if problem := _bad_limit(limit):
-        return Verdict(False, [problem])
-
-    def playing(workload: Workload) -> Trial:
-        size = limit(workload.max_running_requests, CONTEXT, workload.chunk)
-        return play_ring(workload, limit=size)
-
-    queues = [queue_of_prompts(most, chunk) for most in (2, 4) for chunk in CHUNKED.chunks]
-    return try_all(playing, CHUNKED, explain=why, draw=draw_slots, hard=queues) or right(
-        f"Prompts of up to {LONGEST} tokens came in chunks of {_chunks()}, also several of the "
-        "longest in a row, and no slot was lapped."
-    )
-
-
-def queue_of_prompts(max_running_requests: int, chunk: int) -> Workload:
-    """One request that is to decode, and behind it as many of the longest prompts as may run."""
-    long = tuple(range(LONGEST))
-    others = [Asked(rid, long, 2) for rid in "bcdefgh"[: max_running_requests - 1]]
-    return Workload((Asked("a", (1,), 3), *others), max_running_requests, chunk)
-
-
-def _chunks() -> str:
-    return joined(list(map(str, CHUNKED.chunks)))
 
 
 def play_ring(workload: Workload, **parts: Any) -> Trial:
@@ -92,7 +80,7 @@ def play_ring(workload: Workload, **parts: Any) -> Trial:
         ring.notes, engine.worker.relay = notes, ring
 
     trial = play(workload, overlap, patch=patch, name="overlap with your ring")
-    trial.parts["notes"] = notes
+    trial.parts |= {"notes": notes, "deals": "alloc" in parts}
     trial.problem = notes.problem or trial.problem
     return trial
 
@@ -102,7 +90,10 @@ def why(trial: Trial, what: Broken) -> Sequence[str]:
     notes: RingNotes = trial.parts["notes"]
     truths = {one.rid: one.truth for one in trial.workload.asked}
     before = [one for one in trial.tokens(what.rid) if one.step < what.step]
-    if what.law != "identity" or not before:
+    if what.law == "identity" and not before:
+        words = notes.say_token(what.step)
+        return [words] if words else []
+    if what.law != "identity":
         return []
     words = notes.say(what.step, what.rid, truths[what.rid][len(before) - 1])
     return [words] if words else []
@@ -112,12 +103,15 @@ def draw_slots(trial: Trial, what: Broken) -> list[Figure]:
     """The future slots up to the offending step, with the lapped one outlined; else its timing."""
     notes: RingNotes = trial.parts["notes"]
     read = notes.reads.get((what.step, what.rid))
-    if what.law != "identity" or read is None or not read.is_lapped:
+    is_lapped = what.law == "identity" and read is not None and read.is_lapped
+    if not is_lapped and not (what.law == "ends" and trial.parts["deals"]):
         return draw_trial(trial, what)
     try:
-        return [outlined(draw("future_map", until(trial.trace, what.step)), read)]
-    except NothingToShow:  # it read a slot that nobody had ever written
+        thief = (read.slot, read.found.step) if is_lapped and read and read.found else None
+        svg = draw_ring(until(trial.trace, what.step), thief)
+    except NothingToShow:  # it read a slot that nobody had ever written, or no step ran
         return draw_trial(trial, what)
+    return [outlined(svg, read) if is_lapped and read else Figure(svg)]
 
 
 def outlined(svg: str, read: Reading) -> Figure:
@@ -139,23 +133,3 @@ def until(trace: Trace, step: int) -> Trace:
         marks=tuple(item for item in trace.marks if item.time < end),
         counters=tuple(item for item in trace.counters if item.time < end),
     )
-
-
-def _bad_limit(limit: Limit) -> str:
-    """One sentence on a limit that is no number, or far from what is needed; or nothing."""
-    for most, chunk in ((1, 1), (2, 4), (3, 1)):
-        call = f"limit({most}, {CONTEXT}, {chunk})"
-        try:
-            with bounded():
-                size = limit(most, CONTEXT, chunk)
-        except (Exception, TooLong) as error:
-            return f"{call}: {blame(error)}"
-        if type(size) is not int:
-            return f"{call} gives {size!r}, but it must be a whole number of slots."
-        highest = 2 * most * (3 + -(-CONTEXT // chunk))
-        if not most <= size <= highest:
-            return (
-                f"{call} gives {size}, but it must be at least {most}, a slot for each request, "
-                f"and at most {highest}: memory is dear."
-            )
-    return ""

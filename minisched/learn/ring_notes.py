@@ -69,6 +69,17 @@ class RingNotes:
             f"where step {read.own} had left {truth}. Your lines made {made} of it."
         )
 
+    def say_token(self, step: int) -> str:
+        """Which token of a step the learner's lines changed, in words; or nothing."""
+        ids, given = self.looked_up[step - 1] if step <= len(self.looked_up) else ([], None)
+        for token, made in zip(ids, given if isinstance(given, list) else [], strict=False):
+            if token >= 0 and made != token:
+                return (
+                    f"Step {step} was sent the id {token}; your lines made {made} of it: {token} "
+                    "is a token, and stays what it is."
+                )
+        return ""
+
 
 def _lapped(read: Reading) -> str:
     if read.found is None:
@@ -78,5 +89,5 @@ def _lapped(read: Reading) -> str:
         return f"{mine}, and so it had request {read.found.rid}'s: two rows with one slot."
     return (
         f"{mine}, but step {read.found.step} has put request {read.found.rid}'s there since. "
-        "The slot was lapped too early: taken again before its token was read."
+        "The slot was lapped: taken again before its token was read."
     )

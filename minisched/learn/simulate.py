@@ -50,7 +50,7 @@ def simulate(
     ):  # fmt: skip
         if not isinstance(value, int | float) or not least <= value < inf:
             raise ValueError(
-                f"{name} is {value!r}, but it must be at least {least}, and not without end."
+                f"{name} is {value!r}, but it must be a finite number of at least {least}."
             )
     params = SamplingParams(max_new_tokens=new_tokens)
     asked = [Request("abcdefgh"[at % 8] * (1 + at // 8), range(at, at + 4), params)

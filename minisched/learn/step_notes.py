@@ -37,7 +37,7 @@ class StepNotes:
             self.calls += 1
             if not batch:
                 raise Mistake(
-                    f"run_batch got {batch!r}: there was nothing to run; test `batch` first"
+                    f"`run_batch` got {batch!r}: there was nothing to run; test `batch` first"
                 )
             pending = run(batch, *rest, **options)
             self.launched.append(pending.batch.step)

@@ -69,8 +69,8 @@ class StickyRing(FutureMapRing):
         """
         if self.alloc is None:
             return super().alloc_future_indices(num_reqs)
-        given = self.call(self.alloc, self.future_ct, num_reqs, self.future_limit)
-        indices, self.future_ct = checked(given, num_reqs, self.num_slots)
+        asked = self.future_ct, num_reqs, self.future_limit
+        indices, self.future_ct = checked(self.call(self.alloc, *asked), asked, self.num_slots)
         return indices
 
     def resolve_future(self, ids: Array) -> Array:
@@ -101,20 +101,27 @@ class StickyRing(FutureMapRing):
             raise
 
 
-def checked(given: Any, num_reqs: int, num_slots: int) -> tuple[list[int], int]:
-    """The slots of a batch and the counter behind them.
+def checked(given: Any, asked: tuple[int, int, int], num_slots: int) -> tuple[list[int], int]:
+    """The slots of a batch and the counter behind them; ``asked`` is what alloc was called with.
 
     Raises:
-        Mistake: they are something else, too many or too few, or outside of the buffer.
+        Mistake: they are something else, too many or too few, outside of the buffer, or begin
+            beyond the limit.
     """
-    call = f"your alloc for {num_reqs} request{'s' if num_reqs > 1 else ''} gave {_short(given)}"
+    _, num_reqs, limit = asked
+    call = f"your alloc({', '.join(map(str, asked))}) gave {_short(given)}"
     if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int)):
         raise Mistake(f"{call}, but it must give two things: slots, and the new counter")
     slots = list(given[0]) if isinstance(given[0], list | tuple | range) else given[0]
     if not _are_integers(slots) or len(slots) != num_reqs:
-        raise Mistake(f"{call}, but its first part must be {num_reqs} slots")
+        plural = "s" if num_reqs > 1 else ""
+        raise Mistake(
+            f"{call}, but its first part must be a list or range of {num_reqs} slot{plural}"
+        )
     if any(not 1 <= slot <= num_slots for slot in slots):
         raise Mistake(f"{call}, but the buffer has the slots 1 to {num_slots} (0 would be a token)")
+    if slots[0] > limit:
+        raise Mistake(f"{call}, but slots begin at 1 again once {limit} of them are handed out")
     return slots, given[1]
 
 

@@ -18,7 +18,7 @@ from ..loops.wiring import wire
 from ..models.hash import HashModel
 from ..trace import Trace
 from ..worker.batch_record import OverlapWorker
-from .blame import Mistake, blame
+from .blame import blame
 from .guard import TooLong, bounded, unwatched
 from .simulate import VOCAB, milliseconds
 from .step_notes import StepNotes

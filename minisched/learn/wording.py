@@ -9,6 +9,11 @@ def ordinal(number: int) -> str:
     return f"{number}{ending or 'th'}"
 
 
+def times(count: int, noun: str) -> str:
+    """``1 turn``, ``2 turns``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def joined(words: list[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

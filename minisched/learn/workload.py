@@ -78,6 +78,7 @@ class Shape:
     arrives_ms: int = 60
     chunks: tuple[int, ...] = (-1,)
     may_stop: bool = True
+    context: int = 1000  # of one request: its prompt and its new tokens
 
     def draw(self, seed: int) -> Workload:
         """The workload of a seed: the same one, always and everywhere."""
@@ -91,7 +92,8 @@ class Shape:
         prompt = tuple(random.randrange(VOCAB) for _ in range(random.randint(1, self.prompt)))
         arrives = random.choice([0, random.randint(1, self.arrives_ms)]) if at else 0
         may_stop = self.may_stop and random.random() < 0.5
-        return Asked(rid, prompt, random.randint(1, self.new_tokens), arrives, may_stop)
+        new_tokens = min(random.randint(1, self.new_tokens), self.context - len(prompt))
+        return Asked(rid, prompt, new_tokens, arrives, may_stop)
 
 
 def simpler(workload: Workload) -> Iterator[Workload]:

@@ -33,4 +33,9 @@ def panels(trace: Trace) -> tuple[Panel, ...]:
         NothingToShow: a mark of the trace does not say what it should.
     """
     alone = [(side, one_side(trace, side)) for side in sides(trace)]
-    return tuple(replace(part(run), side=side) for side, run in alone for part in PARTS)
+    return tuple(_panel(part(run), side, trace.end) for side, run in alone for part in PARTS)
+
+
+def _panel(panel: Panel, side: str, end: int) -> Panel:
+    """A side's panel without what is marked after the run's last slice."""
+    return replace(panel, side=side, stays=tuple(up_to(panel.stays, end + 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...trace import Mark, Trace
-from .marks import lacking, named, number, word
+from .marks import NothingToShow, lacking, named, number, word
 
 CHANGES = ("radix add", "radix split", "radix evict", "radix lock")
 ROOT = 0  # the root's id
@@ -58,9 +58,15 @@ class Tree:
                 node.lock_ref += number(mark, "delta")
 
     def path(self, node_id: int) -> list[Node]:
-        """The nodes from one up, without the root."""
+        """The nodes from one up, without the root.
+
+        Raises:
+            NothingToShow: one of them was evicted, or never added.
+        """
         nodes = []
         while node_id != ROOT:
+            if node_id not in self.nodes:
+                raise NothingToShow(f"a node hangs on the node {node_id}, which is not there.")
             nodes.append(self.nodes[node_id])
             node_id = self.nodes[node_id].parent
         return nodes
