@@ -57,7 +57,7 @@ class Books:
         """All of it up to the run's last slice, and what is there then."""
         assert self.scheduler is not None and self.clock is not None
         if self.clock() <= end:
-            self.at[end] = look(self.scheduler)
+            self.at[self.clock()] = look(self.scheduler)  # a pair's other side may go on
         found = {time: truth for time, truth in self.at.items() if time <= end}
         return found | {end: found[max(found)]}
 

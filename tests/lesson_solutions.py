@@ -186,8 +186,9 @@ def loop_that_will_not_close(engine: Any) -> Any:
     while True:
         try:
             yield
-        except BaseException:
-            continue
+        except GeneratorExit:
+            while True:
+                pass
 
 
 def loop_that_ends(engine: Any) -> Any:

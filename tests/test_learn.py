@@ -271,6 +271,13 @@ def test_lines_that_sleep_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict.sentences[0].startswith("Your lines took 21 s in this check, and it stops there")
     assert turns == 21
 
+    def step_time(host: float, device: float, copy: float, in_flight: int) -> float:
+        watch.sleep(1)
+        return lines.step_time(host, device, copy, in_flight)
+
+    said = learn.check_step_time(step_time).sentences[0]  # which calls nothing of the package
+    assert "our lines took 21 s in this check" in said
+
 
 # -- runs, costs, tables, pictures, sources --------------------------------------------------------
 

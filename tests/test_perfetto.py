@@ -174,13 +174,16 @@ def check_lanes(perfetto: Site, trace: Trace) -> None:
 
 
 def check_counters(rows: list[dict[str, Any]], trace: Trace) -> None:
-    """Every value of every counter, under its name and unit."""
+    """Every value of every counter, under its name and unit; ratios are recorded in thousandths."""
     events = json.loads(to_chrome(trace))["traceEvents"]
     units = {e["name"]: next(iter(e["args"])) for e in events if e["ph"] == "C"}
-    assert all(unit != "value" for unit in units.values()), units
+    plain = [name for name, unit in units.items() if unit == "number"]
+    assert all(name.endswith("next future slot") for name in plain), units
     found = Counter((row["name"], row["ts"], row["value"]) for row in rows)
     assert found == Counter(
-        (f"{item.name} {units[item.name]}", item.time, item.value) for item in trace.counters
+        (f"{name} {units[name]}", item.time, item.value / (1000 if "ratio" in name else 1))
+        for item in trace.counters
+        for name in [item.name.replace("future slots", "next future slot")]
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +24,7 @@ from minisched.export.views.radix_tree import Node, moments_of, tree_at
 from minisched.loops.pd import Pair
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Trace
+from minisched.trace import Slice, Trace
 
 from .engine_truth import Books, Truth
 from .laws import LOOP_OPTIONS, play
@@ -135,6 +135,24 @@ def test_every_panel_is_what_the_engine_s_books_say(run: Seen) -> None:
     assert pages["evictable"] * run.page_size == counted["kv cached"]
     assert (pages.total() - pages["evictable"]) * run.page_size == counted["kv used"]
     assert (len(now["queue"]), len(now["set"])) == (counted["waiting"], counted["running"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(seen(), st.data())
+def test_a_run_that_is_cut_off_ends_with_what_was_there(run: Seen, data: st.DataObject) -> None:
+    """At its last moment everything is still there, also what nobody has ended."""
+    time, whole = data.draw(st.sampled_from(sorted(run.truths))), run.trace
+    part = replace(
+        whole,
+        slices=(*(s for s in whole.slices if s.end <= time), Slice(0, "end", "end", time, time)),
+        marks=tuple(mark for mark in whole.marks if mark.time <= time),
+    )
+    for panel in panels(part):
+        if panel.name != "ring":  # whose tokens are those of steps that have begun
+            there, then = panel.at(part.end), run.panels[panel.name].at(time)
+            assert {p: (s.kind, s.rid) for p, s in there.items()} == (
+                {p: (s.kind, s.rid) for p, s in then.items()}
+            )
 
 
 @settings(max_examples=40, deadline=None)

@@ -107,7 +107,7 @@ def _rest(view: View, tids: dict[Lane, int]) -> list[Event]:
     """Counters with their units, and the marks that are events."""
     counters = [
         {"ph": "C", "name": of.title, "pid": PID, "ts": _us(c.time),
-         "args": {of.unit or "value": of.value(c.value)}}
+         "args": {of.unit or "number": of.value(c.value)}}
         for c in view.trace.counters
         for of in [counted(c.name)]
     ]  # fmt: skip

@@ -53,8 +53,8 @@ def keeps_to_two(trial: Trial) -> Broken | None:
     if trial.steps.empty_turns:
         sentence = (
             f"in {times(trial.steps.empty_turns, 'turn')} your loop launched nothing, processed "
-            "nothing and did not call on_idle(). That is a busy loop: it keeps a CPU busy with nothing, until "
-            "the next request comes."
+            "nothing and did not call on_idle(). That is a busy loop: it keeps a CPU busy with "
+            "nothing, until the next request comes."
         )
         return Broken("idle", sentence, last_step(trial))
     return None
@@ -100,7 +100,8 @@ def _slow_verdict(
         False,
         [
             f"Every token is right, but it is slow. With {count} requests, host {host} ms, "
-            f"device {device} ms and copy {COPY} ms a step, it takes {lasted}, on average; {best:g} ms would be enough.",
+            f"device {device} ms and copy {COPY} ms a step, it takes {lasted}, on "
+            f"average; {best:g} ms would be enough.",
             "Look at the gaps: whose turn is it while the other one waits? Below yours: what a "
             "loop that overlaps does with the same requests.",
         ],

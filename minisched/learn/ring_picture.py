@@ -48,7 +48,7 @@ def draw_ring(trace: Trace, lapped: tuple[int, int] | None = None) -> str:
     part, shown = opening(trace, future_map.MOST_STEPS)
     stays: list[Stay] = [Kept(**vars(stay)) for stay in future_map.need_stays(part)]
     for stay in stays:
-        stay.lost.extend(stay.reads if (stay.slot, stay.step) == lapped else [])
+        stay.lost.extend(stay.reads[:1] if (stay.slot, stay.step) == lapped else [])
     ring = ring_of(part)
     page = Page(future_map.TITLE, about_run(trace, shown))
     page.add(STYLE)
@@ -66,7 +66,7 @@ def draw_ring(trace: Trace, lapped: tuple[int, int] | None = None) -> str:
     if ring:
         wraps = len(wraps_of(stays, ring))
         page.notes(
-            f"future_ct wraps at the limit of {ring.limit}, {times(wraps, 'time')} here; the buffer has "
-            f"{ring.size} slots"
+            f"future_ct wraps at the limit of {ring.limit}, {times(wraps, 'time')} here; the "
+            f"buffer has {ring.size} slots"
         )
     return page.finish().replace(": lapped</text>", ": reused</text>")

@@ -162,10 +162,9 @@ class RadixCache:
         leaf = TreeNode(parent, edge, self.clock, self.clock, next(self._ids))
         parent.add_child(leaf)
         if self.recorder.is_on:
-            self.recorder.mark(
-                "radix add", node=leaf.id, parent=parent.id, pages=edge.num_pages,
-                tokens=edge.beginning, page_ids=" ".join(map(str, edge.page_ids)),
-            )  # fmt: skip
+            about = {"tokens": edge.beginning, "page_ids": " ".join(map(str, edge.page_ids))}
+            size = edge.num_pages
+            self.recorder.mark("radix add", node=leaf.id, parent=parent.id, pages=size, **about)
         self.evictable_size += edge.num_pages
         self.evictable_leaves.add(leaf)
         return leaf
