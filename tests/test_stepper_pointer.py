@@ -107,7 +107,8 @@ def test_a_slice_leads_to_its_requests_whole_life(browser: Browser, folder: Path
         assert {e.get_attribute("data-place") for e in page.query_selector_all(
             '[data-panel="set"] .chosen')} == chosen  # fmt: skip
         page.locator("#life a", has_text="finishes").click()
-        assert time_of(page) == next(time for time, text in life if "finishes" in text)
+        finish = next(time for time, text in life if "finishes" in text)
+        expect(page.locator("#cursor")).to_have_attribute("data-time", str(finish))
         check(page, trace)
         press(page, "Escape")
         expect(page.locator("#life")).to_be_hidden()

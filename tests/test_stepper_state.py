@@ -108,7 +108,7 @@ def check_state(run: Seen) -> None:
         assert {stay.rid for stay in queue.values()} == truth.live - truth.holding, time
         assert truth.waiting <= truth.live - truth.holding
         alive = {stay.rid for stay in there if stay.kind != "wasted"}
-        held = {stay.rid for stay in there if stay.kind == "transfer"}  # maybe after its end
+        held = {stay.rid for stay in there if stay.kind == "sending"}  # maybe after its end
         assert truth.holding <= alive <= truth.holding | held, time
         assert {*truth.running} | truth.chunked <= truth.holding
         zombies = sorted(stay.rid for stay in there if stay.kind == "wasted")

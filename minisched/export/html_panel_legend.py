@@ -8,7 +8,7 @@ ZOMBIE = "crossed (zombie): has ended or was retracted, but a launched step stil
 LOOKS = {  # by panel and kind of stay
     "set": {
         "admitted": "holds memory",
-        "transfer": "framed: its KV moves from prefill to decode",
+        "sending": "framed: its KV moves from prefill to decode",
         "wasted": ZOMBIE,
     },
     "ring": {

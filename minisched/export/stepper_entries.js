@@ -79,7 +79,7 @@ function countOf(panel, state) {
   const kinds = new Map();
   for (const { kind } of state.stays) kinds.set(kind, (kinds.get(kind) || 0) + 1);
   if (["queue", "rows"].includes(panel.name)) return String(state.stays.length);
-  const words = { wasted: "zombie", admitted: "running", transfer: "in transfer" };
+  const words = { wasted: "zombie", admitted: "running", sending: "in transfer" };
   return [...kinds].map(([kind, count]) => `${count} ${words[kind] || kind}`).join(", ") || "0";
 }
 

@@ -92,11 +92,13 @@ function momentLink(run, rid, moment) {
   return link;
 }
 
-// The last moment that is not later than the cursor.
+// The last moment that is not later than the cursor. A list that the reader has scrolled stays so
+// until the cursor comes to another moment.
 function markMoment(list, time) {
   const links = (list.links ??= [...list.querySelectorAll("a")]);
   const now = links[countUpTo(links, time, (link) => Number(link.dataset.time)) - 1];
-  if (list.now !== now) list.now?.classList.remove("now");
+  if (list.now === now) return;
+  list.now?.classList.remove("now");
   (list.now = now)?.classList.add("now");
   if (now && lifeBox.clientHeight) keepInSight(lifeBox, now);
 }

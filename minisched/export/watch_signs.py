@@ -10,7 +10,7 @@ from .state import Panel
 from .state.leases import ZOMBIE
 from .text import BUBBLE
 
-GLYPHS = {"admitted": "█", "transfer": "▒", "wasted": "╳", "protected": "▓", "evictable": "░",
+GLYPHS = {"admitted": "█", "sending": "▒", "wasted": "╳", "protected": "▓", "evictable": "░",
           "promised": "▒", "stored": "█", "stale": "-", "queued": "─"}  # fmt: skip
 FREE = "·"
 SAID = {  # panel -> its signs in words, in the order of a thing's life

@@ -14,7 +14,7 @@ from .state.side import one_side
 from .watch_signs import FREE, GLYPHS
 
 RING_KINDS = ("promised", "stored", "stale")
-BESIDE = {"wasted": " (zombie)", "transfer": " (its KV is on its way)"}  # a name in the set
+BESIDE = {"wasted": " (zombie)", "sending": " (its KV is on its way)"}  # a name in the set
 MOST_NODES, MOST_NAMED = 6, 12
 
 

@@ -14,7 +14,7 @@ CHANGES = ("row alloc", "admit", "row hold", "row let go", *ENDS, "row free")
 ZOMBIE = "has ended or was retracted, but a launched step still names it"
 WORDS = {
     "admitted": "holds memory",
-    "transfer": "its pages are held for its KV, which moves from the prefill to the decode side",
+    "sending": "its pages are held for its KV, which moves from the prefill to the decode side",
     "wasted": ZOMBIE,
 }
 
@@ -24,7 +24,7 @@ class Lease:
     """A request's row and pages, from ``row alloc`` to ``row free``.
 
     It is a zombie (``wasted``) once it is closed, while a launched step still names it. For a
-    transfer it may be held, before or after that (``transfer``).
+    transfer it may be held, before or after that (``sending``).
     """
 
     rid: str
@@ -37,8 +37,8 @@ class Lease:
 
     @property
     def kind(self) -> str:
-        """``admitted``, ``transfer`` or ``wasted``."""
-        return "transfer" if self.held else "wasted" if self.closed else "admitted"
+        """``admitted``, ``sending`` or ``wasted``."""
+        return "sending" if self.held else "wasted" if self.closed else "admitted"
 
     @property
     def phases(self) -> Iterator[tuple[str, int, int]]:

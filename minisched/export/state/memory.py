@@ -16,7 +16,7 @@ from .stay import Panel, Stay
 
 OWNED = {
     "admitted": "a request's",
-    "transfer": "a request's, held for the transfer of its KV",
+    "sending": "a request's, held for the transfer of its KV",
     "wasted": f"of a request that {leases.ZOMBIE}",
 }
 CACHED = {
@@ -65,7 +65,7 @@ def pages(trace: Trace) -> Panel:
 def rows(trace: Trace) -> Panel:
     """The rows of the request table; kinds: ``admitted`` and ``wasted``."""
     stays = [
-        Stay(f"row {lease.row}", "admitted" if kind == "transfer" else kind, start, end,
+        Stay(f"row {lease.row}", "admitted" if kind == "sending" else kind, start, end,
              lease.rid, lease.rid, OWNED[kind])
         for lease in leases_of(shown_side(trace))
         for kind, start, end in lease.phases
@@ -142,7 +142,7 @@ class _Books:
     def _whose(self, page: int) -> tuple[str, str, str]:
         """(kind, request, words); the kind of a free page is empty."""
         if lease := self.owner.get(page):
-            kind = "admitted" if lease.kind == "transfer" else lease.kind
+            kind = "admitted" if lease.kind == "sending" else lease.kind
             return kind, lease.rid, OWNED[lease.kind]
         if page not in self.cached:
             return "", "", ""

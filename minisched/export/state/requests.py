@@ -47,7 +47,7 @@ def running(trace: Trace) -> Panel:
 def stays_of(trace: Trace) -> list[Stay]:
     """Every stay of every request, in order of time; of a pair of schedulers on the decode side.
 
-    Kinds: ``queued``, ``admitted`` (it holds memory), ``transfer`` (its memory is held for a
+    Kinds: ``queued``, ``admitted`` (it holds memory), ``sending`` (its memory is held for a
     transfer) and ``wasted`` (a zombie). A request that was retracted waits, and may run again,
     beside its own zombie: that one's place has its row's number (``a (row 3)``).
     """

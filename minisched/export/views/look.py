@@ -37,7 +37,7 @@ LOOKS = {
     "lacking": Look(""),
     "queued": Look(""),
     "admitted": Look(BLUE, WHITE_TEXT),
-    "transfer": Look("#A9D8F3", texture="stripes"),  # memory held for KV on its way
+    "sending": Look("#A9D8F3", texture="stripes"),  # memory held for KV on its way
 }
 TEXTURES = {
     "stripes": '<path d="M-2 2L2 -2M0 8L8 0M6 10L10 6" class="texture"/>',

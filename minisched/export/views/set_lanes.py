@@ -23,11 +23,11 @@ PITCH, BOX, LOW, STEP = 38, 17, 8, 12  # pixels: from lane to lane, a stay's hei
 NAMES = {
     "queued": "in the waiting queue",
     "admitted": "in the set: it has memory",
-    "transfer": WORDS["transfer"],
+    "sending": WORDS["sending"],
     "wasted": f"zombie: it {ZOMBIE}; below: a wasted row",
     "flag-head": "retraction: it loses its memory",
 }
-SAID = {"queued": "waits", "transfer": "transfer", "wasted": "zombie"}
+SAID = {"queued": "waits", "sending": "transfer", "wasted": "zombie"}
 STEPS = {
     "prompt": "a step computes prompt tokens",
     "again": "prompt tokens, computed again",

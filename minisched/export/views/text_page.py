@@ -25,7 +25,7 @@ GLYPHS = {  # looks (``look.py``), each with a sign of its own
     "spent": "█",
     "queued": "─",
     "admitted": "█",
-    "transfer": "▒",
+    "sending": "▒",
     "popped": "░",
     "read": "◆",
     "limit": "┃",
