@@ -51,7 +51,7 @@ class Rows:
     def admit(self, row: int, prompt: list[int], shared: Sequence[int] = ()) -> Request:
         """A request in ``row``; the KV of its first tokens lies in ``shared`` pages already."""
         req = Request(f"r{row}", prompt, SamplingParams(max_new_tokens=self.max_len))
-        req.start(Lease(row, list(shared), settled_len=len(shared) * self.page_size))
+        req.start(Lease(row, pages=list(shared), settled_len=len(shared) * self.page_size))
         self.live[row] = req
         return req
 

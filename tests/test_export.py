@@ -231,8 +231,9 @@ def test_svg_names_what_it_shows() -> None:
 
 def test_a_title_names_three_loops_and_counts_more() -> None:
     trace = loop_traces()["serial"]
+    three = [loop_traces()[name] for name in ("serial", "overlap", "mlx_async")]
     for draw in (to_svg, to_html):
-        assert "<title>serial against serial against serial" in draw([trace] * 3)
+        assert "<title>serial against overlap against mlx_async" in draw(three)
         assert "<title>4 loops side by side" in draw([trace] * 4)
 
 
