@@ -229,7 +229,10 @@ def test_the_paper_ends_on_the_page(top: float) -> None:
 @settings(max_examples=40, deadline=None)
 @given(runs())
 def test_the_reserve_is_what_it_is_said_to_be(run: Any) -> None:
-    """With SGLang's budget memory falls by tokens, a page and the locked prefix; else not."""
+    """With SGLang's budget memory falls by tokens, a page and the locked prefix; else not.
+
+    In a round that preempts somebody memory also comes back.
+    """
     trace, engine = run
     size = engine.scheduler.config.page_size
     try:
@@ -239,9 +242,10 @@ def test_the_reserve_is_what_it_is_said_to_be(run: Any) -> None:
     text = draw("prefill", trace, "text")
     if RESERVE[0][:40] not in text:
         return
+    came_back = {mark.time for mark in trace.marks if mark.name == "retraction"}
     for one in rounds:
         before = one.budget
-        for mark in one.admits:
+        for mark in one.admits if one.budget.time not in came_back else ():
             now, tokens = int(mark.attrs["cur_rem"]), int(mark.attrs["extend_len"])
             least = -(-tokens // size) * size + size
             fell = int(before.attrs["cur_rem"]) - now
