@@ -9,11 +9,8 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import mean
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -26,7 +23,7 @@ from minisched.compare import compare
 from minisched.export.native import to_json
 from minisched.models.hash import HashModel
 
-from .browser import browser, watch
+from .browser import browser, served, watch
 
 SITE = Path(__file__).resolve().parents[1] / "lessons" / "site"
 sys.path[:0] = [str(SITE), str(SITE / "lab")]
@@ -38,13 +35,6 @@ from report import report  # noqa: E402
 assert browser  # the fixture
 READY = "#results:not([hidden]):not(.stale)"
 NUMBERS = ("host", "forward", "copy", "requests", "prompt", "tokens")
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """A server that says nothing of each request."""
-
-    def log_message(self, *args: Any) -> None:
-        """Nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
     """Where the lab is served."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
+    with served(folder) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

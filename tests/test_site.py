@@ -11,11 +11,9 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from html.parser import HTMLParser
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -24,7 +22,7 @@ from playwright.sync_api import Browser, Page
 
 from minisched.topics import TOPICS
 
-from .browser import browser, watch
+from .browser import browser, served, watch
 from .test_mutations import BUGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -241,21 +239,11 @@ def test_the_names_in_a_diagram_lead_to_the_reference(site: Path) -> None:
 # -- in a browser ----------------------------------------------------------------------------------
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """A server that says nothing of each request."""
-
-    def log_message(self, *args: Any) -> None:
-        """Nothing."""
-
-
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
     """Where the site is served."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
+    with served(site) as address:
+        yield address
 
 
 @pytest.mark.parametrize("width", [1400, 420])
