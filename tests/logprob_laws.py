@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import hash_logits
 from minisched.core import Output, Request, TokenLogprob
 from minisched.models.hash import LOGIT_SCALE
 from minisched.models.mix import P
 from minisched.worker.logprobs import read_place
 
 from .laws import Broken
-from .oracle import hash_logits
 from .workloads import VOCAB, Workload, workloads
 
 

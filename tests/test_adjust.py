@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import penalised
 from minisched.core import LogitAdjustment, SamplingParams
 from minisched.models import adjust, adjust_mlx, adjust_torch
 from minisched.worker.sampling_info import make_adjustment
 
 from .adjusting import Rows, Wishes, adjusted, cases, chosen
 from .backends import EVERY_BACKEND
-from .oracle import penalised
 
 
 @given(

@@ -21,6 +21,7 @@ from minisched.loops.registry import LOOPS
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
+from minisched.trace import NullProgram
 from minisched.worker import GenerationBatchResult
 from minisched.worker.batch_record import BatchRecord, OverlapWorker
 
@@ -153,7 +154,7 @@ def test_three_slots_are_enough_for_three_steps_in_flight() -> None:
 
 
 def test_the_record_is_a_ring_of_the_newest_batches() -> None:
-    record = BatchRecord()
+    record = BatchRecord(NullProgram())
     batches: list[Any] = ["a", "b", "c"]
     for batch in batches:
         record.record_batch_in_overlap(batch)

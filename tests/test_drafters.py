@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import hash_logits
 from minisched.core import Request, SamplingParams
 from minisched.devices.registry import load, open_device
 from minisched.devices.vector import Vector
@@ -31,7 +32,6 @@ from minisched.speculative.registry import LOOKUPS, check_fits, open_draft_model
 
 from .backends import EVERY_BACKEND, hash_model
 from .drafter_runs import NUM_ROWS, Play, Rows, alone, known, opened
-from .oracle import hash_logits
 from .workloads import VOCAB
 
 TOKENS = range(VOCAB)

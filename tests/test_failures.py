@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import hash_oracle
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.sim import Deadlock, SimDevice
 from minisched.engine.engine import Engine
@@ -19,7 +20,6 @@ from minisched.scheduler import SchedulerConfig
 
 from .backends import SOME_LOOPS, check_no_thread_left, hash_model, open_device
 from .laws import check_ends, check_leaks, play
-from .oracle import hash_oracle
 from .workloads import VOCAB, Workload, workloads
 
 

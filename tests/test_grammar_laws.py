@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import grammar_of, hash_oracle
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
@@ -26,7 +27,6 @@ from minisched.scheduler import SchedulerConfig
 
 from .backends import hash_model, in_real_time, open_device
 from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_all, play
-from .oracle import grammar_of, hash_oracle
 from .test_laws import costs
 from .workloads import VOCAB, Workload, workloads
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import grammar_of, hash_oracle
 from minisched.core import FinishReason
 from minisched.devices.cost import CostModel
 from minisched.loops.registry import LOOPS
@@ -16,7 +17,6 @@ from minisched.loops.registry import LOOPS
 from .backends import EVERY_LOOP, check_no_thread_left, hash_model, in_real_time, open_device
 from .history import demanding, regexes, without_refused
 from .laws import LOOP_OPTIONS, check_ends, check_identity, check_leaks, play
-from .oracle import grammar_of, hash_oracle
 from .pd_runs import check_pd, links, play_pd
 from .test_speculation import EVERY, VOCAB, speculative_workloads, target
 from .timed_runs import timed_workloads

@@ -24,6 +24,7 @@ TIERS = [
     {"checks"},
     {"compare.py", "topics.py"},
     {"export", "bench", "replay"},
+    {"museum"},
     {"learn"},
     {"cli"},
     {"__init__.py", "__main__.py"},

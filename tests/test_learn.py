@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minisched import learn
+from minisched.checks.oracle import hash_oracle
 from minisched.core import SamplingParams
 from minisched.learn.exercise import attempt, draw_trial, shrink
 from minisched.learn.guard import TooLong, bounded
@@ -33,7 +34,6 @@ from minisched.relay import FutureMapRing
 
 from . import lesson_solutions as lines
 from .lesson_solutions import MISTAKES, SOLUTIONS, Mistake
-from .oracle import hash_oracle
 from .svg_reader import Picture, check_picture
 
 seeds = st.integers(0, 10**6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minisched.checks.oracle import hash_oracle
 from minisched.checks.overlap import measure
 from minisched.export.mlx_finish import in_flight
 from minisched.export.mlx_runs import loop_run, sketch_run
@@ -11,7 +12,6 @@ from minisched.loops.mlx_sketch import mlx_sketch
 from minisched.loops.registry import LOOPS
 from minisched.trace import Trace
 
-from .oracle import hash_oracle
 from .svg_reader import Picture, check_picture
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import grammar_of, hash_oracle, says
 from minisched.checks.waits import waits
 from minisched.core import (
     FinishReason,
@@ -34,7 +35,6 @@ from minisched.scheduler import SchedulerConfig
 from minisched.scheduler.verify import accepted_tokens
 
 from .laws import check_ends, check_leaks, play
-from .oracle import grammar_of, hash_oracle, says
 from .workloads import Workload, workloads
 
 VOCAB = 3  # so few that a guess is often right

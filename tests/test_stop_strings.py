@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import says
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
@@ -23,7 +24,6 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 
 from .backends import hash_model, open_device
 from .laws import ONE_ENGINE, Broken, check_all, play
-from .oracle import says
 from .test_laws import costs
 from .test_tokenizer import llama2_like
 from .workloads import VOCAB, Workload, fresh, params, workloads

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.oracle import hash_oracle
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
@@ -16,7 +17,6 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 
-from .oracle import hash_oracle
 from .workloads import VOCAB
 
 NUM_STEPS = 4  # that multi_step runs at a time

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from minisched.checks.workload import VOCAB as VOCAB
+from minisched.checks.workload import Workload as Workload
+from minisched.checks.workload import fresh as fresh
 from minisched.core import Request, SamplingParams
 from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
 from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import SchedulerConfig
-
-VOCAB = 19
-
-
-@dataclass
-class Workload:
-    """Requests with the turn each arrives in, aborts by turn, and the scheduler's sizes."""
-
-    requests: list[Request]
-    arrivals: list[int]  # [num_reqs] turn
-    aborts: dict[int, str]  # turn -> request id
-    config: SchedulerConfig
-    eos_ids: frozenset[int] = field(default_factory=frozenset)
-
 
 params = st.builds(
     SamplingParams,
@@ -111,11 +100,3 @@ def workloads(
 
 
 EOS = [frozenset(), frozenset({2}), frozenset({2, 7})]
-
-
-def fresh(workload: Workload) -> Workload:
-    """The same workload with requests that have not run."""
-    requests = [
-        Request(req.rid, req.prompt, req.params, priority=req.priority) for req in workload.requests
-    ]
-    return replace(workload, requests=requests)

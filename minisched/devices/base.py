@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..trace import Recorder
+from ..trace import Recorder, Touch
 
 Array = Any  # Vector on sim, torch.Tensor on thread and cuda, mlx.core.array on mlx
 Buffer = Any  # fixed size, indexed by int, slice or Array; read and written in place
@@ -57,9 +57,18 @@ class Stream(Protocol):
     """Runs what is launched on it in order (``torch.cuda.Stream``)."""
 
     def launch(
-        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        name: str,
+        cost: int = 0,
+        label: Label = NO_LABEL,
+        touches: Sequence[Touch] = (),
     ) -> Op:
-        """Queue ``fn``; an Op among ``args`` is replaced by its value on the device."""
+        """Queue ``fn``; an Op among ``args`` is replaced by its value on the device.
+
+        ``touches`` declares what it will read and write of memory that others touch too.
+        """
         ...
 
     def wait(self, op: Op) -> None:

@@ -48,6 +48,7 @@ class SimDevice:
         start, slice_id = self.time, self.recorder.new_id()
         self.idle_until(start + cost)
         self.record("host", phase, start, label, slice_id)
+        self.recorder.program.enter("host", slice_id)
         yield slice_id
 
     def stream(self, name: str) -> SimStream:

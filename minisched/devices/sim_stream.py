@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..trace import Touch
 from .base import NO_LABEL, Label
 from .sim_memory import SimMemory
 
@@ -35,12 +36,15 @@ class SimOp:
         self.when_done: list[Callable[[], None]] = []
 
     def query(self) -> bool:
-        """Whether it has ended by now."""
+        """Whether it has ended by now; who hears that it has, comes after it."""
+        if self.done:
+            self.stream.device.recorder.program.wait(self.slice_id)
         return self.done
 
     def synchronize(self) -> Any:
         """Let virtual time pass until it has ended; return its value or raise its error."""
         self.stream.device.run_until_done(self)
+        self.stream.device.recorder.program.wait(self.slice_id)
         if self.error is not None:
             raise self.error
         return self.value
@@ -60,28 +64,31 @@ class SimOp:
 class SimSignal:
     """Something that is said at a moment (``devices/base.py:Signal``)."""
 
-    slice_id = 0
-
     def __init__(self, device: SimDevice, name: str) -> None:
         self.device = device
         self.name = name
+        self.slice_id = device.recorder.new_id()
         self.done = False
         self.when_done: list[Callable[[], None]] = []
 
     def set(self) -> None:
         """Say it; whatever waited goes on at this moment."""
         if not self.done:
+            self.device.recorder.program.say(self.slice_id)
             self.done = True
             for callback in self.when_done:
                 callback()
 
     def query(self) -> bool:
         """Whether it was said by now."""
+        if self.done:
+            self.device.recorder.program.wait(self.slice_id)
         return self.done
 
     def synchronize(self) -> None:
         """Let virtual time pass until it is said."""
         self.device.run_until_done(self)
+        self.device.recorder.program.wait(self.slice_id)
 
 
 class SimStream:
@@ -94,18 +101,26 @@ class SimStream:
         self.is_busy = False
 
     def launch(
-        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        name: str,
+        cost: int = 0,
+        label: Label = NO_LABEL,
+        touches: Sequence[Touch] = (),
     ) -> SimOp:
         """Queue an op that takes ``cost`` nanoseconds."""
         op = SimOp(self, fn, args)
         op.name, op.cost, op.label = name, cost, label
         op.slice_id = self.device.recorder.new_id()
+        self._record_launch(op, touches)
         self.queue.append(("run", op))
         self.advance()
         return op
 
     def wait(self, op: SimOp | SimSignal) -> None:
         """Hold back what follows until ``op`` has ended."""
+        self._record_wait(op, is_over=False)
         self.queue.append(("wait", op))
         self.advance()
 
@@ -117,9 +132,20 @@ class SimStream:
                 op.when_done.append(self.advance)
                 return
             self.queue.popleft()
+            if action == "wait":
+                self._record_wait(op, is_over=True)
             if isinstance(op, SimOp) and action == "run":
                 self.is_busy = True
                 self.device.at(self.device.time, START, partial(self._start, op))
+
+    def _record_launch(self, op: SimOp, touches: Sequence[Touch]) -> None:
+        """What the op will do is known now: streams run in order."""
+        self.device.recorder.program.launch(self.name, op.slice_id, op.args, touches)
+
+    def _record_wait(self, op: SimOp | SimSignal, is_over: bool) -> None:
+        """Where in the stream's order the wait is, is known when it is queued."""
+        if not is_over:
+            self.device.recorder.program.wait(op.slice_id, self.name)
 
     def _start(self, op: SimOp) -> None:
         op.start = self.device.time
@@ -146,5 +172,15 @@ class SimThread(SimStream):
         self.device.at(op.start + op.cost, FINISH, partial(self._finish, op))
 
     def _finish(self, op: SimOp) -> None:
-        op.run()
+        with self.device.recorder.program.inside(self.name, op.slice_id):
+            op.run()
         super()._finish(op)
+
+    def _record_launch(self, op: SimOp, touches: Sequence[Touch]) -> None:
+        """Only that it was queued: what the call does, it says itself."""
+        self.device.recorder.program.call(op.slice_id)
+
+    def _record_wait(self, op: SimOp | SimSignal, is_over: bool) -> None:
+        """When it is over: what the thread did before has been recorded by then."""
+        if is_over:
+            self.device.recorder.program.wait(op.slice_id, self.name)

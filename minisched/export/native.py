@@ -22,11 +22,17 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from ..trace import Counter, Edge, Mark, Slice, Trace
+from ..trace import Act, Counter, Edge, Mark, Slice, Trace
 
 FORMAT, VERSION = "minisched trace", 1
 HEADER = ("loop", "device", "model", "clock")
-EVENTS: dict[str, Any] = {"slices": Slice, "edges": Edge, "counters": Counter, "marks": Mark}
+EVENTS: dict[str, Any] = {
+    "slices": Slice,
+    "edges": Edge,
+    "counters": Counter,
+    "marks": Mark,
+    "program": Act,
+}
 TYPES: dict[str, type] = {
     "str": str,
     "int": int,
@@ -43,7 +49,7 @@ def to_json(trace: Trace) -> str:
     """A trace as text, ending in a newline."""
     parts = [f'"format": {json.dumps(FORMAT)}, "version": {VERSION}']
     parts.append(", ".join(f'"{name}": {json.dumps(getattr(trace, name))}' for name in HEADER))
-    for name in EVENTS:
+    for name in EVENTS if trace.program else [name for name in EVENTS if name != "program"]:
         events = [json.dumps(_known(event)) for event in getattr(trace, name)]
         parts.append(f'"{name}": [' + ",".join("\n" + event for event in events) + "\n]")
     return "{\n" + ",\n".join(parts) + "\n}\n"
@@ -116,6 +122,8 @@ def _trace(data: dict[str, Any]) -> Trace:
 def _events(data: dict[str, Any], name: str) -> list[Any]:
     """The events of one kind, their fields checked."""
     events = []
+    if name == "program" and name not in data:
+        return []  # a trace that says nothing about it
     for index, raw in enumerate(_typed(data, name, list, "the trace")):
         where = f"{name}[{index}]"
         if not isinstance(raw, dict):

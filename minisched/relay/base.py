@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Label, Op, Stream
+from ..trace import Touch
 
 
 class Relay(Protocol):
@@ -32,6 +33,14 @@ class Relay(Protocol):
 
     def store(self, dests: Array, tokens: Array) -> None:
         """Device: keep the sampled tokens, [num_reqs], for later steps."""
+        ...
+
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> Sequence[Touch]:
+        """Host: what ``resolve`` will touch of the device's memory, given what ``bind`` gave."""
+        ...
+
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> Sequence[Touch]:
+        """Host: what ``store`` will touch, given what ``bind`` gave."""
         ...
 
 

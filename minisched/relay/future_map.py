@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Buffer, Device
+from ..trace import Touch
 
 
 class FutureMap:
@@ -26,6 +27,14 @@ class FutureMap:
         """Tokens for the negative ids, the others as they are: the ring's line, on every device."""
         xp = self.xp
         return xp.where(ids < 0, buffer[xp.clamp(-ids, min=0)], ids)
+
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
+        """The future slots that the placeholders name."""
+        return [Touch("read", "future map", [-token for token in ids if token < 0])]
+
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+        """A future slot for each row."""
+        return [Touch("write", "future map", dests)]
 
     def record(self, batch: ScheduleBatch, ids: list[int], dests: list[int]) -> None:
         """Mark which future slots a step gets for its tokens, and which it will read."""

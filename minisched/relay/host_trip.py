@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..core import ScheduleBatch
 from ..devices.base import Array
+from ..trace import Touch
 
 
 class HostTrip:
@@ -24,6 +25,14 @@ class HostTrip:
             ValueError: a token is not known yet.
         """
         return [token for row in batch.rows for token in known_ids(row.ids)], []
+
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
+        """Nothing: tokens go over the host."""
+        return []
+
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+        """Nothing."""
+        return []
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """The ids as they are."""

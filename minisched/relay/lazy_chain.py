@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
+from ..trace import Touch
 
 
 class LazyChain:
@@ -46,6 +47,14 @@ class LazyChain:
             ) from None
         self.record(batch, previous, ids)
         return ids, []
+
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
+        """Nothing: the step's tokens are an argument of the step behind it."""
+        return []
+
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+        """Nothing."""
+        return []
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """The previous step's tokens, in this batch's order."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..core import ModelWorkerBatch, ScheduleBatch
 from ..devices.base import WRONG_TOKEN, Array, Device
-from ..trace import Recorder
+from ..trace import Recorder, Touch
 
 PLACEHOLDER_TOKEN = -1
 
@@ -70,6 +70,14 @@ class PlaceholderFill:
         self.record(batch, masks)
         self.last_sequence_ids = batch.rids
         return ids, list(range(len(batch.reqs)))
+
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
+        """Nothing: the host fills the placeholders."""
+        return []
+
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+        """Nothing."""
+        return []
 
     def record(self, batch: ScheduleBatch, masks: FillingMasks) -> None:
         """Mark which rows are filled, each with the row of the last batch that it is filled from.
@@ -146,6 +154,14 @@ class FillDevice(PlaceholderFill):
         xp = self.xp
         rows = xp.clamp(-ids - 1, min=0)
         return xp.where(ids < 0, self.token_ids[rows], ids)
+
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
+        """The rows that placeholders wait for; for a token that is known, row 0, in vain."""
+        return [Touch("read", "last tokens", [max(-token - 1, 0) for token in ids])]
+
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+        """A cell for each row."""
+        return [Touch("write", "last tokens", dests)]
 
     def store(self, dests: Array, tokens: Array) -> None:
         """Keep this step's tokens until the next one has run."""

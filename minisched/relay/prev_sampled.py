@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
+from ..trace import Touch
 
 UNKNOWN = -1  # what the CPU copy holds where only the device knows the token
 MOST_IN_FLIGHT = 2
@@ -53,6 +54,7 @@ class PrevSampled:
         self.input_ids = device.memory("input ids", max_running_requests * max_len)
         self.prev_sampled_token_ids = device.memory("prev sampled", max_running_requests)
         self.prev_req_id_to_index: dict[str, int] = {}
+        self.sources: list[int] = []  # rows of the step before that the newest plan reads
         self.plans: deque[InputPlan] = deque()
         self.used: deque[InputPlan] = deque(maxlen=MOST_IN_FLIGHT)
 
@@ -67,7 +69,7 @@ class PrevSampled:
         ids = [UNKNOWN if token is None else token for row in batch.ids for token in row]
         targets = [at for at, token in enumerate(ids) if token == UNKNOWN]
         rids = (rid for rid, row in zip(batch.rids, batch.ids, strict=True) if None in row)
-        sources = [self._place(rid) for rid in rids]
+        self.sources = sources = [self._place(rid) for rid in rids]
         self.plans.append(self._plan(targets, sources))
         self.recorder.mark(
             "prev sampled", step=batch.step, path=self.plans[-1].path, new=len(ids) - len(targets),
@@ -94,6 +96,17 @@ class PrevSampled:
     def store(self, dests: Array, tokens: Array) -> None:
         """Keep the step's tokens, row by row, until the next step has sampled."""
         self.prev_sampled_token_ids[: len(tokens)] = tokens
+
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
+        """The buffer of ids, all of it, and the rows of the step before."""
+        return [
+            Touch("write", "input ids", range(len(ids))),
+            Touch("read", "prev sampled", self.sources),
+        ]
+
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+        """A cell for each row."""
+        return [Touch("write", "prev sampled", range(len(batch.reqs)))]
 
     def _plan(self, targets: list[int], sources: list[int]) -> InputPlan:
         """The cheapest way; the indices of a scatter are shipped here, before the launch."""

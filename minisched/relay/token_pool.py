@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..core import Lease, ScheduleBatch
 from ..core.batch import Row
 from ..devices.base import Array, Device, Label, Op, Stream
+from ..trace import Touch
 
 DUMP = 0  # a cell of row 0, which is nobody's: samples that mean nothing go there
 
@@ -62,7 +63,10 @@ class TokenPool:
         if not cells:
             return None
         source, target = self.xp.asarray(tokens), self.xp.asarray(cells)
-        return stream.launch(self.write, target, source, name="upload", cost=cost, label=label)
+        touches = [Touch("write", "token pool", cells)]
+        return stream.launch(
+            self.write, target, source, name="upload", cost=cost, label=label, touches=touches
+        )
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """Gather: the tokens in the cells."""
@@ -71,6 +75,14 @@ class TokenPool:
     def store(self, dests: Array, tokens: Array) -> None:
         """Scatter: keep the sampled tokens."""
         self.write(dests, tokens)
+
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
+        """The cells of all inputs."""
+        return [Touch("read", "token pool", [-cell for cell in ids])]
+
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+        """The cell behind each row's inputs; the dump is nobody's."""
+        return [Touch("write", "token pool", [cell for cell in dests if cell != DUMP])]
 
     def write(self, cells: Array, tokens: Array) -> Array:
         """Put tokens into cells; gives the tokens."""

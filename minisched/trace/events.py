@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .program import Act
+
 Value = str | int | float | bool
 
 
@@ -73,7 +75,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class Trace:
-    """One recorded run. Slices are ordered by (start, end, id), edges and the rest likewise."""
+    """One recorded run. Slices are ordered by (start, end, id), edges and the rest likewise.
+
+    ``program`` is what each lane did in its own order (``program.py``); it is empty where nobody
+    kept it, and then nothing can be said about races.
+    """
 
     loop: str
     device: str
@@ -83,6 +89,7 @@ class Trace:
     edges: tuple[Edge, ...]
     counters: tuple[Counter, ...]
     marks: tuple[Mark, ...]
+    program: tuple[Act, ...] = ()
 
     @property
     def end(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .events import Counter, Edge, Mark, Slice, Trace, Value
+from .program import NullProgram, Program
 
 
 class Recorder:
@@ -29,6 +30,7 @@ class Recorder:
         self._edges: set[Edge] = set()
         self._counters: list[Counter] = []
         self._marks: list[Mark] = []
+        self.program = Program(self.new_id)
 
     def new_id(self) -> int:
         """An id for a slice to come."""
@@ -77,6 +79,7 @@ class Recorder:
                 replace(item, time=max(0, item.time - zero))
                 for item in sorted(self._marks, key=lambda item: item.time)
             ),
+            program=tuple(self.program.acts),
         )
 
 
@@ -84,6 +87,10 @@ class NullRecorder(Recorder):
     """Records nothing."""
 
     is_on = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.program = NullProgram()
 
     def slice(self, item: Slice) -> None:
         """Nothing."""

@@ -6,7 +6,9 @@ from typing import Any
 
 from ..core import ScheduleBatch
 from ..models.forward_batch import ForwardBatch
+from ..trace import Program
 from .generation_batch_result import GenerationBatchResult
+from .touches import INPUTS
 from .worker import Worker
 
 
@@ -21,14 +23,18 @@ class BatchRecord:
     steps in flight need three slots.
     """
 
-    def __init__(self, slots: int = 2) -> None:
+    def __init__(self, program: Program, slots: int = 2) -> None:
+        self.program = program
         self.batch_record_buf: list[ForwardBatch | None] = [None] * slots
         self.batch_record_ct = 0
 
     def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
         """Pin a batch, and let go of the one that had its slot."""
         self.batch_record_ct = (self.batch_record_ct + 1) % len(self.batch_record_buf)
+        dropped = self.batch_record_buf[self.batch_record_ct]
         self.batch_record_buf[self.batch_record_ct] = batch
+        if dropped is not None:
+            self.program.touch("free", INPUTS, [dropped.label.step])
 
 
 class OverlapWorker(Worker):
@@ -36,7 +42,7 @@ class OverlapWorker(Worker):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.batch_record = BatchRecord()
+        self.batch_record = BatchRecord(self.device.recorder.program)
 
     def prepare(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None

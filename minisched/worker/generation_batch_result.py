@@ -10,6 +10,10 @@ from ..devices.base import Array, Op
 from .logprobs import read_logprobs
 
 
+def nothing() -> None:
+    """Nothing."""
+
+
 @dataclass
 class GenerationBatchResult:
     """A step on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
@@ -64,6 +68,7 @@ class GenerationBatchResult:
     ``_sample`` (with drafts ``verify``), which stores there."""
     upload: Op | None = None  # what the forward pass waited for, if the relay copies prompts
     logprobs: Op | None = None  # the copy of log-probabilities (SGLang: part of logits_output)
+    on_read: Callable[[], None] = nothing  # says in the trace that the host has read the copy
     _result: Result | None = field(default=None, init=False)  # once somebody has waited for it
 
     def result(self) -> Result:
@@ -78,6 +83,7 @@ class GenerationBatchResult:
             for op in (self.num_accepted_tokens, self.next_draft_input, self.upload):
                 if op is not None:
                     op.synchronize()  # done before as well
+            self.on_read()
             self._result = result = self._read(values.tolist())
             if self.logprobs is not None:
                 places = self.logprobs.synchronize().tolist()

@@ -11,8 +11,10 @@ from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay import Relay
+from ..trace import Touch
 from .generation_batch_result import GenerationBatchResult
 from .logprobs import launch_logprobs, sampled_logits
+from .touches import NOTHING, Touches
 from .unsampled_steps import UnsampledSteps
 from .upload import Uploads
 
@@ -56,6 +58,7 @@ class Worker:
         self.forward_stream = device.stream("forward")
         self.copy_stream = device.stream("copy")
         self.uploads = Uploads(device, relay, scheduler_stream)
+        self.touches = Touches(device.recorder.program, relay, max_len, page_size)
 
     @property
     def output_len(self) -> int:
@@ -76,6 +79,7 @@ class Worker:
         """Host: number the unknown tokens, lay the batch out flat, ship it."""
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
+        self.touches.declare(batch, flat)
         inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
         self.uploads.launch(batch, self.forward_stream, self.cost.copy, inputs.label)
         return inputs
@@ -112,6 +116,7 @@ class Worker:
         logits = self.forward_stream.launch(
             self._forward, inputs, previous and previous.next_token_ids,
             name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,
+            touches=self.touches.of(batch).forward,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
         self._draw_token_edges(batch, logits)
@@ -124,11 +129,16 @@ class Worker:
         """Host: queue sampling, and the copy of the tokens to the host."""
         batch, label, cost = pending.batch, inputs.label, self.cost
         inputs = replace(inputs, adjustments=self.unsampled.take(batch))
-        source, _ = self.outputs[batch.step % len(self.outputs)]
+        buffer = batch.step % len(self.outputs)
+        source, _ = self.outputs[buffer]
         pending.delay_sample_func = None
         pending.next_token_ids = tokens = self.forward_stream.launch(
             self._sample, pending.logits_output, inputs, pending.future_indices, source,
             name="sample", cost=cost.sample, label=label,
+            touches=[
+                *self.touches.steps.pop(batch.step, NOTHING).sample,
+                Touch("write", f"output {buffer}", range(len(batch.reqs))),
+            ],
         )  # fmt: skip
         self.launch_copy(pending, tokens, len(batch.reqs), inputs)
 
@@ -141,12 +151,20 @@ class Worker:
         """
         batch, tokens = pending.batch, pending.next_token_ids
         assert tokens is not None
-        source, target = self.outputs[batch.step % len(self.outputs)]
+        buffer = batch.step % len(self.outputs)
+        source, target = self.outputs[buffer]
         self.copy_stream.wait(last)
         pending.copy_done = copy = self.copy_stream.launch(
             self.device.copy_to_host, target, source, size,
             name="copy", cost=self.cost.copy, label=inputs.label,
+            touches=[
+                Touch("read", f"output {buffer}", range(size)),
+                Touch("write", f"host output {buffer}", range(size)),
+            ],
         )  # fmt: skip
+        pending.on_read = partial(
+            self.touches.program.touch, "read", f"host output {buffer}", range(size)
+        )
         self.device.recorder.edge("copy", last.slice_id, copy.slice_id)
         launch_logprobs(self, pending, inputs)
         self.device.flush(tokens, copy)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from minisched.core import Request, SamplingParams
-from minisched.core.grammar import Grammar
-from minisched.grammar import compile_grammar
-from minisched.models.mix import P, mix
-from minisched.models.sampling import choose
-from minisched.models.tokenizer import ByteTokenizer
+from ..core import Request, SamplingParams
+from ..core.grammar import Grammar
+from ..grammar import compile_grammar
+from ..models.mix import P, mix
+from ..models.sampling import choose
+from ..models.tokenizer import ByteTokenizer
 
 
 def hash_logits(tokens: list[int], vocab_size: int) -> list[float]:

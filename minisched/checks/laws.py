@@ -1,0 +1,77 @@
+"""The laws that hold for every schedule: the right tokens, every request ends, nothing is held."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..core import FinishReason, Output
+from ..engine.engine import Engine
+from ..trace import Trace
+from .oracle import grammar_of, hash_oracle
+from .races import find_races
+from .workload import VOCAB, Workload
+
+
+class Broken(AssertionError):
+    """A law does not hold; the message names it first."""
+
+
+def check_identity(workload: Workload) -> None:
+    """Law 1: the tokens of every request are those it would get alone."""
+    for req in workload.requests:
+        try:
+            grammar = grammar_of(req, VOCAB, workload.eos_ids)
+        except ValueError:  # it was refused
+            truth = []
+        else:
+            truth = hash_oracle(
+                list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids, grammar,
+                workload.config.late_penalties, workload.config.late_stop_strings,
+            )  # fmt: skip
+        if req.finish_reason is FinishReason.ABORT:
+            truth = truth[: len(req.output_ids)]
+        if req.output_ids != truth:
+            raise Broken(f"identity: {req.rid} gave {req.output_ids}, alone it gives {truth}")
+
+
+def check_ends(workload: Workload, outputs: list[Output]) -> None:
+    """Law 2: every request ends exactly once, and its client heard exactly its tokens."""
+    ends = Counter(output.rid for output in outputs if output.finish_reason)
+    heard: dict[str, list[int]] = {req.rid: [] for req in workload.requests}
+    for output in outputs:
+        if output.token is not None:
+            heard[output.rid].append(output.token)
+    for req in workload.requests:
+        if ends[req.rid] != 1 or req.finish_reason is None:
+            raise Broken(f"ends: {req.rid} ended {ends[req.rid]} times")
+        if heard[req.rid] != req.output_ids:
+            raise Broken(f"ends: {req.rid} heard {heard[req.rid]}, produced {req.output_ids}")
+
+
+def check_leaks(engine: Engine) -> None:
+    """Law 2, at idle: every page is free or cached, each once; rows free, no lock, no lease."""
+    scheduler = engine.scheduler
+    pages, rows = list(scheduler.allocator.free_pages), scheduler.table.free_rows
+    if scheduler.tree is not None:
+        if scheduler.tree.protected_size:
+            raise Broken(f"leak: {scheduler.tree.protected_size} pages are still locked")
+        pages += scheduler.tree.evict(scheduler.tree.total_size)
+    if sorted(pages) != list(range(1, scheduler.config.num_pages + 1)):
+        raise Broken(f"leak: {len(pages)} of {scheduler.config.num_pages} pages are free")
+    if sorted(rows) != list(range(1, scheduler.table.size + 1)):
+        raise Broken(f"leak: {len(rows)} of {scheduler.table.size} rows are free")
+    if scheduler.leases.returning or scheduler.decode.running_reqs or scheduler.prefill.chunked_req:
+        raise Broken("leak: a lease or a request is still held")
+
+
+def check_all(workload: Workload, engine: Engine, outputs: list[Output]) -> None:
+    """All of the above."""
+    check_identity(workload)
+    check_ends(workload, outputs)
+    check_leaks(engine)
+
+
+def check_races(trace: Trace) -> None:
+    """Law 4: whatever two lanes do to the same memory is ordered."""
+    for race in find_races(trace):
+        raise Broken(f"race: {race}")

@@ -1,0 +1,17 @@
+"""What a picture of a broken law shows in red."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Offence:
+    """The slices that did it, by id, and the edge that should have been between two of them.
+
+    ``missing`` is (from, to) or None; ``sentence`` is what the picture says beside it.
+    """
+
+    slices: tuple[int, ...]
+    sentence: str
+    missing: tuple[int, int] | None = None

@@ -1,0 +1,60 @@
+"""Drives one workload through one loop, turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core import Output
+from ..devices.base import Device
+from ..devices.cost import NO_COST, CostModel
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..loops.registry import LOOPS
+from ..loops.run import make_engine
+from ..models.base import Model
+from .workload import Workload
+
+MAX_TURNS = 3000  # no small workload needs a tenth of it: more is a livelock
+
+
+class Livelock(AssertionError):
+    """Turns go by and requests never end."""
+
+
+def play(
+    workload: Workload,
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    device: Device,
+    model: Model,
+    cost: CostModel = NO_COST,
+    patch: Callable[[Engine], None] = lambda engine: None,
+) -> tuple[Engine, list[Output]]:
+    """Drive the loop turn by turn; requests and aborts come in on their turns.
+
+    ``patch`` may change the engine before it starts. The device is closed at the end.
+
+    Raises:
+        Livelock: requests are left after ``MAX_TURNS``.
+    """
+    outputs: list[Output] = []
+    frontend = Frontend(on_output=outputs.append)
+    engine = make_engine(loop, device, model, workload.config, frontend, cost, relay, **options)
+    patch(engine)
+    turns = LOOPS[loop].start(engine, **options)
+    last = max([*workload.arrivals, *workload.aborts])
+    try:
+        for turn in range(MAX_TURNS):
+            for req, arrival in zip(workload.requests, workload.arrivals, strict=True):
+                if arrival == turn:
+                    frontend.push(req)
+            if turn in workload.aborts:
+                frontend.abort(workload.aborts[turn])
+            next(turns)
+            if turn > last and engine.is_done:
+                return engine, outputs
+        raise Livelock("every request must end within a bounded number of turns")
+    finally:
+        device.close()

@@ -1,0 +1,5 @@
+"""Published bugs of overlap scheduling: each put back, caught by a law, drawn, and cured."""
+
+from .exhibit import Exhibit, Refuted
+
+__all__ = ["Exhibit", "Refuted"]

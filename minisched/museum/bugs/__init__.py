@@ -1,0 +1,1 @@
+"""One published bug a file, each as ``EXHIBIT``; suspicions that do not hold as ``REFUTED``."""

@@ -1,0 +1,77 @@
+"""What the museum shows of one published bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..checks.judge import Case, Verdict, judge
+from .patch import Edit, put_in
+
+CHAPTERS = (
+    "who owns memory",
+    "tokens on their way",
+    "streams and buffers",
+    "what the scheduler believes",
+)
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One published bug, put back by a patch, with the smallest case that shows it.
+
+    ``law`` is the one that catches it (``checks/laws.py``, ``checks/judge.py:STOPPED_BY``), and
+    ``says`` words that its sentence must have. ``judge_by`` holds the laws against a case, where
+    it takes other laws than the general ones.
+    """
+
+    name: str
+    title: str
+    chapter: str  # one of ``CHAPTERS``
+    references: tuple[str, ...]  # as "sglang #22416"
+    symptom: str  # what somebody saw who had it
+    here: str  # what goes wrong in this case, step by step
+    cure: str  # what the original did about it
+    law: str
+    says: str
+    case: Case
+    edits: tuple[Edit, ...]
+    judge_by: Callable[[Case], Verdict] = field(default=judge)
+
+    def with_bug(self) -> Verdict:
+        """The verdict on the case with the bug in the code."""
+        with put_in(self.edits):
+            return self.judge_by(self.case)
+
+    def healthy(self) -> Verdict:
+        """The verdict on the same case with the code as it is."""
+        return self.judge_by(self.case)
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether the law that should catch it does."""
+        found = self.with_bug().broke(self.law)
+        return found is not None and self.says in found.sentence
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """A suspicion that does not hold, or a misdiagnosis: what was thought, and what is true.
+
+    ``case`` runs what was suspected, with ``edits`` in place if it takes a change to do so; no law
+    is broken by it.
+    """
+
+    name: str
+    title: str
+    references: tuple[str, ...]
+    suspicion: str
+    truth: str
+    case: Case
+    edits: tuple[Edit, ...] = ()
+    judge_by: Callable[[Case], Verdict] = field(default=judge)
+
+    def verdict(self) -> Verdict:
+        """The verdict on what was suspected."""
+        with put_in(self.edits):
+            return self.judge_by(self.case)

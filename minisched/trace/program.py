@@ -1,0 +1,176 @@
+"""What each lane did, in its own order: who started whom, who waited for whom, who touched what.
+
+Slices say when something ran; a program says what had to come before what, whatever the clock.
+It is what races are found from (``checks/races.py``). A stream runs in order, so its part is known
+when it is launched: nothing has to be asked of the device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Span = tuple[int, int]  # first and last cell
+
+
+@dataclass(frozen=True)
+class Act:
+    """One thing that a lane did; a lane's acts are in its program order.
+
+    ``kind`` is one of: ``launch`` (it queued op ``op``), ``begin`` and ``end`` (of an op, on the
+    lane that runs it), ``wait`` (it goes on only after op or signal ``op`` has ended, or was
+    said), ``say`` (of a signal), ``read``, ``write`` and ``free`` (cells ``at`` of ``resource``;
+    nobody may touch what is freed any more). ``op`` is the id of a slice, or of a signal; of what
+    the host touches, the slice in which it did. ``rid`` is the request that it was done for.
+    """
+
+    lane: str
+    kind: str
+    op: int
+    resource: str = ""
+    at: str = ""  # cells, as "3-7 9"
+    rid: str = ""
+
+
+class Touch(NamedTuple):
+    """What an op will do to some cells of a resource, declared when it is launched."""
+
+    kind: str  # read, write or free
+    resource: str
+    cells: Iterable[int]
+    rid: str = ""
+
+
+class Program:
+    """Gathers acts. Which lane acts is known by its thread; a stream's acts are named for it.
+
+    ``is_on`` says whether it is worth working out what is touched.
+    """
+
+    is_on = True
+
+    def __init__(self, new_id: Callable[[], int]) -> None:
+        self.acts: list[Act] = []
+        self.new_id = new_id
+        self._here = threading.local()
+
+    @property
+    def lane(self) -> str:
+        """The lane of this thread; empty for one whose acts were recorded by who launched it."""
+        return getattr(self._here, "lane", "host")
+
+    @property
+    def op(self) -> int:
+        """The slice or call that this thread is in."""
+        return getattr(self._here, "op", 0)
+
+    def enter(self, lane: str, op: int = 0) -> None:
+        """This thread acts for a lane from now on, and is in one of its slices."""
+        self._here.lane, self._here.op = lane, op
+
+    def launch(
+        self, lane: str, op: int, args: Iterable[Any] = (), touches: Iterable[Touch] = ()
+    ) -> None:
+        """This lane launches an op on a stream; what the op takes from others is read there."""
+        self._act(self.lane, "launch", op)
+        self._act(lane, "begin", op)
+        for given in args:
+            if source := getattr(given, "slice_id", 0):
+                self._act(lane, "read", op, "value", str(source))
+        for touch in touches:
+            self._touch(lane, op, touch)
+        self._act(lane, "end", op)
+
+    def call(self, op: int) -> None:
+        """This lane queues a call for a thread of the host, which will say what it does."""
+        self._act(self.lane, "launch", op)
+
+    @contextmanager
+    def inside(self, lane: str, op: int) -> Iterator[None]:
+        """This thread runs a call, on a thread's lane."""
+        before = self.lane, self.op
+        self.enter(lane, op)
+        self._act(lane, "begin", op)
+        try:
+            yield
+        finally:
+            self._act(lane, "end", op)
+            self.enter(*before)
+
+    def wait(self, op: int, lane: str = "") -> None:
+        """A lane, by default this one, goes on only after an op has ended or a signal was said."""
+        if op:
+            self._act(lane or self.lane, "wait", op)
+
+    def say(self, signal: int) -> None:
+        """This lane says a signal."""
+        self._act(self.lane, "say", signal)
+
+    def touch(self, kind: str, resource: str, cells: Iterable[int], rid: str = "") -> None:
+        """This lane touches cells itself."""
+        self._touch(self.lane, self.op, Touch(kind, resource, cells, rid))
+
+    def _touch(self, lane: str, op: int, touch: Touch) -> None:
+        if at := to_text(touch.cells):
+            self._act(lane, touch.kind, op, touch.resource, at, touch.rid)
+
+    def _act(
+        self, lane: str, kind: str, op: int, resource: str = "", at: str = "", rid: str = ""
+    ) -> None:
+        if lane:
+            self.acts.append(Act(lane, kind, op, resource, at, rid))
+
+
+class NullProgram(Program):
+    """Gathers nothing."""
+
+    is_on = False
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+
+    def launch(
+        self, lane: str, op: int, args: Iterable[Any] = (), touches: Iterable[Touch] = ()
+    ) -> None:
+        """Nothing."""
+
+    def _act(
+        self, lane: str, kind: str, op: int, resource: str = "", at: str = "", rid: str = ""
+    ) -> None:
+        """Nothing."""
+
+
+def to_text(cells: Iterable[int]) -> str:
+    """Cells in order, each once, as spans: ``3-7 9``."""
+    if isinstance(cells, range) and cells.step == 1:
+        return span_text(cells[0], cells[-1]) if cells else ""
+    spans: list[list[int]] = []
+    for cell in sorted(set(cells)):
+        if spans and cell == spans[-1][1] + 1:
+            spans[-1][1] = cell
+        else:
+            spans.append([cell, cell])
+    return " ".join(span_text(first, last) for first, last in spans)
+
+
+def span_text(first: int, last: int) -> str:
+    """One span: ``3-7``, or ``9``."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def spans_of(text: str) -> list[Span]:
+    """The spans in ``3-7 9``.
+
+    Raises:
+        ValueError: it is not written like that.
+    """
+    spans = []
+    for part in text.split():
+        first, _, last = part.partition("-")
+        spans.append((int(first), int(last or first)))
+        if spans[-1][1] < spans[-1][0]:
+            raise ValueError(f"{part} ends before it begins")
+    return spans
