@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from ..trace import Recorder
+from ..trace import Program, Recorder, Touch
 from .base import NO_LABEL, Label, Op
 from .torch_device import TorchDevice
 
@@ -19,8 +19,9 @@ class CudaOp:
     The value is there at once, as a tensor that the GPU has yet to fill; the events tell when.
     """
 
-    def __init__(self, slice_id: int) -> None:
+    def __init__(self, slice_id: int, program: Program) -> None:
         self.slice_id = slice_id
+        self.program = program
         self.value: Any = None
         self.error: Exception | None = None
         self.args: tuple[Any, ...] = ()
@@ -28,12 +29,15 @@ class CudaOp:
         self.end = torch.cuda.Event(enable_timing=True)
 
     def query(self) -> bool:
-        """Whether the GPU has got past it."""
-        return bool(self.end.query())
+        """Whether the GPU has got past it; who hears that it has, comes after it."""
+        if is_done := bool(self.end.query()):
+            self.program.wait(self.slice_id)
+        return is_done
 
     def synchronize(self) -> Any:
         """Block the host until the GPU has got past it; return its value or raise its error."""
         self.end.synchronize()
+        self.program.wait(self.slice_id)
         self.args = ()
         if self.error is not None:
             raise self.error
@@ -77,10 +81,18 @@ class CudaStream:
         self.stream = torch.cuda.Stream()
 
     def launch(
-        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        name: str,
+        cost: int = 0,
+        label: Label = NO_LABEL,
+        touches: Sequence[Touch] = (),
     ) -> CudaOp:
         """Queue ``fn``'s kernels behind what is on the stream, and behind all inputs shipped."""
-        op = CudaOp(self.device.recorder.new_id())
+        recorder = self.device.recorder
+        op = CudaOp(recorder.new_id(), recorder.program)
+        recorder.program.launch(self.name, op.slice_id, args, touches)
         self.stream.wait_stream(torch.cuda.current_stream())  # which carries the inputs
         with torch.cuda.stream(self.stream), torch.inference_mode():
             op.run(fn, args)
@@ -89,6 +101,7 @@ class CudaStream:
 
     def wait(self, op: CudaOp) -> None:
         """Hold back what follows until the GPU has got past ``op``."""
+        self.device.recorder.program.wait(op.slice_id, self.name)
         self.stream.wait_event(op.end)
 
 

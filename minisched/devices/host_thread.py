@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from ..trace import Recorder
+from ..trace import Program, Recorder, Touch
 from .base import NO_LABEL, Label, Op
 from .host_work import spend
 
@@ -16,29 +16,41 @@ from .host_work import spend
 class Signal:
     """Something that one thread says and others wait for (``threading.Event``)."""
 
-    slice_id = 0
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, program: Program) -> None:
         self.name = name
+        self.program = program
+        self.slice_id = program.new_id()
         self.done = threading.Event()
 
     def set(self) -> None:
         """Say it."""
+        self.program.say(self.slice_id)
         self.done.set()
 
     def query(self) -> bool:
-        """Whether it was said."""
+        """Whether it was said; who hears that it was, comes after it."""
+        if self.done.is_set():
+            self.program.wait(self.slice_id)
         return self.done.is_set()
 
     def synchronize(self) -> None:
         """Block this thread until it is said."""
         self.done.wait()
+        self.program.wait(self.slice_id)
 
 
 class ThreadOp:
     """A launched op: an event, and after it a value or an error."""
 
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str, cost: int) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        name: str,
+        cost: int,
+        program: Program,
+    ) -> None:
+        self.program = program
         self.fn = fn
         self.args = args
         self.name = name
@@ -50,12 +62,15 @@ class ThreadOp:
         self.done = threading.Event()
 
     def query(self) -> bool:
-        """Whether it has ended."""
+        """Whether it has ended; who hears that it has, comes after it."""
+        if self.done.is_set():
+            self.program.wait(self.slice_id)
         return self.done.is_set()
 
     def synchronize(self) -> Any:
         """Block this thread until it has ended; return its value or raise its error."""
         self.done.wait()
+        self.program.wait(self.slice_id)
         if self.error is not None:
             raise self.error
         return self.value
@@ -114,7 +129,13 @@ class HostThread:
         self.thread.start()
 
     def launch(
-        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        name: str,
+        cost: int = 0,
+        label: Label = NO_LABEL,
+        touches: Sequence[Touch] = (),
     ) -> ThreadOp:
         """Queue a call; ``cost`` nanoseconds of pure-Python work come before it.
 
@@ -123,8 +144,10 @@ class HostThread:
         """
         if self.device.is_closed:
             raise RuntimeError(f"{name} can't be launched: the device is closed")
-        op = ThreadOp(fn, args, name, cost)
-        op.label, op.slice_id = label, self.device.recorder.new_id()
+        recorder = self.device.recorder
+        op = ThreadOp(fn, args, name, cost, recorder.program)
+        op.label, op.slice_id = label, recorder.new_id()
+        self._record_launch(op, touches)
         self.queue.put(op)
         return op
 
@@ -132,13 +155,27 @@ class HostThread:
         """Hold back what follows until ``op`` has ended, or was said."""
         self.queue.put(Held(op))
 
+    def _record_launch(self, op: ThreadOp, touches: Sequence[Touch]) -> None:
+        """Only that it was queued: what the call does, it says itself."""
+        self.device.recorder.program.call(op.slice_id)
+
+    def _run_recorded(self, op: ThreadOp) -> None:
+        """Run a call, which is this lane's from its begin to its end."""
+        with self.device.recorder.program.inside(self.name, op.slice_id):
+            op.run()
+
     def close(self) -> None:
         """End the thread; what is still queued is dropped, and its error says so."""
         self.queue.put(None)
         self.thread.join()
 
+    def _enter(self) -> None:
+        """What this thread does from now on is its lane's."""
+        self.device.recorder.program.enter(self.name)
+
     def _work(self) -> None:
         """The thread: work the queue off until None comes."""
+        self._enter()
         with self.inside():
             while (item := self.queue.get()) is not None:
                 if isinstance(item, Held):
@@ -152,6 +189,6 @@ class HostThread:
         if device.is_closed:
             op.error = RuntimeError(f"{op.name} was dropped: the device was closed")
         else:
-            op.run()
+            self._run_recorded(op)
             device.record(self.name, op.name, start, device.now(), op.label, op.slice_id)
         op.done.set()

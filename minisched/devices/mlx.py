@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..trace import Recorder
+from ..trace import Recorder, Touch
 from .base import NO_LABEL, WRONG_TOKEN, Label
 from .mlx_steps import MlxOp, StepRunner
 from .wall_clock import WallClock
@@ -65,10 +65,17 @@ class MlxStream:
         self.after: MlxOp | None = None
 
     def launch(
-        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        name: str,
+        cost: int = 0,
+        label: Label = NO_LABEL,
+        touches: Sequence[Touch] = (),
     ) -> MlxOp:
         """Run ``fn`` on the host, now, to build its part of the graph; an error stays in the op."""
         op = MlxOp(self.device, self.name, name, label, self.device.recorder.new_id(), self.after)
+        self.device.recorder.program.launch(self.name, op.slice_id, args, touches)
         with self.device.streams.using(self.compute):
             op.build(fn, args)
         self.device.launched.append(op)
@@ -76,6 +83,7 @@ class MlxStream:
 
     def wait(self, op: MlxOp) -> None:
         """Note it for the trace. What takes ``op``'s arrays waits for them by itself."""
+        self.device.recorder.program.wait(op.slice_id, self.name)
         self.after = op
 
 

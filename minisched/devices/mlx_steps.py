@@ -49,7 +49,9 @@ class MlxOp:
             self.error = error
 
     def query(self) -> bool:
-        """Whether it was seen to end."""
+        """Whether it was seen to end; who hears that it has, comes after it."""
+        if self.done.done():
+            self.device.recorder.program.wait(self.slice_id)
         return self.done.done()
 
     def synchronize(self) -> Any:
@@ -57,6 +59,7 @@ class MlxOp:
         if self in self.device.launched:
             self.device.flush(self)
         self.done.result()
+        self.device.recorder.program.wait(self.slice_id)
         if self.error is not None:
             raise self.error
         return self.value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..trace import Recorder
-from .base import NO_LABEL, Label
+from ..trace import Recorder, Touch
+from .base import NO_LABEL, Label, Op
 from .host_thread import HostThread, ThreadOp
 from .torch_device import TorchDevice
 
@@ -23,14 +23,37 @@ class ThreadStream(HostThread):
         super().__init__(device, name, torch.inference_mode)
 
     def launch(
-        self, fn: Callable[..., Any], *args: Any, name: str, cost: int = 0, label: Label = NO_LABEL
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        name: str,
+        cost: int = 0,
+        label: Label = NO_LABEL,
+        touches: Sequence[Touch] = (),
     ) -> ThreadOp:
         """Queue an op.
 
         Raises:
             RuntimeError: the device is closed.
         """
-        return super().launch(fn, *args, name=name, label=label)
+        return super().launch(fn, *args, name=name, label=label, touches=touches)
+
+    def wait(self, op: Op) -> None:
+        """Hold back what follows until ``op`` has ended."""
+        self.device.recorder.program.wait(op.slice_id, self.name)
+        super().wait(op)
+
+    def _record_launch(self, op: ThreadOp, touches: Sequence[Touch]) -> None:
+        """What the op will do is known now: streams run in order."""
+        self.device.recorder.program.launch(self.name, op.slice_id, op.args, touches)
+
+    def _run_recorded(self, op: ThreadOp) -> None:
+        """Run an op; what it does was recorded when it was launched."""
+        op.run()
+
+    def _enter(self) -> None:
+        """This thread's acts were recorded by who launched them."""
+        self.device.recorder.program.enter("")
 
 
 class ThreadDevice(TorchDevice):

@@ -34,6 +34,7 @@ class WallClock:
     def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> Iterator[int]:
         """Record the body as a slice; ``cost`` nanoseconds of pure-Python work come first."""
         start, slice_id = self.now(), self.recorder.new_id()
+        self.recorder.program.enter("host", slice_id)
         try:
             spend(cost)
             yield slice_id
@@ -56,7 +57,7 @@ class WallClock:
     def signal(self, name: str) -> Signal:
         """A new signal; once it is said, it stays said."""
         self._signals = [signal for signal in self._signals if not signal.query()]
-        self._signals.append(Signal(name))
+        self._signals.append(Signal(name, self.recorder.program))
         return self._signals[-1]
 
     def close_threads(self) -> None:
