@@ -1,23 +1,27 @@
-"""Runs one case through one loop on the simulator, and says which laws it broke."""
+"""Runs one case through one loop, and says which laws it broke."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 from ..core import Output
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
-from ..devices.sim import Deadlock, SimDevice
+from ..devices.registry import load, open_device
+from ..devices.sim import Deadlock
 from ..engine.engine import Engine
 from ..memory import OwnershipError
-from ..models.hash import HashModel
+from ..models.base import Model
+from ..models.registry import HASH
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
 from .laws import Broken, check_ends, check_identity, check_leaks, check_races
 from .play import Livelock, play
-from .workload import VOCAB, Workload, fresh
+from .play_pd import play_pd
+from .workload import Workload, fresh
 
 STOPPED_BY: dict[type[Exception], str] = {
     OwnershipError: "ownership",
@@ -30,13 +34,17 @@ STOPPED_BY: dict[type[Exception], str] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, and what it runs on; the same case gives the same run."""
+    """A workload, and what it runs on; on ``sim`` the same case gives the same run.
+
+    The model is ``hash``, in the device's own tensors: the oracle knows no other.
+    """
 
     workload: Workload
     loop: str
     relay: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     cost: CostModel = NO_COST
+    device: str = "sim"
 
 
 @dataclass(frozen=True)
@@ -51,12 +59,14 @@ class Finding:
 class Verdict:
     """What one run broke, in the order in which the laws were looked at, and its trace.
 
-    ``workload`` holds the requests as the run has left them.
+    ``workload`` holds the requests as the run has left them; ``finished`` is False for a run that
+    stopped with an error.
     """
 
     findings: tuple[Finding, ...]
     workload: Workload
     trace: Trace
+    finished: bool = True
 
     @property
     def holds(self) -> bool:
@@ -71,28 +81,26 @@ class Verdict:
 def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> Verdict:
     """Run a fresh copy of a case and hold every law against it.
 
-    A run that stops with an error is not looked at for ends and leaks: they follow from it.
+    ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
+    is not looked at for ends and leaks: they follow from it.
     """
-    workload = fresh(case.workload)
-    device = cast(Device, SimDevice())
-    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    workload, device = fresh(case.workload), open_device(case.device)
+    model = hash_model(case.device, workload)
     findings: list[Finding] = []
-    engine, outputs = None, list[Output]()
+    engines, outputs = list[Engine](), list[Output]()
     try:
-        engine, outputs = play(
-            workload, case.loop, case.relay, dict(case.options), device, model, case.cost, patch
-        )
+        engines, outputs = run(case, workload, device, model, patch)
     except Exception as error:  # a broken scheduler may stop in any way
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
         findings.append(Finding(law, f"{type(error).__name__}: {error}"))
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws: list[Callable[[], None]] = [lambda: check_races(trace)]
-    if engine is not None:
-        done = engine
+    laws: list[Callable[[], None]] = [partial(check_races, trace)]
+    if engines:
+        refusal = engines[0].scheduler.config.refusal
         laws = [
-            lambda: check_identity(workload),
-            lambda: check_ends(workload, outputs),
-            lambda: check_leaks(done),
+            partial(check_identity, workload, refusal),
+            partial(check_ends, workload, outputs),
+            *(partial(check_leaks, engine) for engine in engines),
             *laws,
         ]
     for law_holds in laws:
@@ -101,7 +109,31 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         except Broken as error:
             law, _, sentence = str(error).partition(": ")
             findings.append(Finding(law, sentence))
-    return Verdict(tuple(findings), workload, trace)
+    return Verdict(tuple(findings), workload, trace, bool(engines))
+
+
+def run(
+    case: Case, workload: Workload, device: Device, model: Model, patch: Callable[[Engine], None]
+) -> tuple[list[Engine], list[Output]]:
+    """Drive the case; its engines, the one that clients talk to first, and what these heard."""
+    options = dict(case.options)
+    if case.loop == "pd":
+        pair, outputs = play_pd(workload, case.relay, options, device, model, case.cost, patch)
+        return [pair.decode, pair.prefill], outputs
+    engine, outputs = play(
+        workload, case.loop, case.relay, options, device, model, case.cost, patch
+    )
+    return [engine], outputs
+
+
+def hash_model(device: str, workload: Workload) -> Model:
+    """The hash model in a device's tensors, with the workload's vocabulary.
+
+    Raises:
+        ValueError: an extra is missing.
+    """
+    made = load(*HASH[device], f"model 'hash' on device {device!r}")
+    return cast(Model, made(workload.vocab_size, eos_ids=workload.eos_ids))
 
 
 def same_on(case: Case, loop: str, relay: str = "") -> Case:

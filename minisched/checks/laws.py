@@ -3,35 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
-from ..core import FinishReason, Output
+from ..core import FinishReason, Output, Request
 from ..engine.engine import Engine
 from ..trace import Trace
 from .oracle import grammar_of, hash_oracle
 from .races import find_races
-from .workload import VOCAB, Workload
+from .workload import Workload
 
 
 class Broken(AssertionError):
     """A law does not hold; the message names it first."""
 
 
-def check_identity(workload: Workload) -> None:
-    """Law 1: the tokens of every request are those it would get alone."""
+def check_identity(
+    workload: Workload, refusal: Callable[[Request], str | None] = lambda req: None
+) -> None:
+    """Law 1: the tokens of every request are those it would get alone.
+
+    Whoever gave up got the first of them. Whoever has to be refused, as ``refusal`` says or because
+    no output can follow its grammar, got none.
+    """
     for req in workload.requests:
-        try:
-            grammar = grammar_of(req, VOCAB, workload.eos_ids)
-        except ValueError:  # it was refused
-            truth = []
-        else:
-            truth = hash_oracle(
-                list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids, grammar,
-                workload.config.late_penalties, workload.config.late_stop_strings,
-            )  # fmt: skip
+        truth = tokens_alone(workload, req) if refusal(req) is None else []
         if req.finish_reason is FinishReason.ABORT:
             truth = truth[: len(req.output_ids)]
         if req.output_ids != truth:
-            raise Broken(f"identity: {req.rid} gave {req.output_ids}, alone it gives {truth}")
+            reason = f" ({req.error})" if req.error else ""
+            raise Broken(
+                f"identity: {req.rid} gave {req.output_ids}, alone it gives {truth}{reason}"
+            )
+
+
+def tokens_alone(workload: Workload, req: Request) -> list[int]:
+    """What a request gets alone, as the workload's settings have it."""
+    vocab_size, eos_ids, config = workload.vocab_size, workload.eos_ids, workload.config
+    try:
+        grammar = grammar_of(req, vocab_size, eos_ids)
+    except ValueError:  # no output can follow it
+        return []
+    return hash_oracle(
+        list(req.prompt), req.params, req.sampling_key, vocab_size, eos_ids, grammar,
+        config.late_penalties, config.late_stop_strings,
+    )  # fmt: skip
 
 
 def check_ends(workload: Workload, outputs: list[Output]) -> None:

@@ -19,6 +19,7 @@ class Workload:
     aborts: dict[int, str]  # turn -> request id
     config: SchedulerConfig
     eos_ids: frozenset[int] = field(default_factory=frozenset)
+    vocab_size: int = VOCAB
 
 
 def fresh(workload: Workload) -> Workload:

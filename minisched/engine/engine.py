@@ -86,6 +86,7 @@ class Engine(StepPhases):
         batch, label = pending.batch, self.recording.label(pending.batch)
         with self.device.host("process", self.cost.host.get("process", 0), label) as process:
             outputs = self.scheduler.process(batch, result)
+            self.recording.tokens(batch.step, outputs)
         if pending.copy_done is not None:
             self.device.recorder.edge("result", pending.copy_done.slice_id, process)
         self._observe()
@@ -139,6 +140,8 @@ class Engine(StepPhases):
         """Let clients hear; to say nothing costs nothing. Tokens come from slice ``process``."""
         if not outputs:
             return
+        if not process:
+            self.recording.tokens(0, outputs)
         self.recording.delivered(outputs, process)
         with self.device.host("output", self.cost.host.get("output", 0), label):
             self.metrics.on_outputs(outputs, self.device.now())

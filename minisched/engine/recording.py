@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from ..core import Output, Request, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
@@ -54,6 +55,21 @@ class Recording:
     def must_wait(self, batch: ScheduleBatch, reason: str, op: str) -> None:
         """Mark that an op of a step has to wait, and for what (``checks/waits.py``)."""
         self.device.recorder.mark("wait", step=batch.step, reason=reason, op=op)
+
+    def tokens(self, step: int, outputs: Iterable[Output]) -> None:
+        """Mark that a step has come back, and which tokens clients hear because of it.
+
+        ``tokens`` are in the order of ``rids``, in which spaces are ``%20``; both are empty if
+        nobody hears any. Step 0 stands for what another scheduler has computed (``pd``).
+        """
+        recorder = self.device.recorder
+        if not recorder.is_on:
+            return
+        heard = [output for output in outputs if output.token is not None]
+        if step or heard:
+            tokens = " ".join(str(output.token) for output in heard)
+            rids = " ".join(quote(output.rid) for output in heard)
+            recorder.mark("tokens", step=step, rids=rids, tokens=tokens)
 
     def delivered(self, outputs: Iterable[Output], process: int) -> None:
         """Remember which process slice gave each live request its newest token."""

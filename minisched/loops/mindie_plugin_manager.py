@@ -11,6 +11,7 @@ from ..engine.engine import Engine
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay.placeholder_fill import FillHost, PlaceholderFill
 from ..worker.sampling_info import has_history
+from ..worker.touches import INPUTS
 from .mindie_forward_loop import ForwardLoop, ModelInput, ModelOutput
 from .mindie_plugin_context import GenerationOutput, PluginContext, advance_positions
 
@@ -47,6 +48,7 @@ class PluginManager:
         with self.device.host("prepare", cost, label) as prepare:
             ids, dests = self.relay.bind(batch, None)
             flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
+            worker.touches.declare(batch, flat)
             flat = self.context.join_context(batch, flat)
         engine.recording.tokens_by_host(batch, prepare)
         return flat
@@ -84,6 +86,7 @@ class PluginManager:
             if self.fill_host is not None and last is not None and last.result is not None:
                 self.fill_host.fill(flat, last.result.tokens)
             flat = advance_positions(flat, masks)
+            self.device.recorder.program.touch("write", INPUTS, [batch.step])
             return make_forward_batch(flat, self.device.xp, self.engine.worker.model.pad_to)
 
     def put(

@@ -1,5 +1,6 @@
 """Published bugs of overlap scheduling: each put back, caught by a law, drawn, and cured."""
 
-from .exhibit import Exhibit, Refuted
+from .exhibit import CHAPTERS, Exhibit, Refuted
+from .registry import exhibits, find, refuted
 
-__all__ = ["Exhibit", "Refuted"]
+__all__ = ["CHAPTERS", "Exhibit", "Refuted", "exhibits", "find", "refuted"]

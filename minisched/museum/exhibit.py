@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..checks.judge import Case, Verdict, judge
+from ..checks.offence import Offence
 from .patch import Edit, put_in
 
 CHAPTERS = (
@@ -22,7 +23,10 @@ class Exhibit:
 
     ``law`` is the one that catches it (``checks/laws.py``, ``checks/judge.py:STOPPED_BY``), and
     ``says`` words that its sentence must have. ``judge_by`` holds the laws against a case, where
-    it takes other laws than the general ones.
+    it takes other laws than the general ones. ``points_at`` says what a picture shows in red,
+    where ``museum/offence.py`` cannot work it out from the law; it takes the verdict with the bug.
+
+    The costs of ``case`` are what its picture shows: ``SIM_COST``, unless the bug takes others.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Exhibit:
     case: Case
     edits: tuple[Edit, ...]
     judge_by: Callable[[Case], Verdict] = field(default=judge)
+    points_at: Callable[[Verdict], Offence] | None = None
 
     def with_bug(self) -> Verdict:
         """The verdict on the case with the bug in the code."""

@@ -11,11 +11,13 @@ import difflib
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType
+from types import FunctionType
 from typing import Any
+
+SWAPPED = ("__code__", "__defaults__", "__kwdefaults__")  # what a patch changes of a function
 
 
 class StalePatch(ValueError):
@@ -28,7 +30,7 @@ class Edit:
 
     ``where`` is ``module:Class.method`` or ``module:function``, with the module's path below
     ``minisched``. ``healthy`` stands exactly once in the function's source, from which the
-    indentation of its ``def`` has been taken away.
+    indentation of its ``def`` has been taken away, and its decorators.
     """
 
     where: str
@@ -36,32 +38,49 @@ class Edit:
     bug: str
 
     @property
-    def function(self) -> Any:
-        """The function to change, whatever it is wrapped in."""
+    def function(self) -> FunctionType:
+        """The function to change, whatever it is wrapped in.
+
+        Raises:
+            StalePatch: there is no such function.
+        """
         module, _, name = self.where.partition(":")
-        found: Any = importlib.import_module(f"minisched.{module}")
-        for part in name.split("."):
-            found = inspect.getattr_static(found, part)
+        try:
+            found: Any = importlib.import_module(f"minisched.{module}")
+            for part in name.split("."):
+                found = inspect.getattr_static(found, part)
+        except (ImportError, AttributeError) as error:
+            raise StalePatch(f"{self.where} is no function of this patch's: {error}.") from error
         found = getattr(found, "fget", found)  # a property
         found = getattr(found, "func", found)  # a cached one
         found = inspect.unwrap(getattr(found, "__func__", found))
+        if not isinstance(found, FunctionType):
+            raise StalePatch(f"{self.where} is no function but a {type(found).__name__}.")
         return found
 
-    @property
-    def sources(self) -> tuple[str, str]:
-        """The function's source, healthy and with the bug.
+    def put_into(self, source: str) -> str:
+        """A source of the function with this bug in it.
 
         Raises:
             StalePatch: it does not have the lines, or has them more than once.
         """
-        source = textwrap.dedent(inspect.getsource(self.function))
-        count = source.count(self.healthy)
+        count = source.count(self.healthy) if self.healthy.strip() else 0
         if count != 1:
+            first = next(iter(self.healthy.strip().splitlines()), "")
             raise StalePatch(
-                f"{self.where} has the lines of this patch {count} times, and not once: "
-                f"{self.healthy.strip().splitlines()[0]!r}"
+                f"{self.where} has the lines of this patch {count} times, and not once: {first!r}."
             )
-        return source, source.replace(self.healthy, self.bug)
+        return source.replace(self.healthy, self.bug)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One function's source as it is, and with all edits of it."""
+
+    where: str
+    function: FunctionType
+    healthy: str
+    bug: str
 
 
 @contextmanager
@@ -69,41 +88,78 @@ def put_in(edits: Iterable[Edit]) -> Iterator[None]:
     """The bug is in the code inside the block, wherever the functions are known by now.
 
     Raises:
-        StalePatch: see ``Edit.sources``.
+        StalePatch: see ``changes``.
     """
-    before: list[tuple[Any, CodeType]] = []
+    wanted = [(change.function, compiled(change)) for change in changes(edits)]
+    before = [[(function, part, getattr(function, part)) for part in SWAPPED]
+              for function, _ in wanted]  # fmt: skip
     try:
-        for edit in edits:
-            function, (_, bug) = edit.function, edit.sources
-            before.append((function, function.__code__))
-            function.__code__ = compiled(function, bug)
+        for function, bug in wanted:
+            for part in SWAPPED:
+                setattr(function, part, getattr(bug, part))
         yield
     finally:
-        for function, code in reversed(before):
-            function.__code__ = code
+        for function, part, value in (item for items in before for item in items):
+            setattr(function, part, value)
 
 
-def compiled(function: Any, source: str) -> CodeType:
-    """The code of ``function`` written otherwise; it may use ``super()`` if that one does."""
-    lines = source.splitlines(keepends=True)
+def changes(edits: Iterable[Edit]) -> list[Change]:
+    """What the edits make of each function that they name; of one function, one after the other.
+
+    Raises:
+        StalePatch: a function is gone, or lacks lines that it should have, or has them twice.
+    """
+    of_function: dict[str, list[Edit]] = {}
+    for edit in edits:
+        of_function.setdefault(edit.where, []).append(edit)
+    return [change_of(group) for group in of_function.values()]
+
+
+def change_of(edits: Sequence[Edit]) -> Change:
+    """All edits of one function."""
+    function = edits[0].function
+    healthy = bug = source_of(function)
+    for edit in edits:
+        bug = edit.put_into(bug)
+    return Change(edits[0].where, function, healthy, bug)
+
+
+def source_of(function: FunctionType) -> str:
+    """A function's source from its ``def`` on, which stands at the margin."""
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines(keepends=True)
     first = next(at for at, line in enumerate(lines) if line.startswith(("def ", "async def ")))
-    body = textwrap.indent("".join(lines[first:]), " ")
-    outer = f"def make(__class__):\n{body}\n return {function.__name__}\n"
+    return "".join(lines[first:])
+
+
+def compiled(change: Change) -> FunctionType:
+    """A function with the bug; it may use ``super()`` if the healthy one does."""
+    function = change.function
+    body = textwrap.indent(change.bug, " ")
+    outer = f"def make(__class__):\n{body}\n return {function.__code__.co_name}\n"
     scope: dict[str, Any] = {}
     flags = __future__.annotations.compiler_flag
     exec(compile(outer, function.__code__.co_filename, "exec", flags), function.__globals__, scope)
-    made: CodeType = scope["make"](object).__code__
-    line = function.__code__.co_firstlineno
-    return made.replace(co_firstlineno=line, co_qualname=function.__qualname__)
+    made: FunctionType = scope["make"](object)
+    line, name = function.__code__.co_firstlineno, function.__qualname__
+    made.__code__ = made.__code__.replace(co_firstlineno=line, co_qualname=name)
+    return made
 
 
 def diff(edits: Iterable[Edit], context: int = 2) -> str:
-    """The cure as a unified diff, function by function: from the bug to the healthy code."""
-    parts = []
-    for edit in edits:
-        healthy, bug = (text.splitlines() for text in edit.sources)
-        lines = difflib.unified_diff(bug, healthy, n=context, lineterm="")
-        path = edit.where.partition(":")[0].replace(".", "/")
-        heading = f"minisched/{path}.py, {edit.where.partition(':')[2]}"
-        parts.append("\n".join([heading, *list(lines)[2:]]))
-    return "\n".join(parts)
+    """The cure as a unified diff, function by function: from the bug to the healthy code.
+
+    A line that names file and function stands above each. Line numbers are left out: they would
+    count from the ``def``.
+
+    Raises:
+        StalePatch: see ``changes``.
+    """
+    lines: list[str] = []
+    for change in changes(edits):
+        module, _, name = change.where.partition(":")
+        heading = f"@@ minisched/{module.replace('.', '/')}.py: {name} @@"
+        bug, healthy = change.bug.splitlines(), change.healthy.splitlines()
+        for line in list(difflib.unified_diff(bug, healthy, n=context, lineterm=""))[2:]:
+            lines.append(line if not line.startswith("@@") else heading)
+            heading = "@@ … @@" if line.startswith("@@") else heading
+    return "\n".join(lines)

@@ -1,6 +1,6 @@
 """How a sampled token reaches the next step: over the host, or without it."""
 
-from .base import Relay, UploadRelay
+from .base import DraftRelay, Relay, RowRelay, UploadRelay
 from .future_map import FutureMapRing
 from .future_map_pool import FutureMapPool
 from .host_trip import HostTrip
@@ -10,6 +10,7 @@ from .prev_sampled import PrevSampled
 from .token_pool import TokenPool
 
 __all__ = [
+    "DraftRelay",
     "FillDevice",
     "FillHost",
     "FutureMapPool",
@@ -18,6 +19,7 @@ __all__ = [
     "LazyChain",
     "PrevSampled",
     "Relay",
+    "RowRelay",
     "TokenPool",
     "UploadRelay",
 ]

@@ -60,6 +60,23 @@ class DraftRelay(Relay, Protocol):
         """Device: what is drafted for each row's next step, [num_reqs * k]."""
         ...
 
+    def touch_lens(self, kind: str, rows: Sequence[int]) -> Touch:
+        """Host: what ``start_of`` will read, or ``stash_lens`` write."""
+        ...
+
+    def touch_drafts(self, rows: Sequence[int]) -> Touch:
+        """Host: what ``stash_drafts`` will write."""
+        ...
+
+
+@runtime_checkable
+class RowRelay(Relay, Protocol):
+    """A relay that keeps something for each row of the request table, which goes with the row."""
+
+    def of_row(self, row: int, length: int) -> Sequence[tuple[str, Sequence[int]]]:
+        """Host: what it keeps for a row of ``length`` positions: cells by resource."""
+        ...
+
 
 @runtime_checkable
 class UploadRelay(Relay, Protocol):

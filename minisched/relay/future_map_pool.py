@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
+from ..trace import Touch
 from .future_map import FutureMap
 
 
@@ -83,9 +84,24 @@ class FutureMapPool(FutureMap):
 
     def stash_drafts(self, rows: Sequence[int], drafts: Array) -> None:
         """Write each row's drafts, [num_reqs * num_draft_tokens], behind the tokens."""
-        k = self.num_draft_tokens
-        cells = [self.cell(row, at) for row in rows for at in range(1, k + 1)]
-        self.output_tokens_buf[self.xp.asarray(cells)] = drafts
+        self.output_tokens_buf[self.xp.asarray(self.draft_cells(rows))] = drafts
+
+    def touch_lens(self, kind: str, rows: Sequence[int]) -> Touch:
+        """The rows' lengths."""
+        return Touch(kind, "new seq lens", rows)
+
+    def touch_drafts(self, rows: Sequence[int]) -> Touch:
+        """The cells of the rows' drafts."""
+        return Touch("write", "future map", self.draft_cells(rows))
+
+    def of_row(self, row: int, length: int) -> list[tuple[str, Sequence[int]]]:
+        """Its token and its drafts, and how long it is."""
+        cells = [row, *self.draft_cells([row])]
+        return [("future map", cells), ("new seq lens", [row] if self.num_draft_tokens else [])]
+
+    def draft_cells(self, rows: Sequence[int]) -> list[int]:
+        """Where the rows' drafts are, [num_reqs * num_draft_tokens]."""
+        return [self.cell(row, at) for row in rows for at in range(1, self.num_draft_tokens + 1)]
 
     def resolve_forward_inputs(self, ids: Array) -> Array:
         """Gather: what the rows hold, in place of the negative ids."""

@@ -48,8 +48,9 @@ class TokenPool:
     def upload(self, stream: Stream, batch: ScheduleBatch, cost: int, label: Label) -> Op | None:
         """Copy prompts, or the chunks, of this step; a new row gets its cached prefix too.
 
-        Tokens and cells are arguments of the op, which the step's result holds and waits
-        for: their memory is not handed out again while the copy may still read it.
+        Tokens and cells (``pinned``, one cell for each step) are arguments of the op, which the
+        step's result holds and waits for: their memory is not handed out again while the copy may
+        still read it.
         """
         cells: list[int] = []
         tokens: list[int] = []
@@ -63,7 +64,8 @@ class TokenPool:
         if not cells:
             return None
         source, target = self.xp.asarray(tokens), self.xp.asarray(cells)
-        touches = [Touch("write", "token pool", cells)]
+        self.recorder.program.touch("write", "pinned", [batch.step])
+        touches = [Touch("read", "pinned", [batch.step]), Touch("write", "token pool", cells)]
         return stream.launch(
             self.write, target, source, name="upload", cost=cost, label=label, touches=touches
         )
@@ -83,6 +85,11 @@ class TokenPool:
     def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
         """The cell behind each row's inputs; the dump is nobody's."""
         return [Touch("write", "token pool", [cell for cell in dests if cell != DUMP])]
+
+    def of_row(self, row: int, length: int) -> list[tuple[str, range]]:
+        """A cell for each position, and for the token behind the last."""
+        first = row * self.max_len
+        return [("token pool", range(first, first + min(length + 1, self.max_len)))]
 
     def write(self, cells: Array, tokens: Array) -> Array:
         """Put tokens into cells; gives the tokens."""

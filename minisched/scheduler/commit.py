@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..core import ChunkedReq, ForwardMode, Request, ScheduleBatch
 from ..core.logprobs import next_logprob_at
 from ..policy import Plan
+from ..trace import Recorder
 from . import stale_outputs
 from .state import SchedulerState
 from .verify import add_verifies
@@ -28,9 +29,22 @@ def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
     else:
         add_decodes(state, batch, plan.decodes)
     state.cur_batch = batch
+    record_commit(state.recorder, batch)
     if state.config.keep_stale_outputs:
         stale_outputs.launched(batch)
     return batch
+
+
+def record_commit(recorder: Recorder, batch: ScheduleBatch) -> None:
+    """Say whose memory a step names from now on: the rows of the request table, in batch order.
+
+    ``chunks`` are those of them whose sample is no token: the prompt goes on in a later step.
+    """
+    if recorder.is_on:
+        rows = [lease.row for lease in batch.leases]
+        chunks = [row for row, deliver in zip(rows, batch.delivers, strict=True) if not deliver]
+        more = {"chunks": " ".join(map(str, chunks))} if chunks else {}
+        recorder.mark("commit", step=batch.step, rows=" ".join(map(str, rows)), **more)
 
 
 def mode_of(state: SchedulerState, plan: Plan) -> ForwardMode:

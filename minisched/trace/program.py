@@ -11,9 +11,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, NamedTuple
 
-Span = tuple[int, int]  # first and last cell
+from .cells import spans_of as spans_of
+from .cells import to_text as to_text
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Act:
     said), ``say`` (of a signal), ``read``, ``write`` and ``free`` (cells ``at`` of ``resource``;
     nobody may touch what is freed any more). ``op`` is the id of a slice, or of a signal; of what
     the host touches, the slice in which it did. ``rid`` is the request that it was done for.
+    ``during`` is the newest slice of a thread of the host when it launched, waited or said; on a
+    virtual clock, where a slice's work becomes true at its end, what comes after that end.
     """
 
     lane: str
@@ -33,14 +37,18 @@ class Act:
     resource: str = ""
     at: str = ""  # cells, as "3-7 9"
     rid: str = ""
+    during: int = 0
 
 
 class Touch(NamedTuple):
-    """What an op will do to some cells of a resource, declared when it is launched."""
+    """What an op will do to some cells of a resource, declared when it is launched.
+
+    ``cells`` may be given as text, as an ``Act`` has them.
+    """
 
     kind: str  # read, write or free
     resource: str
-    cells: Iterable[int]
+    cells: Iterable[int] | str
     rid: str = ""
 
 
@@ -53,9 +61,14 @@ class Program:
     is_on = True
 
     def __init__(self, new_id: Callable[[], int]) -> None:
-        self.acts: list[Act] = []
+        self.log: list[tuple[str, str, int, str, str, str, int]] = []  # the fields of acts
         self.new_id = new_id
         self._here = threading.local()
+
+    @property
+    def acts(self) -> tuple[Act, ...]:
+        """What was gathered so far."""
+        return tuple(starmap(Act, self.log))
 
     @property
     def lane(self) -> str:
@@ -75,7 +88,7 @@ class Program:
         self, lane: str, op: int, args: Iterable[Any] = (), touches: Iterable[Touch] = ()
     ) -> None:
         """This lane launches an op on a stream; what the op takes from others is read there."""
-        self._act(self.lane, "launch", op)
+        self._act(self.lane, "launch", op, during=self.op)
         self._act(lane, "begin", op)
         for given in args:
             if source := getattr(given, "slice_id", 0):
@@ -86,30 +99,40 @@ class Program:
 
     def call(self, op: int) -> None:
         """This lane queues a call for a thread of the host, which will say what it does."""
-        self._act(self.lane, "launch", op)
+        self._act(self.lane, "launch", op, during=self.op)
 
     @contextmanager
     def inside(self, lane: str, op: int) -> Iterator[None]:
         """This thread runs a call, on a thread's lane."""
+        with self.acting(lane, op):
+            self._act(lane, "begin", op)
+            try:
+                yield
+            finally:
+                self._act(lane, "end", op)
+
+    @contextmanager
+    def acting(self, lane: str, op: int) -> Iterator[None]:
+        """This thread acts for another lane for a while, in one of its slices."""
         before = self.lane, self.op
         self.enter(lane, op)
-        self._act(lane, "begin", op)
         try:
             yield
         finally:
-            self._act(lane, "end", op)
             self.enter(*before)
 
     def wait(self, op: int, lane: str = "") -> None:
         """A lane, by default this one, goes on only after an op has ended or a signal was said."""
         if op:
-            self._act(lane or self.lane, "wait", op)
+            self._act(lane or self.lane, "wait", op, during=0 if lane else self.op)
 
     def say(self, signal: int) -> None:
         """This lane says a signal."""
-        self._act(self.lane, "say", signal)
+        self._act(self.lane, "say", signal, during=self.op)
 
-    def touch(self, kind: str, resource: str, cells: Iterable[int], rid: str = "") -> None:
+    def touch(
+        self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = ""
+    ) -> None:
         """This lane touches cells itself."""
         self._touch(self.lane, self.op, Touch(kind, resource, cells, rid))
 
@@ -118,10 +141,17 @@ class Program:
             self._act(lane, touch.kind, op, touch.resource, at, touch.rid)
 
     def _act(
-        self, lane: str, kind: str, op: int, resource: str = "", at: str = "", rid: str = ""
+        self,
+        lane: str,
+        kind: str,
+        op: int,
+        resource: str = "",
+        at: str = "",
+        rid: str = "",
+        during: int = 0,
     ) -> None:
         if lane:
-            self.acts.append(Act(lane, kind, op, resource, at, rid))
+            self.log.append((lane, kind, op, resource, at, rid, during))
 
 
 class NullProgram(Program):
@@ -137,40 +167,19 @@ class NullProgram(Program):
     ) -> None:
         """Nothing."""
 
-    def _act(
-        self, lane: str, kind: str, op: int, resource: str = "", at: str = "", rid: str = ""
+    def touch(
+        self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = ""
     ) -> None:
         """Nothing."""
 
-
-def to_text(cells: Iterable[int]) -> str:
-    """Cells in order, each once, as spans: ``3-7 9``."""
-    if isinstance(cells, range) and cells.step == 1:
-        return span_text(cells[0], cells[-1]) if cells else ""
-    spans: list[list[int]] = []
-    for cell in sorted(set(cells)):
-        if spans and cell == spans[-1][1] + 1:
-            spans[-1][1] = cell
-        else:
-            spans.append([cell, cell])
-    return " ".join(span_text(first, last) for first, last in spans)
-
-
-def span_text(first: int, last: int) -> str:
-    """One span: ``3-7``, or ``9``."""
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def spans_of(text: str) -> list[Span]:
-    """The spans in ``3-7 9``.
-
-    Raises:
-        ValueError: it is not written like that.
-    """
-    spans = []
-    for part in text.split():
-        first, _, last = part.partition("-")
-        spans.append((int(first), int(last or first)))
-        if spans[-1][1] < spans[-1][0]:
-            raise ValueError(f"{part} ends before it begins")
-    return spans
+    def _act(
+        self,
+        lane: str,
+        kind: str,
+        op: int,
+        resource: str = "",
+        at: str = "",
+        rid: str = "",
+        during: int = 0,
+    ) -> None:
+        """Nothing."""

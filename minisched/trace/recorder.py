@@ -79,7 +79,7 @@ class Recorder:
                 replace(item, time=max(0, item.time - zero))
                 for item in sorted(self._marks, key=lambda item: item.time)
             ),
-            program=tuple(self.program.acts),
+            program=self.program.acts,
         )
 
 

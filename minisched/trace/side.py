@@ -5,15 +5,44 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .events import Slice, Trace, Value
+from .program import NullProgram, Program
 from .recorder import Recorder
 
-SHARED = ("kv transfer",)  # lanes that belong to no side
+SHARED = ("kv transfer", "value")  # lanes and resources that belong to no side
+
+
+def named(side: str, name: str) -> str:
+    """A lane or a resource of one side, as the whole run calls it; nothing stays nothing."""
+    return name if name in SHARED or not name else f"{side} {name}"
+
+
+class SideProgram(Program):
+    """What one side's lanes do goes into the program of the whole run, under the side's names."""
+
+    def __init__(self, whole: Program, side: str) -> None:
+        super().__init__(whole.new_id)
+        self.side = side
+        self.log = whole.log
+
+    def _act(
+        self,
+        lane: str,
+        kind: str,
+        op: int,
+        resource: str = "",
+        at: str = "",
+        rid: str = "",
+        during: int = 0,
+    ) -> None:
+        lane, resource = named(self.side, lane), named(self.side, resource)
+        super()._act(lane, kind, op, resource, at, rid, during)
 
 
 class SideRecorder(Recorder):
     """What one side records goes into the recorder of the whole run, at this side's time.
 
-    Lanes and counters get the side's name in front (``prefill host``), marks a ``side``.
+    Lanes and counters get the side's name in front (``prefill host``), marks a ``side``; what is
+    touched (``decode kv``) too.
     """
 
     def __init__(self, whole: Recorder, side: str) -> None:
@@ -21,6 +50,8 @@ class SideRecorder(Recorder):
         self.whole = whole
         self.side = side
         self.is_on = whole.is_on
+        kept = whole.program
+        self.program = SideProgram(kept, side) if kept.is_on else NullProgram()
 
     def new_id(self) -> int:
         """An id that is the whole run's only one."""
@@ -30,8 +61,7 @@ class SideRecorder(Recorder):
         """Record a slice on this side's lane."""
         if item.lane == "host" and (line := self.line()):
             item.attrs["line"] = line
-        lane = item.lane if item.lane in SHARED else f"{self.side} {item.lane}"
-        self.whole.slice(replace(item, lane=lane))
+        self.whole.slice(replace(item, lane=named(self.side, item.lane)))
 
     def edge(self, kind: str, src: int, dst: int) -> None:
         """Record an edge; it may lead to the other side."""

@@ -31,7 +31,7 @@ def launch_logprobs(worker: Worker, pending: GenerationBatchResult, inputs: Forw
     device, cost, model = worker.device, worker.cost, cast(LogitModel, worker.model)
     found = worker.forward_stream.launch(
         compute, model, device.xp, info, pending.logits_output, pending.next_token_ids,
-        name="logprobs", cost=cost.logprobs, label=label,
+        name="logprobs", cost=cost.logprobs, label=label, touches=[worker.touches.inputs(batch)],
     )  # fmt: skip
     worker.copy_stream.wait(found)
     pending.logprobs = copy = worker.copy_stream.launch(

@@ -7,38 +7,40 @@ what is declared against what is touched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..core import Lease, ModelWorkerBatch, ScheduleBatch
-from ..relay import Relay
+from ..core import Lease, ModelWorkerBatch, Row, ScheduleBatch
+from ..core.model_worker_batch import slots_of
+from ..relay import Relay, RowRelay
 from ..trace import Program, Touch
+from .row_slots import RowSlots
 
-KV, PAGE_TABLE, INPUTS = "kv", "page table", "inputs"
+KV, PAGE_TABLE, INPUTS, PINNED = "kv", "page table", "inputs", "pinned"
 
 
-@dataclass(frozen=True)
-class StepTouches:
+class StepTouches(NamedTuple):
     """What the forward pass and the sampling of one step touch."""
 
     forward: Sequence[Touch] = ()
     sample: Sequence[Touch] = ()
 
 
-NOTHING = StepTouches()
-
-
 class Touches:
-    """The touches of every step that is prepared and not sampled yet, by step.
+    """The touches of every step that is laid out and not sampled yet, by step.
 
-    They are worked out where the step is laid out: by the time a thread of the host launches it,
-    the scheduler may have taken a request's pages back.
+    They are worked out where the step is laid out, from what the device's page table lists by then:
+    when a thread of the host launches it, the scheduler may have taken a request's pages back.
+    ``places`` are the devices that the model is cut over; each has a page table and KV of its own.
     """
+
+    places: Sequence[str] = ("",)
 
     def __init__(self, program: Program, relay: Relay, max_len: int, page_size: int) -> None:
         self.program = program
         self.relay = relay
         self.max_len = max_len
         self.page_size = page_size
+        self.table: dict[int, RowSlots] = {}  # row -> what the device's page table lists for it
         self.steps: dict[int, StepTouches] = {}
 
     def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
@@ -46,26 +48,65 @@ class Touches:
         if not self.program.is_on:
             return
         self.program.touch("write", INPUTS, [batch.step])
-        inputs = Touch("read", INPUTS, [batch.step])
+        self._list_pages(batch)
+        inputs = self.inputs(batch)
         self.steps[batch.step] = StepTouches(
-            [inputs, *self.relay.reads(batch, flat.input_ids), *self._memory(batch, flat)],
+            [inputs, *self.relay.reads(batch, flat.input_ids), *self.memory(batch, flat)],
             [inputs, *self.relay.writes(batch, flat.dests)],
         )
 
+    def inputs(self, batch: ScheduleBatch) -> Touch:
+        """What every op reads that is given the step's arrays."""
+        return Touch("read", INPUTS, [batch.step])
+
     def of(self, batch: ScheduleBatch) -> StepTouches:
         """What was declared for a step; nothing where nobody keeps it."""
-        return self.steps.get(batch.step, NOTHING)
+        return self.steps.get(batch.step, StepTouches())
 
-    def _memory(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> Iterator[Touch]:
+    def take(self, batch: ScheduleBatch) -> StepTouches:
+        """The same, for the last time."""
+        return self.steps.pop(batch.step, StepTouches())
+
+    def read_back(self, batch: ScheduleBatch, buffer: int, size: int, uploaded: bool) -> None:
+        """Host: the copy is read; what the step's upload was given can go."""
+        self.program.touch("read", f"host output {buffer}", range(size))
+        if uploaded:
+            self.program.touch("free", PINNED, [batch.step])
+
+    def free(self, pages: Sequence[int], lease: Lease | None = None) -> None:
+        """Host: pages are taken back, with a row or without: nobody may touch them any more."""
+        if not self.program.is_on:
+            return
+        for place in self.places:
+            slots, rid = slots_of(pages, self.page_size), lease.rid if lease else ""
+            self.program.touch("free", place + KV, slots, rid)
+        if lease is None:
+            return
+        length = len(lease.pages) * self.page_size
+        cells = range(lease.row * self.max_len, lease.row * self.max_len + length)
+        for place in self.places:
+            self.program.touch("free", place + PAGE_TABLE, cells, lease.rid)
+        if isinstance(self.relay, RowRelay):
+            for resource, of_row in self.relay.of_row(lease.row, length):
+                self.program.touch("free", resource, of_row, lease.rid)
+
+    def memory(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> Iterator[Touch]:
         """The page table's rows, and the KV slots that they list."""
-        yield Touch("write", PAGE_TABLE, flat.table_index)
+        if flat.table_index:
+            yield Touch("write", PAGE_TABLE, flat.table_index)
         for row in batch.rows:
-            cell, rid = row.lease.row * self.max_len, row.req.rid
-            yield Touch("read", PAGE_TABLE, range(cell, cell + row.end), rid)
-            yield Touch("read", KV, self.slots(row.lease, 0, row.start), rid)
-            yield Touch("write", KV, self.slots(row.lease, row.start, row.end), rid)
+            cell, rid, end = row.lease.row * self.max_len, row.req.rid, self.end_of(row)
+            listed = self.table[row.lease.row]
+            yield Touch("read", PAGE_TABLE, range(cell, cell + end), rid)
+            yield Touch("read", KV, listed.up_to(end - row.extend_len), rid)
+            yield Touch("write", KV, listed.slots[row.start : end], rid)
 
-    def slots(self, lease: Lease, start: int, end: int) -> list[int]:
-        """The KV slots of a lease's positions."""
-        size, pages = self.page_size, lease.pages
-        return [pages[at // size] * size + at % size for at in range(start, end)]
+    def end_of(self, row: Row) -> int:
+        """One past the last position that a row may compute."""
+        return row.end
+
+    def _list_pages(self, batch: ScheduleBatch) -> None:
+        """Follow what the step writes to the page table."""
+        for at, (pages_at, pages) in batch.new_pages.items():
+            listed = self.table.setdefault(batch.leases[at].row, RowSlots())
+            listed.replace(pages_at * self.page_size, slots_of(pages, self.page_size))

@@ -14,7 +14,7 @@ from ..relay import Relay
 from ..trace import Touch
 from .generation_batch_result import GenerationBatchResult
 from .logprobs import launch_logprobs, sampled_logits
-from .touches import NOTHING, Touches
+from .touches import Touches
 from .unsampled_steps import UnsampledSteps
 from .upload import Uploads
 
@@ -73,6 +73,11 @@ class Worker:
             self.outputs.append((on_device, device.host_memory(f"host output {i}", size)))
         device.recorder.mark("host buffers", count=len(self.outputs), size=size)
 
+    def output_of(self, batch: ScheduleBatch) -> tuple[int, Buffer, Buffer]:
+        """A step's place in the ring: its number, and its buffers on the device and the host."""
+        number = batch.step % len(self.outputs)
+        return number, *self.outputs[number]
+
     def prepare(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
     ) -> ForwardBatch:
@@ -129,14 +134,13 @@ class Worker:
         """Host: queue sampling, and the copy of the tokens to the host."""
         batch, label, cost = pending.batch, inputs.label, self.cost
         inputs = replace(inputs, adjustments=self.unsampled.take(batch))
-        buffer = batch.step % len(self.outputs)
-        source, _ = self.outputs[buffer]
+        buffer, source, _ = self.output_of(batch)
         pending.delay_sample_func = None
         pending.next_token_ids = tokens = self.forward_stream.launch(
             self._sample, pending.logits_output, inputs, pending.future_indices, source,
             name="sample", cost=cost.sample, label=label,
             touches=[
-                *self.touches.steps.pop(batch.step, NOTHING).sample,
+                *self.touches.take(batch).sample,
                 Touch("write", f"output {buffer}", range(len(batch.reqs))),
             ],
         )  # fmt: skip
@@ -151,8 +155,7 @@ class Worker:
         """
         batch, tokens = pending.batch, pending.next_token_ids
         assert tokens is not None
-        buffer = batch.step % len(self.outputs)
-        source, target = self.outputs[buffer]
+        buffer, source, target = self.output_of(batch)
         self.copy_stream.wait(last)
         pending.copy_done = copy = self.copy_stream.launch(
             self.device.copy_to_host, target, source, size,
@@ -162,9 +165,8 @@ class Worker:
                 Touch("write", f"host output {buffer}", range(size)),
             ],
         )  # fmt: skip
-        pending.on_read = partial(
-            self.touches.program.touch, "read", f"host output {buffer}", range(size)
-        )
+        uploaded = pending.upload is not None
+        pending.on_read = partial(self.touches.read_back, batch, buffer, size, uploaded)
         self.device.recorder.edge("copy", last.slice_id, copy.slice_id)
         launch_logprobs(self, pending, inputs)
         self.device.flush(tokens, copy)

@@ -1,0 +1,87 @@
+"""What many cases came to: how many there were, and how many of them broke which law."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from .draw import draw
+from .draw_axes import count_axes
+from .many import LAWS, Tried
+
+
+class Failure(NamedTuple):
+    """One law that one case broke; seed and loop repeat it."""
+
+    seed: int
+    loop: str
+    law: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The cases of the workloads from ``seed`` on, in their order.
+
+    A case is one workload on one loop, with one relay and its options.
+    """
+
+    seed: int
+    workloads: int
+    device: str
+    cases: Sequence[Tried]
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        """Every law that was broken, in the order of the seeds."""
+        return [
+            Failure(case.seed, case.loop, item.law, item.sentence)
+            for case in self.cases
+            for item in case.findings
+        ]
+
+    def holding(self, law: str, loop: str | None = None) -> int:
+        """Cases that were looked at for a law and did not break it; all, or those of one loop."""
+        return sum(case.holds(law) for case in self.cases if loop in (None, base_of(case.loop)))
+
+    @property
+    def by_loop(self) -> Counter[str]:
+        """Cases of each loop, whatever its relay and options."""
+        return Counter(base_of(case.loop) for case in self.cases)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``minisched check --workloads --json`` prints; all the numbers are counts.
+
+        ``cases``: workload and loop; ``identical``: of these, how many ended with the oracle's
+        tokens for every request; ``races`` and ``leaks``: how many had one; ``failures``: every law
+        that was broken, with what repeats it. An aborted request counts as identical if its tokens
+        are the first of the oracle's, and a refused one if it had to be refused and got none.
+        ``holding``: cases that kept a law, by law. ``loops`` and ``designs``: cases by loop, and by
+        loop with its relay and options. ``axes``: workloads by the value of each axis.
+        """
+        return {
+            "cases": len(self.cases),
+            "identical": self.holding("identity"),
+            "races": len(self.cases) - self.holding("race"),
+            "leaks": len(self.cases) - self.holding("leak"),
+            "failures": [failure._asdict() for failure in self.failures],
+            "workloads": self.workloads,
+            "seed": self.seed,
+            "device": self.device,
+            "model": "hash",
+            "requests": sum(case.requests for case in self.cases),
+            "aborted": sum(case.aborted for case in self.cases),
+            "refused": sum(case.refused for case in self.cases),
+            "holding": {law: self.holding(law) for law in LAWS},
+            "loops": dict(self.by_loop),
+            "designs": dict(Counter(case.loop for case in self.cases)),
+            "axes": count_axes(draw(self.seed + at) for at in range(self.workloads)),
+        }
+
+
+def base_of(loop: str) -> str:
+    """A loop's name without relay and options."""
+    return loop.partition(":")[0]

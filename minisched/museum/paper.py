@@ -1,0 +1,86 @@
+"""What is around the two runs of an exhibit's picture: title, time axis, and the paper."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from xml.sax.saxutils import escape
+
+from ..export.svg_run import Frame
+from ..export.svg_style import char_width, definitions, style
+from ..export.svg_waits import wait_style
+from ..export.units import MILLISECOND, ms, tick_step
+from .exhibit import Exhibit
+from .marks import red_style, sign
+
+WIDTH, LEFT, RIGHT = 900, 168, 24  # pixels: the page, its margins
+LINE = 17  # from line to line of what is said
+
+
+def heading(title: str, sentence: str) -> tuple[list[str], float]:
+    """The title and, in red, what law was broken how; and where they end."""
+    lines = wrap(sentence, int((WIDTH - 64) / char_width(12, bold=True)))
+    drawn = [f'<text class="title" x="20" y="31">{escape(title)}</text>', sign(28, 50)]
+    for number, line in enumerate(lines):
+        y = 54 + number * LINE
+        drawn.append(f'<text class="red-text" x="42" y="{y}">{escape(line)}</text>')
+    return drawn, 54 + (len(lines) - 1) * LINE + 4
+
+
+def title_of_run(frame: Frame, is_bug: bool, exhibit: Exhibit) -> str:
+    """Which of the two it is, and what it runs on."""
+    trace, y = frame.view.trace, frame.top - 9
+    name = "with the bug" if is_bug else "without it, same requests: every law holds"
+    loop = exhibit.case.loop + (f" with relay {exhibit.case.relay}" if exhibit.case.relay else "")
+    about = f"{loop}, {trace.model} model on {trace.device}"
+    if frame.view.end < trace.end:
+        about += f", goes on to {ms(trace.end)} ms"
+    return (
+        f'<text class="run" x="20" y="{y}">{name}</text><text class="faint" x="{WIDTH - RIGHT}" '
+        f'y="{y}" text-anchor="end">{escape(about)}</text>'
+    )
+
+
+def grid(frame: Frame) -> list[str]:
+    """Lines at round times."""
+    view = frame.view
+    return [
+        f'<line class="grid" x1="{x:.1f}" y1="{frame.top}" x2="{x:.1f}" y2="{frame.bottom}"/>'
+        for x in (frame.x(time) for time in ticks(view.start, view.duration))
+    ]
+
+
+def ticks(start: int, longest: int) -> range:
+    """Round times, in nanoseconds, at most ten or so."""
+    step = tick_step(longest)
+    return range(-(-start // step) * step, start + longest + 1, step)
+
+
+def axis(top: float, start: int, longest: int, scale: float) -> str:
+    """The time axis that both runs share, in milliseconds."""
+    drawn = [f'<line class="axis" x1="{LEFT}" y1="{top}" x2="{WIDTH - RIGHT}" y2="{top}"/>']
+    for time in ticks(start, longest):
+        x = LEFT + (time - start) * scale
+        drawn.append(
+            f'<line class="axis" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + 5}"/>'
+            f'<text class="small" x="{x:.1f}" y="{top + 18}" text-anchor="middle">'
+            f"{time / MILLISECOND:g}</text>"
+        )
+    drawn.append(f'<text class="small faint" x="20" y="{top + 18}">simulated time in ms</text>')
+    return "".join(drawn)
+
+
+def document(drawn: list[str], height: float, title: str) -> str:
+    """The whole file."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+            f'width="{WIDTH}" height="{height:.0f}" role="img">',
+            f"<title>{escape(title)}</title>",
+            style(), definitions(), wait_style(), red_style(),
+            f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:.0f}" '
+            'rx="8"/>',
+            *drawn,
+            "</svg>",
+            "",
+        ]
+    )  # fmt: skip
