@@ -14,23 +14,21 @@ from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page
 
+from minisched.museum import exhibits
 from minisched.topics import TOPICS
 
 from .browser import browser, served, watch
-from .test_mutations import BUGS
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "lessons" / "site"
 sys.path.insert(0, str(SITE))
 
 from pages import gallery, lab, lessons, museum, reference, sources, steppers  # noqa: E402
-from pages.exhibits import EXHIBITS  # noqa: E402
 
 assert browser  # the fixture
 PAGES = [
@@ -41,6 +39,7 @@ PAGES = [
     *(f"diagrams/{path.stem}.html" for path in ROOT.glob("diagrams/*.md")),
     *(f"reference/{layer}.html" for layer in reference.LAYERS),
     *(f"steppers/{name}.html" for name in steppers.STEPPERS),
+    *(f"museum/{exhibit.name}.html" for exhibit in exhibits()), "museum/refuted.html",
 ]  # fmt: skip
 
 
@@ -94,34 +93,13 @@ def test_the_reference_has_every_folder_in_an_order_that_layers_allow() -> None:
     assert list(reference.LAYERS[:5]) == first and reference.LAYERS[-1] == "cli"
 
 
-@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda item: item.name)
-def test_an_exhibit_is_true(exhibit: Any) -> None:
-    """Its picture and its test exist, and each issue that it names is named by the code or a test.
-
-    A patch is one that ``tests/test_mutations.py`` puts in, and asks a law to catch.
-    """
-    path, function = exhibit.test.split("::")
-    assert (ROOT / exhibit.picture).is_file()
-    assert museum.source_of(path, function)
-    if path == "tests/test_mutations.py":
-        assert function in {bug.patch.__name__ for bug in BUGS}
-        assert exhibit.name == function
-    else:
-        assert function.startswith("test_")
-    for issue in re.findall(r"#\d+", exhibit.published):
-        assert re.search(rf"{issue}\b", repository_text()), f"{issue} is named nowhere else"
-
-
-@cache
-def repository_text() -> str:
-    """All code and all tests."""
-    files = [*ROOT.glob("minisched/**/*.py"), *ROOT.glob("tests/*.py")]
-    return "\n".join(path.read_text(encoding="utf-8") for path in files)
-
-
-def test_a_test_that_the_museum_names_in_vain_fails_the_build() -> None:
-    with pytest.raises(LookupError, match=r"has no function 'test_nope', which the museum names\."):
-        museum.source_of("tests/test_site.py", "test_nope")
+def test_every_bug_of_the_museum_has_its_page_with_its_picture() -> None:
+    pages = museum.pages()
+    for exhibit in exhibits():
+        page = pages[f"museum/{exhibit.name}.md"]
+        assert f"](../traces/museum/{exhibit.name}.svg)" in page and "```diff" in page
+        assert f"](museum/{exhibit.name}.md)" in pages["museum.md"]
+        assert all(reference in page for reference in exhibit.references)
 
 
 def test_every_made_page_comes_from_the_repository_alone() -> None:

@@ -88,7 +88,6 @@ def _given_by(act: Act) -> tuple[str, int] | None:
 
 def _time(act: Act, times: dict[int, tuple[int, int]]) -> int:
     """When an act happened: the host does things by the end of its slice, an op from its start."""
-    if act.kind in ("launch", "wait", "say") or act.op not in times:
-        return 0  # with what came before it
-    start, end = times[act.op]
+    is_between = act.kind in ("launch", "wait", "say")
+    start, end = times.get(act.during if is_between else act.op, (0, 0))  # 0: with what came before
     return end if act.kind == "end" or is_host(act.lane) else start

@@ -14,7 +14,7 @@ from .draw_requests import FEW, PLAIN, WISHES, draw_requests
 from .judge import Case
 from .workload import Workload
 
-ALGORITHMS = ("", "", "", "", "", "NGRAM", "NGRAM_GPU", "STANDALONE")
+ALGORITHMS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
 LOOPS_EACH = 12  # how many loops a workload runs on
 UNIT = 100 * MICROSECOND
 
@@ -43,7 +43,7 @@ class Drawn:
 def draw(seed: int) -> Drawn:
     """The workload of a seed; the same one on every machine."""
     rng = Random(seed)
-    algorithm = rng.choice(ALGORITHMS)
+    algorithm = ALGORITHMS[seed % len(ALGORITHMS)]
     letters = FEW if algorithm else PLAIN
     wishes, logprobs = rng.choice(WISHES), rng.random() < 0.2
     requests = draw_requests(rng, letters, wishes, logprobs)
@@ -59,11 +59,13 @@ def draw(seed: int) -> Drawn:
 
 def draw_cost(rng: Random) -> CostModel:
     """Costs with which now the host is the slower one, now the device, and now nothing costs."""
-    host = rng.choice((0, 1, 5, 30)) * UNIT
-    small = ("receive", "launch", "prepare", "output")
-    phases = dict.fromkeys(small, rng.choice((0, 1)) * UNIT) | {"schedule": host, "process": host}
+    schedule, small, mask, late = (
+        rng.choice(values) * UNIT for values in ((0, 1, 5, 30), (0, 1), (0, 3, 25), (0, 2))
+    )
+    host = dict.fromkeys(("receive", "prepare", "launch", "output"), small)
+    host |= {"schedule": schedule, "process": schedule, "mask": mask, "launch sample": late}
     return CostModel(
-        {**phases, "mask": rng.choice((0, 3, 25)) * UNIT, "launch sample": rng.choice((0, 2)) * UNIT},
+        host,
         forward_base=rng.choice((0, 1, 10, 60)) * UNIT,
         forward_per_token=rng.choice((0, 1)) * UNIT,
         sample=rng.choice((0, 2)) * UNIT,
@@ -96,12 +98,19 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Design]:
         if device in LOOPS[design.loop].devices and algorithm not in design.refuses():
             by_loop.setdefault(design.loop, []).append(design)
     loops = list(by_loop)
-    chosen = []
+    chosen, earlier = [], like_before(drawn.seed)
     for number in range(min(LOOPS_EACH, len(loops))):
-        turn, at = divmod(drawn.seed * LOOPS_EACH + number, len(loops))
+        turn, at = divmod(earlier * LOOPS_EACH + number, len(loops))
         designs = by_loop[loops[at]]
         chosen.append(designs[turn % len(designs)])
     return chosen
+
+
+def like_before(seed: int) -> int:
+    """How many seeds below this one draw the same kind of speculation."""
+    rounds, at = divmod(seed, len(ALGORITHMS))
+    algorithm = ALGORITHMS[at]
+    return rounds * ALGORITHMS.count(algorithm) + ALGORITHMS[:at].count(algorithm)
 
 
 def without_refused(workload: Workload, design: Design) -> Workload:

@@ -68,9 +68,7 @@ def draw_params(rng: Random, letters: Letters, wishes: str, logprobs_of: int) ->
         params = replace(params, regex=draw_regex(rng, letters, rng.randint(1, 5)))
     if logprobs_of and rng.random() < 0.5:
         top, start = rng.choice((0, 1, letters.vocab_size)), rng.randrange(-1, logprobs_of)
-        params = replace(
-            params, return_logprob=True, top_logprobs_num=top, logprob_start_len=start
-        )
+        params = replace(params, return_logprob=True, top_logprobs_num=top, logprob_start_len=start)
     return params
 
 
@@ -101,4 +99,6 @@ def draw_regex(rng: Random, letters: Letters, leaves: int) -> str:
         left = rng.randrange(1, leaves)
         a, b = draw_regex(rng, letters, left), draw_regex(rng, letters, leaves - left)
         part = a + b if rng.random() < 0.5 else f"(?:{a}|{b})"
-    return part if rng.random() < 0.5 else f"(?:{part}){rng.choice(('*', '+', '?', '{2}', '{1,3}'))}"
+    return (
+        part if rng.random() < 0.5 else f"(?:{part}){rng.choice(('*', '+', '?', '{2}', '{1,3}'))}"
+    )

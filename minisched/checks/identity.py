@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from ..trace import Trace
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,62 @@ def first_difference(
         if expected != got
     ]
     return min(found, key=lambda item: item.position, default=None)
+
+
+# -- from traces alone ---------------------------------------------------------------------------
+
+
+class Heard(NamedTuple):
+    """A token that a client heard, and the step that brought it (0: another scheduler's)."""
+
+    token: int
+    step: int
+
+
+def tokens_heard(trace: Trace) -> dict[str, list[Heard]]:
+    """What the client of each request heard, from the marks ``tokens``.
+
+    Raises:
+        ValueError: the trace does not say which tokens were delivered.
+    """
+    marks = [mark for mark in trace.marks if mark.name == "tokens"]
+    if not marks and any(item.step for item in trace.slices):
+        raise ValueError(
+            f"The trace of {trace.loop} has no mark 'tokens', so it does not say which tokens were "
+            "delivered."
+        )
+    heard: dict[str, list[Heard]] = {}
+    for mark in marks:
+        if mark.attrs.get("side") == "prefill":
+            continue  # no client hears that one
+        rids, tokens = str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split()
+        for rid, token in zip(rids, tokens, strict=True):
+            step = int(mark.attrs["step"])
+            heard.setdefault(unquote(rid), []).append(Heard(int(token), step))
+    return heard
+
+
+def differences(baseline: Trace, trace: Trace) -> list[Difference]:
+    """The first difference of each request of two runs of one workload, by position.
+
+    Of somebody who gave up in either run, only what both heard is compared.
+
+    Raises:
+        ValueError: a trace does not say which tokens were delivered.
+    """
+    expected, got = tokens_heard(baseline), tokens_heard(trace)
+    cut = {*gave_up(baseline), *gave_up(trace)}
+    found = []
+    for rid in dict.fromkeys([*expected, *got]):
+        one, other = ([item.token for item in side.get(rid, [])] for side in (expected, got))
+        size = min(len(one), len(other)) if rid in cut else None
+        difference = first_difference(trace.loop, {rid: one[:size]}, {rid: other[:size]})
+        found += [difference] if difference else []
+    return sorted(found, key=lambda item: item.position)
+
+
+def gave_up(trace: Trace) -> Iterator[str]:
+    """Whose client did not want to hear more."""
+    for mark in trace.marks:
+        if mark.name == "finish" and mark.attrs.get("reason") == "abort":
+            yield str(mark.attrs.get("rid", ""))

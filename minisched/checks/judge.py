@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -18,7 +18,8 @@ from ..models.base import Model
 from ..models.registry import HASH
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
-from .laws import Broken, check_ends, check_identity, check_leaks, check_races
+from .books import check_idle, check_step, threads
+from .laws import Broken, check_ends, check_identity, check_leaks, check_races, check_story
 from .play import Livelock, play
 from .play_pd import play_pd
 from .workload import Workload, fresh
@@ -82,46 +83,87 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     """Run a fresh copy of a case and hold every law against it.
 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
-    is not looked at for ends and leaks: they follow from it.
+    is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
+    before, books = threads(), Books()
     workload, device = fresh(case.workload), open_device(case.device)
     model = hash_model(case.device, workload)
-    findings: list[Finding] = []
+    findings: dict[str, Finding] = {}  # the first of each law
     engines, outputs = list[Engine](), list[Output]()
     try:
-        engines, outputs = run(case, workload, device, model, patch)
+        engines, outputs = run(case, workload, device, model, patch, books.look)
     except Exception as error:  # a broken scheduler may stop in any way
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
-        findings.append(Finding(law, f"{type(error).__name__}: {error}"))
+        findings[law] = Finding(law, f"{type(error).__name__}: {error}")
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws: list[Callable[[], None]] = [partial(check_races, trace)]
+    laws: list[Callable[[], None]] = [books.check, partial(check_races, trace, bool(engines))]
     if engines:
         refusal = engines[0].scheduler.config.refusal
         laws = [
             partial(check_identity, workload, refusal),
             partial(check_ends, workload, outputs),
-            *(partial(check_leaks, engine) for engine in engines),
+            partial(check_story, trace),
             *laws,
+            *(partial(check_idle, engine.scheduler, before) for engine in engines),
+            *(partial(check_leaks, engine) for engine in engines),
         ]
+    findings |= broken(laws)
+    return Verdict(tuple(findings.values()), workload, trace, bool(engines))
+
+
+def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:
+    """What is found, the first of each law."""
+    findings: dict[str, Finding] = {}
     for law_holds in laws:
         try:
             law_holds()
         except Broken as error:
             law, _, sentence = str(error).partition(": ")
-            findings.append(Finding(law, sentence))
-    return Verdict(tuple(findings), workload, trace, bool(engines))
+            findings.setdefault(law, Finding(law, sentence))
+    return findings
+
+
+class Books:
+    """Looks at a scheduler's memory after every turn, and keeps what was wrong first."""
+
+    def __init__(self) -> None:
+        self.error: Broken | None = None
+
+    def look(self, engine: Engine) -> None:
+        """After a turn."""
+        if self.error is None:
+            try:
+                check_step(engine.scheduler)
+            except Broken as error:
+                self.error = error
+
+    def check(self) -> None:
+        """When the run is over.
+
+        Raises:
+            Broken: something was wrong after one of the turns.
+        """
+        if self.error is not None:
+            raise self.error
 
 
 def run(
-    case: Case, workload: Workload, device: Device, model: Model, patch: Callable[[Engine], None]
+    case: Case,
+    workload: Workload,
+    device: Device,
+    model: Model,
+    patch: Callable[[Engine], None],
+    each_turn: Callable[[Engine], None],
 ) -> tuple[list[Engine], list[Output]]:
     """Drive the case; its engines, the one that clients talk to first, and what these heard."""
     options = dict(case.options)
     if case.loop == "pd":
-        pair, outputs = play_pd(workload, case.relay, options, device, model, case.cost, patch)
+        pair, outputs = play_pd(
+            workload, case.relay, options, device, model, case.cost, patch, each_turn
+        )
         return [pair.decode, pair.prefill], outputs
     engine, outputs = play(
-        workload, case.loop, case.relay, options, device, model, case.cost, patch
+        workload, case.loop, case.relay, options, device, model, case.cost, patch, each_turn
     )
     return [engine], outputs
 

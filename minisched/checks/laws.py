@@ -8,8 +8,9 @@ from collections.abc import Callable
 from ..core import FinishReason, Output, Request
 from ..engine.engine import Engine
 from ..trace import Trace
+from .leaks import find_leaks
 from .oracle import grammar_of, hash_oracle
-from .races import find_races
+from .races import examine
 from .workload import Workload
 
 
@@ -79,6 +80,12 @@ def check_leaks(engine: Engine) -> None:
         raise Broken("leak: a lease or a request is still held")
 
 
+def check_story(trace: Trace) -> None:
+    """Law 2, as the trace tells it: whoever took memory gave it back, at every step."""
+    for leak in find_leaks(trace):
+        raise Broken(f"leak: {leak}")
+
+
 def check_all(workload: Workload, engine: Engine, outputs: list[Output]) -> None:
     """All of the above."""
     check_identity(workload)
@@ -86,7 +93,13 @@ def check_all(workload: Workload, engine: Engine, outputs: list[Output]) -> None
     check_leaks(engine)
 
 
-def check_races(trace: Trace) -> None:
-    """Law 4: whatever two lanes do to the same memory is ordered."""
-    for race in find_races(trace):
+def check_races(trace: Trace, is_over: bool = False) -> None:
+    """Law 4: whatever two lanes do to the same memory is ordered.
+
+    And where the run ``is_over``, whatever a lane waited for has come.
+    """
+    seen = examine(trace)
+    for race in seen.races:
         raise Broken(f"race: {race}")
+    for wait in seen.waits if is_over else ():
+        raise Broken(f"deadlock: {wait}")

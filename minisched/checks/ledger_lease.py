@@ -42,9 +42,9 @@ class HeldLease:
 
     @property
     def history(self) -> str:
-        """Who had it from when on, and what became of them."""
+        """``r1 in step 2 (..); r1 ended (stop) ..``: who got it when, and what became of them."""
         taken = min([*self.pages.values(), self.opened], key=lambda moment: moment.time)
-        return f"allocated to {self.rid} {taken}; {self.end}"
+        return f"{self.rid} {taken}; {self.end}"
 
     @property
     def end(self) -> str:

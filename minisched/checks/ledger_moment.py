@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..trace import Mark, Slice, Trace
@@ -21,26 +20,29 @@ MILLISECOND = 1_000_000
 class Moment:
     """A moment of a run. ``step`` 0: of none; ``phase`` is empty where the trace does not say.
 
-    ``slices`` are the slices in which it happened, as well as is known.
+    ``after`` is the newest step that was committed before. ``slices`` are the slices in which it
+    happened, as well as is known.
     """
 
     time: int  # nanoseconds
     step: int = 0
+    after: int = 0
     phase: str = ""
     slices: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         time = f"{self.time / MILLISECOND:.6g} ms"
         about = f"{self.phase}, {time}" if self.phase else time
-        return f"in step {self.step} ({about})" if self.step else f"at {time}"
+        if self.step:
+            return f"in step {self.step} ({about})"
+        return f"after step {self.after} was committed ({about})" if self.after else f"at {time}"
 
 
 class Clock:
     """Tells the moment of each mark of one scheduler's."""
 
-    def __init__(self, trace: Trace, marks: Iterable[Mark], side: str = "") -> None:
+    def __init__(self, trace: Trace, side: str = "") -> None:
         self.before = f"{side} " if side else ""
-        self.marks = list(marks)
         self.is_virtual = trace.clock == "virtual"
         self.by_step: dict[int, dict[str, Slice]] = {}
         self.by_end: defaultdict[int, list[Slice]] = defaultdict(list)
@@ -50,13 +52,16 @@ class Clock:
                 self.by_step.setdefault(item.step, {}).setdefault(item.name, item)
         self.ends = sorted(self.by_end)
 
-    def now(self, mark: Mark, step: int = 0) -> Moment:
-        """The moment of a mark, which belongs to ``step`` if to any."""
+    def now(self, mark: Mark, step: int = 0, after: int = 0) -> Moment:
+        """The moment of a mark, which belongs to ``step`` if to any, and comes ``after`` one."""
         phases = self._phases(mark.time)
         names = {item.name for item in phases}
         phase = names.pop() if len(names) == 1 else ""
         known = tuple(item.id for item in phases) if phase and len(phases) == 1 else ()
-        return Moment(mark.time, step, phase, known or self.slices_of(step, "prepare", "process"))
+        if known and not step:
+            step = phases[0].step
+        slices = known or self.slices_of(step, "prepare", "process")
+        return Moment(mark.time, step, after, phase, slices)
 
     def slices_of(self, step: int, *phases: str) -> tuple[int, ...]:
         """The first of these phases of a step on the host, by slice id; nothing if there is none."""

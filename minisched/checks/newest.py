@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
+
+from ..trace.cells import Span
 
 T = TypeVar("T")
 
@@ -24,6 +26,20 @@ class Newest(Generic[T]):
         self.stretches: list[Stretch[T]] = []
         self._firsts: list[int] = []
         self._lasts: list[int] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was put anywhere, or all was cleared."""
+        return not self.stretches
+
+    def shared(self, spans: Iterable[Span]) -> list[Span]:
+        """Those spans, whole, in which a cell has something; most have none, and it is quick."""
+        firsts, lasts, end = self._firsts, self._lasts, len(self._lasts)
+        return [
+            span
+            for span in spans
+            if (at := bisect_left(lasts, span[0])) < end and firsts[at] <= span[1]
+        ]
 
     def put(self, first: int, last: int, what: T) -> None:
         """Cells ``first`` to ``last`` have a new one."""

@@ -8,6 +8,7 @@ from typing import Any
 from ..core import Output
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
+from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.registry import LOOPS
@@ -31,10 +32,12 @@ def play(
     model: Model,
     cost: CostModel = NO_COST,
     patch: Callable[[Engine], None] = lambda engine: None,
+    each_turn: Callable[[Engine], None] = lambda engine: None,
 ) -> tuple[Engine, list[Output]]:
     """Drive the loop turn by turn; requests and aborts come in on their turns.
 
-    ``patch`` may change the engine before it starts. The device is closed at the end.
+    ``patch`` may change the engine before it starts, and ``each_turn`` look at it after every turn
+    (``books.py:check_step`` of its scheduler does). The device is closed at the end.
 
     Raises:
         Livelock: requests are left after ``MAX_TURNS``.
@@ -53,8 +56,18 @@ def play(
             if turn in workload.aborts:
                 frontend.abort(workload.aborts[turn])
             next(turns)
+            each_turn(engine)
             if turn > last and engine.is_done:
                 return engine, outputs
         raise Livelock("every request must end within a bounded number of turns")
     finally:
+        let_end(device)
         device.close()
+
+
+def let_end(device: Device) -> None:
+    """On ``sim``, what was launched ends, so that the trace of a run that stopped has it, too."""
+    for _ in range(MAX_TURNS):
+        if not isinstance(device, SimDevice) or device.next_event is None:
+            break
+        device.idle_until(device.next_event)

@@ -27,10 +27,12 @@ def play_pd(
     model: Model,
     cost: CostModel = NO_COST,
     patch: Callable[[Engine], None] = lambda engine: None,
+    each_turn: Callable[[Engine], None] = lambda engine: None,
 ) -> tuple[Pair, list[Output]]:
     """Turn the pair until nothing is left; a turn of the workload is as long as a short step.
 
-    ``options`` are the link's. ``patch`` may change either engine before they start.
+    ``options`` are the link's. ``patch`` may change either engine before they start; ``each_turn`` is
+    called on either after every turn. The device is closed at the end.
 
     Raises:
         Livelock: requests are left after ``SIDES * MAX_TURNS``.
@@ -51,6 +53,8 @@ def play_pd(
             if pair.is_done:
                 return pair, outputs
             pair.turn()
+            each_turn(pair.prefill)
+            each_turn(pair.decode)
         raise Livelock("every request must end within a bounded number of turns")
     finally:
         device.close()

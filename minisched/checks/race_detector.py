@@ -19,68 +19,56 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import NamedTuple
 
 from ..trace import Act
-from ..trace.program import Span, spans_of
+from ..trace.cells import Span
+from .access_log import Access, AccessLog, Point
 from .newest import Newest
+from .spans import cells_of
 from .vector_clock import VectorClock
 
 VALUE = "value"  # what an op gives: written by its end, read by the ops that take it
 
 
-class Point(NamedTuple):
-    """A moment of a lane, and what was known there."""
-
-    lane: str
-    moment: int
-    clock: VectorClock
-
-
-class Access(NamedTuple):
-    """An act that touches memory, at a moment of its lane; ``decided`` is where it was launched."""
-
-    act: Act
-    moment: int
-    decided: Point
-
-    def is_decided_before(self, other: Access) -> bool | None:
-        """Whether it was launched before another one, in any order of events; None: nobody says."""
-        if other.decided.clock.knows(self.decided.lane, self.decided.moment):
-            return True
-        known = self.decided.clock.knows(other.decided.lane, other.decided.moment)
-        return False if known else None
-
-
-class Pair(NamedTuple):
+@dataclass
+class Pair:
     """Two accesses that are in each other's way, in the order in which they were taken."""
 
     kind: str  # "race" or "use after free"
-    resource: str
     first: Access
     second: Access
+    cells: list[Span] = field(default_factory=list)
 
 
 @dataclass
 class Memory:
-    """What is known of one resource: who touched its cells last, by lane, and what is freed."""
+    """What is known of one resource: who touched it, by lane and whether they read; what is free.
 
-    touched: dict[tuple[str, bool], Newest[Access]] = field(default_factory=dict)  # lane, is read
-    latest: dict[tuple[str, bool], int] = field(default_factory=dict)  # the newest of all cells
+    ``lanes`` are all that ever touch it.
+    """
+
+    lanes: set[str] = field(default_factory=set)
+    logs: dict[tuple[str, bool], AccessLog] = field(default_factory=dict)
     freed: Newest[Access] = field(default_factory=Newest)
 
 
 class Detector:
-    """``pairs`` holds the cells of every pair found; acts are given to ``take`` in any order."""
+    """``take`` gets the acts of a program, in any order that can happen, and finds ``pairs``."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Iterable[Act]) -> None:
         self.clocks: defaultdict[str, VectorClock] = defaultdict(VectorClock)
         self.launched: dict[int, Point] = {}
         self.ended: dict[int, VectorClock] = {}
         self.memory: defaultdict[str, Memory] = defaultdict(Memory)
-        self.pairs: dict[Pair, list[Span]] = {}
         self._pairs: dict[tuple[str, str, int, str, int], Pair] = {}
+        for act in program:
+            resource = VALUE if act.kind == "end" else act.resource
+            self.memory[resource].lanes.add(act.lane)
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Every pair of accesses found, in the order of the second one."""
+        return list(self._pairs.values())
 
     def take(self, act: Act) -> None:
         """One act of one lane; what it comes after has been taken."""
@@ -100,43 +88,42 @@ class Detector:
             self.ended.setdefault(act.op, clock.copy())
 
     def _touch(self, act: Act, moment: int) -> None:
-        clock, memory, spans = self.clocks[act.lane], self.memory[act.resource], cells_of(act.at)
+        clock, memory = self.clocks[act.lane], self.memory[act.resource]
         decided = self.launched.get(act.op) or Point(act.lane, moment, clock.copy())
         access, is_read = Access(act, moment, decided), act.kind == "read"
-        for (lane, was_read), newest in memory.touched.items():
-            ahead = not clock.knows(lane, memory.latest[lane, was_read])
-            if lane != act.lane and ahead and not (is_read and was_read):
-                for stretch in (some for span in spans for some in newest.over(*span)):
-                    if not clock.knows(lane, stretch.what.moment):
-                        self._found("race", stretch.what, access, (stretch.first, stretch.last))
-        self._look_at_frees(access, memory, spans)
-        key = act.lane, is_read
-        touched = memory.touched.setdefault(key, Newest())
-        memory.latest[key] = moment
-        for first, last in spans:
-            touched.put(first, last, access)
+        self._look_at_frees(access, memory)
+        others = memory.lanes - {act.lane}
+        if not others:
+            return
+        for (lane, was_read), log in memory.logs.items():
+            is_conflict = lane != act.lane and not (is_read and was_read)
+            if is_conflict and not clock.knows(lane, log.latest):
+                for other, span in log.unknown(cells_of(act.at), clock.get(lane, 0)):
+                    self._found("race", other, access, span)
+        if (act.lane, is_read) not in memory.logs:
+            memory.logs[act.lane, is_read] = AccessLog()
+        memory.logs[act.lane, is_read].add(
+            access, lambda: min(self.clocks[lane].get(act.lane, 0) for lane in others)
+        )
 
-    def _look_at_frees(self, access: Access, memory: Memory, spans: Iterable[Span]) -> None:
-        clock = self.clocks[access.act.lane]
-        for first, last in spans:
-            if access.act.kind == "free":
-                memory.freed.put(first, last, access)
-            elif access.act.kind == "write":
-                memory.freed.clear(first, last)
-            else:
-                for stretch in memory.freed.over(first, last):
-                    free, cells = stretch.what, (stretch.first, stretch.last)
+    def _look_at_frees(self, access: Access, memory: Memory) -> None:
+        """Note what is free from now on, or used although it is."""
+        act, freed = access.act, memory.freed
+        if act.kind == "free":
+            for first, last in cells_of(act.at):
+                freed.put(first, last, access)
+        elif not freed.is_empty:
+            clock = self.clocks[act.lane]
+            for span in freed.shared(cells_of(act.at)):
+                if act.kind == "write":
+                    freed.clear(*span)
+                    continue
+                for first, last, free in freed.over(*span):
                     if clock.knows(free.act.lane, free.moment):
-                        self._found("use after free", free, access, cells)
+                        self._found("use after free", free, access, (first, last))
 
     def _found(self, kind: str, first: Access, second: Access, cells: Span) -> None:
         """Note cells of a pair."""
         key = kind, first.act.lane, first.moment, second.act.lane, second.moment
-        pair = self._pairs.setdefault(key, Pair(kind, first.act.resource, first, second))
-        self.pairs.setdefault(pair, []).append(cells)
+        self._pairs.setdefault(key, Pair(kind, first, second)).cells.append(cells)
 
-
-@lru_cache(maxsize=1 << 16)
-def cells_of(text: str) -> tuple[Span, ...]:
-    """The spans in ``3-7 9``; the same text comes up again and again."""
-    return tuple(spans_of(text))

@@ -1,115 +1,124 @@
 """Races: two lanes touch the same memory, one of them writes, and nothing orders them.
 
-Found from a trace's ``program`` by vector clocks, so it does not matter which of the two came first
-this time. What orders two lanes: a launch comes before the op that it launches, a lane does one
-thing after the other, an op's end comes before whoever waited for it, and what is said before
-whoever waited for that.
+Found from a trace's ``program``, so it does not matter which of the two came first this time. What
+orders two lanes, what a free means, and what is no race: ``race_detector.py``.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..trace import Act, Trace
-from ..trace.program import spans_of
-from .vector_clock import VectorClock
+from .act_order import in_order
+from .offence import Offence
+from .race_causes import Cause, told_once
+from .race_detector import Detector
+from .race_words import VERBS, Words
+from .spans import joined
+from .waits_for_ever import WaitsForEver, told
 
 
 @dataclass(frozen=True)
 class Race:
-    """Two acts that nothing orders; ``first`` is the one that was found first."""
+    """Two acts that nothing orders; or a use of what was freed before it.
 
+    ``first`` was launched first, so it is the one that should have ended before ``second`` began;
+    of a use after free it is the free. ``cells`` of ``resource`` are as in an act, and ``where`` is
+    what they are called. ``who`` are the two with lane and requests, ``names`` without. ``count`` is
+    how many such pairs there are, and ``also`` what else the missing edge would have ordered.
+    """
+
+    kind: str  # "race" or "use after free"
     resource: str
-    cell: int
+    cells: str
+    where: str
     first: Act
     second: Act
+    who: tuple[str, str]
+    names: tuple[str, str]
+    count: int = 1
+    also: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """The edge that should have been there, by ids of slices: from the end of the first one."""
+        if self.kind != "race" or not (self.first.op and self.second.op):
+            return None
+        return self.first.op, self.second.op
+
+    @property
+    def missing_edge(self) -> str:
+        """The same in words."""
+        first, second = self.names
+        return f"{second} does not wait for {first}"
 
     def __str__(self) -> str:
-        return (
-            f"{self.resource} {self.cell}: {described(self.first)} and {described(self.second)} "
-            "in no order"
-        )
+        first, second = self.who
+        touches = f"{second} {VERBS[self.second.kind]} what {first} {VERBS[self.first.kind]}"
+        if self.kind == "race":
+            told = f"{touches}, and nothing orders the two: {self.missing_edge}"
+        else:
+            told = f"{touches} before, and nobody has written it since: a use after free"
+        times = f"; {self.count} such pairs" if self.count > 1 else ""
+        also = f"; that edge would also order {_listed(self.also)}" if self.also else ""
+        return f"{self.where}: {told}{times}{also}"
 
 
-@dataclass
-class Cell:
-    """The newest access of each lane to one cell: its moment there, and the act."""
+@dataclass(frozen=True)
+class Examined:
+    """What a program's order gives: ``waits`` hold what could not be looked at for races."""
 
-    reads: dict[str, tuple[int, Act]] = field(default_factory=dict)
-    writes: dict[str, tuple[int, Act]] = field(default_factory=dict)  # and frees
+    races: tuple[Race, ...]
+    waits: tuple[WaitsForEver, ...]
 
 
-class Detector:
-    """Takes the acts lane by lane, each as soon as what it waits for has happened."""
+def examine(trace: Trace) -> Examined:
+    """Every race, those of one cause told once, and every wait that never ends.
 
-    def __init__(self) -> None:
-        self.clocks: defaultdict[str, VectorClock] = defaultdict(VectorClock)
-        self.launched: dict[int, VectorClock] = {}
-        self.ended: dict[int, VectorClock] = {}
-        self.cells: defaultdict[tuple[str, int], Cell] = defaultdict(Cell)
-        self.races: dict[tuple[str, str, str], Race] = {}  # the first by resource and two lanes
-
-    def may_go_on(self, act: Act) -> bool:
-        """Whether what an act comes after has happened."""
-        if act.kind == "begin":
-            return act.op in self.launched
-        return act.kind != "wait" or act.op in self.ended
-
-    def take(self, act: Act) -> None:
-        """One act of one lane."""
-        clock = self.clocks[act.lane]
-        if act.kind == "begin":
-            clock.join(self.launched[act.op])
-        elif act.kind == "wait":
-            clock.join(self.ended[act.op])
-        moment = clock.tick(act.lane)
-        if act.kind == "launch":
-            self.launched[act.op] = clock.copy()
-        elif act.kind in ("end", "say"):
-            self.touch(act, "value", act.op, moment)
-            self.ended[act.op] = clock.copy()
-        for first, last in spans_of(act.at):
-            for cell in range(first, last + 1):
-                self.touch(act, act.resource, cell, moment)
-
-    def touch(self, act: Act, resource: str, number: int, moment: int) -> None:
-        """Compare an access with the newest ones of the other lanes, and remember it."""
-        cell, clock = self.cells[resource, number], self.clocks[act.lane]
-        is_read = act.kind == "read"
-        for others in (cell.writes,) if is_read else (cell.writes, cell.reads):
-            for lane, (at, other) in others.items():
-                if lane != act.lane and not clock.knows(lane, at):
-                    a, b = sorted((lane, act.lane))
-                    self.races.setdefault((resource, a, b), Race(resource, number, other, act))
-        (cell.reads if is_read else cell.writes)[act.lane] = moment, act
+    Both are empty where the trace has no program.
+    """
+    words, order = Words(trace), in_order(trace.program, trace.slices)
+    detector = Detector(order.acts)
+    for act in order.acts:
+        detector.take(act)
+    causes = told_once(order.acts, detector.pairs, words)
+    return Examined(tuple(_race(cause, words) for cause in causes), told(order, words))
 
 
 def find_races(trace: Trace) -> list[Race]:
-    """The first race of each resource and pair of lanes; none where the trace has no program."""
-    detector = Detector()
-    for act in in_order(trace.program, detector):
-        detector.take(act)
-    return list(detector.races.values())
+    """The races of a trace, one of each cause; none where the trace has no program."""
+    return list(examine(trace).races)
 
 
-def in_order(program: Iterable[Act], detector: Detector) -> Iterable[Act]:
-    """Acts so that each comes after what it waits for; what waits for ever is left out."""
-    lanes: defaultdict[str, deque[Act]] = defaultdict(deque)
-    for act in program:
-        lanes[act.lane].append(act)
-    moved = True
-    while moved:
-        moved = False
-        for acts in lanes.values():
-            while acts and detector.may_go_on(acts[0]):
-                yield acts.popleft()
-                moved = True
+def offence_of(found: Race | WaitsForEver, trace: Trace) -> Offence:
+    """What a picture of it shows in red."""
+    ids = {item.id for item in trace.slices}
+    if isinstance(found, WaitsForEver):
+        return Offence(tuple(op for op in found.ops if op in ids), str(found))
+    ops = tuple(dict.fromkeys(op for op in (found.first.op, found.second.op) if op in ids))
+    missing = found.missing if len(ops) == 2 else None
+    return Offence(ops, str(found), missing)
 
 
-def described(act: Act) -> str:
-    """An act in a few words."""
-    who = f" for {act.rid}" if act.rid else ""
-    verb = {"read": "reads", "write": "writes", "free": "frees"}.get(act.kind, act.kind)
-    return f"{act.lane} {verb} it{who} (slice {act.op})"
+def _race(cause: Cause, words: Words) -> Race:
+    pair, (first, second) = cause.pairs[0], cause.in_turn
+    cells, acts = joined(pair.cells), (first.act, second.act)
+    return Race(
+        pair.kind,
+        first.act.resource,
+        cells,
+        words.cells(first.act.resource, cells),
+        first.act,
+        second.act,
+        (words.who(acts[0]), words.who(acts[1])),
+        (words.op(acts[0].op, acts[0].lane), words.op(acts[1].op, acts[1].lane)),
+        len(cause.pairs),
+        tuple(
+            words.cells(other.first.act.resource, joined(other.cells))
+            for other in (also.pairs[0] for also in cause.also)
+        ),
+    )
+
+
+def _listed(things: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, [", ".join(things[:-1]), things[-1]]))

@@ -8,13 +8,12 @@ from dataclasses import fields, replace
 from itertools import islice
 
 from ..core import Request, SamplingParams
-from ..devices.cost import NO_COST
 from ..scheduler import SchedulerConfig
 from .judge import Case, Finding, judge
 from .workload import Workload
 
 SIZES = ("kv_tokens", "max_running_requests", "max_prefill_tokens", "page_size")
-KEPT = ("context_len", "speculative_algorithm", "speculative_draft_model_path")
+KEPT = (*SIZES[:2], "context_len", "speculative_algorithm", "speculative_draft_model_path")
 
 
 def shrink(case: Case, shows: Callable[[Case], bool], most: int | None = None) -> Case:
@@ -57,8 +56,6 @@ def simpler(case: Case) -> Iterator[Case]:
     """Every case that is simpler by one thing: a request, an abort, a turn, a token, a page."""
     for workload in simpler_workloads(case.workload):
         yield replace(case, workload=workload)
-    if case.cost != NO_COST:
-        yield replace(case, cost=NO_COST)
 
 
 def simpler_workloads(workload: Workload) -> Iterator[Workload]:
@@ -111,10 +108,9 @@ def simpler_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:
     for name in SIZES:
         if (value := getattr(config, name)) not in (1, getattr(default, name)):
             changes.append({name: value - 1})
-    for name in ("max_prefill_tokens", *(item.name for item in fields(config))):
-        usual = getattr(default, name)
-        if name not in KEPT and name not in SIZES[:2] and getattr(config, name) != usual:
-            changes.append({name: usual})
+    for name in (item.name for item in fields(config) if item.name not in KEPT):
+        if getattr(config, name) != getattr(default, name):
+            changes.append({name: getattr(default, name)})
     changes.append({"speculative_algorithm": "", "speculative_draft_model_path": ""})
     for change in changes if config.speculative_algorithm else changes[:-1]:
         try:

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from .check_command import check
 from .exit import complain, exit_with
 from .look_commands import stepper, view, watch
+from .museum_commands import museum
 from .option_groups import with_option_groups
 from .options import ReportOptions, WorkloadOptions
 from .replay_commands import replay, scenario
@@ -119,11 +121,13 @@ def diagrams(
     exit_with(lambda: run_diagrams(names or [], check, svg, server=server))
 
 
+app.command()(check)
 app.command()(view)
 app.command()(watch)
 app.command()(stepper)
 app.command()(replay)
 app.command()(scenario)
+app.add_typer(museum, name="museum")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..export import golden
 from ..export.golden_files import makers
 from ..export.render_puml import RenderError
+from ..museum.files import museum_makers
 from .exit import complain
 from .progress import named_progress
 
@@ -32,10 +33,11 @@ def run_diagrams(
     if server and (is_check or not with_svg):
         option = "--check" if is_check else "--no-svg"
         raise ValueError(f"--server renders, so it cannot be used with {option}.")
+    more = museum_makers()
     work = golden.check if is_check else partial(golden.generate, server=server)
     try:
-        with named_progress(len(names or makers()) + 1) as hear:
-            done = work(names, with_svg, root, hear)
+        with named_progress(len(names or {**makers(), **more}) + 1) as hear:
+            done = work(names, with_svg, root, hear, more=more)
     except RenderError as error:
         return complain(str(error), 2)
     for line in report(done, is_check, names):

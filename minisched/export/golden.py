@@ -9,7 +9,7 @@ renderer. ``minisched diagrams`` is the command (``cli/diagrams.py``).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from .render_puml import has_driver, render, render_pinned
 ROOT = Path(__file__).resolve().parents[2]
 Hear = Callable[[str], None]  # is told what is being made
 Draw = Callable[[Sequence[Path], Path], list[Path]]  # PlantUML files, as SVGs into a folder
+Makers = Mapping[str, Callable[[], Files]]
+NO_MORE: Makers = {}
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,18 @@ def generate(
     root: Path = ROOT,
     hear: Hear = silent,
     server: str = "",
+    more: Makers = NO_MORE,
 ) -> Golden:
     """Write the files of the topics and diagrams named (of all, if none), and render their SVGs.
 
-    Gives which were stale and have been written. ``server`` is a PlantUML server to render on.
+    Gives which were stale and have been written. ``server`` is a PlantUML server to render on;
+    ``more`` is what later layers make.
 
     Raises:
         ValueError: there is no topic or diagram of a name.
         RenderError: there is no renderer, or a diagram is wrong; the texts have been written.
     """
-    files = made(names, root, hear)
+    files = made(names, root, hear, more)
     stale = stale_files(root, files)
     write_files(root, files)
     if with_svg:
@@ -63,7 +67,11 @@ def generate(
 
 
 def check(
-    names: Sequence[str] = (), with_svg: bool = True, root: Path = ROOT, hear: Hear = silent
+    names: Sequence[str] = (),
+    with_svg: bool = True,
+    root: Path = ROOT,
+    hear: Hear = silent,
+    more: Makers = NO_MORE,
 ) -> Golden:
     """Compare every text byte for byte, and every SVG by the hash of its text; change nothing.
 
@@ -77,7 +85,7 @@ def check(
     for name in names:
         if name in measured():
             raise ValueError(f"{name!r} is measured on a machine, so there is nothing to check.")
-    files = made(names, root, hear)
+    files = made(names, root, hear, more)
     drawn = sources(root, names, files)
     stale = {*stale_files(root, files), *stale_pictures(drawn)}
     if with_svg and has_driver():
@@ -86,13 +94,13 @@ def check(
     return Golden((*files, *pictures), tuple(sorted(stale)))
 
 
-def made(names: Sequence[str], root: Path, hear: Hear) -> Files:
+def made(names: Sequence[str], root: Path, hear: Hear, more: Makers = NO_MORE) -> Files:
     """The generated texts of the topics and diagrams named, or of all that are not measured.
 
     Raises:
         ValueError: there is no topic or diagram of a name, or it cannot be measured here.
     """
-    by_default = makers()
+    by_default = {**makers(), **more}
     known = by_default | measured()
     by_hand = {path.stem for path in root.glob("diagrams/*.puml")}
     for name in names:

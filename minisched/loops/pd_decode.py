@@ -45,7 +45,7 @@ class DecodeEngine(SideEngine):
 
     def process_decode_queue(self) -> None:
         """Hear the prefill side; tell it whom nobody wants, and where KV may go."""
-        messages = self.mailbox.take(self.device.now())
+        messages = self.hear()
         if messages:
             label = Label(rids=tuple(message.rid for message in messages))
             with self.device.host("receive", self.cost.host.get("receive", 0), label):

@@ -12,6 +12,7 @@ from ..devices.cost import MICROSECOND
 from ..devices.sim import SimDevice
 from ..devices.sim_stream import FINISH, SimOp
 from ..scheduler.transfer import Prefilled
+from ..worker.touches import KV
 from .pd_messages import Mailbox, Transferred
 
 
@@ -77,22 +78,32 @@ class KVTransfer:
         num_bytes = len(slots) * self.link.slot_bytes
         self.source.recorder.mark("kv transfer", rid=rid, slots=len(slots), bytes=num_bytes)
         op = self.source.thread("kv transfer").launch(
-            self._copy, slots, to_slots, last,
+            self._copy, rid, slots, to_slots, last,
             name="transfer", cost=self.link.cost(len(slots)), label=label,
         )  # fmt: skip
         if last is not None:
             last.slice_id = op.slice_id
         return op
 
-    def _copy(self, slots: list[int], to_slots: list[int], last: Transferred | None) -> None:
+    def _copy(
+        self, rid: str, slots: list[int], to_slots: list[int], last: Transferred | None
+    ) -> None:
         now = self.source.now()
+        self._declare(rid, slots, to_slots)
         write = partial(self.target_model.write_kv, to_slots, self.source_model.read_kv(slots))
         if now > self.target.now():
             self.target.at(now, FINISH, write)
         else:
             write()  # its host is in the middle of a turn and could not have looked before
         if last is not None:
-            self.mailbox.post(now, last)
+            self.mailbox.post(now, last, last.slice_id)
+
+    def _declare(self, rid: str, slots: list[int], to_slots: list[int]) -> None:
+        """Both are this lane's accesses; where they are is each side's to name."""
+        here, there = self.source.recorder.program, self.target.recorder.program
+        here.touch("read", KV, slots, rid)
+        with there.acting(here.lane, here.op):
+            there.touch("write", KV, to_slots, rid)
 
 
 @dataclass

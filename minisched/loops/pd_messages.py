@@ -6,6 +6,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from ..core import Logprobs
+from ..trace import Program
 
 
 @dataclass(frozen=True)
@@ -50,21 +51,26 @@ Message = Metadata | Abort | Computed | Transferred
 
 @dataclass
 class Mailbox:
-    """Messages, each with the time at which it can be read."""
+    """Messages, each with the time at which it can be read, and what it comes after.
 
-    _heap: list[tuple[int, int, Message]] = field(default_factory=list)
+    That is a signal, or the transfer which brings it: whoever takes it has waited for that.
+    """
+
+    _heap: list[tuple[int, int, Message, int]] = field(default_factory=list)
     _num_posted: int = 0
 
-    def post(self, time: int, message: Message) -> None:
-        """Send a message that arrives at ``time``."""
+    def post(self, time: int, message: Message, after: int = 0) -> None:
+        """Send a message that arrives at ``time``, after the signal or slice of that id."""
         self._num_posted += 1
-        heapq.heappush(self._heap, (time, self._num_posted, message))
+        heapq.heappush(self._heap, (time, self._num_posted, message, after))
 
-    def take(self, now: int) -> list[Message]:
-        """What has arrived by now, in order of time."""
+    def take(self, now: int, program: Program) -> list[Message]:
+        """What has arrived by now, in order of time; ``program`` is the reader's."""
         messages = []
         while self._heap and self._heap[0][0] <= now:
-            messages.append(heapq.heappop(self._heap)[2])
+            _, _, message, after = heapq.heappop(self._heap)
+            program.wait(after)
+            messages.append(message)
         return messages
 
     @property

@@ -52,7 +52,7 @@ class PrefillEngine(SideEngine):
 
     def pop_bootstrapped(self) -> None:
         """Hear where KV may go, and of whom nobody wants to hear any more."""
-        for message in self.mailbox.take(self.device.now()):
+        for message in self.hear():
             sender = self.senders.get(message.rid)
             if sender is None:
                 continue  # it has been answered

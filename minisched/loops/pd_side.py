@@ -60,7 +60,14 @@ class SideEngine(Engine):
 
     def say(self, message: Message) -> None:
         """Send a message to the other side."""
-        self.other.post(self.device.now() + self.latency, message)
+        program = self.device.recorder.program
+        signal = program.new_id()
+        program.say(signal)
+        self.other.post(self.device.now() + self.latency, message, signal)
+
+    def hear(self) -> list[Message]:
+        """What the other side has said, and has arrived."""
+        return self.mailbox.take(self.device.now(), self.device.recorder.program)
 
     def on_idle(self) -> None:
         """Look for leaks. The clock is moved by ``loops/pd.py``, which knows both sides."""

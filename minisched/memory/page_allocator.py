@@ -36,6 +36,10 @@ class PageAllocator:
         """Pages that hold ``num_tokens`` positions."""
         return -(-num_tokens // self.page_size)
 
+    def last_owner(self, page: int) -> Lease | None:
+        """Whose a page was last; None once it has gone into the prefix cache."""
+        return self._owner.get(page)
+
     def alloc(self, lease: Lease, num_pages: int) -> None:
         """Give ``lease`` that many more pages.
 

@@ -28,6 +28,10 @@ class ReqToTokenPool:
         """Rows that are free."""
         return len(self.free_rows)
 
+    def last_owner(self, row: int) -> Lease | None:
+        """Whose a row was last."""
+        return self._owner.get(row)
+
     def alloc(self, rid: str = "") -> Lease:
         """Open a lease on a free row, for the request ``rid``.
 

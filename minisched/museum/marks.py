@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape
 
 from ..checks.offence import Offence
+from ..export.lane import Lane
 from ..export.layout import Box
 from ..export.svg_run import BOX, Frame
 
@@ -31,8 +32,8 @@ def red_style() -> str:
 def draw_offence(frame: Frame, offence: Offence) -> list[str]:
     """A frame and a cross for each slice that did it, and the missing order as a dashed line."""
     boxes = {box.slice.id: box for box in frame.view.boxes}
-    marked = [boxes[number] for number in dict.fromkeys(offence.slices) if number in boxes]
-    drawn = [part for box in marked for part in _marked(frame, box)]
+    marked = [box for box in frame.view.boxes if box.slice.id in offence.slices]
+    drawn = [_marked(frame, box) for box in marked] + _signs(frame, marked)
     if offence.missing and all(number in boxes for number in offence.missing):
         drawn.append(_missing(frame, *(boxes[number] for number in offence.missing)))
     return drawn
@@ -60,17 +61,28 @@ def sign(x: float, y: float) -> str:
     )
 
 
-def _marked(frame: Frame, box: Box) -> list[str]:
+def _marked(frame: Frame, box: Box) -> str:
     """One slice; what takes no time is a stroke."""
     x, width = frame.span(box.slice.start, box.slice.end)
     y, width = frame.y(box.lane), max(width, 3)
     shape = f'x="{x - 1:.1f}" y="{y - 1:.1f}" width="{width + 2:.1f}" height="{BOX + 2}" rx="3"'
     title = f"<title>{escape(box.label)}: this did it</title>"
-    return [
-        f'<rect class="red-under" {shape}/>',
-        f'<rect class="red" {shape} data-offence="{box.slice.id}">{title}</rect>',
-        sign(x + width, y - 1),
-    ]
+    return (
+        f'<rect class="red-under" {shape}/>'
+        f'<rect class="red" {shape} data-offence="{box.slice.id}">{title}</rect>'
+    )
+
+
+def _signs(frame: Frame, marked: list[Box]) -> list[str]:
+    """A cross at the end of each slice; of those that stand close together, of the first."""
+    drawn: list[str] = []
+    free: dict[Lane, float] = {}
+    for box in marked:
+        x = max(frame.x(box.slice.end), frame.x(box.slice.start) + 3)
+        if x >= free.get(box.lane, 0):
+            drawn.append(sign(x, frame.y(box.lane) - 1))
+            free[box.lane] = x + 18
+    return drawn
 
 
 def _missing(frame: Frame, first: Box, second: Box) -> str:

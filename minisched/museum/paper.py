@@ -6,13 +6,13 @@ from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from ..export.svg_run import Frame
-from ..export.svg_style import char_width, definitions, style
+from ..export.svg_style import FONT, char_width, definitions, style, variables
 from ..export.svg_waits import wait_style
 from ..export.units import MILLISECOND, ms, tick_step
 from .exhibit import Exhibit
-from .marks import red_style, sign
+from .marks import RED, RED_ON_DARK, red_style, sign
 
-WIDTH, LEFT, RIGHT = 900, 168, 24  # pixels: the page, its margins
+WIDTH, RIGHT = 900, 24  # pixels: the page, its right margin
 LINE = 17  # from line to line of what is said
 
 
@@ -55,11 +55,11 @@ def ticks(start: int, longest: int) -> range:
     return range(-(-start // step) * step, start + longest + 1, step)
 
 
-def axis(top: float, start: int, longest: int, scale: float) -> str:
+def axis(left: float, top: float, start: int, longest: int, scale: float) -> str:
     """The time axis that both runs share, in milliseconds."""
-    drawn = [f'<line class="axis" x1="{LEFT}" y1="{top}" x2="{WIDTH - RIGHT}" y2="{top}"/>']
+    drawn = [f'<line class="axis" x1="{left:.0f}" y1="{top}" x2="{WIDTH - RIGHT}" y2="{top}"/>']
     for time in ticks(start, longest):
-        x = LEFT + (time - start) * scale
+        x = left + (time - start) * scale
         drawn.append(
             f'<line class="axis" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + 5}"/>'
             f'<text class="small" x="{x:.1f}" y="{top + 18}" text-anchor="middle">'
@@ -84,3 +84,18 @@ def document(drawn: list[str], height: float, title: str) -> str:
             "",
         ]
     )  # fmt: skip
+
+
+def html_style() -> str:
+    """The rules of a page that stands alone, on the picture's paper."""
+    return (
+        f"<style>\n{variables()}\n:root {{ color-scheme: light dark; --red: {RED} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ --red: {RED_ON_DARK} }} }}\n"
+        f"body {{ font: 16px/1.5 {FONT}; color: var(--ink); background: var(--paper); "
+        "max-width: 900px; margin: 32px auto; padding: 0 16px }\n"
+        "h1 { font-size: 26px } h2 { font-size: 17px; margin: 28px 0 6px }\n"
+        "p { margin: 6px 0 } a { color: inherit }\n"
+        "figure { margin: 0; overflow-x: auto } .bad, .minus { color: var(--red) }\n"
+        "pre { background: var(--lane); padding: 10px; overflow-x: auto; font-size: 13px }\n"
+        ".plus, .good { color: var(--copy) } .place { color: var(--faint) }\n</style>"
+    )

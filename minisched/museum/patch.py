@@ -38,7 +38,7 @@ class Edit:
     bug: str
 
     @property
-    def function(self) -> FunctionType:
+    def function(self) -> Any:
         """The function to change, whatever it is wrapped in.
 
         Raises:
@@ -53,7 +53,8 @@ class Edit:
             raise StalePatch(f"{self.where} is no function of this patch's: {error}.") from error
         found = getattr(found, "fget", found)  # a property
         found = getattr(found, "func", found)  # a cached one
-        found = inspect.unwrap(getattr(found, "__func__", found))
+        found = getattr(found, "__func__", found)  # a class's own, or nobody's
+        found = inspect.unwrap(found)
         if not isinstance(found, FunctionType):
             raise StalePatch(f"{self.where} is no function but a {type(found).__name__}.")
         return found
@@ -78,7 +79,7 @@ class Change:
     """One function's source as it is, and with all edits of it."""
 
     where: str
-    function: FunctionType
+    function: Any
     healthy: str
     bug: str
 
@@ -124,14 +125,14 @@ def change_of(edits: Sequence[Edit]) -> Change:
     return Change(edits[0].where, function, healthy, bug)
 
 
-def source_of(function: FunctionType) -> str:
+def source_of(function: Any) -> str:
     """A function's source from its ``def`` on, which stands at the margin."""
     lines = textwrap.dedent(inspect.getsource(function)).splitlines(keepends=True)
     first = next(at for at, line in enumerate(lines) if line.startswith(("def ", "async def ")))
     return "".join(lines[first:])
 
 
-def compiled(change: Change) -> FunctionType:
+def compiled(change: Change) -> Any:
     """A function with the bug; it may use ``super()`` if the healthy one does."""
     function = change.function
     body = textwrap.indent(change.bug, " ")
@@ -139,7 +140,7 @@ def compiled(change: Change) -> FunctionType:
     scope: dict[str, Any] = {}
     flags = __future__.annotations.compiler_flag
     exec(compile(outer, function.__code__.co_filename, "exec", flags), function.__globals__, scope)
-    made: FunctionType = scope["make"](object)
+    made = scope["make"](object)
     line, name = function.__code__.co_firstlineno, function.__qualname__
     made.__code__ = made.__code__.replace(co_firstlineno=line, co_qualname=name)
     return made

@@ -31,7 +31,7 @@ def find(name: str) -> Exhibit | Refuted:
     Raises:
         ValueError: nothing has.
     """
-    known: dict[str, Exhibit | Refuted] = {item.name: item for item in (*exhibits(), *refuted())}
+    known = {item.name: item for item in everything()}
     if name in known:
         return known[name]
     alike = [other for other in known if name and (name in other or other in name)]

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
 from ..models.forward_batch import ForwardBatch
+from ..trace import Touch
+
+
+class Reach(NamedTuple):
+    """Where the positions of one row of a step may lie, as far as the host knows."""
+
+    row: int  # of the request table
+    rid: str
+    is_prompt: bool
+    start: int  # the least
+    end: int  # one past the most
+    slots: Sequence[int]  # of positions 0 to ``end``
 
 
 class Drafter(Protocol):
@@ -38,6 +51,10 @@ class Drafter(Protocol):
         ``batch`` has real ids and positions; of the ``tokens`` [num_samples] that the target chose
         ``num_accepted`` [num_reqs] of each row count.
         """
+        ...
+
+    def touches(self, reaches: Sequence[Reach]) -> Sequence[Touch]:
+        """Host: what ``draft`` may touch at most, of memory that others touch too."""
         ...
 
     def cost(self, cost: CostModel, num_tokens: int) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core import ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch
+from ..trace import Touch
+from .base import Reach
 from .draft_batch import decode_batch, extend_batch
 
 
@@ -65,6 +69,25 @@ class DraftModel:
                     decode_batch(batch, nth, drafts, num_accepted, xp, pad_to, self.limit)
                 )
         return self.drafts[xp.asarray(range(num_reqs * k))]
+
+    def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
+        """Its own page table and KV, spare slots too; and the target's page table, to copy it."""
+        k = self.num_draft_tokens
+        touches = [Touch(kind, "drafts", range(len(reaches) * k)) for kind in ("write", "read")]
+        for reach in reaches:
+            first, rid = reach.row * self.max_len, reach.rid
+            spare = self.num_slots + reach.row * k
+            mapped = range(first, first + min(reach.end + k, self.max_len))
+            slots = [*reach.slots, *range(spare, spare + k)]
+            copied = range(first + reach.start, first + reach.end)
+            touches += [
+                Touch("read", "page table", copied, rid),
+                Touch("write", "draft page table", mapped, rid),
+                Touch("read", "draft page table", mapped, rid),
+                Touch("read", "draft kv", slots, rid),
+                Touch("write", "draft kv", slots[reach.start :], rid),
+            ]
+        return touches
 
     def cost(self, cost: CostModel, num_tokens: int) -> int:
         """Nanoseconds on ``sim``: k forward passes."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..core import Lease, Row, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
 from ..models.forward_batch import ForwardBatch
+from ..trace import Touch
+from .base import Reach
 
+HISTORY = "token history"
 Cached = tuple[Array, Array]  # cells of the history, and the tokens that go there
 
 
@@ -34,7 +37,7 @@ class LookupDrafter:
         """Take one cell for each position of each row."""
         self.xp = device.xp
         self.max_len = max_len
-        self.history = device.memory("token history", (max_running_requests + 1) * max_len)
+        self.history = device.memory(HISTORY, (max_running_requests + 1) * max_len)
 
     def bind(self, batch: ScheduleBatch, xp: Arrays) -> Cached | None:
         """Host: cached prefixes of the rows that are new, or None."""
@@ -72,6 +75,17 @@ class LookupDrafter:
         return self.lookup(
             self.history, self.max_len, batch.rows, lengths, self.num_draft_tokens, *self.sizes
         )
+
+    def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
+        """The rows' histories up to what was chosen last; of a new row all of it is written."""
+        touches = []
+        for reach in reaches:
+            first = reach.row * self.max_len
+            start, end = first + reach.start, first + reach.end + 1
+            written = range(first if reach.is_prompt else start, end)
+            touches.append(Touch("write", HISTORY, written, reach.rid))
+            touches.append(Touch("read", HISTORY, range(first, end), reach.rid))
+        return touches
 
     def cost(self, cost: CostModel, num_tokens: int) -> int:
         """Nanoseconds on ``sim``: one lookup."""

@@ -130,9 +130,7 @@ class Program:
         """This lane says a signal."""
         self._act(self.lane, "say", signal, during=self.op)
 
-    def touch(
-        self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = ""
-    ) -> None:
+    def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
         """This lane touches cells itself."""
         self._touch(self.lane, self.op, Touch(kind, resource, cells, rid))
 
@@ -167,9 +165,7 @@ class NullProgram(Program):
     ) -> None:
         """Nothing."""
 
-    def touch(
-        self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = ""
-    ) -> None:
+    def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
         """Nothing."""
 
     def _act(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -10,7 +11,9 @@ from ..devices.base import Array, Buffer, Device, Op, Stream
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch
 from ..relay import Relay
+from ..trace import Touch
 from .generation_batch_result import GenerationBatchResult
+from .touches import KV, PAGE_TABLE
 from .worker import Worker
 
 
@@ -46,6 +49,19 @@ class Stage:
     stream: Stream
     page_table: Buffer
 
+    @property
+    def place(self) -> str:
+        """What the names of its own memory begin with."""
+        return f"stage {self.number} "
+
+    def part_of(self, whole: Sequence[Touch]) -> Iterator[Touch]:
+        """Of what a forward pass touches: its own page table, and KV if it has a layer."""
+        for touch in whole:
+            if touch.resource not in (PAGE_TABLE, KV):
+                yield touch
+            elif self.layers or (touch.kind, touch.resource) == ("write", PAGE_TABLE):
+                yield touch._replace(resource=self.place + touch.resource)
+
 
 class PipelineWorker(Worker):
     """Pipeline parallelism (vLLM ``v1/worker/gpu_worker.py:execute_model``, ``--pp``).
@@ -67,10 +83,13 @@ class PipelineWorker(Worker):
         self.layered = cast(LayeredModel, model)
         size = (self.max_running_requests + 1) * self.max_len
         self.stages = [
-            Stage(i, layers, device.stream(f"stage {i}"), device.memory(f"page table {i}", size))
+            Stage(
+                i, layers, device.stream(f"stage {i}"), device.memory(f"stage {i} page table", size)
+            )
             for i, layers in enumerate(get_pp_indices(self.layered.num_layers, stages))
         ]
         self.forward_stream = self.stages[-1].stream  # where sampling is launched
+        self.touches.places = [stage.place for stage in self.stages]
 
     def launch_forward(
         self,
@@ -80,8 +99,9 @@ class PipelineWorker(Worker):
         launched_by: int = 0,
     ) -> GenerationBatchResult:
         """Host: queue the whole pipeline; only stage 0's op is given the batch."""
-        record = self.device.recorder.edge
-        op = self._launch_stage(self.stages[0], IntermediateTensors(inputs, inputs.ids), inputs)
+        record, whole = self.device.recorder.edge, self.touches.of(batch).forward
+        first = IntermediateTensors(inputs, inputs.ids)
+        op = self._launch_stage(self.stages[0], first, inputs, whole)
         record("launch", launched_by, op.slice_id)
         for stage in self.stages[1:]:
             stage.stream.wait(op)
@@ -89,18 +109,26 @@ class PipelineWorker(Worker):
                 recv_tensors, op, name="recv", cost=self.cost.recv, label=inputs.label
             )
             record("recv", op.slice_id, received.slice_id)
-            op = self._launch_stage(stage, received, inputs)
+            op = self._launch_stage(stage, received, inputs, whole)
         return GenerationBatchResult(batch, op, future_indices=inputs.dests)
 
     def _launch_stage(
-        self, stage: Stage, tensors: Op | IntermediateTensors, inputs: ForwardBatch
+        self,
+        stage: Stage,
+        tensors: Op | IntermediateTensors,
+        inputs: ForwardBatch,
+        whole: Sequence[Touch],
     ) -> Op:
-        """Host: queue a stage's forward pass; ``inputs`` only says what it will cost."""
+        """Host: queue a stage's forward pass; ``inputs`` only says what it will cost.
+
+        ``whole`` is what all stages together touch.
+        """
         cost, count = self.cost.forward(inputs.num_tokens), len(self.stages)
         share = cost * (stage.number + 1) // count - cost * stage.number // count
         return stage.stream.launch(
-            self._run_stage, stage, tensors, name="forward", cost=share, label=inputs.label
-        )
+            self._run_stage, stage, tensors,
+            name="forward", cost=share, label=inputs.label, touches=list(stage.part_of(whole)),
+        )  # fmt: skip
 
     def _run_stage(self, stage: Stage, tensors: IntermediateTensors) -> Array:
         """Device: through a stage's layers; the last one gives logits [num_logits, vocab]."""

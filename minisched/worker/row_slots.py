@@ -16,7 +16,9 @@ class RowSlots:
 
     def __init__(self) -> None:
         self.slots: list[int] = []
-        self._forget()
+        self._length = 0  # positions whose slots are in the spans
+        self._spans: list[Span] = []
+        self._texts: list[str] = []
 
     def replace(self, at: int, slots: Sequence[int]) -> None:
         """List other slots from position ``at`` on, and nothing behind them."""
@@ -34,9 +36,7 @@ class RowSlots:
         return " ".join(self._texts)
 
     def _forget(self) -> None:
-        self._length = 0  # positions whose slots are in the spans
-        self._spans: list[Span] = []
-        self._texts: list[str] = []
+        self._length, self._spans, self._texts = 0, [], []
 
     def _add(self, slot: int) -> None:
         """Put a slot among the spans, which it may lengthen or join."""

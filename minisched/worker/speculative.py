@@ -9,6 +9,7 @@ from ..core import ScheduleBatch
 from ..models.forward_batch import ForwardBatch
 from ..speculative.base import Drafter
 from .batch_record import OverlapWorker
+from .draft_touches import DraftTouches
 from .generation_batch_result import GenerationBatchResult
 from .unread_steps import UnreadSteps
 from .verify_step import VerifyStep
@@ -29,12 +30,16 @@ class SpeculativeWorker(OverlapWorker):
     (CUDA, MLX) lengths must be known at launch: there the host waits for the step in front.
     """
 
+    touches: DraftTouches
+    touches_of = DraftTouches
+
     def __init__(
         self, *args: Any, num_draft_tokens: int, drafter: Drafter | None = None, **options: Any
     ) -> None:
         self.num_draft_tokens = num_draft_tokens
         self.drafter = drafter
         super().__init__(*args, **options)
+        self.touches.drafter = drafter
         self.unread = UnreadSteps(4) if self.device.name in BUILT_BY_HOST else None
         self.steps: dict[int, VerifyStep] = {}  # launched, and not sampled yet
         if drafter is not None:
@@ -69,6 +74,7 @@ class SpeculativeWorker(OverlapWorker):
         logits = self.forward_stream.launch(
             step.forward,
             name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,
+            touches=self.touches.of(batch).forward,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
         self._draw_token_edges(batch, logits)
@@ -79,24 +85,27 @@ class SpeculativeWorker(OverlapWorker):
         batch, label = pending.batch, inputs.label
         step, stream, cost = self.steps.pop(batch.step), self.forward_stream, self.cost
         adjustments = self.unsampled.take(batch)
-        source, _ = self.outputs[batch.step % len(self.outputs)]
+        output, touches = self.outputs.of(batch.step), self.touches.take(batch)
+        num_samples, size = batch.num_samples, batch.num_samples + len(batch.reqs)
         pending.delay_sample_func = None
         pending.next_token_ids = tokens = stream.launch(
-            step.sample, pending.logits_output, adjustments, source,
+            step.sample, pending.logits_output, adjustments, output.on_device,
             name="sample", cost=cost.sample, label=label,
+            touches=[*touches.sample, output.left(0, num_samples)],
         )  # fmt: skip
         pending.num_accepted_tokens = last = accepted = stream.launch(
-            step.verify, tokens, pending.future_indices, source,
+            step.verify, tokens, pending.future_indices, output.on_device,
             name="verify", cost=cost.verify, label=label,
+            touches=[*touches.verify, output.left(num_samples, size)],
         )  # fmt: skip
-        size = batch.num_samples + len(batch.reqs)
         if self.drafter is not None:
+            counted, size = size, size + len(batch.reqs) * self.num_draft_tokens
             pending.next_draft_input = last = stream.launch(
-                step.draft, tokens, accepted, source, name="draft",
+                step.draft, tokens, accepted, output.on_device, name="draft",
                 cost=self.drafter.cost(cost, inputs.num_tokens),
                 label=replace(label, mode="draft extend"),
+                touches=[*touches.draft, output.left(counted, size)],
             )  # fmt: skip
-            size += len(batch.reqs) * self.num_draft_tokens
         self.launch_copy(pending, last, size, inputs)
         if self.unread is not None:
             self.unread.add(pending, inputs)

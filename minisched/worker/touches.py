@@ -19,10 +19,12 @@ KV, PAGE_TABLE, INPUTS, PINNED = "kv", "page table", "inputs", "pinned"
 
 
 class StepTouches(NamedTuple):
-    """What the forward pass and the sampling of one step touch."""
+    """What the ops of one step touch; ``verify`` and ``draft`` are those of a step with drafts."""
 
     forward: Sequence[Touch] = ()
     sample: Sequence[Touch] = ()
+    verify: Sequence[Touch] = ()
+    draft: Sequence[Touch] = ()
 
 
 class Touches:
@@ -49,8 +51,12 @@ class Touches:
             return
         self.program.touch("write", INPUTS, [batch.step])
         self._list_pages(batch)
+        self.steps[batch.step] = self.of_ops(batch, flat)
+
+    def of_ops(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
+        """What each op of a step will touch."""
         inputs = self.inputs(batch)
-        self.steps[batch.step] = StepTouches(
+        return StepTouches(
             [inputs, *self.relay.reads(batch, flat.input_ids), *self.memory(batch, flat)],
             [inputs, *self.relay.writes(batch, flat.dests)],
         )

@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import partial
 
 from ..core import ScheduleBatch, get_model_worker_batch
-from ..devices.base import Array, Buffer, Device, Op
+from ..devices.base import Array, Device, Op
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay import Relay
-from ..trace import Touch
 from .generation_batch_result import GenerationBatchResult
 from .logprobs import launch_logprobs, sampled_logits
+from .output_ring import OutputRing
 from .touches import Touches
 from .unsampled_steps import UnsampledSteps
 from .upload import Uploads
@@ -27,6 +27,8 @@ class Worker:
     buffer; ``copy``, on the copy stream, brings that buffer to the host. Output buffers come from
     a ring of ``depth``: step N's must not be overwritten before the host has read it.
     """
+
+    touches_of = Touches
 
     def __init__(
         self,
@@ -53,12 +55,12 @@ class Worker:
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
         self.max_running_requests = max_running_requests
         self.unsampled = UnsampledSteps(late_penalties, device.recorder)
-        self.outputs: list[tuple[Buffer, Buffer]] = []  # on the device, on the host
+        self.outputs = OutputRing(device, self.output_len)
         self.hold_outputs(depth)
         self.forward_stream = device.stream("forward")
         self.copy_stream = device.stream("copy")
         self.uploads = Uploads(device, relay, scheduler_stream)
-        self.touches = Touches(device.recorder.program, relay, max_len, page_size)
+        self.touches = self.touches_of(device.recorder.program, relay, max_len, page_size)
 
     @property
     def output_len(self) -> int:
@@ -67,16 +69,7 @@ class Worker:
 
     def hold_outputs(self, depth: int) -> None:
         """Let at least ``depth`` steps be in flight: none overwrites the output of another."""
-        device, size = self.device, self.output_len
-        for i in range(len(self.outputs), depth):
-            on_device = device.memory(f"output {i}", size)
-            self.outputs.append((on_device, device.host_memory(f"host output {i}", size)))
-        device.recorder.mark("host buffers", count=len(self.outputs), size=size)
-
-    def output_of(self, batch: ScheduleBatch) -> tuple[int, Buffer, Buffer]:
-        """A step's place in the ring: its number, and its buffers on the device and the host."""
-        number = batch.step % len(self.outputs)
-        return number, *self.outputs[number]
+        self.outputs.hold(depth)
 
     def prepare(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
@@ -134,15 +127,12 @@ class Worker:
         """Host: queue sampling, and the copy of the tokens to the host."""
         batch, label, cost = pending.batch, inputs.label, self.cost
         inputs = replace(inputs, adjustments=self.unsampled.take(batch))
-        buffer, source, _ = self.output_of(batch)
+        output = self.outputs.of(batch.step)
         pending.delay_sample_func = None
         pending.next_token_ids = tokens = self.forward_stream.launch(
-            self._sample, pending.logits_output, inputs, pending.future_indices, source,
-            name="sample", cost=cost.sample, label=label,
-            touches=[
-                *self.touches.take(batch).sample,
-                Touch("write", f"output {buffer}", range(len(batch.reqs))),
-            ],
+            self._sample, pending.logits_output, inputs, pending.future_indices,
+            output.on_device, name="sample", cost=cost.sample, label=label,
+            touches=[*self.touches.take(batch).sample, output.left(0, len(batch.reqs))],
         )  # fmt: skip
         self.launch_copy(pending, tokens, len(batch.reqs), inputs)
 
@@ -155,18 +145,14 @@ class Worker:
         """
         batch, tokens = pending.batch, pending.next_token_ids
         assert tokens is not None
-        buffer, source, target = self.output_of(batch)
+        output = self.outputs.of(batch.step)
         self.copy_stream.wait(last)
         pending.copy_done = copy = self.copy_stream.launch(
-            self.device.copy_to_host, target, source, size,
-            name="copy", cost=self.cost.copy, label=inputs.label,
-            touches=[
-                Touch("read", f"output {buffer}", range(size)),
-                Touch("write", f"host output {buffer}", range(size)),
-            ],
+            self.device.copy_to_host, output.on_host, output.on_device, size,
+            name="copy", cost=self.cost.copy, label=inputs.label, touches=output.copied(size),
         )  # fmt: skip
         uploaded = pending.upload is not None
-        pending.on_read = partial(self.touches.read_back, batch, buffer, size, uploaded)
+        pending.on_read = partial(self.touches.read_back, batch, output.number, size, uploaded)
         self.device.recorder.edge("copy", last.slice_id, copy.slice_id)
         launch_logprobs(self, pending, inputs)
         self.device.flush(tokens, copy)

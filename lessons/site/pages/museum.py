@@ -1,58 +1,81 @@
-"""The museum: published bugs, each with its symptom, a picture, and the test that sees it."""
+"""The museum: a page for each published bug, one for what was refuted, and an index by chapter."""
 
 from __future__ import annotations
 
-import ast
+from itertools import groupby
 
-from .exhibits import EXHIBITS, Exhibit
+from minisched.museum import Exhibit, Refuted, exhibits, refuted
+from minisched.museum.files import path_of
+from minisched.museum.form import markdown
+from minisched.museum.page import Part, page, refuted_page
+
+from .gallery import wall
 from .pictures import picture
-from .repository import folded, text
+
+REFUTED = "museum/refuted.md"
 
 
 def pages() -> dict[str, str]:
-    """One page with every exhibit."""
-    return {"museum.md": HEAD + "\n".join(map(entry, EXHIBITS))}
+    """Every page of the museum, by its path."""
+    return {
+        "museum.md": index(),
+        **{f"museum/{item.name}.md": exhibit_page(item) for item in exhibits()},
+        REFUTED: REFUTED_HEAD + "\n".join(map(refuted_entry, refuted())),
+    }
 
 
-def entry(exhibit: Exhibit) -> str:
-    """One bug, and the source of the test that turns red without its cure."""
-    path, function = exhibit.test.split("::")
-    return f"""\
-({exhibit.name})=
-## {exhibit.title}
-
-{exhibit.symptom} *{exhibit.published}*
-
-{exhibit.here}
-
-{picture(exhibit.picture, exhibit.shows, "")}
-*{exhibit.shows}*
-
-The law that catches it: **{exhibit.law}**.
-
-{folded(f"{function} in <code>{path}</code>", source_of(path, function), "python")}
-"""
+def index() -> str:
+    """Every bug, small, by chapter; then what was refuted."""
+    parts = [HEAD.format(count=len(exhibits()))]
+    for chapter, items in groupby(exhibits(), lambda item: item.chapter):
+        parts += [f"## {chapter[0].upper()}{chapter[1:]}\n", wall([card(item) for item in items])]
+    parts += [f"## Refuted\n\n{REFUTED_HINT}\n"]
+    parts += [f"- [{item.title}](museum/refuted.md#refuted-{item.name})" for item in refuted()]
+    names = "\n".join([*(f"museum/{item.name}" for item in exhibits()), "museum/refuted"])
+    return "\n".join([*parts, "", f":::{{toctree}}\n:hidden:\n\n{names}\n:::", ""])
 
 
-def source_of(path: str, function: str) -> str:
-    """A function's source, decorators and all.
+def card(item: Exhibit) -> str:
+    """A bug, small: its picture leads to its page."""
+    target, shown = f"museum/{item.name}.md", picture(path_of(item), item.title, "")
+    published = ", ".join(item.references[:2])
+    return (
+        f"::::{{container}} card\n[{shown}]({target})\n\n[{item.title}]({target})\\\n"
+        f"*{published}*, caught by {item.law}\n::::\n"
+    )
 
-    Raises:
-        LookupError: the file has no such function.
-    """
-    source = text(path)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-            return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
-    raise LookupError(f"{path} has no function {function!r}, which the museum names.")
+
+def exhibit_page(item: Exhibit) -> str:
+    """One bug, from what somebody saw to how it was cured."""
+    shown = picture(path_of(item), f"{item.title}: with the bug, and below it without", "../")
+    command = f"minisched museum run {item.name} --out {item.name}.svg"
+    return f"# {item.title}\n\n{laid_out(page(item, command), '##', shown)}"
+
+
+def refuted_entry(item: Refuted) -> str:
+    """A suspicion, and what is true."""
+    return f"(refuted-{item.name})=\n## {item.title}\n\n{laid_out(refuted_page(item), '###')}"
+
+
+def laid_out(parts: list[Part], level: str, shown: str = "") -> str:
+    """Parts under their headings."""
+    return "\n".join(f"{level} {part.heading}\n\n{markdown(part, shown)}\n" for part in parts)
 
 
 HEAD = """\
 # Museum
 
-Bugs that were published, put back by a small patch or an option: each changes what a run does, and
-a law of the test suite sees it. The test, or the patch that it puts in, is shown below each. A
-picture is a run with the bug where it says so, and else the healthy mechanism that the bug breaks.
+{count} bugs that were published, each put back into this repository's code by a change of a few
+lines. A law of `minisched check` catches each of them, on the smallest case that shows it, and the
+healthy code passes every law on the same case. In a picture, the upper run has the bug, and what
+did it is red; the lower one does not.
+
+`minisched museum run NAME` shows one in a terminal, and `minisched museum run --all` tries all.
+"""
+REFUTED_HINT = "Suspicions that do not hold, and misdiagnoses, each tried on a case of its own:"
+REFUTED_HEAD = """\
+# Refuted
+
+Bugs that were suspected or blamed and are not there: each is tried on a case, and no law is broken.
 
 """

@@ -9,7 +9,7 @@ from .repository import ROOT, text
 
 def files() -> dict[str, Path]:
     """All of them, by path: pages name them as the README does."""
-    found = [*ROOT.glob("diagrams/*.svg"), *ROOT.glob("traces/*.svg")]
+    found = [*ROOT.glob("diagrams/*.svg"), *ROOT.glob("traces/**/*.svg")]
     return {path.relative_to(ROOT).as_posix(): path for path in sorted(found)}
 
 

@@ -9,25 +9,57 @@ from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
+from ..points import at
 
 EXHIBIT = Exhibit(
     name="chained_step_not_counted",
     title="A chained step that the scheduler does not count",
     chapter="what the scheduler believes",
     references=("SGLang #30093", "SGLang #30147", "SGLang #33874"),
-    symptom="",
-    here="",
-    cure="",
-    law="identity",
-    says="alone it gives",
+    symptom="Nothing that was said in a long conversation is found in the cache in the next turn; "
+    "and, seldom, one request's KV lies over another's (#30093).",
+    here="Step 3 is chained upon step 2 without the scheduler: it takes no KV slot, and no length "
+    "is advanced. Its row of the page table has nothing at that position, so it writes where the "
+    "cell happens to point. Step 3 brings a's last token, and what was computed goes to the "
+    "prefix cache: three positions, but pages for two of them.",
+    cure="#33874 commits a real slot and real lengths for every chained step; #30147 only keeps "
+    "what was never committed out of the pool. In SGLang decoding itself stays right, because MLX "
+    "keeps each request's KV in arrays of its own, and only the shared pool suffers. Here the "
+    "pool is all there is, and a chained step is committed as every other.",
+    law="crash",
+    says="whole pages of tokens came with",
     case=Case(
         Workload(
-            [Request("a", [7], SamplingParams(max_new_tokens=4))],
+            [Request("a", [4], SamplingParams(max_new_tokens=3))],
             arrivals=[0],
             aborts={},
-            config=SchedulerConfig(kv_tokens=8, max_running_requests=1),
+            config=SchedulerConfig(kv_tokens=4, max_running_requests=1),
         ),
-        "mlx_async", "chain", cost=SIM_COST,
+        "mlx_async",
+        "chain",
+        cost=SIM_COST,
     ),
-    edits=(),
-)  # fmt: skip
+    edits=(
+        Edit(
+            "scheduler.scheduler:Scheduler.chain",
+            healthy="""\
+    return self.repeat(batch) if self.can_chain(batch) else None
+""",
+            bug="""\
+    if not self.can_chain(batch):
+        return None
+    self.step += 1
+    self.leases.launched_step = self.step
+    self.batches_in_flight += 1
+    starts, ids = [start + 1 for start in batch.starts], [(None,)] * len(batch.reqs)
+    rest = batch.reqs, batch.leases, starts, ids, batch.delivers
+    return ScheduleBatch(self.step, batch.mode, 0, *rest)
+""",
+        ),
+    ),
+    points_at=at(
+        ("forward", 3),
+        ("process", 3),
+        says="step 3 has no slot to write to, and the scheduler has not counted it",
+    ),
+)

@@ -9,15 +9,22 @@ from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
+from ..points import at
 
 EXHIBIT = Exhibit(
     name="mlx_old_token",
     title="A step on a token that is one too old",
     chapter="tokens on their way",
     references=("tt-metal #47359",),
-    symptom="",
-    here="",
-    cure="",
+    symptom="The accuracy of an evaluation falls as soon as scheduling is asynchronous. Nothing "
+    "crashes, and nothing is slow.",
+    here="Step 3 is chained upon step 2 in time, but nobody hands it step 2's token, which is on "
+    "the device. It takes the newest one that the host knows, and that is step 1's: 5 stands "
+    "where 12 should be. From there on everything is wrong.",
+    cure="The step takes the token that is on the device, and not the host's, which is one step "
+    "old (tt-metal #47359). SGLang's MLX loop feeds a chained step the lazy tokens of the one "
+    "before; a sketch of it that is widely copied leaves that out "
+    "(minisched/loops/mlx_sketch.py).",
     law="identity",
     says="alone it gives",
     case=Case(
@@ -25,9 +32,11 @@ EXHIBIT = Exhibit(
             [Request("a", [4], SamplingParams(max_new_tokens=3))],
             arrivals=[0],
             aborts={},
-            config=SchedulerConfig(kv_tokens=8, max_running_requests=1),
+            config=SchedulerConfig(kv_tokens=4, max_running_requests=1),
         ),
-        "mlx_async", "chain", cost=SIM_COST,
+        "mlx_async",
+        "chain",
+        cost=SIM_COST,
     ),
     edits=(
         Edit(
@@ -36,4 +45,9 @@ EXHIBIT = Exhibit(
             bug="row.req.known_tokens(0, row.req.known_len)[-1] if token is None else token",
         ),
     ),
-)  # fmt: skip
+    points_at=at(
+        ("sample", 2),
+        ("forward", 3),
+        says="step 3 runs on step 1's token: nobody handed it what step 2 samples",
+    ),
+)

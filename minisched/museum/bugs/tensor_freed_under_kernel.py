@@ -15,19 +15,31 @@ EXHIBIT = Exhibit(
     title="An input whose memory is handed out while a kernel reads it",
     chapter="streams and buffers",
     references=("SGLang #18744", "SGLang #18958", "SGLang #34076", "SGLang #2070"),
-    symptom="",
-    here="",
-    cure="",
+    symptom="Under overlap alone, now and then: an index out of bounds on the device (#18744), or "
+    "an illegal memory access (#2070).",
+    here="The record of batches has one slot. Step 1 is running when the host has laid out step 2 "
+    "and records it: step 1 falls out, nobody names its tensors any more, and their memory may be "
+    "handed out again. Step 1's kernels have yet to read them, and no event orders the two. In "
+    "this run nobody took the memory in time, so every token is right; only the order shows the "
+    "bug. With an allocator that hands it out at once, tokens are wrong "
+    "(tests/test_batch_record.py).",
+    cure="Two slots in turn hold the newest batches, with every tensor that the forward stream "
+    "reads (record_batch_in_overlap); or the tensor is told which stream reads it (record_stream, "
+    "#34076). Where the allocator orders reuse by itself, as torch's default one happened to, "
+    "nothing shows; #34076 saw 19 of 20 runs go wrong with another one. #18803 blamed the reuse "
+    "of a row of the request table instead, and was turned down.",
     law="race",
-    says="inputs 1: forward reads it",
+    says="inputs",
     case=Case(
         Workload(
-            [Request("a", [7], SamplingParams(max_new_tokens=2))],
+            [Request("a", [7], SamplingParams(max_new_tokens=1))],
             arrivals=[0],
             aborts={},
-            config=SchedulerConfig(kv_tokens=8, max_running_requests=1),
+            config=SchedulerConfig(kv_tokens=2, max_running_requests=1),
         ),
-        "overlap", "pool", cost=SIM_COST,
+        "overlap",
+        "pool",
+        cost=SIM_COST,
     ),
     edits=(
         Edit(
@@ -36,4 +48,4 @@ EXHIBIT = Exhibit(
             bug="BatchRecord(self.device.recorder.program, slots=1)",
         ),
     ),
-)  # fmt: skip
+)

@@ -1,0 +1,57 @@
+"""A case in words: its requests, what comes when, and the settings that are not the usual ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from ..core import Request, SamplingParams
+from ..scheduler import SchedulerConfig
+from .judge import Case
+
+
+def case_text(case: Case) -> list[str]:
+    """A line for each request, one for the aborts, and one each for settings, options and costs."""
+    workload = case.workload
+    lines = [
+        f"{request.rid} comes at turn {turn}: {', '.join(request_words(request))}"
+        for request, turn in zip(workload.requests, workload.arrivals, strict=True)
+    ]
+    lines += [f"{rid} is given up at turn {turn}" for turn, rid in sorted(workload.aborts.items())]
+    if workload.eos_ids:
+        lines.append(f"end of text: {', '.join(map(str, sorted(workload.eos_ids)))}")
+    for name, values in (
+        ("settings", changed(workload.config, SchedulerConfig())),
+        ("options", dict(case.options)),
+        ("costs (ns)", costs(case)),
+    ):
+        if values:
+            words = (f"{key} {value}" for key, value in values.items())
+            lines.append(f"{name}: {', '.join(words)}")
+    return lines
+
+
+def request_words(request: Request) -> Iterator[str]:
+    """Its prompt, how much it wants, and its wishes."""
+    yield f"prompt {list(request.prompt)}"
+    wishes = {"max_new_tokens": request.params.max_new_tokens}
+    wishes |= changed(request.params, SamplingParams())
+    for name, value in wishes.items():
+        yield f"{name} {sorted(value) if isinstance(value, frozenset) else value!r}"
+    if request.priority:
+        yield f"priority {request.priority}"
+
+
+def changed(item: Any, default: Any) -> dict[str, Any]:
+    """The fields that differ from a default."""
+    names = (entry.name for entry in fields(item))
+    return {
+        name: getattr(item, name) for name in names if getattr(item, name) != getattr(default, name)
+    }
+
+
+def costs(case: Case) -> dict[str, int]:
+    """What costs anything, in nanoseconds."""
+    every = {**case.cost.host, **{k: v for k, v in vars(case.cost).items() if k != "host"}}
+    return {name: value for name, value in every.items() if value}

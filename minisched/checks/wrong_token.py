@@ -1,0 +1,167 @@
+"""The story of a wrong token: from where it was heard back to the first thing that was wrong.
+
+It walks backwards through a trace's program: the step that sampled the token, what its ops read,
+who wrote that last, the steps these writers belong to, what they read, and so on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ..trace import Trace
+from .deliveries import misdeliveries
+from .fault_buffers import faults_of_inputs, faults_of_output
+from .fault_memory import faults_of_kv, faults_of_table
+from .fault_relay import faults_of_relay
+from .identity import Difference, tokens_heard
+from .offence import Offence
+from .past import Past
+from .step_reads import Fault, Source, StepReads
+
+
+@dataclass(frozen=True)
+class Link:
+    """One thing that happened on the way to a wrong token; ``slices`` are those that did it."""
+
+    sentence: str
+    slices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Story:
+    """Why a token is wrong: the culprit, and the chain from the token back to it.
+
+    ``is_known`` is False where all that the trace tells is as it should be: then what is wrong is
+    inside an op. ``missing`` is the edge that should have been there, from slice to slice.
+    """
+
+    difference: Difference
+    culprit: Link
+    chain: tuple[Link, ...]
+    is_known: bool = True
+    missing: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        return "\n".join([self.culprit.sentence, *(f"  {link.sentence}" for link in self.chain)])
+
+
+def offence_of(story: Story) -> Offence:
+    """What a picture of the story shows in red."""
+    return Offence(story.culprit.slices, story.culprit.sentence, story.missing)
+
+
+def explain(difference: Difference, trace: Trace) -> Story:
+    """The chain of events that produced a wrong token, the culprit first.
+
+    Raises:
+        ValueError: the trace does not say which tokens were delivered, or what its lanes did.
+    """
+    if not trace.program:
+        raise ValueError(
+            f"The trace of {trace.loop} has no program, so nobody can tell who wrote what."
+        )
+    heard = tokens_heard(trace).get(difference.rid, [])
+    at = min(difference.position, len(heard) - 1)
+    if at < 0:
+        return _silence(difference, trace)
+    step = heard[at].step
+    side = "decode" if any("side" in mark.attrs for mark in trace.marks) else ""
+    begin = _heard(difference, trace, step, side)
+    for item in misdeliveries(trace, side):
+        if item.rid == difference.rid and item.step <= step:
+            culprit = Link(f"{item.sentence}.", _sample_of(trace, item.step, item.rid, side))
+            return Story(difference, culprit, (begin,))
+    return _walk(difference, trace, step, side, begin)
+
+
+def _walk(difference: Difference, trace: Trace, step: int, side: str, begin: Link) -> Story:
+    """Breadth first: what is nearest to the token is told first."""
+    past, seen = Past(trace), {(step, difference.rid)}
+    waiting = deque([(Source(step, difference.rid, ""), (begin,))])
+    relayed: Link | None = None
+    while waiting:
+        source, chain = waiting.popleft()
+        reads = StepReads(trace, past, source.step, source.rid, side)
+        if fault := first_fault(reads, is_token=len(chain) == 1):
+            culprit = Link(f"{fault.sentence}.", fault.slices)
+            return Story(difference, culprit, chain, missing=fault.missing)
+        for found in reads.sources:
+            link = _read(reads, found)
+            if relayed is None and "KV slot" not in found.where:
+                relayed = link
+            if found.step and (found.step, found.rid) not in seen:
+                seen.add((found.step, found.rid))
+                waiting.append((found, (*chain, link)))
+    return _nothing_found(difference, trace, step, begin, relayed)
+
+
+def first_fault(reads: StepReads, is_token: bool = True) -> Fault | None:
+    """The first thing that a step read and that is not as it should be.
+
+    With ``is_token`` the way of its tokens to the host is looked at, too.
+    """
+    rules = [faults_of_inputs, faults_of_relay, faults_of_table, faults_of_kv]
+    for rule in [faults_of_output, *rules] if is_token else rules:
+        for fault in rule(reads):
+            return fault
+    return None
+
+
+def _heard(difference: Difference, trace: Trace, step: int, side: str) -> Link:
+    """Where the story begins: the token, and the step that sampled it."""
+    slices = _sample_of(trace, step, difference.rid, side)
+    if difference.got is None:
+        return Link(
+            f"{difference.rid} heard nothing after output {difference.position - 1}, which step "
+            f"{step} sampled, but {difference.expected} should have followed.", slices,
+        )  # fmt: skip
+    wanted = "nothing" if difference.expected is None else str(difference.expected)
+    return Link(
+        f"{difference.rid}'s output {difference.position} is {difference.got} instead of {wanted}; "
+        f"step {step} sampled it.", slices,
+    )  # fmt: skip
+
+
+def _sample_of(trace: Trace, step: int, rid: str, side: str) -> tuple[int, ...]:
+    """The slice in which a step sampled."""
+    ops = StepReads(trace, Past(trace), step, rid, side).ops
+    return tuple(item.id for item in ops if item.name == "sample")
+
+
+def _read(reads: StepReads, found: Source) -> Link:
+    """What a step was built upon."""
+    ops = [item for item in reads.trace.slices if item.step == found.step]
+    writers = tuple(item.id for item in ops if item.name in ("forward", "sample"))
+    return Link(
+        f"step {reads.step} read {found.where} for {reads.rid}, which step {found.step} had "
+        f"written for {found.rid}.", writers,
+    )  # fmt: skip
+
+
+def _nothing_found(
+    difference: Difference, trace: Trace, step: int, begin: Link, relayed: Link | None
+) -> Story:
+    """All that was read is as it should be, so an op made something wrong of it."""
+    forward = tuple(item.id for item in trace.slices
+                    if item.step == step and item.name == "forward")  # fmt: skip
+    words = "everything that was read for this token is as it should be, as far as the trace tells"
+    if relayed is not None:
+        culprit = Link(
+            f"The forward pass of step {step} did not compute with the token that it had to take "
+            f"from the device, or an op before it did something wrong: {words}; {relayed.sentence}",
+            (*relayed.slices, *forward),
+        )
+        return Story(difference, culprit, (begin, relayed), is_known=False)
+    culprit = Link(f"An op of step {step}, or of one before it, did something wrong: {words}.",
+                   forward)  # fmt: skip
+    return Story(difference, culprit, (begin,), is_known=False)
+
+
+def _silence(difference: Difference, trace: Trace) -> Story:
+    """A request that never heard anything."""
+    ends = [mark for mark in trace.marks if mark.name == "finish"]
+    mine = [str(mark.attrs["reason"]) for mark in ends if mark.attrs.get("rid") == difference.rid]
+    fate = f"it ended ({mine[0]})" if mine else "it never ended"
+    text = f"{difference.rid} heard no token at all, and {fate}."
+    return Story(difference, Link(text), (), is_known=False)

@@ -1,0 +1,95 @@
+"""What one recorded run says to each question: yes, no, or that nothing can be said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..checks.leaks import find_leaks, not_checked
+from ..checks.offence import Offence
+from ..checks.overlap_report import report
+from ..checks.races import examine, offence_of
+from ..trace.lanes import is_forward
+from .check_reader import Recorded
+
+OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question about one run.
+
+    ``word`` is yes, no, partly or unknown, and ``holds`` False where a law is broken. ``details``
+    are sentences, ``offences`` what a picture shows of each of them that it can show.
+    """
+
+    question: str
+    word: str
+    sentence: str
+    details: tuple[str, ...] = ()
+    offences: tuple[Offence, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+    holds: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer, with its figures where it has any."""
+        said = {"answer": self.word, "sentence": self.sentence, "details": list(self.details)}
+        return {**said, **({"figures": self.figures} if self.figures else {})}
+
+
+def leaks(recorded: Recorded) -> Answer:
+    """Whether everybody gave back what they took."""
+    found, missing = find_leaks(recorded.trace), tuple(not_checked(recorded.trace))
+    if found:
+        said = tuple(map(str, found))
+        offences = tuple(leak.offence for leak in found)
+        return no("leaks", counted(len(said), "leak"), said + missing, offences)
+    if not any(mark.name in ("row alloc", "page alloc") for mark in recorded.trace.marks):
+        sentence = "No memory is recorded in this file: nothing can be said about leaks."
+        return Answer("leaks", "unknown", sentence, missing)
+    return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
+
+
+def races(recorded: Recorded) -> Answer:
+    """Whether two lanes touch the same memory in no order."""
+    if not recorded.trace.program:
+        sentence = "No accesses are recorded in this file: nothing can be said about races."
+        return Answer("races", "unknown", sentence)
+    seen = examine(recorded.trace)
+    found = [*seen.races, *seen.waits]
+    if not found:
+        touches = sum(bool(act.resource) for act in recorded.trace.program)
+        lanes = len({act.lane for act in recorded.trace.program})
+        sentence = f"No race: all conflicting ones of {touches} accesses on {lanes} lanes are ordered."
+        return Answer("races", "no", sentence)
+    words = []
+    if seen.races:
+        words.append(counted(len(seen.races), "race"))
+    if seen.waits:
+        words.append(counted(len(seen.waits), "wait that never ends", "waits that never end"))
+    offences = tuple(offence_of(item, recorded.trace) for item in found)
+    return no("races", " and ".join(words), tuple(map(str, found)), offences)
+
+
+def overlaps(recorded: Recorded) -> Answer:
+    """Whether the host works while the device computes; to run serially breaks no law."""
+    if not any(is_forward(item.lane) for item in recorded.trace.slices):
+        sentence = "No device is recorded in this file: nothing can be said about overlap."
+        return Answer("overlaps", "unknown", sentence, recorded.lacks)
+    found = report(recorded.trace, recorded.lacks)
+    said = tuple(item for item in found.sentences if item != found.verdict.sentence)
+    word = OVERLAPS[found.verdict.word]
+    return Answer("overlaps", word, found.verdict.sentence, said, figures=found.to_json())
+
+
+def no(
+    question: str, what: str, details: tuple[str, ...], offences: Sequence[Offence] = ()
+) -> Answer:
+    """A law is broken: the answer to this question is one that nobody wants."""
+    return Answer(question, "yes", f"{what}.", details, tuple(offences), holds=False)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """``1 leak`` or ``3 leaks``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"

@@ -1,0 +1,49 @@
+"""The command ``check``: its arguments and options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .exit import exit_with
+
+
+def check(
+    traces: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Recorded runs; of several, the first one is the baseline."),
+    ] = None,
+    workloads: Annotated[
+        int | None, typer.Option(help="Draw so many instead; 150, and 20 in real time.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the first workload; each next one's is 1 more.")] = 0,
+    loop: Annotated[
+        list[str] | None,
+        typer.Option(help="Only on this loop, as LOOP:RELAY:OPTION=VALUE; repeatable."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="sim, thread, cuda or mlx, with the hash model.")] = "sim",
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes; one for each core, and 1 in real time.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for the first failure's trace and its picture.")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Of recorded runs: draw what was found first; .svg or .txt.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
+
+    Without a trace it draws random workloads and runs each on 12 loops: exit code 1 if a law broke.
+
+    --json has counts then: cases, identical, races, leaks; and failures, each with seed and loop.
+    An aborted request is identical as far as it got, and a refused one if it rightly got nothing.
+    """
+    from .check import run_check
+    from .check_workloads import Wanted
+
+    wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out)
+    exit_with(lambda: run_check(traces or [], wanted, draw, json))

@@ -1,0 +1,41 @@
+"""Reads a recorded run, whoever recorded it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ..checks.foreign import read_foreign
+from ..export import native
+from ..trace import Trace
+
+BEGINNING = 4096  # bytes in which a file of this program says what it is
+
+
+class Recorded(NamedTuple):
+    """A run in a file, and a sentence for each thing that the file lacks."""
+
+    file: str
+    trace: Trace
+    lacks: tuple[str, ...] = ()
+
+
+def read_recorded(path: Path) -> Recorded:
+    """A run in this program's own format, in its Chrome export, or from another profiler.
+
+    Raises:
+        ValueError: the file can't be read, or is none of them.
+    """
+    try:
+        if is_native(path):
+            return Recorded(str(path), native.read(path))
+        foreign = read_foreign(path)
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}.") from error
+    return Recorded(str(path), foreign.trace, foreign.lacks)
+
+
+def is_native(path: Path) -> bool:
+    """Whether a file begins as ``export/native.py`` writes it."""
+    with path.open("rb") as file:
+        return f'"{native.FORMAT}"'.encode() in file.read(BEGINNING)

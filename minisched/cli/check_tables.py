@@ -1,0 +1,78 @@
+"""What many cases came to, as tables."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from ..checks.many import LAWS
+from ..checks.tally import Tally, base_of
+
+SAYS = {
+    "identity": "each request gets the tokens that it would get alone",
+    "ends": "each request ends once, and its client heard its tokens",
+    "leak": "nothing is held, lost or freed twice",
+    "race": "what two lanes do to the same memory is ordered",
+    "ownership": "no page or row is handed out while somebody has it",
+    "livelock": "turns bring every request to its end",
+    "deadlock": "nobody waits for what never comes",
+    "crash": "no error stops a loop",
+}
+
+
+def print_tally(console: Console, tally: Tally, seconds: float, jobs: int) -> None:
+    """How much was tried, what held by law, and by loop."""
+    cases = len(tally.cases)
+    broken = len({(item.seed, item.loop) for item in tally.failures})
+    last = tally.seed + tally.workloads - 1
+    seeds = f"seed {tally.seed}" if last == tally.seed else f"seeds {tally.seed} to {last}"
+    console.print(
+        f"{tally.workloads} workloads ({seeds}) on {len(tally.by_loop)} loops: {cases} cases on "
+        f"{tally.device} with hash, in {seconds:.1f} s on {jobs} {'core' if jobs == 1 else 'cores'}"
+    )
+    console.print(requests_sentence(tally))
+    console.print(by_law(tally))
+    console.print(by_loop(tally))
+    console.print(
+        f"[red]✗[/] {broken} of {cases} cases broke a law." if broken
+        else f"[green]✓[/] every law held in all {cases} cases."
+    )  # fmt: skip
+
+
+def requests_sentence(tally: Tally) -> str:
+    """How the requests ended, over all cases."""
+    total, aborted, refused = (
+        sum(getattr(case, name) for case in tally.cases)
+        for name in ("requests", "aborted", "refused")
+    )
+    return (
+        f"{total} requests: {total - aborted - refused} ran to their end, {aborted} were given up, "
+        f"{refused} had to be refused"
+    )
+
+
+def by_law(tally: Tally) -> Table:
+    """Each law, and in how many cases it held."""
+    table = Table("", "law", "what it says", "held")
+    table.columns[-1].justify = "right"
+    for law in LAWS:
+        held = tally.holding(law)
+        table.add_row(sign(held == len(tally.cases)), law, SAYS[law], str(held))
+    return table
+
+
+def by_loop(tally: Tally) -> Table:
+    """Each loop, with how many relays and options, and which laws it broke."""
+    table = Table("", "loop", "with relays, options", "cases", "broken")
+    table.columns[2].justify = table.columns[3].justify = "right"
+    for loop, cases in tally.by_loop.items():
+        designs = {case.loop for case in tally.cases if base_of(case.loop) == loop}
+        broken = {law: cases - tally.holding(law, loop) for law in LAWS}
+        words = ", ".join(f"{law} {count}" for law, count in broken.items() if count)
+        table.add_row(sign(not words), loop, str(len(designs)), str(cases), words)
+    return table
+
+
+def sign(holds: bool) -> str:
+    """Whether something holds, at a glance and without colour."""
+    return "[green]✓[/]" if holds else "[red]✗[/]"

@@ -1,0 +1,125 @@
+"""``minisched check TRACE``: is it identical, does it leak, does it race, does it really overlap?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from ..checks.offence import Offence
+from ..trace import Trace
+from .check_answers import Answer, leaks, overlaps, races
+from .check_identical import identical
+from .check_picture import draw_offence
+from .check_reader import Recorded, read_recorded
+from .exit import complain
+
+MOST_SHOWN = 5  # details of one answer
+SIGNS = {
+    True: {"yes": "[green]✓[/]", "no": "[green]✓[/]", "partly": "~", "unknown": "?"},
+    False: dict.fromkeys(("yes", "no", "partly", "unknown"), "[red]✗[/]"),
+}
+
+
+def check_traces(paths: Sequence[Path], draw: Path | None, as_json_only: bool) -> int:
+    """Answer the four questions about each run; 1 if one of the first three has a bad answer.
+
+    Raises:
+        ValueError: a file can't be read, or the picture can't be written.
+    """
+    if draw is not None and draw.suffix not in (".svg", ".txt"):
+        raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
+    runs = [read_recorded(path) for path in paths]
+    answers = {run.file: [identical(runs[0], run, len(runs)), *questions(run)] for run in runs}
+    holds = all(answer.holds for every in answers.values() for answer in every)
+    if as_json_only:
+        print(json.dumps(as_json(runs, answers, holds)))
+    else:
+        report(Console(highlight=False), runs, answers)
+    if draw is not None:
+        draw_first(draw, runs, answers)
+    return 0 if holds else 1
+
+
+def questions(run: Recorded) -> list[Answer]:
+    """What can be asked of one run alone."""
+    return [leaks(run), races(run), overlaps(run)]
+
+
+def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[Answer]]) -> None:
+    """Four lines for each run, each with its details."""
+    for run in runs:
+        trace = run.trace
+        what = " ".join(filter(None, [trace.loop, "on", trace.device, trace.model]))
+        console.print(f"[bold]{escape(run.file)}[/]: {escape(what)}, {trace.clock} clock")
+        for answer in answers[run.file]:
+            sign = SIGNS[answer.holds][answer.word]
+            if answer.question == "overlaps" and answer.word == "no":
+                sign = "-"  # no law is broken
+            question = f"{answer.question}?"
+            console.print(f"  {sign} {question:<11} {escape(answer.sentence)}", soft_wrap=True)
+            for line in shortened(answer.details):
+                console.print(f"    {'':<11} {escape(line)}", soft_wrap=True)
+
+
+def shortened(details: Sequence[str]) -> Iterator[str]:
+    """The first of them, and how many more there are."""
+    yield from details[:MOST_SHOWN]
+    if len(details) > MOST_SHOWN:
+        yield f"and {len(details) - MOST_SHOWN} more; --json has them all"
+
+
+def as_json(
+    runs: Sequence[Recorded], answers: dict[str, list[Answer]], holds: bool
+) -> dict[str, Any]:
+    """``holds``, and of each of ``runs`` its ``file``, its header, and the answers by question.
+
+    An answer has ``answer`` (yes, no, partly or unknown), ``sentence``, ``details``, and that on
+    overlap ``figures`` in nanoseconds.
+    """
+    header = ("loop", "device", "model", "clock")
+    return {
+        "holds": holds,
+        "runs": [
+            {
+                "file": run.file,
+                **{name: getattr(run.trace, name) for name in header},
+                **{item.question: item.as_json() for item in answers[run.file]},
+            }
+            for run in runs
+        ],
+    }
+
+
+def draw_first(
+    target: Path, runs: Sequence[Recorded], answers: dict[str, list[Answer]]
+) -> None:
+    """Draw what was found first; where nothing was, say so.
+
+    Raises:
+        ValueError: the picture can't be written.
+    """
+    found = next(offences(runs, answers), None)
+    if found is None:
+        complain(f"nothing was found that could be drawn, so {target} is not written.", 0)
+        return
+    try:
+        text = draw_offence(*found, target.suffix)
+        target.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ValueError(f"--draw {target} can't be written: {error.strerror}.") from error
+
+
+def offences(
+    runs: Sequence[Recorded], answers: dict[str, list[Answer]]
+) -> Iterator[tuple[Trace, Offence]]:
+    """What a picture can show, run by run."""
+    for run in runs:
+        for answer in answers[run.file]:
+            for offence in answer.offences:
+                if offence.slices:
+                    yield run.trace, offence

@@ -1,0 +1,93 @@
+"""How an exhibit looks in a terminal, and the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..museum import Exhibit, Refuted
+from ..museum.form import to_html
+from ..museum.page import Part, page, refuted_page
+from ..museum.picture import draw, lines_of
+from ..museum.references import address
+from ..museum.standing import Standing
+from ..museum.text_picture import MARK
+
+WIDEST = 120  # columns of a drawing
+AS_IT_STANDS = ("picture", "diff", "code", "links")  # no line of these is broken
+STYLES = {"+": "green", "-": "red", "@": "cyan"}  # of a diff's lines
+
+
+def show(item: Exhibit | Refuted, console: Console) -> None:
+    """One exhibit, part by part."""
+    chapter = item.chapter if isinstance(item, Exhibit) else "refuted"
+    console.print(f"\n[bold]{item.title}[/bold]  [dim]{chapter}[/dim]")
+    for part in parts_of(item):
+        console.print(f"\n[bold]{part.heading}[/bold]")
+        for line in body(part, item, max(60, min(WIDEST, console.width - 2))):
+            if part.kind in AS_IT_STANDS:
+                console.print(Text.assemble("  ", line), soft_wrap=True)
+            else:
+                console.print(Padding(line, (0, 0, 0, 2)))
+
+
+def parts_of(item: Exhibit | Refuted) -> list[Part]:
+    """The page, with the command that draws it."""
+    if isinstance(item, Refuted):
+        return refuted_page(item)
+    return page(item, f"minisched museum run {item.name} --out {item.name}.svg")
+
+
+def body(part: Part, item: Exhibit | Refuted, columns: int) -> Iterator[Text]:
+    """A part's lines as they are coloured."""
+    if part.kind == "picture" and isinstance(item, Exhibit):
+        for line in lines_of(item, columns - 2):
+            yield Text(line, style="bold red" if MARK in line else "")
+    for line in part.body.splitlines():
+        if part.kind == "diff":
+            yield Text(line, style=STYLES.get(line[:1], ""))
+        elif part.kind == "links":
+            yield Text(f"{line}  {address(line)}")
+        elif part.kind == "list":
+            yield Text(f"- {line}")
+        else:
+            yield Text(line, style={"bad": "red", "good": "green"}.get(part.kind, ""))
+
+
+def table(standings: list[Standing], holds: dict[str, bool]) -> Iterator[RenderableType]:
+    """A row for each, and a line that sums up."""
+    rows = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("bug", "reference", "caught by", "healthy code"):
+        rows.add_column(column)
+    for item in standings:
+        caught = Text(item.caught_by) if item.caught_by else Text("not caught", style="bold red")
+        green = Text("passes", "green") if item.healthy_passes else Text("fails", "bold red")
+        rows.add_row(item.exhibit.name, item.exhibit.references[0], caught, green)
+    yield rows
+    good, right = sum(item.is_good for item in standings), sum(holds.values())
+    yield f"{good} of {len(standings)} bugs are caught, with the healthy code green."
+    yield f"{right} of {len(holds)} refuted suspicions break nothing."
+
+
+def write(item: Exhibit | Refuted, out: Path) -> None:
+    """Draw an exhibit: the picture alone as SVG, or the whole page as HTML.
+
+    Raises:
+        ValueError: it is neither, or can't be written, or nothing is to be drawn of a suspicion.
+    """
+    if out.suffix not in (".svg", ".html"):
+        raise ValueError(f"--out is {str(out)!r}, but its name must end in .svg or .html.")
+    if isinstance(item, Refuted) and out.suffix == ".svg":
+        raise ValueError(f"{item.name} is refuted: nothing went wrong that could be drawn.")
+    text = draw(item) if isinstance(item, Exhibit) and out.suffix == ".svg" else to_html(item)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ValueError(f"{out} can't be written: {error.strerror}.") from error

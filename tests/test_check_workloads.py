@@ -1,0 +1,233 @@
+"""Random workloads: the same for a seed, over every axis, silent on healthy code, loud on bugs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.case_text import case_text
+from minisched.checks.draw import LOOPS_EACH, designs_for, draw
+from minisched.checks.draw_axes import count_axes
+from minisched.checks.draw_config import PAGE_SIZES
+from minisched.checks.draw_designs import Design, all_designs, read_design, variants
+from minisched.checks.draw_requests import WISHES
+from minisched.checks.judge import Finding, judge
+from minisched.checks.many import Tried, case_of, try_seed, try_workloads
+from minisched.checks.shrink import breaks_the_same, shrink
+from minisched.checks.tally import Tally
+from minisched.loops.registry import LOOPS
+from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
+from minisched.museum.patch import Edit, put_in
+from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from minisched.scheduler.config import ALGORITHMS, RUN_FIRST
+
+from .laws import LOOP_OPTIONS
+
+SEEDS = range(150)  # what the command draws unless told otherwise
+REFUSED = {
+    "vllm_async:prev_sampled:depth=4",
+    "vllm_async:fill_device:depth=4",
+    "mindie_placeholder:host:max_async_schedule_times=2",
+}
+"""Relays whose loops say at their first turn that they don't go with that number of steps."""
+
+
+# -- what is drawn ---------------------------------------------------------------------------------
+
+
+def test_the_designs_are_those_of_the_registry() -> None:
+    every = {
+        Design(loop, relay, options).name
+        for loop, spec in LOOPS.items()
+        for options in ({}, *variants(loop))
+        for relay in spec.relays
+    }
+    assert {design.name for design in all_designs()} == every - REFUSED
+    assert all(read_design(design.name) == design for design in all_designs())
+
+
+def test_whatever_the_property_tests_run_on_is_drawn_too() -> None:
+    drawn = [(design.loop, design.relay, design.options) for design in all_designs()]
+    assert [item for item in LOOP_OPTIONS if item not in drawn] == []
+
+
+def test_every_loop_and_relay_comes_up_and_each_loop_about_as_often() -> None:
+    drawn = Counter(design.name for seed in SEEDS for design in designs_for(draw(seed)))
+    assert set(drawn) == {design.name for design in all_designs()}
+    loops = Counter(name.partition(":")[0] for name in drawn.elements())
+    assert set(loops) == set(LOOPS)
+    assert min(loops.values()) > len(SEEDS) * LOOPS_EACH / len(LOOPS) / 2
+
+
+def test_every_value_of_every_axis_comes_up() -> None:
+    axes = {axis: set(found) for axis, found in count_axes(map(draw, SEEDS)).items()}
+    yes_or_no = {"yes", "no"}
+    assert axes == {
+        "requests": set("123456"),
+        "wishes": set(WISHES),
+        "sampling": {"greedy", "temperature"},
+        "log-probabilities": yes_or_no,
+        "stop tokens": yes_or_no,
+        "end of text": yes_or_no,
+        "aborts": set("012"),
+        "priorities": set("1234"),
+        "arrivals": {"at once", "one after the other"},
+        "page size": set(map(str, PAGE_SIZES)),
+        "pool": {"too small", "just enough", "more"},
+        "running requests": set("12345"),
+        "radix cache": {"on", "off"},
+        "eviction": set(EVICTION_POLICIES),
+        "run first": set(RUN_FIRST),
+        "schedule policy": set(SCHEDULE_POLICIES),
+        "chunks": {"none", "yes"},
+        "mixed chunks": yes_or_no,
+        "prefill tokens": {"3", "8", "99"},
+        "conservativeness": {"0", "0.4", "2"},
+        "preemption threshold": set("012"),
+        "late penalties": yes_or_no,
+        "late stop strings": yes_or_no,
+        "largest graph": {"None", "0", "2"},
+        "speculation": {"none", *ALGORITHMS},
+        "slower": {"host", "device", "neither"},
+    }
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_a_seed_is_a_workload_and_any_seed_will_do(seed: int) -> None:
+    """The same one again, which its loops take: no request is refused but for a reason."""
+    assert repr(draw(seed)) == repr(draw(seed))
+    designs = designs_for(draw(seed))
+    assert designs and len({design.loop for design in designs}) == len(designs)
+
+
+def test_what_a_run_does_to_its_requests_does_not_reach_the_next_one() -> None:
+    first, again = try_seed(3), try_seed(3)
+    assert first == again and any(case.requests for case in first)
+
+
+# -- what is found ---------------------------------------------------------------------------------
+
+
+def tally_of(seeds: range, loops: tuple[str, ...] = (), jobs: int = 1) -> Tally:
+    """The cases of some seeds."""
+    cases: list[Tried] = [
+        case for tried in try_workloads(seeds, loops, jobs=jobs) for case in tried
+    ]
+    return Tally(seeds.start, len(seeds), "sim", cases)
+
+
+def test_healthy_code_breaks_no_law_and_processes_make_no_difference() -> None:
+    alone, together = tally_of(range(24)), tally_of(range(24), jobs=2)
+    assert alone.failures == []
+    assert alone.as_json() == together.as_json()
+    result = alone.as_json()
+    assert result["cases"] == result["identical"] == len(alone.cases) > 200
+    assert result["races"] == result["leaks"] == 0
+
+
+BUGS = {
+    "identity": Edit(
+        "relay.future_map:FutureMapRing.resolve",
+        "self.resolve_future(ids)",
+        "self.xp.clamp(ids, min=0)",
+    ),
+    "ends": Edit(
+        "scheduler.results:Results.process", "outputs.append(Output(req.rid, token))", "pass"
+    ),
+    "leak": Edit(
+        "memory.lease_pool:LeasePool.release", "self.tree.dec_lock_ref(lease.node)", "pass"
+    ),
+    "race": Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass"),
+    "ownership": Edit(
+        "memory.lease_pool:LeasePool.close",
+        "self.release(lease)",
+        "self._free(lease.pages[lease.shared_pages :], lease)",
+    ),
+    "livelock": Edit("scheduler.ending:Endings._finish", "del self.live[req.rid]", "pass"),
+    "crash": Edit("scheduler.ending:Endings._end", "token in req.stop_ids", "token in req.stops"),
+}
+"""By law, a bug that breaks it: an early free, a copy that does not wait, a lock that is kept."""
+
+
+def first_broken(law: str) -> Tried:
+    """The first case of the first 60 workloads that breaks a law."""
+    for tried in try_workloads(range(60)):
+        for case in tried:
+            if any(item.law == law for item in case.findings):
+                return case
+    pytest.fail(f"60 workloads on {LOOPS_EACH} loops each, and none of them breaks {law}")
+
+
+@pytest.mark.parametrize("law", BUGS)
+def test_a_bug_is_found_and_its_seed_and_loop_repeat_it(law: str) -> None:
+    with put_in([BUGS[law]]):
+        found = first_broken(law)
+        assert try_seed(found.seed, [found.loop]) == [found]
+    [healthy] = try_seed(found.seed, [found.loop])
+    assert healthy.findings == () and healthy.finished
+
+
+def test_a_case_that_stopped_counts_as_neither_identical_nor_ended() -> None:
+    with put_in([BUGS["crash"]]):
+        tally = tally_of(range(2))
+    crashed = {(item.seed, item.loop) for item in tally.failures if item.law == "crash"}
+    assert crashed and tally.as_json()["identical"] == len(tally.cases) - len(crashed)
+    assert tally.holding("ends") == tally.holding("crash") == len(tally.cases) - len(crashed)
+
+
+def test_a_failure_is_made_small_and_still_fails() -> None:
+    with put_in([BUGS["ownership"]]):
+        found = first_broken("ownership")
+        finding = next(item for item in found.findings if item.law == "ownership")
+        case = case_of(found.seed, found.loop)
+        small = shrink(case, breaks_the_same(finding))
+        assert judge(small).broke("ownership") is not None
+        assert shrink(small, breaks_the_same(finding)) == small
+    assert judge(small).holds
+    assert sum(len(req.prompt) for req in small.workload.requests) <= 4
+    assert len(case_text(small)) < len(case_text(case))
+
+
+def test_a_crash_is_not_mistaken_for_another_one() -> None:
+    case = case_of(0, "serial")
+    with put_in([BUGS["crash"]]):
+        assert breaks_the_same(Finding("crash", judge(case).findings[0].sentence))(case)
+        assert not breaks_the_same(Finding("crash", "KeyError: 'r7'"))(case)
+
+
+def test_the_search_for_a_small_case_ends_where_it_is_told_to() -> None:
+    looked_at: list[int] = []
+
+    def shows(case: object) -> bool:
+        looked_at.append(1)
+        return True
+
+    shrink(case_of(1, "serial"), shows, most=7)
+    assert len(looked_at) == 7
+
+
+# -- the laws count whoever is refused or gives up ------------------------------------------------
+
+
+def test_a_refused_request_must_have_got_nothing_and_an_aborted_one_the_first_tokens() -> None:
+    tally = tally_of(range(8))
+    assert sum(case.aborted for case in tally.cases) and sum(case.refused for case in tally.cases)
+    refuse = Edit(
+        "scheduler.refusal:too_long", "if req.max_device_len > limit:", "if req.rid == 'r0':"
+    )
+    with put_in([refuse]):
+        assert tally_of(range(4)).failures == []  # refused for a wrong reason, but consistently
+
+
+def test_whoever_fails_without_being_refused_is_not_identical() -> None:
+    fails = Edit(
+        "scheduler.results:Results.process",
+        "elif result.error:",
+        "elif result.error or req.rid == 'r0':",
+    )
+    with put_in([fails]):
+        assert {item.law for item in tally_of(range(2)).failures} >= {"identity"}

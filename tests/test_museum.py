@@ -1,0 +1,196 @@
+"""Every published bug of the museum is caught by its law, and the healthy code passes them all.
+
+That the patch of a bug changes behaviour is shown by the same case: it is green without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import CodeType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from minisched.checks.judge import Case, Verdict, judge
+from minisched.checks.shrink import simpler
+from minisched.museum import CHAPTERS, Exhibit, Refuted, bugs, exhibits, find, refuted
+from minisched.museum.offence import offence_of
+from minisched.museum.page import page, refuted_page
+from minisched.museum.patch import Edit, StalePatch, diff, put_in
+from minisched.museum.picture import draw, lines_of
+from minisched.museum.references import REPOSITORIES, address
+from minisched.museum.text_picture import MARK
+
+EXHIBITS, REFUTED = exhibits(), refuted()
+MODULES = {path.stem for path in Path(bugs.__path__[0]).glob("[a-z]*.py")}
+MOST_LINES = 12  # that a fix adds and takes out
+each_bug = pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda item: item.name)
+each_item = pytest.mark.parametrize("item", [*EXHIBITS, *REFUTED], ids=lambda item: item.name)
+
+
+@cache
+def with_bug(name: str) -> Verdict:
+    exhibit = find(name)
+    assert isinstance(exhibit, Exhibit)
+    return exhibit.with_bug()
+
+
+# -- what there is ---------------------------------------------------------------------------------
+
+
+def test_every_module_brings_one_exhibit_of_its_name() -> None:
+    names = [item.name for item in (*EXHIBITS, *REFUTED)]
+    assert len(EXHIBITS) >= 16 and REFUTED
+    assert sorted(names) == sorted(MODULES)
+    assert [CHAPTERS.index(item.chapter) for item in EXHIBITS] == sorted(
+        CHAPTERS.index(item.chapter) for item in EXHIBITS
+    )
+    assert {item.chapter for item in EXHIBITS} == set(CHAPTERS)
+
+
+@each_item
+def test_what_is_said_is_said_in_full_and_where_it_was_published(item: Exhibit | Refuted) -> None:
+    said = (
+        [item.symptom, item.here, item.cure]
+        if isinstance(item, Exhibit)
+        else [item.suspicion, item.truth]
+    )
+    for text in said:
+        assert len(text) > 40 and text.rstrip().endswith((".", ".)", "?")), text
+    assert item.references and len(set(item.references)) == len(item.references)
+    for reference in item.references:
+        assert reference.split()[0] in REPOSITORIES
+        assert address(reference).startswith("https://github.com/")
+
+
+@pytest.mark.parametrize("reference", ["48245", "vLLM 48245", "vLLM #0", "nobody #1", "MindIE #9"])
+def test_a_reference_that_leads_nowhere_gets_a_sentence(reference: str) -> None:
+    with pytest.raises(ValueError, match=f"'{reference}' (is no reference; it must|has no commit)"):
+        address(reference)
+
+
+# -- the laws --------------------------------------------------------------------------------------
+
+
+@each_bug
+def test_its_law_catches_the_bug(exhibit: Exhibit) -> None:
+    found = with_bug(exhibit.name).broke(exhibit.law)
+    assert found is not None, with_bug(exhibit.name).findings
+    assert exhibit.says and exhibit.says in found.sentence, found.sentence
+    assert exhibit.is_caught
+
+
+@each_bug
+def test_the_healthy_code_passes_every_law_on_the_same_case(exhibit: Exhibit) -> None:
+    assert exhibit.healthy().findings == ()
+    assert judge(exhibit.case).findings == (), "the general laws, whatever the exhibit judges by"
+
+
+@each_bug
+def test_every_edit_is_needed(exhibit: Exhibit) -> None:
+    assert exhibit.edits
+    for edit in exhibit.edits if len(exhibit.edits) > 1 else ():
+        rest = tuple(other for other in exhibit.edits if other is not edit)
+        try:
+            assert not replace(exhibit, edits=rest).is_caught, edit.where
+        except StalePatch:
+            continue  # the others build on it
+
+
+@each_bug
+def test_no_simpler_case_shows_it(exhibit: Exhibit) -> None:
+    """With one request, abort, turn, token, wish or slot less, the bug shows no more.
+
+    Or nobody could tell: then the healthy code does not pass either.
+    """
+    for case in simpler(exhibit.case):
+        smaller = replace(exhibit, case=case)
+        assert not (smaller.is_caught and smaller.healthy().holds), case
+
+
+@each_bug
+def test_the_fix_is_a_few_lines(exhibit: Exhibit) -> None:
+    lines = diff(exhibit.edits).splitlines()
+    changed = [line for line in lines if line.startswith(("+", "-"))]
+    assert 0 < len(changed) <= MOST_LINES
+
+
+@each_bug
+def test_the_code_is_as_before_also_when_the_run_raises(exhibit: Exhibit) -> None:
+    before = codes(exhibit)
+    with pytest.raises(KeyError), put_in(exhibit.edits):
+        assert codes(exhibit) != before
+        raise KeyError
+    assert codes(exhibit) == before
+
+
+def codes(exhibit: Exhibit) -> list[tuple[CodeType, Any]]:
+    return [(edit.function.__code__, edit.function.__defaults__) for edit in exhibit.edits]
+
+
+@pytest.mark.parametrize("at", range(len(EXHIBITS)), ids=lambda at: EXHIBITS[at].name)
+def test_two_in_a_row_do_not_disturb_each_other(at: int) -> None:
+    first, second = EXHIBITS[at], EXHIBITS[at - 1]
+    first.with_bug()
+    assert second.with_bug().findings == with_bug(second.name).findings
+
+
+@pytest.mark.parametrize("item", REFUTED, ids=lambda item: item.name)
+def test_what_is_refuted_breaks_nothing(item: Refuted) -> None:
+    assert item.verdict().findings == ()
+    with pytest.raises(StalePatch):  # what it takes to try it is put in
+        replace(item, edits=(Edit("relay.future_map:FutureMap.look_up", "nobody", ""),)).verdict()
+
+
+# -- the pictures ----------------------------------------------------------------------------------
+
+
+@each_bug
+def test_the_picture_shows_what_did_it_in_red(exhibit: Exhibit) -> None:
+    offence = offence_of(exhibit, with_bug(exhibit.name))
+    drawn = draw(exhibit)
+    assert draw(exhibit) == drawn and "http" not in drawn.replace("http://www.w3.org/2000/svg", "")
+    marked = [int(item.attrib["data-offence"]) for item in elements(drawn, "data-offence")]
+    assert marked and set(marked) == set(offence.slices)
+    words = "".join(ElementTree.fromstring(drawn).itertext())
+    assert exhibit.title in words and f"{exhibit.law}: {offence.sentence[:20]}" in words
+    assert "prefers-color-scheme: dark" in drawn
+
+
+def elements(drawn: str, attribute: str) -> Iterator[ElementTree.Element]:
+    return (item for item in ElementTree.fromstring(drawn).iter() if attribute in item.attrib)
+
+
+@each_bug
+def test_the_text_marks_it_too_and_fits_in_its_columns(exhibit: Exhibit) -> None:
+    lines = lines_of(exhibit, 80)
+    assert max(map(len, lines)) <= 80
+    first, second = "\n".join(lines).split("without it:")
+    assert MARK in first and MARK not in second.split("\n\n")[0]
+
+
+@each_item
+def test_a_page_has_every_part(item: Exhibit | Refuted) -> None:
+    parts = page(item, "draw") if isinstance(item, Exhibit) else refuted_page(item)
+    assert all(part.body for part in parts if part.kind != "picture")
+    verdicts = [part.kind for part in parts if part.kind in ("good", "bad")]
+    assert verdicts == (["bad", "good"] if isinstance(item, Exhibit) else ["good"])
+    assert len({part.heading for part in parts}) == len(parts)
+
+
+def test_a_bug_that_is_not_caught_cannot_be_drawn() -> None:
+    healthy = replace(EXHIBITS[0], edits=())
+    assert not healthy.is_caught
+    with pytest.raises(ValueError, match="does not break the law"):
+        draw(healthy)
+
+
+def test_simpler_cases_are_cases() -> None:
+    """The law on the smallest case looks at something."""
+    for exhibit in EXHIBITS:
+        assert all(isinstance(case, Case) for case in simpler(exhibit.case))
+        assert any(simpler(exhibit.case)), exhibit.name
