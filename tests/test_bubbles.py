@@ -31,7 +31,7 @@ from .laws import LOOP_OPTIONS
 from .timed_plays import costs, played
 from .workloads import Workload
 
-law = settings(max_examples=80, deadline=None)
+law = settings(max_examples=50, deadline=None)
 US = 1000
 
 
@@ -143,7 +143,7 @@ def test_masks_and_what_waits_for_them() -> None:
     """A loop that says so, and one in which building masks is a part of every turn."""
     assert "grammar" in by_cause(bubbles(run_with("mindie_plugin", "grammar")))
     assert "penalty" in by_cause(bubbles(run_with("mlx_async", "penalties")))
-    slow = CostModel({"mask": 9}, forward_base=2)
+    slow = CostModel({"mask": 9}, forward_base=2, sample=1)
     one = SamplingParams(max_new_tokens=4, regex="a+b", ignore_eos=True)
     trace = run("serial", [Request("r", [1], one)], cost=slow)
     masks = sum(item.name == "mask" for item in trace.slices)

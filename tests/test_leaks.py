@@ -6,33 +6,35 @@ Two readers look: one at a live scheduler between two turns, one at a trace alon
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
 
 from minisched.checks import books
 from minisched.checks.laws import Broken
 from minisched.checks.leak import Leak
 from minisched.checks.leaks import find_leaks, not_checked
-from minisched.core import Lease, SamplingParams
-from minisched.core.request import Request
-from minisched.devices.cost import CostModel
+from minisched.core import Lease, Output, Request, SamplingParams
+from minisched.devices.cost import MICROSECOND, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.devices.thread import ThreadDevice
 from minisched.engine.engine import Engine
 from minisched.export.native import from_json, to_json
 from minisched.loops.run import run_loop
-from minisched.memory.radix_node import TreeNode
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Act, Mark, Slice, Trace
+from minisched.trace import Act, Mark, Trace
 
-from .laws import LOOP_OPTIONS, play
+from .laws import LOOP_OPTIONS, LoopOptions, play
 from .workloads import VOCAB, Workload, fresh, workloads
 
-COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1)
+HOST = {"schedule": 500 * MICROSECOND, "launch": 100 * MICROSECOND, "process": 500 * MICROSECOND}
+COST = CostModel(HOST, 1000 * MICROSECOND, 0, 200 * MICROSECOND, 100 * MICROSECOND)
 
 
 def healthy(engine: Engine) -> None:
@@ -44,7 +46,7 @@ def played(
     loop: str = "overlap",
     relay: str = "ring",
     patch: Callable[[Engine], None] = healthy,
-    options: dict[str, object] | None = None,
+    options: dict[str, Any] | None = None,
 ) -> tuple[Trace, list[str]]:
     """A run's trace, and what the live reader said, turn by turn and then at idle."""
     workload, device, said = fresh(workload), SimDevice(), list[str]()
@@ -59,35 +61,40 @@ def played(
     try:
         engine, _ = play(
             workload, loop, relay, options, device, model, COST, patch,
-            lambda engine: look(lambda: books.check_step(engine.scheduler)),
+            lambda engine: look(partial(books.check_step, engine.scheduler)),
         )  # fmt: skip
-        look(lambda: books.check_idle(engine.scheduler))
+        look(partial(books.check_idle, engine.scheduler))
     except Exception as error:  # a broken scheduler may crash in any way
         said.append(f"{type(error).__name__}: {error}")
     return device.recorder.trace(loop, "sim", "hash", "virtual"), said
 
 
-@pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS)
-@given(workload=workloads())
-@settings(max_examples=6, deadline=None)
-def test_nothing_leaks_at_any_step(
-    loop: str, relay: str, options: dict[str, object], workload: Workload
+@given(workload=workloads(), loops=st.lists(st.sampled_from(LOOP_OPTIONS), min_size=4, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_nothing_leaks_at_any_step(loops: list[LoopOptions], workload: Workload) -> None:
+    for loop, relay, options in loops:
+        trace, said = played(workload, loop, relay, options=options)
+        assert said == []
+        assert find_leaks(trace) == []
+
+
+RUNS = [
+    (loop, device)
+    for loop in ("serial", "overlap", "overlap_thread", "mindie_dual", "pd")
+    for device in (SimDevice, ThreadDevice)
+    if (loop, device) != ("pd", ThreadDevice)  # it runs on the simulator alone
+]
+
+
+@pytest.mark.parametrize(("loop", "device"), RUNS)
+def test_nothing_leaks_on_other_clocks_and_with_two_schedulers(
+    loop: str, device: Callable[[], Any]
 ) -> None:
-    trace, said = played(workload, loop, relay, options=options)
-    assert said == []
-    assert find_leaks(trace) == []
-
-
-@pytest.mark.parametrize("device", [SimDevice, ThreadDevice])
-@pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread", "mindie_dual", "pd"])
-def test_nothing_leaks_on_other_clocks_and_two_schedulers(loop: str, device: type) -> None:
-    if loop == "pd" and device is not SimDevice:
-        return
     before = books.threads()
     run = run_loop(loop, device(), HashModel(), requests(), SchedulerConfig(kv_tokens=64))
     assert find_leaks(run.trace) == [] == not_checked(run.trace)
     assert find_leaks(from_json(to_json(run.trace))) == []
-    assert set(books.threads()) <= set(before)
+    assert books.threads() == before
 
 
 def requests() -> list[Request]:
@@ -143,15 +150,16 @@ def lock_forgotten(engine: Engine) -> None:
 
 def lease_of_an_abort_not_closed(engine: Engine) -> None:
     """A request that is aborted keeps its memory."""
-    scheduler, abort, close = engine.scheduler, engine.scheduler.abort, engine.scheduler.leases.close
+    scheduler, abort = engine.scheduler, engine.scheduler.abort
+    close = scheduler.leases.close
 
-    def careless(rid: str) -> list[object]:
+    def careless(rid: str) -> list[Output]:
         scheduler.leases.close = lambda lease: None  # type: ignore[method-assign]
         outputs = abort(rid)
         scheduler.leases.close = close  # type: ignore[method-assign]
         return outputs
 
-    scheduler.abort = careless  # type: ignore[method-assign, assignment]
+    scheduler.abort = careless  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -170,9 +178,12 @@ BUGS = [
     Bug(page_freed_twice, "page", "freed", "was freed twice", "times among the free ones"),
     Bug(row_forgotten, "row", "held", "and its lease was never released", "nobody holds it"),
     Bug(row_freed_twice, "row", "freed", "although nobody held it", "is held twice"),
-    Bug(lock_forgotten, "lock", "held", "a lock on node", "times, but it is nobody who may hold it"),
-    Bug(lease_of_an_abort_not_closed, "row", "held", "ended (abort)", "was never released"),
+    Bug(lock_forgotten, "lock", "held", "and its row was freed", "nobody who may hold it"),
+    Bug(lease_of_an_abort_not_closed, "row", "held", "ended (abort)", "lease was never released"),
 ]
+SEARCH = settings(
+    max_examples=500, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
+)
 
 
 def found_by(trace: Trace, bug: Bug) -> list[Leak]:
@@ -185,14 +196,110 @@ def found_by(trace: Trace, bug: Bug) -> list[Leak]:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.patch.__name__)
-def test_both_readers_find_it(bug: Bug) -> None:
+def test_both_readers_find_it_and_say_whose_it_was(bug: Bug) -> None:
     def caught(workload: Workload) -> bool:
         trace, said = played(workload, patch=bug.patch)
         return bool(found_by(trace, bug)) and any(bug.live in item for item in said)
 
-    search = settings(max_examples=2000, deadline=None, derandomize=True, database=None)
-    workload = find(workloads(), caught, settings=search)
-    assert played(workload)[1] == [] == find_leaks(played(workload)[0])
+    workload = find(workloads(), caught, settings=SEARCH)
+    trace, said = played(workload)
+    assert said == [] == find_leaks(trace)
     trace, said = played(workload, patch=bug.patch)
-    leak, words = found_by(trace, bug)[0], next(item for item in said if bug.live in item)
-    print(leak, "|", words)
+    leak = found_by(trace, bug)[0]
+    words = next(item for item in said if bug.live in item)
+    rids = {req.rid for req in workload.requests}
+    if leak.rid:
+        assert leak.rid in rids and leak.rid in str(leak)
+        assert {item.id for item in trace.slices} >= set(leak.slices) != set()
+    assert any(rid in words for rid in rids) or leak.resource == "lock"
+
+
+def one_run() -> Trace:
+    """A healthy run of three requests."""
+    run = run_loop("overlap", SimDevice(), HashModel(), requests(), SchedulerConfig(), COST)
+    return run.trace
+
+
+def without(trace: Trace, *names: str) -> Trace:
+    """The trace without the marks of these names."""
+    marks = tuple(mark for mark in trace.marks if mark.name not in names)
+    return replace(trace, marks=marks)
+
+
+def test_the_story_says_who_took_it_when_and_who_should_have_given_it_back() -> None:
+    trace = one_run()
+    first = next(mark for mark in trace.marks if mark.name == "row free")
+    leaks = find_leaks(replace(trace, marks=tuple(mark for mark in trace.marks if mark != first)))
+    (leak,) = (leak for leak in leaks if leak.resource == "row")
+    assert str(leak) == (
+        "row 2 was allocated to r1 in step 1 (schedule, 0.5 ms); r1 ended (stop) in step 2 "
+        "(process, 3.6 ms), and its lease was never released"
+    )
+    assert leak.offence.slices == leak.slices
+    phases = {item.id: (item.name, item.step) for item in trace.slices}
+    assert [phases[at] for at in leak.slices] == [("schedule", 0), ("process", 1)]
+
+
+def test_a_step_that_never_comes_back_leaves_its_future_slots() -> None:
+    trace = one_run()
+    last = [mark for mark in trace.marks if mark.name == "tokens"][-1]
+    leaks = find_leaks(replace(trace, marks=tuple(mark for mark in trace.marks if mark != last)))
+    (leak,) = (leak for leak in leaks if leak.resource == "step")
+    assert f"step {last.attrs['step']} was committed" in str(leak)
+    assert "never came back, and so future slot" in str(leak)
+
+
+def test_a_future_slot_that_is_read_by_others_is_told() -> None:
+    trace = one_run()
+    at, mark = [item for item in enumerate(trace.marks) if item[1].attrs.get("reads")][-1]
+    lapped = Mark(mark.name, mark.time, {**mark.attrs, "reads": "99"})
+    leaks = find_leaks(replace(trace, marks=(*trace.marks[:at], lapped, *trace.marks[at + 1 :])))
+    assert [str(leak) for leak in leaks] == [
+        f"step {mark.attrs['step']} reads future slot 99, which no step was given"
+    ]
+
+
+@pytest.mark.parametrize("waits", ["copy", "thread"])
+def test_ops_that_nobody_waited_for(waits: str) -> None:
+    trace = one_run()
+    assert find_leaks(trace) == []
+    if waits == "copy":
+        ids = {item.id for item in trace.slices if item.name == "copy"}
+        left = [act for act in trace.program if not (act.kind == "wait" and act.op in ids)]
+        leaks = find_leaks(replace(trace, program=tuple(left)))
+        assert len(leaks) == len(ids)
+        assert str(leaks[0]) == (
+            "host launched the copy of step 1 in its launch of step 1 on copy, and nobody has "
+            "waited for it"
+        )
+        return
+    lane, call = "worker thread", 10**6
+    acts = (Act("host", "launch", call), Act(lane, "begin", call))
+    (leak,) = find_leaks(replace(trace, program=(*trace.program, *acts)))
+    assert (leak.resource, leak.what) == ("thread", lane)
+
+
+def test_what_a_trace_does_not_tell_is_said() -> None:
+    trace = one_run()
+    assert not_checked(trace) == []
+    dumb = replace(without(trace, "commit", "tokens", "page alloc", "finish"), program=())
+    said = " ".join(not_checked(dumb))
+    assert all(name in said for name in ("'commit'", "'tokens'", "'page alloc'", "'finish'"))
+    assert "no program" in said
+    assert find_leaks(without(trace, "commit", "tokens")) == []
+
+
+def test_a_thread_that_is_left_is_told() -> None:
+    done = threading.Event()
+    before = books.threads()
+    left = threading.Thread(target=done.wait, name="copy thread")
+    left.start()
+    workload = Workload(requests(), [0, 0, 0], {}, SchedulerConfig())
+    engine, _ = play(workload, "serial", "host", {}, SimDevice(), HashModel(), COST)
+    try:
+        with pytest.raises(Broken, match="copy thread is still alive"):
+            books.check_idle(engine.scheduler, before)
+    finally:
+        done.set()
+        left.join()
+    books.check_idle(engine.scheduler, before)

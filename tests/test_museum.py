@@ -17,13 +17,13 @@ import pytest
 
 from minisched.checks.judge import Case, Verdict, judge
 from minisched.checks.shrink import simpler
+from minisched.export.offence_text import MARK
 from minisched.museum import CHAPTERS, Exhibit, Refuted, bugs, exhibits, find, refuted
 from minisched.museum.offence import offence_of
 from minisched.museum.page import page, refuted_page
 from minisched.museum.patch import Edit, StalePatch, diff, put_in
 from minisched.museum.picture import draw, lines_of
 from minisched.museum.references import REPOSITORIES, address
-from minisched.museum.text_picture import MARK
 
 EXHIBITS, REFUTED = exhibits(), refuted()
 MODULES = {path.stem for path in Path(bugs.__path__[0]).glob("[a-z]*.py")}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from minisched.cli import app, museum, museum_page
+from minisched.export.offence_text import MARK
 from minisched.museum import Exhibit, exhibits, refuted
 from minisched.museum.form import to_html
-from minisched.museum.text_picture import MARK
 
 EXHIBITS, REFUTED = exhibits(), refuted()
 Capture = pytest.CaptureFixture[str]

@@ -112,7 +112,9 @@ def check_locks(scheduler: Scheduler) -> None:
             )
     locked = sum(node.edge.num_pages for node in nodes_of(scheduler) if node.lock_ref)
     if scheduler.tree is not None and locked != scheduler.tree.protected_size:
-        raise Broken(f"leak: {locked} pages are locked, {scheduler.tree.protected_size} are counted")
+        raise Broken(
+            f"leak: {locked} pages are locked, {scheduler.tree.protected_size} are counted"
+        )
 
 
 def fate_of(lease: Lease | None) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ..trace import Slice, Trace
 from ..trace.lanes import is_copy, is_forward, is_host
-from .course import course_of, in_time, is_blocked
+from .course import Course, course_of, in_time, is_blocked
 from .overlap import length, union
 
 
@@ -35,26 +35,27 @@ class Bound:
         return 100 * self.ns / self.makespan_ns if self.makespan_ns else 100.0
 
 
-def bound(trace: Trace) -> Bound:
-    """The bound of a run."""
+def bound(trace: Trace, course: Course | None = None) -> Bound:
+    """The bound of a run; ``course`` is that of the trace, if it is there already."""
+    course = course or course_of(trace)
     names = sorted({item.lane for item in trace.slices})
     works = {lane: [i for i in trace.on(lane) if not is_blocked(i)] for lane in names}
     lanes = {lane: length(union(items)) for lane, items in works.items()}
     busiest = max(lanes, key=lambda lane: lanes[lane], default="")
-    chain, rid = longest_chain(trace)
+    chain, rid = longest_chain(trace, course)
     if chain > lanes.get(busiest, 0):
         return Bound(chain, trace.end, "", rid, lanes, chain)
     return Bound(lanes.get(busiest, 0), trace.end, busiest, "", lanes, chain)
 
 
-def longest_chain(trace: Trace) -> tuple[int, str]:
+def longest_chain(trace: Trace, course: Course) -> tuple[int, str]:
     """The longest chain of ops that depend on each other's values, from a request's coming on."""
     slices = {item.id: item for item in trace.slices}
     before: defaultdict[int, list[int]] = defaultdict(list)
     for src, dst in _dependencies(trace, slices):
         if slices[src].end <= slices[dst].start:
             before[dst].append(src)
-    came = arrivals(trace)
+    came = arrivals(course)
     ends: dict[int, int] = {}
     best = 0, ""
     for item in in_time(filter(_computes, trace.slices)):
@@ -65,9 +66,9 @@ def longest_chain(trace: Trace) -> tuple[int, str]:
     return best
 
 
-def arrivals(trace: Trace) -> dict[str, int]:
+def arrivals(course: Course) -> dict[str, int]:
     """When each request came, as far as that is known: where the host had slept until then."""
-    course, came = course_of(trace), dict[str, int]()
+    came: dict[str, int] = {}
     for items in course.lanes.values():
         for item in items:
             if item.release:

@@ -10,12 +10,15 @@ from ..trace import Slice, Trace
 from ..trace.lanes import is_copy, is_forward, is_host
 from .course import Course
 from .critical_path import Segment
+from .launches import launches
 from .overlap import Interval, intersection
 from .waits import ARRIVAL, HOST, Idle, nobody_there, receiving, side_of
 
-TOKEN, COPY, MASK, UPLOAD, TRANSFER, STAGE, MEMORY, MESSAGE, UNKNOWN = (
-    "token", "copy", "mask", "upload", "transfer", "stage", "memory", "message", "unknown",
+TOKEN, COPY, MASK, UPLOAD, TRANSFER, STAGE, MEMORY, MESSAGE, LATENCY, UNKNOWN = (
+    "token", "copy", "mask", "upload", "transfer", "stage", "memory", "message", "latency",
+    "unknown",
 )  # fmt: skip
+MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was not recorded
 SHORT_OF = ("KV memory", "max_running_requests")
 BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
 Piece = tuple[int, int, str, int]  # start, end, cause, the slice waited for (0: none)
@@ -32,6 +35,7 @@ class Causes:
             off_device = source is not None and not is_forward(source.lane)
             if edge.kind == "result" or (edge.kind == "token" and off_device):
                 self.brings[edge.dst].add(edge.src)
+        self.launched = launches(trace).keys()
         self.after_refusal = set(schedules_after_refusal(trace))
         self.nobody: dict[str, tuple[Interval, ...]] = {}
 
@@ -55,6 +59,8 @@ class Causes:
     def _cause(self, segment: Segment, item: Slice | None, lane: str) -> str:
         if item is None:
             follower = self.slices.get(segment.before)
+            if segment.before in self.launched and segment.duration <= MOST_LATENCY:
+                return LATENCY
             sleeps = self.trace.clock == "virtual" and follower and is_host(follower.lane)
             return MESSAGE if sleeps and side_of(lane) else UNKNOWN
         if item.name in BY_NAME:

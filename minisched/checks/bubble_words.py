@@ -15,6 +15,7 @@ WHY = {
     "memory": "nobody can be admitted until memory or a row comes back ({what})",
     "arrival": "nobody is there to be served",
     "message": "its scheduler sleeps until the other one says something",
+    "latency": "it has been launched, and the device takes that long to begin",
     "unknown": "nothing recorded explains it",
     "grammar": "its mask has to see a token first ({what})",
     "penalty": "its penalties have to see a token first ({what})",

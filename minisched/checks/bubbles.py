@@ -14,6 +14,7 @@ lanes; each piece of it is charged to one of them, and to a cause:
 ``memory``       nobody could be admitted until memory, or a row, came back
 ``arrival``      nobody was there to be served
 ``message``      one of two schedulers slept until the other one said something
+``latency``      launched, and begun less than 0.1 ms later than it could: the device's own delay
 ``unknown``      nothing recorded explains it
 
 Where the loop said why an op had to wait (a mark ``wait``, see ``waits.py``: grammar, penalty,
@@ -23,7 +24,7 @@ prefill, speculation), the cause is that reason, whatever lay on the way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..trace import Trace
@@ -31,7 +32,6 @@ from .bubble_causes import Causes
 from .bubble_words import sentence
 from .course import Course, course_of
 from .critical_path import Segment, path_to
-from .replay import Ran, replay
 from .waits import Idle, idle_times
 
 
@@ -61,11 +61,14 @@ class Bubble:
         return self.end - self.start
 
 
-def bubbles(trace: Trace) -> list[Bubble]:
-    """Every bubble of a run in order of time; together exactly ``bubble_ns`` of ``overlap.py``."""
-    course = course_of(trace)
-    ran, causes = replay(course.lanes), Causes(trace, course)
-    found = [bubble for idle in idle_times(trace) for bubble in _cut(course, causes, idle, ran)]
+def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
+    """Every bubble of a run in order of time; together exactly ``bubble_ns`` of ``overlap.py``.
+
+    ``course`` is that of the trace, if it is there already.
+    """
+    course = course or course_of(trace)
+    causes = Causes(trace, course)
+    found = [bubble for idle in idle_times(trace) for bubble in _cut(course, causes, idle)]
     return sorted(found, key=lambda item: (item.start, item.lane, item.end))
 
 
@@ -85,11 +88,11 @@ def by_phase(items: Iterable[Bubble]) -> dict[tuple[str, str], int]:
     return dict(sums.most_common())
 
 
-def _cut(course: Course, causes: Causes, idle: Idle, ran: Mapping[int, Ran]) -> Iterator[Bubble]:
+def _cut(course: Course, causes: Causes, idle: Idle) -> Iterator[Bubble]:
     """The pieces of one gap, the newest first."""
     op = course.first_at(idle.lane, idle.end)
     waiting = course.slices.get(op)
-    path = path_to(ran, op, idle.start) if op else [Segment(idle.start, idle.end, 0, 0)]
+    path = path_to(course.ran, op, idle.start) if op else [Segment(idle.start, idle.end, 0, 0)]
     for start, end, cause, number in causes.of(idle, op, path):
         item = course.slices.get(number)
         if start < end:

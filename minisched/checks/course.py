@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..trace import Slice, Trace
 from ..trace.lanes import is_host
-from .replay import Item, Lanes, calibrate
+from .replay import Item, Lanes, Ran, calibrate, replay
 
 WAIT = "wait"  # a slice of this name only says that its lane was blocked
 
@@ -30,6 +31,11 @@ class Course:
     is_ordered: bool
     end: int
     index: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+
+    @cached_property
+    def ran(self) -> dict[int, Ran]:
+        """When everything runs, as it was recorded."""
+        return replay(self.lanes)
 
     def first_at(self, lane: str, start: int) -> int:
         """The slice that a lane starts with at a moment; 0: none."""
@@ -71,7 +77,8 @@ def from_program(trace: Trace, slices: dict[int, Slice]) -> Lanes:
     done: set[int] = set()
     for act in trace.program:
         lane = slices[act.during].lane if act.during in slices else act.lane
-        while act.during in slices and act.during not in started | done and own[lane]:
+        is_own = act.during in slices and act.during not in started
+        while is_own and act.during not in done and own[lane]:
             done.add(own[lane][-1].id)
             lanes[lane].append(run(own[lane].pop()))
         if act.kind == "begin" and act.op in slices:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..trace import Trace
 from .course import Course, course_of
-from .replay import Ran, replay
+from .replay import Ran
 
 
 class Segment(NamedTuple):
@@ -31,10 +31,13 @@ class Segment(NamedTuple):
         return self.end - self.start
 
 
-def critical_path(trace: Trace) -> list[Segment]:
-    """The path of a whole run, the earliest segment first; together exactly its makespan."""
-    course = course_of(trace)
-    return list(reversed(list(whole_path(course, replay(course.lanes)))))
+def critical_path(trace: Trace, course: Course | None = None) -> list[Segment]:
+    """The path of a whole run, the earliest segment first; together exactly its makespan.
+
+    ``course`` is that of the trace, if it is there already.
+    """
+    course = course or course_of(trace)
+    return list(reversed(list(whole_path(course, course.ran))))
 
 
 def whole_path(course: Course, ran: Mapping[int, Ran]) -> Iterator[Segment]:

@@ -25,31 +25,26 @@ def misdeliveries(trace: Trace, side: str = "") -> list[Misdelivery]:
     lease that the step was committed under; where a mark ``stale output`` says so, without.
     """
     ledger, found = Ledger(), list[Misdelivery]()
-    chunks: dict[int, list[int]] = {}
     stale: set[tuple[str, int]] = set()
     heard = {(rid, item.step) for rid, items in tokens_heard(trace).items() for item in items}
     for mark, now in moments(trace, side):
         of = mark.attrs
         ledger.hear(mark, now)
-        if mark.name == "commit":
-            chunks[int(of["step"])] = [int(row) for row in str(of.get("chunks", "")).split()]
-        elif mark.name == "stale output":
+        if mark.name == "stale output":
             stale.add((str(of["rid"]), int(of["step"])))
         elif mark.name == "tokens" and int(of["step"]) in ledger.commits:
             step = int(of["step"])
             for lease in filter(None, ledger.commits[step]):
                 is_open = lease.closed is None or lease.closed.step == step
                 says = _judged(
-                    step, lease.rid, (lease.rid, step) in heard, lease.row in chunks[step],
+                    step, lease.rid, (lease.rid, step) in heard, lease.row in ledger.chunks[step],
                     is_open or (lease.rid, step) in stale, lease.why,
                 )  # fmt: skip
                 found += [Misdelivery(step, lease.rid, says)] if says else []
     return found
 
 
-def _judged(
-    step: int, rid: str, is_heard: bool, is_chunk: bool, counts: bool, why: str
-) -> str:
+def _judged(step: int, rid: str, is_heard: bool, is_chunk: bool, counts: bool, why: str) -> str:
     """What is wrong about a delivery, or nothing."""
     if is_heard and is_chunk:
         return (

@@ -54,7 +54,9 @@ def read_design(name: str) -> Design:
     loop = name.partition(":")[0]
     own = LOOPS[loop].options
     changed = {key: value for key, value in spec.options.items() if own.get(key) != value}
-    return Design(loop, spec.relays[0], changed)
+    design = Design(loop, spec.relays[0], changed)
+    check_options(design)
+    return design
 
 
 def variants(loop: str) -> Iterator[dict[str, Any]]:
@@ -81,16 +83,25 @@ def all_designs() -> tuple[Design, ...]:
 
 
 def takes_its_options(design: Design) -> bool:
-    """Whether loop and relay go with the options; they say so themselves at the first turn."""
+    """Whether loop and relay go with the options."""
+    try:
+        check_options(design)
+    except ValueError:
+        return False
+    return True
+
+
+def check_options(design: Design) -> None:
+    """Let loop and relay say whether they go with the options, which they do at the first turn.
+
+    Raises:
+        ValueError: they don't; the sentence is theirs.
+    """
     if not design.options:
-        return True
+        return
     device, model = cast(Device, SimDevice()), HashModel()
     engine = make_engine(
         design.loop, device, model, SchedulerConfig(), Frontend(), relay=design.relay,
         **design.options,
     )  # fmt: skip
-    try:
-        next(LOOPS[design.loop].start(engine, **design.options))
-    except ValueError:
-        return False
-    return True
+    next(LOOPS[design.loop].start(engine, **design.options))

@@ -68,8 +68,9 @@ def _slot(reads: StepReads, read: Act, slot: int, change: Change | None) -> Iter
 def _fate_of(reads: StepReads, page: int) -> str:
     """Who gave a page back, when, and who has it now, as far as the marks say."""
     pages = reads.ledger.pages
-    if (owner := pages.held.get(page)) and owner is not reads.lease:
-        return f"and allocated to {owner.rid} {owner.pages.get(page, owner.opened)}"
+    if owner := pages.held.get(page):
+        again = " once more" if owner is reads.lease else ""
+        return f"and allocated to {owner.rid}{again} {owner.pages.get(page, owner.opened)}"
     rid, when = pages.freed.get(page, ("", None))
     who = f"by {rid}" if rid else "by the prefix cache"
     return f"{who} {when}" if when else "before"

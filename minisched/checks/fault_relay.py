@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..trace import Act
+from ..trace import Act, Mark
 from .ledger import numbers
 from .ledger_lease import HeldLease
-from .past import Change, cells_of
+from .past import Change, cells_of, is_in
 from .step_reads import Fault, Source, StepReads
 
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
@@ -17,6 +17,7 @@ def faults_of_relay(reads: StepReads) -> Iterator[Fault]:
     """Each cell of a relay that the step reads for the request."""
     if reads.lease is None:
         return
+    yield from _not_taken(reads, reads.lease)
     for at in reads.reads(*RELAYS):
         read = reads.past.program[at]
         mine = set(_cells_of_lease(reads, read.resource, reads.lease))
@@ -25,6 +26,43 @@ def faults_of_relay(reads: StepReads) -> Iterator[Fault]:
         newest = reads.past.newest(at, cells)
         for cell in cells:
             yield from _cell(reads, read, cell, newest.get(cell))
+
+
+def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[Fault]:
+    """A token that only the device has must be taken from there, and no other one."""
+    giver, step, rid = reads.giver_of(lease), reads.step, reads.rid
+    forward = tuple(item.id for item in reads.ops if item.name == "forward")
+    if giver and not _takes(reads, lease, giver):
+        yield Fault(
+            f"step {step} did not take the token that step {giver} had sampled for {rid} from the "
+            "device, although the host did not know it: it computed with another one, or with a "
+            "placeholder",
+            (*reads.samples_of(giver), *forward),
+        )
+    row = reads.ledger.commits[step].index(lease)
+    filled = _mark(reads, "placeholder fill", step)
+    if filled and not giver and (source := int(str(filled.attrs["rows"]).split()[row])) >= 0:
+        yield Fault(
+            f"row {row} of step {step} was filled with the token of row {source} of the step "
+            f"before, although all tokens of {rid} were known",
+            (*reads.samples_of(step - 1), *forward),
+        )
+
+
+def _takes(reads: StepReads, lease: HeldLease, giver: int) -> bool:
+    """Whether a step takes the token that ``giver`` sampled for a lease, as far as is known.
+
+    Where nothing in the run takes any from the device (``fill_host``), the host fills them in.
+    """
+    if lazy := _mark(reads, "lazy tokens", reads.step):
+        place = reads.ledger.commits[giver].index(lease) + 1
+        return lazy.attrs["source"] == giver and place in numbers(lazy.attrs["places"])
+    program = reads.past.program
+    found = [program[at] for at in reads.reads(*RELAYS)]
+    mine = {name: _cells_of_lease(reads, name, lease) for name in RELAYS}
+    if any(is_in(cell, read.at) for read in found for cell in mine[read.resource]):
+        return True
+    return not any(act.kind == "read" and act.resource in RELAYS for act in program)
 
 
 def _cell(reads: StepReads, read: Act, cell: int, change: Change | None) -> Iterator[Fault]:
@@ -48,7 +86,7 @@ def _cell(reads: StepReads, read: Act, cell: int, change: Change | None) -> Iter
             slices,
         )
     else:
-        reads.sources.append(Source(step, reads.rid, what))
+        reads.sources.append(Source(step, reads.rid, what, is_token=True))
 
 
 def _cells_of_lease(reads: StepReads, resource: str, lease: HeldLease) -> list[int]:
@@ -56,23 +94,33 @@ def _cells_of_lease(reads: StepReads, resource: str, lease: HeldLease) -> list[i
     if resource == "token pool":
         begin = lease.row * reads.row_len
         return list(range(begin, begin + reads.row_len))
-    if not reads.steps_before:
-        return []
-    giver = reads.steps_before[-1]
     if resource == "future map":
-        return _slots_of(reads, giver, lease)
-    before = reads.ledger.commits[giver]
-    return [before.index(lease)]
+        before = max(reads.steps_before, default=0)
+        return [slot for slot in _slots_of(reads, before, lease) if _is_read(reads, slot, lease)]
+    giver = reads.giver_of(lease)
+    return [reads.ledger.commits[giver].index(lease)] if giver else []
+
+
+def _is_read(reads: StepReads, slot: int, lease: HeldLease) -> bool:
+    """Whether a future slot is read for a lease, and not only for others."""
+    others = [item for item in reads.ledger.commits[reads.step] if item and item is not lease]
+    theirs = sum(slot in _slots_of(reads, reads.giver_of(item), item) for item in others)
+    mark = _mark(reads, "future slots", reads.step)
+    return mark is not None and numbers(mark.attrs["reads"]).count(slot) > theirs
+
+
+def _mark(reads: StepReads, name: str, step: int) -> Mark | None:
+    """What a relay said of a step."""
+    marks = (mark for mark in reads.trace.marks if mark.name == name)
+    return next((mark for mark in marks if mark.attrs["step"] == step), None)
 
 
 def _slots_of(reads: StepReads, step: int, lease: HeldLease) -> list[int]:
     """The future slot that a step got for a lease."""
-    for mark in reads.trace.marks:
-        if mark.name == "future slots" and mark.attrs["step"] == step:
-            leases = reads.ledger.commits.get(step, [])
-            pairs = zip(numbers(mark.attrs["slots"]), leases, strict=False)
-            return [slot for slot, whose in pairs if whose is lease]
-    return []
+    if (mark := _mark(reads, "future slots", step)) is None:
+        return []
+    pairs = zip(numbers(mark.attrs["slots"]), reads.ledger.commits.get(step, []), strict=False)
+    return [slot for slot, whose in pairs if whose is lease]
 
 
 def _given_to(reads: StepReads, resource: str, cell: int, step: int) -> str:

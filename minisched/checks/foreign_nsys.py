@@ -44,6 +44,9 @@ def read_nsys(path: Path) -> Foreign:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             return build(_seen(Tables(database), path))
+    except KeyError as error:
+        what = f"a table lacks column {error}"
+        raise NotATrace(f"{path} is a damaged Nsight Systems export: {what}.") from None
     except (sqlite3.Error, TypeError, OverflowError) as error:
         raise NotATrace(f"{path} is a damaged Nsight Systems export: {error}.") from None
 

@@ -28,8 +28,6 @@ def check_identity(
     """
     for req in workload.requests:
         truth = tokens_alone(workload, req) if refusal(req) is None else []
-        if req.finish_reason is FinishReason.ABORT:
-            truth = truth[: len(req.output_ids)]
         if req.output_ids != truth:
             reason = f" ({req.error})" if req.error else ""
             raise Broken(
@@ -38,16 +36,17 @@ def check_identity(
 
 
 def tokens_alone(workload: Workload, req: Request) -> list[int]:
-    """What a request gets alone, as the workload's settings have it."""
+    """What a request gets alone, as the workload's settings have it; of who gave up, the first."""
     vocab_size, eos_ids, config = workload.vocab_size, workload.eos_ids, workload.config
     try:
         grammar = grammar_of(req, vocab_size, eos_ids)
     except ValueError:  # no output can follow it
         return []
-    return hash_oracle(
+    truth = hash_oracle(
         list(req.prompt), req.params, req.sampling_key, vocab_size, eos_ids, grammar,
         config.late_penalties, config.late_stop_strings,
     )  # fmt: skip
+    return truth[: len(req.output_ids)] if req.finish_reason is FinishReason.ABORT else truth
 
 
 def check_ends(workload: Workload, outputs: list[Output]) -> None:

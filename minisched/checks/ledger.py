@@ -30,6 +30,7 @@ class Ledger:
         self.ending: dict[HeldLease, None] = {}  # closed or released, and not seen to be empty
         self.whose: HeldLease | None = None  # whoever takes or leaves the next locks
         self.commits: dict[int, list[HeldLease | None]] = {}  # by step, row by row
+        self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
         self.in_flight: dict[int, Moment] = {}  # steps, with when they were committed
 
     def hear(self, mark: Mark, now: Moment) -> None:
@@ -46,6 +47,7 @@ class Ledger:
         elif name == "retraction":
             self._close(str(of["rid"]), name, now)
         elif name == "commit":
+            self.chunks[int(of["step"])] = numbers(of.get("chunks", ""))
             self._commit(int(of["step"]), numbers(of["rows"]), now)
         elif name == "tokens":
             self.in_flight.pop(int(of["step"]), None)

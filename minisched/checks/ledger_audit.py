@@ -53,9 +53,7 @@ def report(
         verb = "were allocated to" if what.startswith("pages") else "was allocated to"
         verb = "was taken for" if resource == "lock" else verb
         story = f"{what} {verb} {lease.history}, {fate}"
-        ledger.leaks.append(
-            Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices)
-        )
+        ledger.leaks.append(Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices))
 
 
 def _report_step(ledger: Ledger, step: int, committed: Moment, now: Moment) -> None:

@@ -71,7 +71,8 @@ class Clock:
     def _phases(self, time: int) -> list[Slice]:
         """What the host was doing: on a virtual clock, what became true just then."""
         if self.is_virtual:
-            return self.by_end.get(time, [])
+            ended = self.by_end.get(time, [])
+            return [item for item in ended if item.duration] or ended
         at = bisect_left(self.ends, time)
         ahead = self.by_end[self.ends[at]] if at < len(self.ends) else []
         return [item for item in ahead if item.start <= time]

@@ -124,9 +124,7 @@ class PageBook:
     def _freed_under(self, page: int, lease: HeldLease, now: Moment) -> None:
         story = f"page {page} was freed {now}, although it was allocated to {lease.history}"
         slices = (*lease.slices, *now.slices)
-        self.leaks.append(
-            Leak("page", f"page {page}", "freed", lease.rid, story, now.time, slices)
-        )
+        self.leaks.append(Leak("page", f"page {page}", "freed", lease.rid, story, now.time, slices))
 
     def _freed_in_cache(self, page: int, now: Moment) -> None:
         story = f"page {page} was freed {now}, although node {self.cached[page]} still has it"

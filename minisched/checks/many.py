@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 
 from ..core import FinishReason
 from .draw import designs_for, draw
@@ -99,18 +100,27 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def unheard_interrupt() -> Iterator[None]:
-    """Ctrl-C is not heard meanwhile; a process that is started then never hears it.
+    """A process that is started meanwhile never hears Ctrl-C; this one hears it afterwards.
 
-    Only a program's main thread hears it at all.
+    A new process inherits which signals are blocked. Only a program's main thread hears it at all.
+
+    Raises:
+        KeyboardInterrupt: it came meanwhile.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    resource_tracker.ensure_running()  # else it comes with the first process, and unblocks signals
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, before)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def num_cores() -> int:

@@ -11,6 +11,7 @@ from ..trace.lanes import is_forward
 from .bound import Bound, bound
 from .bubble_words import milliseconds
 from .bubbles import Bubble, bubbles, by_cause, by_phase
+from .course import course_of
 from .critical_path import critical_path, shares
 from .overlap import measure
 from .removal import Largest, largest_bubble
@@ -62,7 +63,8 @@ class OverlapFindings:
 
 def report(trace: Trace, lacks: tuple[str, ...] = ()) -> OverlapFindings:
     """The findings on a trace; ``lacks`` as ``foreign.py`` gives it with a trace of others."""
-    found = bubbles(trace)
+    course = course_of(trace)
+    found, path = bubbles(trace, course), critical_path(trace, course)
     devices = max(1, len({item.lane for item in trace.slices if is_forward(item.lane)}))
     idle = measure(trace).bubble_ns
     whole = trace.end * devices
@@ -72,10 +74,12 @@ def report(trace: Trace, lacks: tuple[str, ...] = ()) -> OverlapFindings:
         idle_percent=100 * idle / whole if whole else 0.0,
         causes=by_cause(found),
         phases={_joined(*name): ns for name, ns in by_phase(found).items()},
-        critical={_joined(*name): ns for name, ns in shares(trace, critical_path(trace)).items()},
+        critical={
+            _joined(*name): ns for name, ns in shares(trace, critical_path(trace, course)).items()
+        },
         verdict=verdict(trace),
-        bound=bound(trace),
-        largest=largest_bubble(trace, found),
+        bound=bound(trace, course),
+        largest=largest_bubble(trace, found, course),
         lacks=lacks,
         bubbles=tuple(found),
     )

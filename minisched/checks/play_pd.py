@@ -31,8 +31,8 @@ def play_pd(
 ) -> tuple[Pair, list[Output]]:
     """Turn the pair until nothing is left; a turn of the workload is as long as a short step.
 
-    ``options`` are the link's. ``patch`` may change either engine before they start; ``each_turn`` is
-    called on either after every turn. The device is closed at the end.
+    ``options`` are the link's. ``patch`` may change either engine before they start, and
+    ``each_turn`` look at either after every turn. The device is closed at the end.
 
     Raises:
         Livelock: requests are left after ``SIDES * MAX_TURNS``.

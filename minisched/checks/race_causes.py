@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..trace import Act
-from .act_order import in_order
 from .access_log import Access
+from .act_order import in_order
 from .race_detector import Detector, Pair
 from .race_words import Words
 
@@ -64,12 +64,12 @@ def grouped(pairs: Iterable[Pair], words: Words) -> dict[Key, Cause]:
 
 
 def _in_turn(pair: Pair, words: Words) -> tuple[Access, Access]:
-    """Who should come first: who was launched first; if nobody says, the lower step, or as taken."""
+    """Who should come first: the lower step; of one step who was launched first, or as taken."""
     first, second = pair.first, pair.second
     if pair.kind == "race":
-        is_first = first.is_decided_before(second)
         steps = [getattr(words.slices.get(some.act.op), "step", 0) for some in (first, second)]
-        if is_first is False or (is_first is None and steps[0] > steps[1]):
+        is_known = all(steps) and steps[0] != steps[1]
+        if (steps[0] > steps[1]) if is_known else first.is_decided_before(second) is False:
             return second, first
     return first, second
 

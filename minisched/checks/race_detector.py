@@ -126,4 +126,3 @@ class Detector:
         """Note cells of a pair."""
         key = kind, first.act.lane, first.moment, second.act.lane, second.moment
         self._pairs.setdefault(key, Pair(kind, first, second)).cells.append(cells)
-

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from ..trace import Act, Slice, Trace
-from ..trace.lanes import is_host
 from ..trace.cells import Span, spans_of
+from ..trace.lanes import is_host
 from .race_detector import VALUE
 
 MOST_SPANS = 4  # that a sentence names
@@ -41,7 +41,7 @@ class Words:
                                       if not isinstance(size, str) and size > 0})  # fmt: skip
 
     def op(self, op: int, lane: str) -> str:
-        """``copy of step 3``; ``prepare of step 5 on the host``; ``op 17`` where no slice has it."""
+        """``copy of step 3``; ``prepare of step 5 on the host``; ``op 17`` without a slice."""
         item = self.slices.get(op)
         if item is None:
             return f"{'call' if is_host(lane) else 'op'} {op}" if op else f"the {lane_words(lane)}"
@@ -58,7 +58,7 @@ class Words:
         return f"{words} ({'; '.join(about)})" if about else words
 
     def cells(self, resource: str, at: str) -> str:
-        """Some cells in the words of their resource: ``KV slots 3-7 9``, ``row 2 of the page table``.
+        """Some cells in the words of their resource: ``KV slots 3-7 9``, ``the inputs of step 4``.
 
         ``at`` is as in an act.
         """
@@ -77,7 +77,8 @@ class Words:
             return f"{kind} output buffer {buffer[2]} ({_counted('cell', spans)})"
         size = self.row_lens.get(resource, 0)
         if name == ROWS[0] and size:
-            return f"{_counted('row', [(a // size, b // size) for a, b in spans])} of the page table"
+            rows = [(first // size, last // size) for first, last in spans]
+            return f"{_counted('row', rows)} of the page table"
         if name == ROWS[1]:
             return _counted("token-pool cell", spans, lambda cell: _position(cell, size))
         return _counted(ONES.get(name) or f"{name} cell", spans)
@@ -97,10 +98,10 @@ def _counted(one: str, spans: list[Span], text: Callable[[int], str] = str) -> s
     """``cell 3``, ``cells 3-7 9``; of many spans the first few."""
     spans = sorted(set(spans))
     is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
+    to = "-" if text is str else " to "
     parts = [
-        text(first) if first == last else f"{text(first)}{'-' if text is str else ' to '}{text(last)}"
+        text(first) if first == last else f"{text(first)}{to}{text(last)}"
         for first, last in spans[:MOST_SPANS]
     ]
     more = " …" if len(spans) > MOST_SPANS else ""
     return f"{one}{'' if is_one else 's'} {' '.join(parts)}{more}"
-

@@ -22,10 +22,10 @@ from .waits_for_ever import WaitsForEver, told
 class Race:
     """Two acts that nothing orders; or a use of what was freed before it.
 
-    ``first`` was launched first, so it is the one that should have ended before ``second`` began;
-    of a use after free it is the free. ``cells`` of ``resource`` are as in an act, and ``where`` is
-    what they are called. ``who`` are the two with lane and requests, ``names`` without. ``count`` is
-    how many such pairs there are, and ``also`` what else the missing edge would have ordered.
+    ``first`` is of the lower step, or was launched first: it should have ended before ``second``;
+    of a use after free it is the free. ``cells`` of ``resource`` are as in an act; ``where`` is
+    what they are called. ``who`` are the two with lane and requests, ``names`` without. There are
+    ``count`` such pairs, and ``also`` is what else the missing edge would have ordered.
     """
 
     kind: str  # "race" or "use after free"
@@ -103,20 +103,19 @@ def offence_of(found: Race | WaitsForEver, trace: Trace) -> Offence:
 def _race(cause: Cause, words: Words) -> Race:
     pair, (first, second) = cause.pairs[0], cause.in_turn
     cells, acts = joined(pair.cells), (first.act, second.act)
+    where, also = words.cells(first.act.resource, cells), [some.pairs[0] for some in cause.also]
+    others = [words.cells(some.first.act.resource, joined(some.cells)) for some in also]
     return Race(
         pair.kind,
         first.act.resource,
         cells,
-        words.cells(first.act.resource, cells),
+        where,
         first.act,
         second.act,
         (words.who(acts[0]), words.who(acts[1])),
         (words.op(acts[0].op, acts[0].lane), words.op(acts[1].op, acts[1].lane)),
         len(cause.pairs),
-        tuple(
-            words.cells(other.first.act.resource, joined(other.cells))
-            for other in (also.pairs[0] for also in cause.also)
-        ),
+        tuple(dict.fromkeys(other for other in others if other != where)),
     )
 
 

@@ -53,7 +53,9 @@ class Largest:
         )
 
 
-def largest_bubble(trace: Trace, found: list[Bubble]) -> Largest | None:
+def largest_bubble(
+    trace: Trace, found: list[Bubble], course: Course | None = None
+) -> Largest | None:
     """The largest cause and its remedies; None where no device idled.
 
     A remedy that another order gives comes before one that makes work free, where it gains at
@@ -65,8 +67,8 @@ def largest_bubble(trace: Trace, found: list[Bubble]) -> Largest | None:
     cause = next(iter(causes))
     phases = {phase: ns for (of, phase), ns in by_phase(found).items() if of == cause}
     phase = next(iter(phases))
-    course = course_of(trace)
-    was = makespan(course.lanes)
+    course = course or course_of(trace)
+    was = max(ran.end for ran in course.ran.values())
     tried = [Removal(name, ns, was) for name, ns in _tried(trace, course, cause, phase)]
     better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())

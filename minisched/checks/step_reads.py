@@ -31,6 +31,7 @@ class Source(NamedTuple):
     step: int
     rid: str
     where: str
+    is_token: bool = False  # and not KV
 
 
 @dataclass
@@ -71,8 +72,22 @@ class StepReads:
     @cached_property
     def steps_before(self) -> list[int]:
         """Earlier steps that named the same lease."""
+        return self.steps_of(self.lease)
+
+    def steps_of(self, lease: HeldLease | None) -> list[int]:
+        """Earlier steps that named a lease."""
         commits = self.ledger.commits.items()
-        return [step for step, leases in commits if step < self.step and self.lease in leases]
+        return [step for step, named in commits if step < self.step and lease in named]
+
+    def giver_of(self, lease: HeldLease | None) -> int:
+        """The step whose sample is the lease's input, if the host did not know it; else 0.
+
+        The host knows what had come back when this step was committed.
+        """
+        step = max(self.steps_of(lease), default=0)
+        if lease is None or step not in self.ledger.in_flight:
+            return 0
+        return 0 if lease.row in self.ledger.chunks[step] else step
 
     @cached_property
     def page_size(self) -> int:
@@ -97,6 +112,12 @@ class StepReads:
             for item in self.trace.slices
             if item.step == self.step and not is_host(item.lane) and item.lane.startswith(before)
         ]
+
+    def samples_of(self, step: int) -> tuple[int, ...]:
+        """The slice in which a step sampled, by id; nothing if there is none."""
+        before = f"{self.side} " if self.side else ""
+        found = (item for item in self.trace.slices if item.step == step and item.name == "sample")
+        return tuple(item.id for item in found if item.lane.startswith(before))
 
     def reads(self, *resources: str) -> Iterator[int]:
         """Where this step reads one of ``resources`` for ``rid``; a name's beginning or end is enough."""

@@ -50,7 +50,7 @@ def _giver(head: Act, order: Ordered) -> str:
 
 
 def _root(lane: str, waits_for: dict[str, str]) -> tuple[str, ...]:
-    """The circle that a lane's wait leads to, in one order; or the one lane that waits for nobody."""
+    """The circle that a lane's wait leads to, in one order; or the lane that waits for nobody."""
     seen: list[str] = []
     while lane not in seen:
         seen.append(lane)
@@ -62,9 +62,7 @@ def _root(lane: str, waits_for: dict[str, str]) -> tuple[str, ...]:
     return tuple(circle[least:] + circle[:least])
 
 
-def _told(
-    root: tuple[str, ...], lanes: list[str], order: Ordered, words: Words
-) -> WaitsForEver:
+def _told(root: tuple[str, ...], lanes: list[str], order: Ordered, words: Words) -> WaitsForEver:
     heads = [order.stuck[lane][0] for lane in root]
     is_circle = len(root) > 1 or bool(_giver(heads[0], order))
     sentence = "; ".join(

@@ -7,7 +7,7 @@ who wrote that last, the steps these writers belong to, what they read, and so o
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..trace import Trace
 from .deliveries import misdeliveries
@@ -62,38 +62,38 @@ def explain(difference: Difference, trace: Trace) -> Story:
             f"The trace of {trace.loop} has no program, so nobody can tell who wrote what."
         )
     heard = tokens_heard(trace).get(difference.rid, [])
-    at = min(difference.position, len(heard) - 1)
-    if at < 0:
+    if not heard:
         return _silence(difference, trace)
-    step = heard[at].step
+    step = heard[min(difference.position, len(heard) - 1)].step
     side = "decode" if any("side" in mark.attrs for mark in trace.marks) else ""
-    begin = _heard(difference, trace, step, side)
+    reads = StepReads(trace, Past(trace), step, difference.rid, side)
+    begin = _begin(difference, reads)
     for item in misdeliveries(trace, side):
         if item.rid == difference.rid and item.step <= step:
-            culprit = Link(f"{item.sentence}.", _sample_of(trace, item.step, item.rid, side))
+            culprit = Link(item.sentence, reads.samples_of(item.step))
             return Story(difference, culprit, (begin,))
-    return _walk(difference, trace, step, side, begin)
+    return _walk(difference, reads, begin)
 
 
-def _walk(difference: Difference, trace: Trace, step: int, side: str, begin: Link) -> Story:
+def _walk(difference: Difference, first: StepReads, begin: Link) -> Story:
     """Breadth first: what is nearest to the token is told first."""
-    past, seen = Past(trace), {(step, difference.rid)}
-    waiting = deque([(Source(step, difference.rid, ""), (begin,))])
+    seen = {(first.step, first.rid)}
+    waiting: deque[tuple[StepReads, tuple[Link, ...]]] = deque([(first, (begin,))])
     relayed: Link | None = None
     while waiting:
-        source, chain = waiting.popleft()
-        reads = StepReads(trace, past, source.step, source.rid, side)
-        if fault := first_fault(reads, is_token=len(chain) == 1):
-            culprit = Link(f"{fault.sentence}.", fault.slices)
+        reads, chain = waiting.popleft()
+        if fault := first_fault(reads, is_token=reads is first):
+            culprit = Link(fault.sentence, fault.slices)
             return Story(difference, culprit, chain, missing=fault.missing)
         for found in reads.sources:
             link = _read(reads, found)
-            if relayed is None and "KV slot" not in found.where:
+            if relayed is None and found.is_token:
                 relayed = link
             if found.step and (found.step, found.rid) not in seen:
                 seen.add((found.step, found.rid))
-                waiting.append((found, (*chain, link)))
-    return _nothing_found(difference, trace, step, begin, relayed)
+                source = replace(reads, step=found.step, rid=found.rid, sources=[])
+                waiting.append((source, (*chain, link)))
+    return _nothing_found(difference, first, begin, relayed)
 
 
 def first_fault(reads: StepReads, is_token: bool = True) -> Fault | None:
@@ -108,54 +108,44 @@ def first_fault(reads: StepReads, is_token: bool = True) -> Fault | None:
     return None
 
 
-def _heard(difference: Difference, trace: Trace, step: int, side: str) -> Link:
+def _begin(difference: Difference, reads: StepReads) -> Link:
     """Where the story begins: the token, and the step that sampled it."""
-    slices = _sample_of(trace, step, difference.rid, side)
+    rid, at, step = reads.rid, difference.position, reads.step
     if difference.got is None:
-        return Link(
-            f"{difference.rid} heard nothing after output {difference.position - 1}, which step "
-            f"{step} sampled, but {difference.expected} should have followed.", slices,
-        )  # fmt: skip
+        words = f"after output {at - 1}, from step {step}, {rid} heard nothing more, although "
+        return Link(f"{words}{difference.expected} should have followed", reads.samples_of(step))
     wanted = "nothing" if difference.expected is None else str(difference.expected)
-    return Link(
-        f"{difference.rid}'s output {difference.position} is {difference.got} instead of {wanted}; "
-        f"step {step} sampled it.", slices,
-    )  # fmt: skip
-
-
-def _sample_of(trace: Trace, step: int, rid: str, side: str) -> tuple[int, ...]:
-    """The slice in which a step sampled."""
-    ops = StepReads(trace, Past(trace), step, rid, side).ops
-    return tuple(item.id for item in ops if item.name == "sample")
+    words = f"{rid}'s output {at} is {difference.got} instead of {wanted}; step {step} sampled it"
+    return Link(words, reads.samples_of(step))
 
 
 def _read(reads: StepReads, found: Source) -> Link:
     """What a step was built upon."""
     ops = [item for item in reads.trace.slices if item.step == found.step]
-    writers = tuple(item.id for item in ops if item.name in ("forward", "sample"))
+    name = "sample" if found.is_token else "forward"
     return Link(
         f"step {reads.step} read {found.where} for {reads.rid}, which step {found.step} had "
-        f"written for {found.rid}.", writers,
-    )  # fmt: skip
+        f"written for {found.rid}",
+        tuple(item.id for item in ops if item.name == name),
+    )
 
 
 def _nothing_found(
-    difference: Difference, trace: Trace, step: int, begin: Link, relayed: Link | None
+    difference: Difference, reads: StepReads, begin: Link, relayed: Link | None
 ) -> Story:
     """All that was read is as it should be, so an op made something wrong of it."""
-    forward = tuple(item.id for item in trace.slices
-                    if item.step == step and item.name == "forward")  # fmt: skip
+    where = f"an op of step {reads.step}, or of a step before it"
     words = "everything that was read for this token is as it should be, as far as the trace tells"
-    if relayed is not None:
-        culprit = Link(
-            f"The forward pass of step {step} did not compute with the token that it had to take "
-            f"from the device, or an op before it did something wrong: {words}; {relayed.sentence}",
-            (*relayed.slices, *forward),
-        )
-        return Story(difference, culprit, (begin, relayed), is_known=False)
-    culprit = Link(f"An op of step {step}, or of one before it, did something wrong: {words}.",
-                   forward)  # fmt: skip
-    return Story(difference, culprit, (begin,), is_known=False)
+    forward = tuple(item.id for item in reads.ops if item.name == "forward")
+    if relayed is None:
+        culprit = Link(f"{words}, so {where}, made something wrong of it", forward)
+        return Story(difference, culprit, (begin,), is_known=False)
+    culprit = Link(
+        f"{words}, so {where}, made something wrong of it; the first to look at is what the "
+        f"forward pass made of the token from the device: {relayed.sentence}",
+        (*relayed.slices, *forward),
+    )
+    return Story(difference, culprit, (begin, relayed), is_known=False)
 
 
 def _silence(difference: Difference, trace: Trace) -> Story:
@@ -163,5 +153,5 @@ def _silence(difference: Difference, trace: Trace) -> Story:
     ends = [mark for mark in trace.marks if mark.name == "finish"]
     mine = [str(mark.attrs["reason"]) for mark in ends if mark.attrs.get("rid") == difference.rid]
     fate = f"it ended ({mine[0]})" if mine else "it never ended"
-    text = f"{difference.rid} heard no token at all, and {fate}."
+    text = f"{difference.rid} heard no token at all, and {fate}"
     return Story(difference, Link(text), (), is_known=False)

@@ -8,9 +8,7 @@ from pathlib import Path
 from .check_workloads import Wanted, check_workloads
 
 
-def run_check(
-    traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json_only: bool
-) -> int:
+def run_check(traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json_only: bool) -> int:
     """The exit code: 0 if everything held, 1 if not.
 
     Raises:
@@ -24,7 +22,7 @@ def run_check(
         return check_workloads(wanted, as_json_only)
     if asked := wanted.options_given():
         raise ValueError(
-            f"{asked[0]} draws workloads, but {traces[0]} is a recorded run: it is one or the other."
+            f"{asked[0]} draws workloads, but {traces[0]} is a recorded run: one or the other."
         )
     from .check_traces import check_traces
 

@@ -9,7 +9,8 @@ from typing import Any
 from ..checks.leaks import find_leaks, not_checked
 from ..checks.offence import Offence
 from ..checks.overlap_report import report
-from ..checks.races import examine, offence_of
+from ..checks.races import Race, examine, offence_of
+from ..checks.waits_for_ever import WaitsForEver
 from ..trace.lanes import is_forward
 from .check_reader import Recorded
 
@@ -34,7 +35,8 @@ class Answer:
 
     def as_json(self) -> dict[str, Any]:
         """The answer, with its figures where it has any."""
-        said = {"answer": self.word, "sentence": self.sentence, "details": list(self.details)}
+        details = [line.strip() for line in self.details]
+        said = {"answer": self.word, "sentence": self.sentence, "details": details}
         return {**said, **({"figures": self.figures} if self.figures else {})}
 
 
@@ -47,7 +49,7 @@ def leaks(recorded: Recorded) -> Answer:
         return no("leaks", counted(len(said), "leak"), said + missing, offences)
     if not any(mark.name in ("row alloc", "page alloc") for mark in recorded.trace.marks):
         sentence = "No memory is recorded in this file: nothing can be said about leaks."
-        return Answer("leaks", "unknown", sentence, missing)
+        return Answer("leaks", "unknown", sentence)
     return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
 
 
@@ -57,11 +59,13 @@ def races(recorded: Recorded) -> Answer:
         sentence = "No accesses are recorded in this file: nothing can be said about races."
         return Answer("races", "unknown", sentence)
     seen = examine(recorded.trace)
-    found = [*seen.races, *seen.waits]
+    found: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
     if not found:
         touches = sum(bool(act.resource) for act in recorded.trace.program)
         lanes = len({act.lane for act in recorded.trace.program})
-        sentence = f"No race: all conflicting ones of {touches} accesses on {lanes} lanes are ordered."
+        sentence = (
+            f"No race: all conflicting ones of {touches} accesses on {lanes} lanes are ordered."
+        )
         return Answer("races", "no", sentence)
     words = []
     if seen.races:

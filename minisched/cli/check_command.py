@@ -18,12 +18,16 @@ def check(
     workloads: Annotated[
         int | None, typer.Option(help="Draw so many instead; 150, and 20 in real time.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the first workload; each next one's is 1 more.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of the first workload; each next one's is 1 more.")
+    ] = 0,
     loop: Annotated[
         list[str] | None,
         typer.Option(help="Only on this loop, as LOOP:RELAY:OPTION=VALUE; repeatable."),
     ] = None,
-    device: Annotated[str, typer.Option(help="sim, thread, cuda or mlx, with the hash model.")] = "sim",
+    device: Annotated[
+        str, typer.Option(help="sim, thread, cuda or mlx, with the hash model.")
+    ] = "sim",
     jobs: Annotated[
         int | None, typer.Option(help="Processes; one for each core, and 1 in real time.")
     ] = None,

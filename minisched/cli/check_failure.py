@@ -14,22 +14,23 @@ from ..checks.many import case_of
 from ..checks.shrink import breaks_the_same, shrink
 from ..checks.tally import Failure, Tally
 from ..export import native
+from .check_picture import offence_in, picture
 
-MOST_SHOWN = 5  # failures that are told
 MOST_TRIALS = 300  # cases that are looked at for a smaller one
 LONGEST = 300  # characters of a finding
 
 
 def report_failures(console: Console, tally: Tally, files: list[str]) -> None:
-    """The first of them with the commands that repeat them, and the first one small."""
-    for failure in tally.failures[:MOST_SHOWN]:
+    """The first of each law with the command that repeats it, and the very first one small."""
+    first = {failure.law: failure for failure in reversed(tally.failures)}
+    for failure in sorted(first.values()):
         console.print(
             f"[red]✗[/] seed {failure.seed}, {failure.loop}: {failure.law}: "
             f"{escape(shortened(failure.sentence))}",
             soft_wrap=True,
         )
         console.print(f"  {command(failure, tally.device)}", soft_wrap=True)
-    if (more := len(tally.failures) - MOST_SHOWN) > 0:
+    if (more := len(tally.failures) - len(first)) > 0:
         console.print(f"  and {more} more; --json has them all")
     if tally.failures:
         report_small(console, tally.failures[0], tally.device)
@@ -66,9 +67,8 @@ def save_failure(tally: Tally, folder: Path) -> list[str]:
     verdict = judge(make_small(failure, tally.device))
     stem = f"seed-{failure.seed}-{failure.loop.replace(':', '-')}"
     texts = {f"{stem}.json": native.to_json(verdict.trace)}
-    from .check_picture import picture
-
-    texts[f"{stem}.svg"] = picture(verdict.trace)
+    if (found := verdict.broke(failure.law)) is not None:
+        texts[f"{stem}.svg"] = picture(verdict.trace, offence_in(verdict, found), ".svg")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

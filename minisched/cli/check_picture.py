@@ -2,8 +2,44 @@
 
 from __future__ import annotations
 
+from ..checks.identity import Difference, first_difference
 from ..checks.judge import Finding, Verdict
+from ..checks.laws import tokens_alone
 from ..checks.leaks import find_leaks
 from ..checks.offence import Offence
-from ..checks.races import find_races, offence_of
+from ..checks.races import Race, examine, offence_of
+from ..checks.waits_for_ever import WaitsForEver
+from ..checks.wrong_token import explain
+from ..checks.wrong_token import offence_of as wrong_token_offence
+from ..export.offence import draw
+from ..export.offence_text import to_text
 from ..trace import Trace
+
+
+def picture(trace: Trace, offence: Offence, suffix: str) -> str:
+    """One offence, as ``.svg`` or as ``.txt``."""
+    return draw(trace, offence) if suffix == ".svg" else to_text(trace, offence)
+
+
+def offence_in(verdict: Verdict, finding: Finding) -> Offence:
+    """What a picture of a finding shows in red; what no slice is to blame for, the host's last."""
+    trace = verdict.trace
+    if finding.law == "leak":
+        for leak in find_leaks(trace):
+            return leak.offence
+    if finding.law in ("race", "deadlock"):
+        seen = examine(trace)
+        every: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
+        for found in every:
+            return offence_of(found, trace)
+    if finding.law == "identity" and (difference := wrong_token(verdict)) is not None:
+        return wrong_token_offence(explain(difference, trace))
+    last = tuple(item.id for item in trace.on("host")[-1:])
+    return Offence(last, f"{finding.law}: {finding.sentence}")
+
+
+def wrong_token(verdict: Verdict) -> Difference | None:
+    """The first token that a request would not get alone."""
+    requests = verdict.workload.requests
+    alone = {req.rid: tokens_alone(verdict.workload, req) for req in requests}
+    return first_difference(verdict.trace.loop, alone, {r.rid: r.output_ids for r in requests})

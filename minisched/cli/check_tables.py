@@ -10,7 +10,7 @@ from ..checks.tally import Tally, base_of
 
 SAYS = {
     "identity": "each request gets the tokens that it would get alone",
-    "ends": "each request ends once, and its client heard its tokens",
+    "ends": "each request ends once, and its client heard it",
     "leak": "nothing is held, lost or freed twice",
     "race": "what two lanes do to the same memory is ordered",
     "ownership": "no page or row is handed out while somebody has it",
@@ -26,11 +26,13 @@ def print_tally(console: Console, tally: Tally, seconds: float, jobs: int) -> No
     broken = len({(item.seed, item.loop) for item in tally.failures})
     last = tally.seed + tally.workloads - 1
     seeds = f"seed {tally.seed}" if last == tally.seed else f"seeds {tally.seed} to {last}"
+    cores = "core" if jobs == 1 else "cores"
     console.print(
         f"{tally.workloads} workloads ({seeds}) on {len(tally.by_loop)} loops: {cases} cases on "
-        f"{tally.device} with hash, in {seconds:.1f} s on {jobs} {'core' if jobs == 1 else 'cores'}"
+        f"{tally.device} with hash, in {seconds:.1f} s on {jobs} {cores}",
+        soft_wrap=True,
     )
-    console.print(requests_sentence(tally))
+    console.print(requests_sentence(tally), soft_wrap=True)
     console.print(by_law(tally))
     console.print(by_loop(tally))
     console.print(
@@ -62,8 +64,8 @@ def by_law(tally: Tally) -> Table:
 
 
 def by_loop(tally: Tally) -> Table:
-    """Each loop, with how many relays and options, and which laws it broke."""
-    table = Table("", "loop", "with relays, options", "cases", "broken")
+    """Each loop, with its variants (relays and options), and which laws they broke."""
+    table = Table("", "loop", "variants", "cases", "broken")
     table.columns[2].justify = table.columns[3].justify = "right"
     for loop, cases in tally.by_loop.items():
         designs = {case.loop for case in tally.cases if base_of(case.loop) == loop}

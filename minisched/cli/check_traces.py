@@ -1,4 +1,4 @@
-"""``minisched check TRACE``: is it identical, does it leak, does it race, does it really overlap?"""
+"""``minisched check TRACE``: is it identical, does it leak, does it race, does it overlap?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..checks.offence import Offence
 from ..trace import Trace
 from .check_answers import Answer, leaks, overlaps, races
 from .check_identical import identical
-from .check_picture import draw_offence
+from .check_picture import picture
 from .check_reader import Recorded, read_recorded
 from .exit import complain
 
-MOST_SHOWN = 5  # details of one answer
+MOST_SHOWN = 8  # details of one answer
 SIGNS = {
     True: {"yes": "[green]✓[/]", "no": "[green]✓[/]", "partly": "~", "unknown": "?"},
     False: dict.fromkeys(("yes", "no", "partly", "unknown"), "[red]✗[/]"),
@@ -95,9 +95,7 @@ def as_json(
     }
 
 
-def draw_first(
-    target: Path, runs: Sequence[Recorded], answers: dict[str, list[Answer]]
-) -> None:
+def draw_first(target: Path, runs: Sequence[Recorded], answers: dict[str, list[Answer]]) -> None:
     """Draw what was found first; where nothing was, say so.
 
     Raises:
@@ -108,7 +106,7 @@ def draw_first(
         complain(f"nothing was found that could be drawn, so {target} is not written.", 0)
         return
     try:
-        text = draw_offence(*found, target.suffix)
+        text = picture(*found, target.suffix)
         target.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ValueError(f"--draw {target} can't be written: {error.strerror}.") from error

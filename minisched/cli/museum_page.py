@@ -11,13 +11,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ..export.offence_text import MARK
 from ..museum import Exhibit, Refuted
 from ..museum.form import to_html
 from ..museum.page import Part, page, refuted_page
 from ..museum.picture import draw, lines_of
 from ..museum.references import address
 from ..museum.standing import Standing
-from ..museum.text_picture import MARK
 
 WIDEST = 120  # columns of a drawing
 AS_IT_STANDS = ("picture", "diff", "code", "links")  # no line of these is broken

@@ -153,6 +153,7 @@ class Result:
     num_accepted_tokens: Sequence[int] | None = None  # [num_reqs]
     drafts: Sequence[int] = ()  # [num_reqs * k], or none
     logprobs: Sequence[Logprobs | None] = ()  # [num_reqs], or none
+    not_numbers: frozenset[int] = frozenset()  # which of the samples had NaN among their logits
 
 
 @dataclass(slots=True)

@@ -23,8 +23,9 @@ class Signal:
         self.done = threading.Event()
 
     def set(self) -> None:
-        """Say it."""
-        self.program.say(self.slice_id)
+        """Say it; once is enough."""
+        if not self.done.is_set():
+            self.program.say(self.slice_id)
         self.done.set()
 
     def query(self) -> bool:

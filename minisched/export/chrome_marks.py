@@ -18,6 +18,7 @@ BOOKKEEPING = frozenset(
     {"kv pool", "row alloc", "row free", "row hold", "row let go", "page alloc",
      "page disown", "page free", "commit", "tokens", "match", "insert", "radix add",
      "radix split", "radix lock", "radix evict", "kv transfer", "host buffers",
+     "row length",
      "budget", "admit", "queue order", "new token ratio", "grammar", "grammar mask",
      "grammar accept", "future map", "future slots", "token pool", "lazy tokens",
      "placeholder fill", "prev sampled", "ledger", "context", "detokenize"}

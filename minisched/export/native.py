@@ -12,7 +12,7 @@
 
 Events have the fields of ``trace/events.py``, in that order; times are integer nanoseconds. A
 field at its default (step 0, no requests, no attributes) is left out. The same trace gives the same
-bytes.
+bytes. The README of the folder ``traces`` describes the format for files of other engines.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..trace import Act, Counter, Edge, Mark, Slice, Trace
+from .native_program import BadProgram, check_program
 
 FORMAT, VERSION = "minisched trace", 1
 HEADER = ("loop", "device", "model", "clock")
@@ -110,12 +111,18 @@ def _trace(data: dict[str, Any]) -> Trace:
     header = {name: _typed(data, name, str, "the trace") for name in HEADER}
     events: dict[str, Any] = {name: tuple(_events(data, name)) for name in EVENTS}
     ids = {item.id for item in events["slices"]}
+    if len(ids) < len(events["slices"]):
+        raise NotATrace("two slices have the same id")
     for item in events["slices"]:
         if item.end < item.start:
             raise NotATrace(f"slice {item.id} ends at {item.end}, before it starts")
     for edge in events["edges"]:
         if edge.src not in ids or edge.dst not in ids:
             raise NotATrace(f"edge {edge.src} to {edge.dst} names a slice that is not there")
+    try:
+        check_program(events["program"])
+    except BadProgram as error:
+        raise NotATrace(str(error)) from None
     return Trace(**header, **events)
 
 

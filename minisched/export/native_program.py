@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from itertools import pairwise
 
+from ..checks.spans import cells_of
 from ..trace import Act
-from ..trace.cells import spans_of
 
 KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
 TOUCHES = ("read", "write", "free")
+CELLS = re.compile(r"[0-9]{1,16}(-[0-9]{1,16})?( [0-9]{1,16}(-[0-9]{1,16})?)*")
 LARGEST = 1 << 53  # JSON's readers agree on integers up to here
 
 
@@ -57,19 +60,13 @@ def _wrong_by_itself(act: Act) -> str:
 
 def _wrong_cells(at: str) -> str:
     """Cells are numbers and spans in order, with a blank between them: ``3-7 9``."""
-    try:
-        spans = spans_of(at)
-    except ValueError:
-        spans = []
-    before = -1
-    for first, last in spans:
-        if not before < first <= last < LARGEST:
-            spans = []
-            break
-        before = last
-    if not spans:
-        return f"has at = {at[:40]!r}, but cells are written in order, as in '3-7 9'"
-    return ""
+    spans = cells_of(at) if CELLS.fullmatch(at) else ()
+    numbers = [-1, *(number for span in spans for number in span)]
+    is_in_order = all(before <= after for before, after in pairwise(numbers))
+    is_apart = all(one[1] < other[0] for one, other in pairwise(spans))
+    if spans and is_in_order and is_apart and numbers[-1] < LARGEST:
+        return ""
+    return f"has at = {at[:40]!r}, but cells are written in order, as in '3-7 9'"
 
 
 def _wrong_in_its_place(

@@ -6,6 +6,7 @@ follows the reader's system from light to dark, and is the same bytes for the sa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
@@ -35,6 +36,8 @@ def draw(trace: Trace, offence: Offence, around_ns: int | None = None) -> str:
     bottom = frame.bottom + (20 if scene.missing else 4)
     drawn += [*draw_lanes(frame), *_grid(frame)]
     drawn += ['<g class="quiet">', *draw_run(frame), "</g>"]
+    loud = replace(scene.view, boxes=scene.culprits, arrows=())
+    drawn += draw_run(replace(frame, view=loud))
     drawn += [*draw_missing(frame, scene), *draw_culprits(frame, scene)]
     drawn += [*draw_missing_words(frame, scene, frame.bottom + 12), _axis(frame, bottom)]
     names, top = draw_list(scene, bottom + 48)
@@ -45,7 +48,7 @@ def draw(trace: Trace, offence: Offence, around_ns: int | None = None) -> str:
 
 def _heading(trace: Trace, view: View, offence: Offence) -> tuple[list[str], float]:
     """The sentence, then which run it is; and where that ends."""
-    columns = int((WIDTH - 40) / char_width(13.5, bold=True) * 1.12)
+    columns = int((WIDTH - 40) / char_width(13.5, bold=True))
     lines, top = wrap(offence.sentence, columns), 30.0
     drawn = []
     for line in lines:

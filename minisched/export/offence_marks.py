@@ -8,7 +8,7 @@ from .layout import Box
 from .offence_view import Scene
 from .svg_run import BOX, Frame
 from .svg_style import char_width
-from .units import ms
+from .units import exact, ms
 
 RED = ("#C8102E", "#FF7A85")  # on light and on dark paper; always with a number or a dash beside it
 
@@ -43,9 +43,9 @@ def draw_culprits(frame: Frame, scene: Scene) -> list[str]:
             f'height="{BOX + 2}" rx="3" data-offence="{box.slice.id}">'
             f"<title>{number}: {escape(box.label)}</title></rect>"
         )
-        at = max(x, free[box.lane])
+        at = max(x - 9, free[box.lane])
         free[box.lane] = at + 17
-        numbers.append(disc(at, y - 1, number))
+        numbers.append(disc(at, y - 5, number))
     return drawn + numbers
 
 
@@ -91,7 +91,12 @@ def about(box: Box) -> str:
     """``sample 3 on Forward stream, 10.2 to 12.3 ms, for r0 r1``."""
     item = box.slice
     rids = f", for {' '.join(item.rids)}" if item.rids else ""
-    return f"{box.label} on {box.lane.title}, {ms(item.start)} to {ms(item.end)} ms{rids}"
+    return f"{box.label} on {box.lane.title}, {when(item.start)} to {when(item.end)} ms{rids}"
+
+
+def when(time: int) -> str:
+    """A moment in milliseconds; one that would be rounded to nothing in full."""
+    return ms(time) if time >= 10_000 else exact(time)
 
 
 def disc(x: float, y: float, number: int) -> str:

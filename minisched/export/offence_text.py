@@ -31,7 +31,7 @@ def to_text(
     cells = columns - margin
     lines = [*wrap(offence.sentence, columns), ""]
     for lane in view.lanes:
-        drawn = _marked(row(view, lane, view.duration, cells), scene, lane)
+        drawn = marked(row(view, lane, view.duration, cells), scene, lane, view.duration)
         lines.append(f"{lane.title:>{margin - 2}} │{drawn}".rstrip())
     lines += [*draw_axis(view.duration, cells, margin, view.start), ""]
     for box in scene.culprits:
@@ -41,9 +41,12 @@ def to_text(
     return "\n".join([*lines, "", *_legend(scene, columns), ""]).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _marked(drawn: str, scene: Scene, lane: Lane) -> str:
-    """A lane with ``!!`` over the slices that did it; their step stays where there is room."""
-    glyphs, longest = list(drawn), scene.view.duration
+def marked(drawn: str, scene: Scene, lane: Lane, longest: int) -> str:
+    """A lane with ``!!`` over the slices that did it; their step stays where there is room.
+
+    ``drawn`` are the characters of ``longest`` nanoseconds.
+    """
+    glyphs = list(drawn)
     for box in scene.culprits:
         if box.lane != lane:
             continue

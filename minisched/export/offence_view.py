@@ -1,8 +1,9 @@
-"""What a picture of a broken law shows: the few steps around what did it, and nothing that idles."""
+"""What a picture of a broken law shows: the few steps around it, and nothing that idles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 
 from ..checks.offence import Offence
@@ -16,7 +17,7 @@ STEPS = 1.2  # shown before and after what did it
 
 @dataclass(frozen=True)
 class Scene:
-    """A stretch of a run and the boxes that did it, in order of time; ``missing`` are two of them."""
+    """A stretch of a run, the boxes that did it in order of time, and two with no edge."""
 
     view: View
     culprits: tuple[Box, ...]
@@ -58,7 +59,7 @@ def scene_of(trace: Trace, offence: Offence, around_ns: int | None = None) -> Sc
 def _around(trace: Trace) -> int:
     """About one step: what lies between the starts of two forward passes."""
     starts = [item.start for item in forwards(trace)]
-    gaps = [after - before for before, after in zip(starts, starts[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(starts)]
     return round(STEPS * median(gaps)) if gaps else trace.end
 
 

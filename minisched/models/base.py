@@ -36,7 +36,10 @@ class Model(Protocol):
         ...
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
-        """On the device: one token for each place that is sampled, [num_samples]."""
+        """On the device: one token for each place that is sampled, [num_samples].
+
+        -1 - token where its logits are not numbers (``not_numbers.py``).
+        """
         ...
 
 

@@ -25,14 +25,16 @@ def mix(a: mx.array, b: mx.array) -> mx.array:
 def sample(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
     """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
 
-    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else.
+    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
+    with a logit that is not a number gives -1 - token (``not_numbers.py``).
     """
-    tokens = mx.argmax(logits, axis=-1).astype(TOKEN)
+    tokens = mx.argmax(logits, axis=-1).astype(TOKEN)  # to which NaN is the largest
+    is_nan = mx.isnan(mx.take_along_axis(logits, tokens[:, None], axis=-1))[:, 0]
     rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
     if rows:
         at = mx.array(rows)
         tokens[at] = draw(logits[at], [sampling[row] for row in rows])
-    return tokens
+    return mx.where(is_nan, -1 - tokens, tokens)
 
 
 def draw(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:

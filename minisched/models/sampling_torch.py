@@ -30,14 +30,16 @@ def gumbel(keys: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
 def choose(logits: Tensor, sampling: Sequence[tuple[SamplingParams, int, int]]) -> Tensor:
     """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
 
-    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else.
+    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
+    with a logit that is not a number gives -1 - token (``not_numbers.py``).
     """
-    tokens = logits.argmax(-1)
+    tokens = logits.argmax(-1)  # to which NaN is the largest
+    is_nan = logits.gather(-1, tokens[:, None])[:, 0].isnan()
     rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
     if rows:
         at = ship(rows, logits.device)
         tokens[at] = draw(logits[at].double(), [sampling[row] for row in rows])
-    return tokens
+    return torch.where(is_nan, -1 - tokens, tokens)
 
 
 def draw(logits: Tensor, sampling: Sequence[tuple[SamplingParams, int, int]]) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
+from ..export.offence_marks import RED, red_style
+from ..export.offence_view import Scene
 from ..export.svg_run import Frame
 from ..export.svg_style import FONT, char_width, definitions, style, variables
 from ..export.svg_waits import wait_style
 from ..export.units import MILLISECOND, ms, tick_step
 from .exhibit import Exhibit
-from .marks import RED, RED_ON_DARK, red_style, sign
 
 WIDTH, RIGHT = 900, 24  # pixels: the page, its right margin
 LINE = 17  # from line to line of what is said
@@ -18,11 +19,11 @@ LINE = 17  # from line to line of what is said
 
 def heading(title: str, sentence: str) -> tuple[list[str], float]:
     """The title and, in red, what law was broken how; and where they end."""
-    lines = wrap(sentence, int((WIDTH - 64) / char_width(12, bold=True)))
-    drawn = [f'<text class="title" x="20" y="31">{escape(title)}</text>', sign(28, 50)]
+    lines = wrap(sentence, int((WIDTH - 40) / char_width(12, bold=True)))
+    drawn = [f'<text class="title" x="20" y="31">{escape(title)}</text>']
     for number, line in enumerate(lines):
         y = 54 + number * LINE
-        drawn.append(f'<text class="red-text" x="42" y="{y}">{escape(line)}</text>')
+        drawn.append(f'<text class="red-text" x="20" y="{y}">{escape(line)}</text>')
     return drawn, 54 + (len(lines) - 1) * LINE + 4
 
 
@@ -40,12 +41,12 @@ def title_of_run(frame: Frame, is_bug: bool, exhibit: Exhibit) -> str:
     )
 
 
-def grid(frame: Frame) -> list[str]:
-    """Lines at round times."""
+def grid(frame: Frame, longest: int) -> list[str]:
+    """Lines at the times of the axis, as far as the run goes."""
     view = frame.view
     return [
         f'<line class="grid" x1="{x:.1f}" y1="{frame.top}" x2="{x:.1f}" y2="{frame.bottom}"/>'
-        for x in (frame.x(time) for time in ticks(view.start, view.duration))
+        for x in (frame.x(at) for at in ticks(view.start, longest) if at <= view.end)
     ]
 
 
@@ -69,6 +70,20 @@ def axis(left: float, top: float, start: int, longest: int, scale: float) -> str
     return "".join(drawn)
 
 
+def red_legend(scene: Scene, top: float) -> tuple[list[str], float]:
+    """What is red; and where the legend goes on."""
+    drawn = [
+        f'<rect class="red" x="21" y="{top - 10}" width="16" height="11" rx="2"/>'
+        f'<text x="44" y="{top}">what did it, by number</text>'
+    ]
+    if scene.missing:
+        drawn.append(
+            f'<path class="red-missing" d="M220 {top - 4}h26"/>'
+            f'<text x="252" y="{top}">an edge that should be there, and is not</text>'
+        )
+    return drawn, top + 24
+
+
 def document(drawn: list[str], height: float, title: str) -> str:
     """The whole file."""
     return "\n".join(
@@ -89,8 +104,8 @@ def document(drawn: list[str], height: float, title: str) -> str:
 def html_style() -> str:
     """The rules of a page that stands alone, on the picture's paper."""
     return (
-        f"<style>\n{variables()}\n:root {{ color-scheme: light dark; --red: {RED} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ --red: {RED_ON_DARK} }} }}\n"
+        f"<style>\n{variables()}\n:root {{ color-scheme: light dark; --red: {RED[0]} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ --red: {RED[1]} }} }}\n"
         f"body {{ font: 16px/1.5 {FONT}; color: var(--ink); background: var(--paper); "
         "max-width: 900px; margin: 32px auto; padding: 0 16px }\n"
         "h1 { font-size: 26px } h2 { font-size: 17px; margin: 28px 0 6px }\n"

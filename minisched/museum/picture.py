@@ -11,15 +11,16 @@ from dataclasses import replace
 from ..checks.judge import Verdict
 from ..checks.offence import Offence
 from ..export.layout import View, make_view
+from ..export.offence_marks import draw_culprits, draw_list, draw_missing, draw_missing_words
+from ..export.offence_view import Scene, scene_of
 from ..export.svg import left_of
 from ..export.svg_legend import draw_legend
 from ..export.svg_run import Frame, draw_lanes, draw_run
 from ..export.svg_waits import draw_flags
 from ..export.units import MILLISECOND
 from .exhibit import Exhibit
-from .marks import draw_offence, red_legend
 from .offence import offence_of
-from .paper import RIGHT, WIDTH, axis, document, grid, heading, title_of_run
+from .paper import RIGHT, WIDTH, axis, document, grid, heading, red_legend, title_of_run
 from .text_picture import text_picture
 
 LONGEST = 110 * MILLISECOND  # what of a run can be read at this width
@@ -32,21 +33,30 @@ def draw(exhibit: Exhibit) -> str:
     Raises:
         ValueError: the bug is not caught, so there is nothing to show in red.
     """
-    views, offence = seen(exhibit)
-    longest = max(1, *(view.duration for view in views))
-    left = left_of(views)
+    scene, healthy, offence = seen(exhibit)
+    views = (scene.view, healthy)
+    longest, left = max(view.duration for view in views), left_of(views)
     scale = (WIDTH - left - RIGHT) / longest
     drawn, top = heading(exhibit.title, f"{exhibit.law}: {offence.sentence}")
-    for view, is_bug in zip(views, (True, False), strict=True):
+    for view in views:
         frame = Frame(view, left, WIDTH - RIGHT, top + HEADING, scale)
-        drawn += [*draw_lanes(frame), *grid(frame), *draw_run(frame), *draw_flags(frame)]
-        drawn.append(title_of_run(frame, is_bug, exhibit))
-        drawn += draw_offence(frame, offence) if is_bug else []
+        drawn += [*draw_lanes(frame), *grid(frame, longest), *draw_run(frame), *draw_flags(frame)]
+        drawn.append(title_of_run(frame, view is scene.view, exhibit))
         top = frame.bottom + 12
-    drawn.append(axis(left, top, views[0].start, longest, scale))
-    drawn.append(red_legend(20, top + 46, has_missing=bool(offence.missing)))
-    legend, top = draw_legend(views, top + 70, WIDTH - RIGHT)
-    return document([*drawn, *legend], top + 8, exhibit.title)
+        if view is scene.view:
+            drawn += in_red(frame, scene)
+            top += 14 if scene.missing else 0
+    drawn.append(axis(left, top, scene.view.start, longest, scale))
+    names, top = draw_list(scene, top + 50)
+    red, top = red_legend(scene, top + 6)
+    legend, top = draw_legend(list(views), top, WIDTH - RIGHT)
+    return document([*drawn, *names, *red, *legend], top + 8, exhibit.title)
+
+
+def in_red(frame: Frame, scene: Scene) -> list[str]:
+    """What did it."""
+    words = draw_missing_words(frame, scene, frame.bottom + 12)
+    return [*draw_missing(frame, scene), *draw_culprits(frame, scene), *words]
 
 
 def lines_of(exhibit: Exhibit, columns: int = 100) -> list[str]:
@@ -55,28 +65,34 @@ def lines_of(exhibit: Exhibit, columns: int = 100) -> list[str]:
     Raises:
         ValueError: the bug is not caught, or there are less than 60 columns.
     """
-    return text_picture(*seen(exhibit), columns)
+    scene, healthy, _ = seen(exhibit)
+    return text_picture(scene, healthy, columns)
 
 
-def seen(exhibit: Exhibit) -> tuple[list[View], Offence]:
-    """What of the two runs is shown, and what did it."""
-    bug = exhibit.with_bug()
-    offence = offence_of(exhibit, bug)
-    return views_of(bug, exhibit.healthy(), offence), offence
+def seen(exhibit: Exhibit) -> tuple[Scene, View, Offence]:
+    """What of the two runs is shown, and what did it: the whole runs if they are not too long.
 
-
-def views_of(bug: Verdict, healthy: Verdict, offence: Offence) -> list[View]:
-    """The same stretch of both runs, without what idles: the whole if it is not too long.
-
-    Of a long one it ends a little after the last slice that did it.
+    Of a long one it ends a little after the last slice that did it. Where the device idles is not
+    what this picture is about.
     """
+    bug, healthy = exhibit.with_bug(), exhibit.healthy()
+    offence = offence_of(exhibit, bug)
     ends = [item.end for item in bug.trace.slices if item.id in offence.slices]
     last = min(bug.trace.end, max(ends, default=0) + LONGEST // 8)
-    start = max(0, last - LONGEST) if last > LONGEST else 0
-    return [quiet(item, start, start + LONGEST) for item in (bug, healthy)]
+    start = max(0, last - LONGEST)
+    end = start + LONGEST
+    if bug.trace.end > end:
+        end = min(end, max(last, healthy.trace.end))
+    view = stretch(bug, start, end)
+    scene = replace(scene_of(bug.trace, offence), view=view)
+    if scene.missing:
+        pair = {box.slice.id for box in scene.missing}
+        arrows = (one for one in view.arrows if {one.src.slice.id, one.dst.slice.id} != pair)
+        scene = replace(scene, view=replace(view, arrows=tuple(arrows)))
+    return scene, stretch(healthy, start, end), offence
 
 
-def quiet(verdict: Verdict, start: int, latest: int) -> View:
-    """A stretch of a run; where the device idles is not what this picture is about."""
-    view = make_view(verdict.trace, start, max(start + 1, min(verdict.trace.end, latest)))
-    return replace(view, bubbles=())
+def stretch(verdict: Verdict, start: int, latest: int) -> View:
+    """A part of a run, as far as it goes."""
+    end = max(start + 1, min(verdict.trace.end, latest))
+    return replace(make_view(verdict.trace, start, end), bubbles=())

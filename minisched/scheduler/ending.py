@@ -35,9 +35,21 @@ class Endings(SchedulerState):
         reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
         return self._finish(req, reason, token)
 
-    def _late(self, batch: ScheduleBatch, req: Request, token: int | None) -> list[Output]:
-        """A row whose request had lost its memory by now: stale output, or good for nothing."""
-        if token is None or req.finished or not self.config.keep_stale_outputs:
+    def _is_stale(self, req: Request) -> bool:
+        """Whether output of a lease that is gone still counts for the request."""
+        return self.config.keep_stale_outputs and not req.finished
+
+    def _late(
+        self, batch: ScheduleBatch, req: Request, token: int | None, error: str = ""
+    ) -> list[Output]:
+        """A row whose request had lost its memory by now: stale output, or good for nothing.
+
+        Where stale output counts, the failure of its step does too: the steps behind it, which may
+        be on their way, took their tokens from it.
+        """
+        if error and self._is_stale(req):
+            return [self._finish(req, FinishReason.ERROR, error=error)]
+        if error or token is None or not self._is_stale(req):
             self.recorder.mark("wasted row", rid=req.rid, step=batch.step)
             return []
         self.recorder.mark("stale output", rid=req.rid, step=batch.step)

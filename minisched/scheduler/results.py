@@ -24,11 +24,13 @@ class Results(Endings):
             return self._process_verified(batch, result)
         tokens = [0] * len(batch.reqs) if result.error else result.tokens
         drained = stale_outputs.drain(batch) if self.config.keep_stale_outputs else []
-        outputs = []
+        outputs: list[Output] = []
+        for at in sorted(result.not_numbers):
+            outputs += self._end_if_nan(batch, batch.reqs[at], batch.leases[at])
         columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
         for req, lease, deliver, token in columns:
             if req.lease is not lease:  # ended or retracted while the step was running
-                outputs += self._late(batch, req, None if result.error or not deliver else token)
+                outputs += self._late(batch, req, token if deliver else None, result.error)
             elif result.error:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=result.error))
             elif deliver:
@@ -50,11 +52,11 @@ class Results(Endings):
         tokens_by_row = verify.accepted_tokens(batch, result)
         drafts_by_row = verify.drafts_by_row(batch, result)
         columns = zip(batch.rows, batch.sample_lens, tokens_by_row, drafts_by_row, strict=True)
-        for row, num_samples, tokens, drafts in columns:
+        for row, num_samples, (tokens, is_cut), drafts in columns:
             req, lease = row.req, row.lease
             had = len(req.output_ids)
             if req.lease is not lease:
-                is_stale = row.deliver and self.config.keep_stale_outputs and not req.finished
+                is_stale = row.deliver and self._is_stale(req)
                 for token in tokens if is_stale else [None]:
                     if token is None or not req.finished:
                         outputs += self._late(batch, req, token)
@@ -63,12 +65,23 @@ class Results(Endings):
                 for token in tokens:
                     if not req.finished:
                         outputs.append(self._deliver(req, lease, token))
+            outputs += self._end_if_nan(batch, req, lease) if is_cut else []
             if num_samples > 1 and (gained := len(req.output_ids) - had):
                 self._verified(batch, req, num_samples - 1, gained - 1)
         if result.logprobs:
             deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
         self._came_back(batch, drained, outputs)
         return outputs
+
+    def _end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> list[Output]:
+        """End one whose token was chosen from NaN; the other rows are as good as ever.
+
+        After a chunk too: all that comes behind it would read what it has written.
+        """
+        if req.lease is not lease and not self._is_stale(req):
+            return []
+        error = f"its logits are not numbers (NaN) in step {batch.step}."
+        return [self._finish(req, FinishReason.ERROR, error=error)]
 
     def _verified(self, batch: ScheduleBatch, req: Request, drafts: int, accepted: int) -> None:
         """Say what became of a row's drafts (added up in ``checks/drafts.py``)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from ..core import Request, Result, ScheduleBatch
 from .state import SchedulerState
@@ -43,13 +44,20 @@ def input_ids(state: SchedulerState, req: Request) -> tuple[int | None, ...]:
     return (req.output_ids[-1], *drafts[:count])
 
 
-def accepted_tokens(batch: ScheduleBatch, result: Result) -> list[Sequence[int]]:
-    """The tokens of each row that count, [num_reqs][num_accepted_tokens]."""
+def accepted_tokens(batch: ScheduleBatch, result: Result) -> list[tuple[Sequence[int], bool]]:
+    """The tokens of each row that count, [num_reqs][num_accepted_tokens].
+
+    Each with whether they end before one that was chosen from NaN.
+    """
     if result.num_accepted_tokens is None:
-        return [[]] * len(batch.reqs)
-    counts, samples = result.num_accepted_tokens, batch.sample_lens
-    firsts = (sum(samples[:i]) for i in range(len(samples)))
-    return [result.tokens[at : at + count] for at, count in zip(firsts, counts, strict=True)]
+        return [([], False)] * len(batch.reqs)
+    found = []
+    firsts = accumulate(batch.sample_lens, initial=0)
+    for first, count in zip(firsts, result.num_accepted_tokens, strict=False):
+        places = range(first, first + count)
+        end = next((at for at in places if at in result.not_numbers), first + count)
+        found.append((result.tokens[first:end], end in places))
+    return found
 
 
 def settle(req: Request, num_drafts: int, num_tokens: int, drafts: Sequence[int]) -> None:

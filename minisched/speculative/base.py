@@ -20,7 +20,7 @@ class Reach(NamedTuple):
     is_prompt: bool
     start: int  # the least
     end: int  # one past the most
-    slots: Sequence[int]  # of positions 0 to ``end``
+    slots: Sequence[int]  # that the page table lists for it; the last page may go on past ``end``
 
 
 class Drafter(Protocol):

@@ -9,6 +9,7 @@ from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch
+from ..models.not_numbers import without_marks
 from ..trace import Touch
 from .base import Reach
 from .draft_batch import decode_batch, extend_batch
@@ -77,14 +78,15 @@ class DraftModel:
         for reach in reaches:
             first, rid = reach.row * self.max_len, reach.rid
             spare = self.num_slots + reach.row * k
-            mapped = range(first, first + min(reach.end + k, self.max_len))
-            slots = [*reach.slots, *range(spare, spare + k)]
+            mapped_len = min(max(reach.end + k, len(reach.slots)), self.max_len)
+            mapped = range(first, first + mapped_len)
+            slots = [*reach.slots[: reach.end], *range(spare, spare + k)]
             copied = range(first + reach.start, first + reach.end)
             touches += [
                 Touch("read", "page table", copied, rid),
                 Touch("write", "draft page table", mapped, rid),
                 Touch("read", "draft page table", mapped, rid),
-                Touch("read", "draft kv", slots, rid),
+                Touch("read", "draft kv", slots[: reach.start], rid),
                 Touch("write", "draft kv", slots[reach.start :], rid),
             ]
         return touches
@@ -94,8 +96,9 @@ class DraftModel:
         return cost.draft * self.num_draft_tokens
 
     def _run(self, inputs: ForwardBatch) -> Array:
-        """One token a row, [num_reqs]."""
-        return self.model.sample(self.model.forward(inputs, inputs.ids, self.page_table), inputs)
+        """One token a row, [num_reqs]: a draft may be wrong, but never outside the vocabulary."""
+        logits = self.model.forward(inputs, inputs.ids, self.page_table)
+        return without_marks(self.xp, self.model.sample(logits, inputs))
 
     def _map_slots(self, batch: ForwardBatch, page_table: Buffer) -> None:
         """The target's slots up to each row's end, and behind it the row's spare ones."""

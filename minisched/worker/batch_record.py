@@ -28,6 +28,10 @@ class BatchRecord:
         self.batch_record_buf: list[ForwardBatch | None] = [None] * slots
         self.batch_record_ct = 0
 
+    def hold(self, depth: int) -> None:
+        """Let at least ``depth`` steps be in flight."""
+        self.batch_record_buf += [None] * (depth - len(self.batch_record_buf))
+
     def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
         """Pin a batch, and let go of the one that had its slot."""
         self.batch_record_ct = (self.batch_record_ct + 1) % len(self.batch_record_buf)
@@ -43,6 +47,11 @@ class OverlapWorker(Worker):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.batch_record = BatchRecord(self.device.recorder.program)
+
+    def hold_outputs(self, depth: int) -> None:
+        """Let at least ``depth`` steps be in flight: their batches stay pinned too."""
+        super().hold_outputs(depth)
+        self.batch_record.hold(depth)
 
     def prepare(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None

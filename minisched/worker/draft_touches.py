@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 from ..core import ModelWorkerBatch, Row, ScheduleBatch
 from ..relay import DraftRelay
 from ..speculative.base import Drafter, Reach
@@ -9,7 +11,10 @@ from .touches import StepTouches, Touches
 
 
 class DraftTouches(Touches):
-    """A row whose drafts before it are in flight may begin anywhere in what was reserved for it."""
+    """A row whose drafts before it are in flight may begin anywhere in what was reserved for it.
+
+    All of that counts as written; so does what it may read there, which the steps before it wrote.
+    """
 
     drafter: Drafter | None = None
 
@@ -18,8 +23,8 @@ class DraftTouches(Touches):
         plain, inputs, rows = super().of_ops(batch, flat), self.inputs(batch), flat.req_pool_indices
         forward, verify, draft = [*plain.forward], [*plain.sample], [inputs]
         if isinstance(self.relay, DraftRelay):
-            if any(flat.start_unknown):
-                forward.append(self.relay.touch_lens("read", rows))
+            hidden = list(compress(rows, flat.start_unknown))
+            forward.append(self.relay.touch_lens("read", hidden))
             verify.append(self.relay.touch_lens("write", rows))
             draft.append(self.relay.touch_drafts(rows))
         if self.drafter is not None:
@@ -36,4 +41,4 @@ class DraftTouches(Touches):
     def reach(self, row: Row, is_prompt: bool) -> Reach:
         """Where a row's positions may lie."""
         at, end = row.lease.row, self.end_of(row)
-        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at].slots[:end])
+        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at].slots)

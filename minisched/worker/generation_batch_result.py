@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ..core import Result, ScheduleBatch
 from ..devices.base import Array, Op
+from ..models.not_numbers import read_marks
+from .failure import reason_of
 from .logprobs import read_logprobs
 
 
@@ -87,17 +90,31 @@ class GenerationBatchResult:
             self._result = result = self._read(values.tolist())
             if self.logprobs is not None:
                 places = self.logprobs.synchronize().tolist()
-                found = read_logprobs(self, result.tokens, places)
-                self._result = replace(result, logprobs=found)
-            return self._result
+                self._result = replace(result, logprobs=read_logprobs(self, result.tokens, places))
         except Exception as error:
-            return Result((), f"step {self.batch.step} failed: {error}")
+            self._result = self.fail(error)
+        return self._result
+
+    def fail(self, error: Exception) -> Result:
+        """The step has no tokens; what of it is launched ends before anybody hears of that."""
+        for op in self._launched():
+            with suppress(Exception):
+                op.synchronize()
+        self._result = Result((), f"step {self.batch.step} failed: {reason_of(error)}")
+        return self._result
+
+    def _launched(self) -> Iterator[Op]:
+        """Its ops."""
+        ops = (self.upload, self.logits_output, self.next_token_ids, self.num_accepted_tokens,
+               self.next_draft_input, self.copy_done, self.logprobs)  # fmt: skip
+        return (op for op in ops if op is not None)
 
     def _read(self, values: list[int]) -> Result:
         """Tell apart what the copy brought: tokens, and with speculation two more columns."""
-        if self.num_accepted_tokens is None:
-            return Result(values)
         num_reqs, num_samples = len(self.batch.reqs), self.batch.num_samples
+        tokens, not_numbers = read_marks(values[:num_samples])
+        if self.num_accepted_tokens is None:
+            return Result(tokens, not_numbers=not_numbers)
         drafts = values[num_samples + num_reqs :]
         accepted = values[num_samples : num_samples + num_reqs]
-        return Result(values[:num_samples], "", accepted, drafts)
+        return Result(tokens, "", accepted, drafts, not_numbers=not_numbers)

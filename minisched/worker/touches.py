@@ -104,7 +104,7 @@ class Touches:
             cell, rid, end = row.lease.row * self.max_len, row.req.rid, self.end_of(row)
             listed = self.table[row.lease.row]
             yield Touch("read", PAGE_TABLE, range(cell, cell + end), rid)
-            yield Touch("read", KV, listed.up_to(end - row.extend_len), rid)
+            yield Touch("read", KV, listed.up_to(row.start), rid)
             yield Touch("write", KV, listed.slots[row.start : end], rid)
 
     def end_of(self, row: Row) -> int:

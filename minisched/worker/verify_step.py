@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
 from ..core import LogitAdjustment
 from ..devices.base import Array, Arrays, Buffer
 from ..models.forward_batch import ForwardBatch, at_starts
+from ..models.not_numbers import without_marks
 from ..relay.base import DraftRelay
 from ..speculative.base import Drafter
 from .logprobs import sampled_logits
@@ -42,9 +43,9 @@ class VerifyStep:
     ) -> Array:
         """Device: what the target itself chooses at each place, tokens [num_samples]."""
         logits = sampled_logits(self.worker.device.xp, self.inputs, logits)
-        tokens = self.worker.model.sample(logits, replace(self.inputs, adjustments=adjustments))
-        output[: len(self.inputs.sampling)] = tokens
-        return tokens
+        marked = self.worker.model.sample(logits, replace(self.inputs, adjustments=adjustments))
+        output[: len(self.inputs.sampling)] = marked
+        return without_marks(self.worker.device.xp, marked)
 
     def verify(self, tokens: Array, dests: Array, output: Buffer) -> Array:
         """Device: how many tokens of each row count, [num_reqs]; the relay learns the newest."""
@@ -75,9 +76,10 @@ class VerifyStep:
 def resolve_starts(inputs: ForwardBatch, relay: DraftRelay | None, xp: Arrays) -> ForwardBatch:
     """Device: the step at the positions where its rows really begin."""
     assert relay is not None
-    starts = relay.start_of(inputs.rows).tolist()
-    columns = zip(inputs.start_unknown, starts, inputs.prefix_lens, strict=True)
-    return at_starts(inputs, [real if hidden else start for hidden, real, start in columns], xp)
+    hidden = list(compress(inputs.rows, inputs.start_unknown))
+    real = iter(relay.start_of(hidden).tolist())
+    columns = zip(inputs.start_unknown, inputs.prefix_lens, strict=True)
+    return at_starts(inputs, [next(real) if unknown else at for unknown, at in columns], xp)
 
 
 def count_accepted(xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:

@@ -10,6 +10,7 @@ from ..devices.base import Array, Device, Op
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
 from ..models.forward_batch import ForwardBatch, make_forward_batch
+from ..models.not_numbers import without_marks
 from ..relay import Relay
 from .generation_batch_result import GenerationBatchResult
 from .logprobs import launch_logprobs, sampled_logits
@@ -53,10 +54,11 @@ class Worker:
         self.cost = cost
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
+        device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
         self.max_running_requests = max_running_requests
         self.unsampled = UnsampledSteps(late_penalties, device.recorder)
         self.outputs = OutputRing(device, self.output_len)
-        self.hold_outputs(depth)
+        self.outputs.hold(depth)
         self.forward_stream = device.stream("forward")
         self.copy_stream = device.stream("copy")
         self.uploads = Uploads(device, relay, scheduler_stream)
@@ -168,11 +170,15 @@ class Worker:
         return self.model.forward(inputs, ids, self.page_table)
 
     def _sample(self, logits: Array, inputs: ForwardBatch, dests: Array, output: Array) -> Array:
-        """Device: tokens [num_reqs], also left in the relay and in the output buffer."""
+        """Device: tokens [num_reqs], also left in the relay and in the output buffer.
+
+        For the host those are marked whose logits are not numbers.
+        """
         logits = sampled_logits(self.device.xp, inputs, logits)
-        tokens = self.model.sample(logits, inputs)
+        marked = self.model.sample(logits, inputs)
+        tokens = without_marks(self.device.xp, marked)
         self.relay.store(dests, tokens)
-        output[: len(inputs.rows)] = tokens
+        output[: len(inputs.rows)] = marked
         return tokens
 
     def _draw_token_edges(self, batch: ScheduleBatch, forward: Op) -> None:

@@ -1,0 +1,231 @@
+"""``minisched check`` as a user meets it: recorded runs, random workloads, bad input, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minisched.checks.judge import judge
+from minisched.checks.many import case_of
+from minisched.export import native
+from minisched.export.chrome import to_chrome
+from minisched.museum.patch import Edit, put_in
+
+NO_WAIT = Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass")
+LOCKED = Edit("memory.lease_pool:LeasePool.release", "self.tree.dec_lock_ref(lease.node)", "pass")
+COUNTS = ("cases", "identical", "races", "leaks", "workloads", "requests", "aborted", "refused")
+
+
+# -- random workloads ------------------------------------------------------------------------------
+
+
+def test_workloads_that_hold(cli: Any) -> None:
+    code, out, err = cli("check --workloads 3 --json")
+    result = json.loads(out)
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    assert all(isinstance(result[name], int) for name in COUNTS)
+    assert result["cases"] == result["identical"] == sum(result["loops"].values()) > 20
+    assert (result["races"], result["leaks"], result["failures"]) == (0, 0, [])
+    assert (result["workloads"], result["seed"], result["model"]) == (3, 0, "hash")
+    assert sum(result["axes"]["page size"].values()) == 3
+
+
+def test_the_same_seed_prints_the_same_and_another_does_not(cli: Any) -> None:
+    line = "check --workloads 9 --loop overlap --loop pd --json --seed "
+    first, again, other = (cli(line + rest)[1] for rest in ("40", "40 --jobs 2", "41"))
+    assert first == again != other
+    assert set(json.loads(first)["loops"]) == {"overlap", "pd"}
+
+
+def test_people_are_told_what_held(cli: Any) -> None:
+    code, out, _ = cli("check --workloads 2 --seed 16")
+    assert code == 0 and "2 workloads (seeds 16 to 17)" in out
+    assert "every law held" in out and "✗" not in out
+    assert all(law in out for law in ("identity", "race", "leak", "livelock", "ownership"))
+
+
+def test_a_bug_is_told_with_the_line_that_repeats_it(cli: Any, tmp_path: Path) -> None:
+    line = "check --workloads 2 --jobs 1 --loop overlap:pool --out found"
+    with put_in([NO_WAIT]):
+        code, out, _ = cli(line)
+        assert code == 1 and "2 of 2 cases broke a law" in out
+        again = next(row for row in out.splitlines() if "minisched check --workloads 1" in row)
+        code, repeated, _ = cli(again.strip().removeprefix("minisched ") + " --json")
+        failures = json.loads(repeated)["failures"]
+    assert code == 1 and {item["law"] for item in failures} >= {"identity", "race"}
+    assert all(item["sentence"] in " ".join(out.split()) for item in failures)
+    assert "made as small as it could be" in out and "comes at turn" in out
+    [trace] = (tmp_path / "found").glob("*.json")
+    assert native.read(trace).program
+    [picture] = (tmp_path / "found").glob("*.svg")
+    assert "what did it, by number" in "".join(ElementTree.parse(picture).getroot().itertext())
+
+
+def test_json_has_every_failure_with_what_repeats_it(cli: Any) -> None:
+    with put_in([LOCKED]):
+        code, out, _ = cli("check --workloads 4 --jobs 1 --loop serial --json")
+    result = json.loads(out)
+    assert code == 1 and result["leaks"] > 0 and result["races"] == 0
+    assert all(set(item) == {"seed", "loop", "law", "sentence"} for item in result["failures"])
+    assert (
+        len({item["seed"] for item in result["failures"] if item["law"] == "leak"})
+        == (result["leaks"])
+    )
+
+
+@pytest.mark.parametrize("device", ["thread", "mlx"])
+def test_workloads_in_real_time(cli: Any, device: str) -> None:
+    code, out, _ = cli(f"check --workloads 2 --seed 16 --device {device} --json")
+    result = json.loads(out)
+    assert code == 0, result["failures"]
+    assert result["device"] == device and result["cases"] == result["identical"] > 10
+    assert "pd" not in result["loops"]
+
+
+# -- recorded runs ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A folder with a serial run, one that overlaps, its Chrome export, and one with two bugs."""
+    traces = {loop: judge(case_of(3, loop)).trace for loop in ("serial", "overlap")}
+    with put_in([NO_WAIT, LOCKED]):
+        traces["bug"] = judge(case_of(3, "overlap")).trace
+    for name, trace in traces.items():
+        native.write(trace, tmp_path / f"{name}.json")
+    (tmp_path / "chrome.json").write_text(to_chrome(traces["overlap"]))
+    return tmp_path
+
+
+def answers(out: str) -> list[dict[str, str]]:
+    """The answers of each run, by question."""
+    questions = ("identical", "leaks", "races", "overlaps")
+    return [{name: run[name]["answer"] for name in questions} for run in json.loads(out)["runs"]]
+
+
+def test_two_healthy_runs(cli: Any, recorded: Path) -> None:
+    code, out, _ = cli("check serial.json overlap.json --json")
+    assert code == 0 and json.loads(out)["holds"]
+    serial, overlap = answers(out)
+    assert serial == {"identical": "yes", "leaks": "no", "races": "no", "overlaps": "no"}
+    assert overlap == {**serial, "overlaps": "yes"} or overlap["overlaps"] == "partly"
+
+
+def test_a_run_with_bugs_beside_its_baseline(cli: Any, recorded: Path) -> None:
+    code, out, _ = cli("check overlap.json bug.json --draw found.svg")
+    told = out.partition("bug.json: ")[2]
+    assert code == 1 and told.count("✗") == 3
+    assert "copy of step 1 does not wait for sample of step 1" in told
+    assert "was taken for r0" in told
+    title = ElementTree.parse(recorded / "found.svg").getroot()[0].text
+    assert title and title in told
+    assert cli("check bug.json --draw found.txt")[0] == 1
+    assert "!!" in (recorded / "found.txt").read_text()
+
+
+def test_what_a_file_does_not_carry_is_said(cli: Any, recorded: Path) -> None:
+    code, out, _ = cli("check chrome.json")
+    assert code == 0 and out.count("nothing can be said") == 3
+    assert "✓ leaks" not in out and "✓ races" not in out
+    _, out, _ = cli("check chrome.json --json")
+    unknown = dict.fromkeys(("identical", "leaks", "races"), "unknown")
+    assert unknown.items() <= answers(out)[0].items()
+
+
+def test_runs_of_two_workloads_are_not_compared(cli: Any, recorded: Path) -> None:
+    native.write(judge(case_of(4, "serial")).trace, recorded / "other.json")
+    code, out, _ = cli("check serial.json other.json --json")
+    assert code == 0 and answers(out)[1]["identical"] == "unknown"
+    assert "Another workload" in json.loads(out)["runs"][1]["identical"]["sentence"]
+
+
+def test_nothing_to_draw_is_said_and_no_error(cli: Any, recorded: Path) -> None:
+    code, _, err = cli("check serial.json --draw none.svg")
+    assert code == 0 and "nothing was found that could be drawn" in err
+    assert not (recorded / "none.svg").exists()
+
+
+# -- bad input, and Ctrl-C -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    {
+        "--workloads 0": "--workloads is 0, but it must be at least 1.",
+        "--seed -1": "--seed is -1, but it must be at least 0.",
+        "--jobs 0": "--jobs is 0, but it must be at least 1.",
+        "--device abacus": "unknown device 'abacus'",
+        "--loop nosuch": "unknown loop 'nosuch'",
+        "--loop pd --device thread": "loop 'pd' does not run on device 'thread'",
+        "--loop overlap:lazy": "relay 'lazy'",
+        "--loop vllm_async:pool:depth=soon": "option 'depth' of loop 'vllm_async' is 'soon'",
+        "--draw x.svg": "--draw is about recorded runs, but none is named",
+        "serial.json --seed 3": "--seed draws workloads, but serial.json is a recorded run",
+        "serial.json --loop overlap": "--loop draws workloads",
+        "serial.json --draw x.png": "--draw is x.png, but its name must end in .svg or .txt.",
+        "nosuch.json": "nosuch.json can't be read: No such file or directory.",
+        "text.md": "text.md is no trace",
+        "--out text.md --workloads 1": "--out text.md is a file, but it must be a folder.",
+    }.items(),
+)
+def test_bad_input_is_one_sentence(cli: Any, recorded: Path, line: str, says: str) -> None:
+    (recorded / "text.md").write_text("A text.\n")
+    code, out, err = cli(f"check {line}")
+    assert (code, out) == (2, "")
+    assert says in err and err.startswith("minisched: ") and err.count("\n") == 1
+
+
+def test_a_variant_that_its_relay_refuses_is_bad_input(cli: Any) -> None:
+    code, _, err = cli("check --workloads 1 --loop vllm_async:prev_sampled:depth=4")
+    assert code == 2 and "allows at most 2" in err
+
+
+def test_ctrl_c_ends_every_process_and_says_so(tmp_path: Path) -> None:
+    line = "check --workloads 4000 --jobs 2 --json"
+    started = subprocess.Popen(
+        [sys.executable, "-m", "minisched", *line.split()],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a terminal's Ctrl-C reaches all of a group
+    )
+    wait_until(lambda: len(alive_in_group(started.pid)) >= 4)  # itself, a helper, two that work
+    os.killpg(started.pid, signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert (started.returncode, out) == (130, "")
+    assert err == "minisched: interrupted.\n"
+    wait_until(lambda: not alive_in_group(started.pid))  # the helper notices it a little later
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look every now and then, for a minute at most."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("nothing happened for a minute")
+
+
+def alive_in_group(group: int) -> list[str]:
+    """The processes of a group that are more than an entry nobody has read yet (state Z)."""
+    if sys.platform == "linux":
+        stats = []
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended meanwhile
+                stats.append(entry.read_text().rpartition(") ")[2].split())
+        return [" ".join(stat) for stat in stats if int(stat[2]) == group and stat[0] != "Z"]
+    told = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True)
+    rows = [row.split() for row in told.stdout.splitlines()]
+    return [" ".join(row) for row in rows if int(row[0]) == group and row[1][0] != "Z"]

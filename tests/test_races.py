@@ -1,0 +1,408 @@
+"""Races in whole runs: none in the healthy loops, and the right words for those put in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisched.checks.newest import Newest
+from minisched.checks.race_words import Words
+from minisched.checks.races import Examined, Race, examine, find_races, offence_of
+from minisched.checks.spans import cells_of, common, joined, without
+from minisched.core import Request, SamplingParams
+from minisched.devices.cost import SIM_COST
+from minisched.devices.sim import SimDevice
+from minisched.export import native
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.museum.patch import Edit, put_in
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Act, Mark, Slice, Trace
+from minisched.trace.cells import to_text
+
+from .test_free_rule import COST, two_in_one_row
+
+README = Path(__file__).resolve().parents[1] / "traces" / "README.md"
+
+NO_WAIT = Edit("worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")
+ONE_SLOT = Edit("worker.batch_record:BatchRecord.__init__", "[None] * slots", "[None]")
+ONE_BUFFER = Edit(
+    "worker.output_ring:OutputRing.hold", "range(len(self), depth)", "range(len(self), 1)"
+)
+
+
+def traced(loop: str, relay: str, *edits: Edit) -> Trace:
+    """Four requests on the simulator, with some lines of the code changed."""
+    params = SamplingParams(max_new_tokens=8)
+    requests = [Request(f"r{i}", [i + 1, 2, 3, 4, 5], params) for i in range(4)]
+    config = SchedulerConfig(kv_tokens=200, context_len=64, chunked_prefill_size=8)
+    with put_in(edits):
+        return run_loop(loop, SimDevice(), HashModel(), requests, config, SIM_COST, relay).trace
+
+
+def made(acts: Iterable[Act], slices: Iterable[Slice] = (), marks: Iterable[Mark] = ()) -> Trace:
+    return Trace("made", "none", "none", "wall", tuple(slices), (), (), tuple(marks), tuple(acts))
+
+
+# -- whole runs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loop", "relay"), [(loop, relay) for loop in LOOPS for relay in LOOPS[loop].relays]
+)
+def test_healthy_loops_have_no_race_and_wait_for_nothing_for_ever(loop: str, relay: str) -> None:
+    trace = traced(loop, relay)
+    assert trace.program
+    assert examine(trace) == Examined((), ())
+    assert examine(native.from_json(native.to_json(trace))) == Examined((), ())
+
+
+@pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread", "mini_overlap"])
+def test_a_copy_that_does_not_wait_for_the_sampling(loop: str) -> None:
+    """Told once, although it is missing in every step."""
+    trace = traced(loop, LOOPS[loop].relays[0], NO_WAIT)
+    [race] = find_races(trace)
+    assert re.fullmatch(
+        r"device output buffer \d \(cells 0-1\): copy of step 1 \(copy stream; r0, r1\) reads what "
+        r"sample of step 1 \(forward stream; r0, r1\) writes, and nothing orders the two: copy of "
+        r"step 1 does not wait for sample of step 1; \d+ such pairs",
+        str(race),
+    )
+    samples = [item for item in trace.slices if item.name == "sample"]
+    assert race.count == len(samples)
+    names = {item.id: (item.name, item.step) for item in trace.slices}
+    assert race.missing and [names[one] for one in race.missing] == [("sample", 1), ("copy", 1)]
+
+
+def test_tensors_let_go_of_while_a_step_reads_them() -> None:
+    [race] = find_races(traced("overlap", "pool", ONE_SLOT))
+    assert (race.where, race.second.kind) == ("the inputs of step 1", "free")
+    assert race.missing_edge == "prepare of step 2 on the host does not wait for sample of step 1"
+
+
+def test_one_output_buffer_for_two_steps_in_flight() -> None:
+    races = find_races(traced("overlap", "pool", ONE_BUFFER))
+    assert "sample of step 2 does not wait for copy of step 1" in {
+        race.missing_edge for race in races
+    }
+    assert {race.where for race in races} == {
+        "device output buffer 0 (cells 0-1)", "host output buffer 0 (cells 0-1)",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("relay", ["token_pool", "pool"])
+@pytest.mark.parametrize("rule", ["lease", "deferred", "at_once"])
+def test_a_row_handed_on_too_early_races_where_two_streams_write_it(rule: str, relay: str) -> None:
+    """mini-sglang #89; and ``at_once`` is harmless while one stream writes."""
+    workload = two_in_one_row(rule)
+    run = run_loop(
+        "mini_overlap", SimDevice(), HashModel(), workload.requests, workload.config, COST, relay
+    )
+    races = find_races(run.trace)
+    if rule == "at_once" and relay == "token_pool":
+        [race] = races
+        assert race.where.startswith("token-pool cell (row 1, position ")
+        assert re.fullmatch(r"upload of step \d does not wait for sample of step \d",
+                            race.missing_edge)  # fmt: skip
+        assert race.who[0].endswith("(forward stream; a)")
+        assert race.who[1].endswith("(scheduler stream; b)")
+    else:
+        assert races == []
+
+
+# -- programs by hand --------------------------------------------------------------------------
+
+
+def op(lane: str, number: int, *touches: tuple[str, str, str]) -> list[Act]:
+    return [
+        Act(lane, "begin", number),
+        *(Act(lane, kind, number, resource, at) for kind, resource, at in touches),
+        Act(lane, "end", number),
+    ]
+
+
+def launched(*numbers: int) -> list[Act]:
+    return [Act("host", "launch", number) for number in numbers]
+
+
+def test_cells_that_both_touch_are_told_and_no_others() -> None:
+    acts = [
+        *launched(1, 2),
+        *op("a", 1, ("write", "kv", "3-9 20 30-31")),
+        *op("b", 2, ("read", "kv", "0-4 8 31-40")),
+    ]
+    [race] = find_races(made(acts))
+    assert (race.resource, race.cells, race.where) == ("kv", "3-4 8 31", "KV slots 3-4 8 31")
+    assert str(race) == (
+        "KV slots 3-4 8 31: op 2 (b stream) reads what op 1 (a stream) writes, and nothing orders "
+        "the two: op 2 does not wait for op 1"
+    )
+
+
+def test_a_free_that_the_next_owner_writes_behind_is_no_race() -> None:
+    host = [*launched(1), Act("host", "wait", 1), Act("host", "free", 9, "kv", "0-7")]
+    next_owner = [*launched(2), *op("a", 2, ("write", "kv", "0-7"), ("read", "kv", "0-7"))]
+    assert find_races(made([*host, *op("a", 1, ("write", "kv", "0-7")), *next_owner])) == []
+
+
+def test_a_read_behind_a_free_is_a_use_after_free() -> None:
+    host = [*launched(1), Act("host", "wait", 1), Act("host", "free", 9, "kv", "0-7"), *launched(2)]
+    stream = [*op("a", 1, ("write", "kv", "0-7")),
+              *op("a", 2, ("write", "kv", "0-2"), ("read", "kv", "0-7"))]  # fmt: skip
+    slices = [Slice(9, "host", "process", 5, 6, 1), Slice(2, "a", "forward", 7, 8, 2, rids=("r",))]
+    [race] = find_races(made([*host, *stream], slices))
+    assert (race.kind, race.cells, race.missing) == ("use after free", "3-7", None)
+    assert str(race) == (
+        "KV slots 3-7: forward of step 2 (a stream; r) reads what process of step 1 on the host "
+        "frees before, and nobody has written it since: a use after free"
+    )
+    assert offence_of(race, made([], slices)).slices == (9, 2)
+
+
+def test_a_free_in_no_order_with_a_use_is_a_race() -> None:
+    acts = [*launched(1), Act("host", "free", 9, "kv", "5"), *op("a", 1, ("read", "kv", "0-7"))]
+    [race] = find_races(made(acts))
+    assert (race.kind, race.cells, race.first.kind, race.second.kind) == (
+        "race",
+        "5",
+        "read",
+        "free",
+    )
+    assert race.missing_edge == "call 9 does not wait for op 1"
+
+
+def test_the_value_of_an_op_is_read_by_who_takes_it() -> None:
+    acts = [*launched(1, 2), *op("a", 1), *op("b", 2, ("read", "value", "1"))]
+    [race] = find_races(made(acts))
+    assert race.where == "the value of op 1"
+    waits = [Act("b", "wait", 1)]
+    assert (
+        find_races(
+            made([*launched(1, 2), *op("a", 1), *waits, *op("b", 2, ("read", "value", "1"))])
+        )
+        == []
+    )
+
+
+def test_what_one_missing_edge_explains_is_told_with_it() -> None:
+    """The copy does not wait for the sampling, and the host, which waits for the copy, frees."""
+    acts = [
+        *launched(1, 2),
+        Act("host", "wait", 2),
+        Act("host", "free", 9, "kv", "0"),
+        Act("host", "free", 9, "inputs", "4"),
+        *op("a", 1, ("read", "inputs", "4"), ("write", "kv", "0"), ("write", "output 0", "0")),
+        *op("b", 2, ("read", "output 0", "0")),
+    ]
+    [race] = find_races(made(acts))
+    assert race.missing == (1, 2)
+    assert race.also == ("KV slot 0", "the inputs of step 4")
+    assert str(race).endswith("; that edge would also order KV slot 0 and the inputs of step 4")
+
+
+def test_two_missing_edges_are_two_races() -> None:
+    acts = [
+        *launched(1, 2, 3),
+        *op("a", 1, ("write", "output 0", "0"), ("write", "kv", "0")),
+        *op("b", 2, ("read", "output 0", "0")),
+        *op("c", 3, ("read", "kv", "0")),
+    ]
+    assert {race.missing for race in find_races(made(acts))} == {(1, 2), (1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("acts", "says", "unreached"),
+    [
+        (
+            [*launched(1), Act("a", "wait", 7), *op("a", 1, ("write", "kv", "0"))],
+            "the a stream waits for op 7, which nobody ends or says: it waits for ever; "
+            "3 acts are never reached",
+            4,
+        ),
+        (
+            [*launched(1, 2), Act("a", "wait", 2), *op("a", 1), Act("b", "wait", 1), *op("b", 2)],
+            "the a stream waits for op 2; the b stream waits for op 1: a circle; "
+            "6 acts are never reached",
+            6,
+        ),
+        (
+            [*launched(1, 2), Act("a", "wait", 7), *op("a", 1), Act("b", "wait", 1), *op("b", 2)],
+            "the a stream waits for op 7, which nobody ends or says: it waits for ever; "
+            "6 acts are never reached, the b stream behind them",
+            6,
+        ),
+        (
+            [Act("host", "wait", 2), *launched(2), *op("a", 2)],
+            "the a stream waits for the launch of op 2; the host waits for op 2: a circle; "
+            "4 acts are never reached",
+            4,
+        ),
+    ],
+)
+def test_what_waits_for_ever_is_told(acts: list[Act], says: str, unreached: int) -> None:
+    [found] = examine(made(acts)).waits
+    assert str(found) == says.replace("3 acts", f"{unreached} acts")
+    assert found.unreached == unreached
+
+
+def test_a_long_run_is_looked_at_in_spans() -> None:
+    """A gigabyte as one span, by turns on two streams: nobody counts its bytes."""
+    acts: list[Act] = []
+    for step in range(1, 101):
+        acts += [*launched(step), *op(f"s{step % 2}", step, ("write", "memory", f"0-{1 << 30}"))]
+    races = find_races(made(acts))
+    assert {(race.first.lane, race.second.lane): race.count for race in races} == {
+        ("s1", "s0"): 50, ("s0", "s1"): 49,
+    }  # fmt: skip
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resource", "at", "says"),
+    [
+        ("kv", "17", "KV slot 17"),
+        ("kv", "3-7 9", "KV slots 3-7 9"),
+        ("kv", "1 3 5 7 9 11", "KV slots 1 3 5 7 …"),
+        ("prefill kv", "3", "KV slot 3 of the prefill side"),
+        ("future map", "3", "future slot 3"),
+        ("page table", "128-131", "row 2 of the page table"),
+        ("page table", "60-70", "rows 0-1 of the page table"),
+        ("token pool", "131", "token-pool cell (row 2, position 3)"),
+        ("token pool", "131-133", "token-pool cells (row 2, position 3) to (row 2, position 5)"),
+        ("host output 1", "0-1", "host output buffer 1 (cells 0-1)"),
+        ("output 0", "0", "device output buffer 0 (cell 0)"),
+        ("inputs", "4", "the inputs of step 4"),
+        ("value", "8", "the value of sample of step 3"),
+        ("a mask", "0", "a mask cell 0"),
+    ],
+)
+def test_cells_have_their_own_words(resource: str, at: str, says: str) -> None:
+    marks = [Mark("row length", 0, {"page table": 64, "token pool": 64})]
+    words = Words(made([], [Slice(8, "forward", "sample", 0, 1, 3)], marks))
+    assert words.cells(resource, at) == says
+
+
+# -- any file in the documented schema ---------------------------------------------------------
+
+
+def example() -> dict[str, Any]:
+    """The example of the README."""
+    [text] = re.findall(r"^```json\n(.*?)^```", README.read_text(encoding="utf-8"), re.S | re.M)
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def test_the_example_of_the_readme_is_caught() -> None:
+    [race] = find_races(native.from_json(json.dumps(example())))
+    said = " ".join(README.read_text(encoding="utf-8").rpartition("\n\n    ")[2].split())
+    assert str(race) == said
+
+
+def test_with_the_wait_that_it_lacks_the_example_is_fine() -> None:
+    data = example()
+    at = data["program"].index({"lane": "copy", "kind": "begin", "op": 6})
+    data["program"].insert(at, {"lane": "copy", "kind": "wait", "op": 5})
+    assert find_races(native.from_json(json.dumps(data))) == []
+
+
+def changed(index: int, **fields: Any) -> Callable[[list[dict[str, Any]]], None]:
+    return lambda program: program[index].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (changed(0, kind="fork"), "program[0] has kind = 'fork', but it must be one of launch, "),
+        (changed(5, at="3-"), "program[5] has at = '3-', but cells are written in order, as in"),
+        (changed(5, at="3 2"), "program[5] has at = '3 2', but cells are written in order"),
+        (changed(5, at="5-3"), "program[5] has at = '5-3', but cells are written in order"),
+        (changed(5, at="-1"), "program[5] has at = '-1', but cells are written in order"),
+        (changed(5, at="1 1"), "program[5] has at = '1 1', but cells are written in order"),
+        (changed(5, at=""), "program[5] is a read, but it lacks cells (at)"),
+        (changed(5, resource=""), "program[5] is a read, but it lacks a resource"),
+        (changed(4, at="1"), "program[4] is a wait and touches nothing, but it has a resource or"),
+        (changed(4, op=0), "program[4] has op = 0, but an op is a number above 0"),
+        (changed(4, op="x"), 'program[4] has op = "x"'),
+        (changed(4, lane=""), "program[4] has no lane"),
+        (changed(0, op=9), "program[6] is a begin of op 2, which nobody launches"),
+        (changed(1, op=2), "program[1] is a second launch of op 2"),
+        (changed(9, op=2), "program[9] is a second begin of op 2"),
+        (changed(8, op=3), "program[8] is an end of op 3, which has not begun on its lane"),
+        (changed(8, kind="say"), "program[9] is a begin of op 5, but op 2 has not ended on its"),
+        (lambda program: program.extend([dict(lane=lane, kind="say", op=99) for lane in "ab"]),
+         "program[22] says signal 99, which lane 'a' says too"),
+    ],
+)  # fmt: skip
+def test_a_program_that_is_none_gets_a_sentence(
+    change: Callable[[list[dict[str, Any]]], None], says: str
+) -> None:
+    data = example()
+    change(data["program"])
+    with pytest.raises(native.NotATrace, match=re.escape(says)) as caught:
+        native.from_json(json.dumps(data), "engine.json")
+    assert str(caught.value).startswith("engine.json is a damaged minisched trace: ")
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+
+
+def test_an_id_belongs_to_one_slice() -> None:
+    data = example()
+    data["slices"][1]["id"] = 1
+    with pytest.raises(native.NotATrace, match="two slices have the same id"):
+        native.from_json(json.dumps(data))
+
+
+# -- spans -------------------------------------------------------------------------------------
+
+cells = st.sets(st.integers(0, 30))
+
+
+@given(a=cells, b=cells)
+def test_spans_are_sets_of_cells(a: set[int], b: set[int]) -> None:
+    some, others = cells_of(to_text(a)), cells_of(to_text(b))
+    numbers = {cell for first, last in common(some, others) for cell in range(first, last + 1)}
+    assert numbers == a & b
+    rest = without(some, others)
+    assert {cell for first, last in rest for cell in range(first, last + 1)} == a - b
+    assert joined([*some, *others]) == to_text(a | b)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 3)), max_size=12))
+def test_the_newest_of_each_cell(changes: list[tuple[int, int, int]]) -> None:
+    """Against a dictionary; 0 clears."""
+    newest: Newest[int] = Newest()
+    truth: dict[int, int] = {}
+    for first, length, what in changes:
+        for cell in range(first, first + length + 1):
+            truth.update({cell: what}) if what else truth.pop(cell, None)
+        if what:
+            newest.put(first, first + length, what)
+        else:
+            newest.clear(first, first + length)
+    found = {
+        cell: what for first, last, what in newest.over(0, 30) for cell in range(first, last + 1)
+    }
+    assert found == truth
+    for first in range(30):
+        assert bool(newest.shared([(first, first + 2)])) == any(
+            cell in truth for cell in range(first, first + 3)
+        )
+
+
+def test_a_race_reads_the_same_whoever_came_first_this_time() -> None:
+    """The copy starts before the sampling here, and after it there: one verdict."""
+    early = [Slice(1, "a", "sample", 10, 12, 3), Slice(2, "b", "copy", 1, 2, 3)]
+    late = [Slice(1, "a", "sample", 10, 12, 3), Slice(2, "b", "copy", 20, 22, 3)]
+    acts = [*launched(1, 2), *op("b", 2, ("read", "kv", "0")), *op("a", 1, ("write", "kv", "0"))]
+    told: list[Race] = [race for slices in (early, late) for race in find_races(made(acts, slices))]
+    assert str(told[0]) == str(told[1])
+    assert told[0].missing == (1, 2)

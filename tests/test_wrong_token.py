@@ -1,0 +1,276 @@
+"""The story of a wrong token names the culprit; of a right one there is none to tell.
+
+Bugs are put in as in tests/test_mutations.py; what each does to a token is read from two traces
+alone, that of a healthy run and that of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.identity import Difference, differences, tokens_heard
+from minisched.checks.known import Knowledge
+from minisched.checks.wrong_token import explain, offence_of
+from minisched.core import Output, Request, Result, SamplingParams, ScheduleBatch
+from minisched.devices.cost import SIM_COST, CostModel
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.export.native import from_json, to_json
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.relay import FutureMapRing
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Act, Trace
+
+from .laws import LOOP_OPTIONS, LoopOptions, play
+from .test_free_rule import two_in_one_row
+from .test_mutations import (
+    copy_without_wait,
+    late_token_of_a_retracted_request,
+    prefix_not_locked,
+    row_not_rewritten,
+)
+from .workloads import VOCAB, Workload, fresh, workloads
+
+COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1)
+
+
+def healthy(engine: Engine) -> None:
+    """Nothing is changed."""
+
+
+def played(
+    workload: Workload,
+    loop: str,
+    relay: str,
+    patch: Callable[[Engine], None] = healthy,
+    options: dict[str, object] | None = None,
+) -> Trace | None:
+    """A run's trace; None if it crashed."""
+    workload, device = fresh(workload), SimDevice()
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    try:
+        play(workload, loop, relay, options or {}, device, model, COST, patch)
+    except Exception:  # a broken scheduler may crash in any way
+        return None
+    return device.recorder.trace(loop, "sim", "hash", "virtual")
+
+
+# -- right tokens --------------------------------------------------------------------------------
+
+
+@given(workload=workloads(), loops=st.lists(st.sampled_from(LOOP_OPTIONS), min_size=3, max_size=3))
+@settings(max_examples=25, deadline=None)
+def test_on_every_loop_the_traces_agree_and_nobody_is_accused(
+    loops: list[LoopOptions], workload: Workload
+) -> None:
+    """A difference that is made up finds all that was read as it should be."""
+    base = played(workload, "serial", "host")
+    for loop, relay, options in loops:
+        trace = played(workload, loop, relay, options=options)
+        assert base is not None and trace is not None
+        assert differences(base, trace) == []
+        for rid, heard in tokens_heard(trace).items():
+            made_up = Difference(loop, rid, len(heard) - 1, -1, heard[-1].token)
+            story = explain(made_up, trace)
+            assert not story.is_known, str(story)
+
+
+def test_the_marks_are_what_clients_heard() -> None:
+    requests = [Request(f"warm up {i}", [3, 1, i], SamplingParams(max_new_tokens=4)) for i in "12"]
+    requests = [replace_prompt(req) for req in requests]
+    for loop in ("serial", "overlap", "mindie_dual", "pd"):
+        again = [Request(req.rid, req.prompt, req.params) for req in requests]
+        run = run_loop(loop, SimDevice(), HashModel(), again, SchedulerConfig(), SIM_COST)
+        heard = tokens_heard(from_json(to_json(run.trace)))
+        assert {rid: [item.token for item in items] for rid, items in heard.items()} == run.outputs
+
+
+def replace_prompt(req: Request) -> Request:
+    """The same, with numbers."""
+    return Request(req.rid, [int(token) for token in req.prompt], req.params)
+
+
+def test_two_traces_are_compared_without_the_engine() -> None:
+    serial, other = (
+        run_loop(loop, SimDevice(), HashModel(), [Request("a", [1, 2, 3])], cost=SIM_COST).trace
+        for loop in ("serial", "overlap")
+    )
+    assert differences(serial, other) == []
+    at, mark = [item for item in enumerate(other.marks) if item[1].name == "tokens"][2]
+    wrong = replace(mark, attrs={**mark.attrs, "tokens": "999"})
+    changed = replace(other, marks=(*other.marks[:at], wrong, *other.marks[at + 1 :]))
+    (found,) = differences(serial, changed)
+    right = int(mark.attrs["tokens"])
+    assert found == Difference("overlap", "a", 2, right, 999)
+    assert [item.got for item in differences(serial, cut_before(other, mark.time))] == [None]
+    without = tuple(item for item in other.marks if item.name != "tokens")
+    with pytest.raises(ValueError, match="has no mark 'tokens'"):
+        differences(serial, replace(other, marks=without))
+    with pytest.raises(ValueError, match="has no program"):
+        explain(found, replace(other, program=()))
+
+
+def cut_before(trace: Trace, time: int) -> Trace:
+    """The trace as if its run had stopped then."""
+    return replace(trace, marks=tuple(mark for mark in trace.marks if mark.time < time))
+
+
+# -- wrong tokens --------------------------------------------------------------------------------
+
+
+def unresolved_placeholder(engine: Engine) -> None:
+    """A placeholder reaches the model as if it were a token (vLLM #46899)."""
+    relay = engine.worker.relay
+    assert isinstance(relay, FutureMapRing)
+    relay.resolve_future = lambda ids: relay.xp.clamp(ids, min=0)  # type: ignore[method-assign]
+
+
+def live_last_chunk_flag(engine: Engine) -> None:
+    """The result is delivered by what is true now, not by what was true at commit (MindIE #233)."""
+    scheduler, process = engine.scheduler, engine.scheduler.process
+
+    def live(batch: ScheduleBatch, result: Result) -> list[Output]:
+        chunked = scheduler.prefill.chunked_req
+        batch.delivers[:] = [chunked is None or chunked.req is not req for req in batch.reqs]
+        return process(batch, result)
+
+    scheduler.process = live  # type: ignore[method-assign]
+
+
+def slot_given_again(engine: Engine) -> None:
+    """A ring with one slot for everybody."""
+    relay = engine.worker.relay
+    assert isinstance(relay, FutureMapRing)
+    relay.alloc_future_indices = lambda num: range(1, 2) if num == 1 else range(1, num + 1)  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A patch, the loop it is put into, and what the culprit's sentence has to say, in one form."""
+
+    patch: Callable[[Engine], None]
+    loop: str
+    relay: str
+    says: tuple[str, ...]
+    is_known: bool = True
+
+
+BUGS = [
+    Bug(copy_without_wait, "serial", "host",
+        ("the copy of step ", "which the sample of step ", "nothing makes one of them wait")),
+    Bug(copy_without_wait, "overlap", "ring",
+        ("the copy of step ", "which the sample of step ", "nothing makes one of them wait")),
+    Bug(prefix_not_locked, "overlap", "pool", ("KV slot ", "although ", " still reads it in step ")),
+    Bug(row_not_rewritten, "overlap", "pool", ("KV slot ", "although ", " still reads it in step ")),
+    Bug(late_token_of_a_retracted_request, "overlap", "pool",
+        ("the token of step ", "had lost the lease", "(retraction)")),
+    Bug(unresolved_placeholder, "overlap", "ring",
+        ("the token from the device", "read future slot ", "had written for "), is_known=False),
+]  # fmt: skip
+SEARCH = settings(
+    max_examples=400, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.patch.__name__}-{bug.loop}")
+def test_the_story_names_the_culprit(bug: Bug) -> None:
+    def differ(workload: Workload) -> bool:
+        trace, base = (
+            played(workload, bug.loop, bug.relay, patch) for patch in (bug.patch, healthy)
+        )
+        return trace is not None and base is not None and bool(differences(base, trace))
+
+    workload = find(workloads(), differ, settings=SEARCH)
+    base, trace = (played(workload, bug.loop, bug.relay, patch) for patch in (healthy, bug.patch))
+    assert base is not None and trace is not None
+    difference = differences(base, trace)[0]
+    story = explain(difference, trace)
+    assert all(words in story.culprit.sentence for words in bug.says), str(story)
+    assert story.is_known == bug.is_known
+    assert difference.rid in story.chain[0].sentence
+    assert {item.id for item in trace.slices} >= set(story.culprit.slices) != set()
+    offence = offence_of(story)
+    assert (offence.slices, offence.sentence) == (story.culprit.slices, story.culprit.sentence)
+    assert (offence.missing is not None) == (bug.patch is copy_without_wait)
+
+
+def test_a_chunk_that_is_delivered_by_a_live_flag() -> None:
+    """One of both: what a chunk sampled is heard, or what the last one sampled is not."""
+
+    def differ(workload: Workload) -> bool:
+        base, trace = (played(workload, "overlap", "ring", patch) for patch in (healthy, bug))
+        return base is not None and trace is not None and bool(differences(base, trace))
+
+    bug = live_last_chunk_flag
+    workload = find(workloads(with_aborts=False), differ, settings=SEARCH)
+    base, trace = (played(workload, "overlap", "ring", patch) for patch in (healthy, bug))
+    assert base is not None and trace is not None
+    difference = differences(base, trace)[0]
+    story = explain(difference, trace)
+    assert "that is not the last of its prompt" in str(story) or "was not delivered" in str(story)
+    assert f"sampled a token for {difference.rid}" in str(story) or (
+        f"sampled for {difference.rid}" in str(story)
+    )
+
+
+def test_a_wasted_row_that_overwrites_the_next_one_s_prompt() -> None:
+    """mini-sglang #89: a's late token lands in the row that is b's by now."""
+    base, trace = (
+        run_loop(
+            "mini_overlap", SimDevice(), HashModel(), two_in_one_row(rule).requests,
+            two_in_one_row(rule).config, OVERWRITES, "token_pool",
+        ).trace
+        for rule in ("lease", "at_once")
+    )  # fmt: skip
+    difference = differences(base, trace)[0]
+    assert difference.rid == "b"
+    story = explain(difference, trace)
+    late = [item for item in trace.slices if item.name == "sample" and item.rids == ("a",)][-1]
+    assert "of row 1 of the token pool" in story.culprit.sentence
+    assert f"step {late.step}" in story.culprit.sentence
+    assert late.id in story.culprit.slices
+
+
+HOST = {"schedule": 5, "launch": 1, "process": 5}
+OVERWRITES = CostModel(HOST, 30, 0, 2, 1)
+
+
+def test_a_future_slot_that_others_got() -> None:
+    """Two prompts one after the other, and a ring that gives out slot 1 for ever."""
+    requests = [
+        Request("a", [1, 2, 3], SamplingParams(max_new_tokens=4)),
+        Request("b", [4, 5], SamplingParams(max_new_tokens=4)),
+    ]
+    config = SchedulerConfig(max_prefill_tokens=3)
+    workload = Workload(requests, [0, 0], {}, config)
+    base, trace = (
+        played(workload, "overlap", "ring", patch) for patch in (healthy, slot_given_again)
+    )
+    assert base is not None and trace is not None
+    difference = differences(base, trace)[0]
+    story = explain(difference, trace)
+    assert "future slot 1 was written in step 2 for b, although a still needs" in str(story)
+
+
+# -- what comes before what ----------------------------------------------------------------------
+
+
+def test_knowledge_is_launch_wait_and_a_lane_s_order() -> None:
+    program = [
+        Act("host", "launch", 1), Act("forward", "begin", 1), Act("forward", "end", 1),
+        Act("host", "launch", 2), Act("copy", "wait", 1), Act("copy", "begin", 2),
+        Act("copy", "end", 2), Act("host", "wait", 2),
+    ]  # fmt: skip
+    known = Knowledge(program)
+    for one in range(len(program)):
+        for other in range(len(program)):
+            before = known.has(known.before([other]), one)
+            after = known.place[other] >= known.after(one).get(program[other].lane, 99)
+            assert before == after
+    assert not known.is_unordered(2, 7) and known.is_unordered(2, 3)
