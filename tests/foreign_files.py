@@ -51,6 +51,7 @@ def events_of(trace: Trace) -> Iterator[Event]:
         if item.name == "wait":
             if within := item.attrs.get("within"):
                 yield Event("op", str(within), here, item.start, item.end)
+                yield Event("op", "aten::_local_scalar_dense", here, item.start, item.end)
             yield Event("call", SYNC, here, item.start, item.end)
             continue
         yield Event("annotation", item.name, here, item.start, item.end)

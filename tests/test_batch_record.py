@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from minisched.core import NoBatch, Request, SamplingParams, ScheduleBatch
 from minisched.core.residence import residences
-from minisched.devices.base import WRONG_TOKEN
+from minisched.devices.base import WRONG_TOKEN, Label
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -21,7 +22,7 @@ from minisched.loops.registry import LOOPS
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import NullProgram
+from minisched.trace import Program, Recorder
 from minisched.worker import GenerationBatchResult
 from minisched.worker.batch_record import BatchRecord, OverlapWorker
 
@@ -72,8 +73,8 @@ class Reusing(BatchRecord):
     ``still_read`` says how many batches were let go of while their step had not ended.
     """
 
-    def __init__(self, slots: int, ended: Callable[[int], bool]) -> None:
-        super().__init__(slots)
+    def __init__(self, program: Program, slots: int, ended: Callable[[int], bool]) -> None:
+        super().__init__(program, slots)
         self.ended = ended
         self.still_read = 0
 
@@ -98,8 +99,8 @@ def play_reusing(
         slices = device.recorder.trace("", "", "", "virtual").slices
         return any(item.step == step and item.name == "sample" for item in slices)
 
-    def made(*args: Any) -> Reusing:
-        records.append(Reusing(slots, ended))
+    def made(program: Program) -> Reusing:
+        records.append(Reusing(program, slots, ended))
         return records[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -154,12 +155,27 @@ def test_three_slots_are_enough_for_three_steps_in_flight() -> None:
 
 
 def test_the_record_is_a_ring_of_the_newest_batches() -> None:
-    record = BatchRecord(NullProgram())
-    batches: list[Any] = ["a", "b", "c"]
-    for batch in batches:
+    program = Recorder().program
+    record = BatchRecord(program)
+    batches: list[Any] = [SimpleNamespace(label=Label(step)) for step in range(1, 7)]
+    for batch in batches[:3]:
         record.record_batch_in_overlap(batch)
-    assert sorted(map(str, record.batch_record_buf)) == ["b", "c"]
-    assert record.batch_record_buf[record.batch_record_ct] == "c"  # type: ignore[comparison-overlap]
+    assert [batch in record.batch_record_buf for batch in batches[:3]] == [False, True, True]
+    assert record.batch_record_buf[record.batch_record_ct] is batches[2]
+    assert [(act.kind, act.resource, act.at) for act in program.acts] == [("free", "inputs", "1")]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_a_deeper_loop_pins_more_batches(depth: int) -> None:
+    """As many as steps may be in flight, and never fewer than two."""
+    program = Recorder().program
+    record = BatchRecord(program)
+    record.hold(depth)
+    for step in range(1, 7):
+        batch: Any = SimpleNamespace(label=Label(step))
+        record.record_batch_in_overlap(batch)
+    freed = [int(act.at) for act in program.acts]
+    assert freed == list(range(1, 7 - max(2, depth)))
 
 
 def test_the_overlap_loops_pin_what_they_ship() -> None:

@@ -23,7 +23,7 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Edge, Slice, Trace
+from minisched.trace import Act, Edge, Slice, Trace
 from minisched.trace.lanes import is_forward, is_host
 
 from .history import demanding
@@ -166,16 +166,11 @@ def test_two_schedulers() -> None:
 
 def test_what_nothing_explains_is_unknown_and_its_share_is_said() -> None:
     """A host that sleeps between two launches, on a wall clock."""
-    ran = [
-        ("host", "launch", 0, 2), ("forward", "forward", 2, 6),
-        ("host", "launch", 9, 10), ("forward", "forward", 10, 12),
-    ]  # fmt: skip
-    slices = tuple(
-        Slice(at, lane, name, start * US, end * US, (at + 1) // 2)
-        for at, (lane, name, start, end) in enumerate(ran, 1)
-    )
-    edges = (Edge(1, 2, "launch"), Edge(3, 4, "launch"))
-    trace = Trace("odd", "cuda", "", "wall", slices, edges, (), ())
+    trace = by_hand(
+        ("host", "launch", 0, 2, 1), ("forward", "forward", 2, 6, 1),
+        ("host", "launch", 9, 10, 2), ("forward", "forward", 10, 12, 2),
+        edges=(Edge(1, 2, "launch"), Edge(3, 4, "launch")),
+    )  # fmt: skip
     findings = report(trace)
     assert findings.causes == {"unknown": 3 * US, "host": 1 * US}
     assert findings.unknown_percent == 75
@@ -209,8 +204,47 @@ def test_the_verdict_on_our_own_loops(loop: str, word: str) -> None:
 
 def test_nobody_there_is_no_dry_spell() -> None:
     """Requests so far apart that each runs alone: the loop overlaps nevertheless."""
-    apart = [Request(f"r{i}", [i], tokens(20), 900 * i * MILLISECOND) for i in range(3)]
-    assert verdict(run("overlap", apart)).word == "overlapped"
+    apart = [Request(f"r{i}", [i], tokens(2), 900 * i * MILLISECOND) for i in range(3)]
+    found = verdict(run("overlap", apart))
+    assert found.word == "overlapped" and found.ahead == found.pairs > 0 and not found.dry
+
+
+def by_hand(*ran: tuple[str, str, int, int, int], edges: tuple[Edge, ...]) -> Trace:
+    """A trace of (lane, name, start, end, step) in microseconds; ids count from 1."""
+    slices = tuple(
+        Slice(at, lane, name, start * US, end * US, step)
+        for at, (lane, name, start, end, step) in enumerate(ran, 1)
+    )
+    return Trace("odd", "cuda", "", "wall", slices, edges, (), ())
+
+
+def test_a_device_that_waits_for_another_stream_is_not_dry() -> None:
+    """Both steps were launched at once; the second one starts late, for whatever reason."""
+    trace = by_hand(
+        ("host", "launch", 0, 1, 1), ("host", "launch", 1, 2, 2),
+        ("forward", "forward", 2, 5, 1), ("forward", "forward", 9, 12, 2),
+        edges=(Edge(1, 3, "launch"), Edge(2, 4, "launch")),
+    )  # fmt: skip
+    found = verdict(trace)
+    assert (found.word, found.dry) == ("overlapped", ())
+    assert found.sentence.endswith("the device never ran dry.")
+
+
+@pytest.mark.parametrize(("until", "blocks"), [(3, False), (6, True)])
+def test_a_call_is_blamed_only_if_it_blocked_until_the_device_was_dry(
+    until: int, blocks: bool
+) -> None:
+    """The device is done at 5. A host that was blocked until 3 has been at work since then."""
+    trace = by_hand(
+        ("host", "launch", 0, 1, 1), ("forward", "forward", 1, 5, 1),
+        ("host", "wait", 1, until, 0), ("host", "launch", 8, 9, 2),
+        ("forward", "forward", 9, 12, 2),
+        edges=(Edge(1, 2, "launch"), Edge(4, 5, "launch")),
+    )  # fmt: skip
+    found = verdict(trace)
+    assert found.dry == ((5 * US, 9 * US),)
+    assert ("no blocking call" in found.blocking) is not blocks
+    assert ("the host was blocked in" in found.sentence) is blocks
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -223,6 +257,20 @@ def test_a_report_can_be_read_and_stored(loop: str) -> None:
     assert 0 < data["bound"]["percent"] <= 100
     for sentence in findings.sentences:
         assert sentence[0].isupper() and sentence.endswith(".") and "  " not in sentence
+
+
+def test_a_program_that_waits_in_a_circle_is_no_crash() -> None:
+    """Of a run that never happened: two lanes wait for each other. All idle time is unknown."""
+    slices = tuple(
+        Slice(at, lane, "forward", start * US, (start + 1) * US, at)
+        for at, (lane, start) in enumerate([("stage 0", 0), ("stage 1", 0), ("stage 0", 4)], 1)
+    )
+    program = (
+        Act("stage 0", "wait", 2), Act("stage 0", "begin", 1), Act("stage 0", "begin", 3),
+        Act("stage 1", "wait", 1), Act("stage 1", "begin", 2),
+    )  # fmt: skip
+    trace = Trace("odd", "sim", "hash", "virtual", slices, (), (), (), program)
+    assert report(trace).causes == {"unknown": 3 * US}
 
 
 def test_a_report_on_nothing() -> None:

@@ -24,7 +24,7 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
-from minisched.trace import Trace
+from minisched.trace import Edge, Slice, Trace
 
 from .history import demanding
 from .laws import LOOP_OPTIONS
@@ -179,6 +179,16 @@ def test_nothing_beats_the_bound(item: Any, workload: Workload, cost: CostModel)
     assert best.ns <= trace.end
     ahead = what_if(trace, launch_ahead)
     assert ahead is None or best.ns <= ahead
+
+
+def test_clocks_that_disagree_make_no_chain() -> None:
+    """On a wall clock an op can seem to start before the one whose token it reads has ended."""
+    slices = (
+        Slice(1, "forward", "forward", 0, 5, 1, rids=("r",)),
+        Slice(2, "forward", "forward", 4, 9, 2, rids=("r",)),
+    )
+    odd = Trace("odd", "cuda", "", "wall", slices, (Edge(1, 2, "token"),), (), ())
+    assert bound(odd).ns == odd.end == 9 > bound(odd).chain_ns
 
 
 def test_the_chain_of_one_request() -> None:

@@ -90,7 +90,8 @@ def test_native_comes_back_as_it_was(trace: Trace) -> None:
     text = native.to_json(trace)
     assert native.from_json(text) == trace
     assert native.to_json(native.from_json(text)) == text
-    events = sum(map(len, (trace.slices, trace.edges, trace.counters, trace.marks)))
+    kinds = (trace.slices, trace.edges, trace.counters, trace.marks, trace.program)
+    events = sum(map(len, kinds))
     assert sum(line.startswith("{") and "}" in line for line in text.splitlines()) == events
 
 

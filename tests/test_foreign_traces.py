@@ -24,6 +24,7 @@ from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
 from minisched.export.chrome import to_chrome
+from minisched.export.wait_runs import run_with
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
@@ -82,6 +83,7 @@ def test_serial_and_overlap_are_told_apart(tmp_path: Path, how: str) -> None:
         assert (found.pairs, found.ahead) == (own.pairs, own.ahead)
         assert [end - start for start, end in found.dry] == [b - a for a, b in own.dry]
         assert found.dry_percent == own.dry_percent
+        assert set(found.blocking) <= {SYNC}, "no operator and no annotation is around it"
 
 
 @pytest.mark.parametrize("how", FORMATS)
@@ -223,6 +225,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 
 SERIAL = to_kineto(run("serial")).encode()
+OWN = to_chrome(run_with("overlap", "grammar")).encode()
 DAMAGED = {
     b"": "is no trace",
     b"\x00\x01\x02": "is no trace",
@@ -271,10 +274,12 @@ def test_other_databases_and_reports(tmp_path: Path) -> None:
 def test_no_damage_gives_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     """Cut anywhere, or with any value of any event replaced: read, or refused in one sentence."""
     path = tmp_path_factory.getbasetemp() / "damaged.json"
-    whole = json.loads(SERIAL)
+    whole = json.loads(data.draw(st.sampled_from([SERIAL, OWN])))
     event = data.draw(st.sampled_from(whole["traceEvents"]))
     key = data.draw(st.sampled_from(sorted(event)))
-    event[key] = data.draw(st.sampled_from([None, "x", -1, 1e30, [], {}, True]))
+    holder = data.draw(st.sampled_from([event, *(v for v in event.values() if type(v) is dict)]))
+    key = data.draw(st.sampled_from(sorted(holder) or [key]))
+    holder[key] = data.draw(st.sampled_from([None, "x", -1, 1e30, [], {}, True]))
     text = json.dumps(whole)
     cut = data.draw(st.sampled_from([len(text), len(text), len(text) // 2]))
     path.write_text(text[:cut], encoding="utf-8")

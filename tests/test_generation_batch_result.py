@@ -235,7 +235,7 @@ def runs(draw: st.DrawFn) -> tuple[Trace, dict[int, int]]:
 
         def launched(fn: Any, *args: Any, **more: Any) -> Any:
             if more["name"] == "copy":
-                targets = [target for _, target in engine.worker.outputs]
+                targets = [target for _, target in engine.worker.outputs.buffers]
                 (buffers[more["label"].step],) = (
                     at for at, target in enumerate(targets) if target is args[0]
                 )

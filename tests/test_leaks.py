@@ -237,7 +237,7 @@ def test_the_story_says_who_took_it_when_and_who_should_have_given_it_back() -> 
     )
     assert leak.offence.slices == leak.slices
     phases = {item.id: (item.name, item.step) for item in trace.slices}
-    assert [phases[at] for at in leak.slices] == [("schedule", 0), ("process", 1)]
+    assert [phases[at] for at in leak.slices] == [("schedule", 0), ("process", 2)]
 
 
 def test_a_step_that_never_comes_back_leaves_its_future_slots() -> None:

@@ -212,7 +212,7 @@ def random_programs(count: int) -> Iterator[Lanes]:
 
 
 @given(events=events, num_lanes=st.integers(2, 3))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_the_detector_says_what_brute_force_says(events: list[Event], num_lanes: int) -> None:
     lanes = program(events, num_lanes)
     check_program([act for acts in lanes.values() for act in acts])
@@ -222,7 +222,7 @@ def test_the_detector_says_what_brute_force_says(events: list[Event], num_lanes:
 def test_no_false_alarm_and_none_missed_in_thousands_of_programs() -> None:
     """With and without races, with waits that never end, and with uses after a free."""
     kinds: defaultdict[str, int] = defaultdict(int)
-    for lanes in random_programs(4000):
+    for lanes in random_programs(3000):
         assert disagreement(lanes) == "", lanes
         found = by_detector(lanes)
         kinds["race" if found.races else "no race"] += 1
@@ -319,7 +319,7 @@ def test_what_is_old_is_folded_and_forgotten_without_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("minisched.checks.access_log.RECENT", 1)
-    assert not any(map(disagreement, random_programs(1500)))
+    assert not any(map(disagreement, random_programs(800)))
 
 
 @pytest.mark.parametrize(

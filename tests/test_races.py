@@ -41,7 +41,7 @@ ONE_BUFFER = Edit(
 
 def traced(loop: str, relay: str, *edits: Edit) -> Trace:
     """Four requests on the simulator, with some lines of the code changed."""
-    params = SamplingParams(max_new_tokens=8)
+    params = SamplingParams(max_new_tokens=6)
     requests = [Request(f"r{i}", [i + 1, 2, 3, 4, 5], params) for i in range(4)]
     config = SchedulerConfig(kv_tokens=200, context_len=64, chunked_prefill_size=8)
     with put_in(edits):
@@ -59,10 +59,9 @@ def made(acts: Iterable[Act], slices: Iterable[Slice] = (), marks: Iterable[Mark
     ("loop", "relay"), [(loop, relay) for loop in LOOPS for relay in LOOPS[loop].relays]
 )
 def test_healthy_loops_have_no_race_and_wait_for_nothing_for_ever(loop: str, relay: str) -> None:
-    trace = traced(loop, relay)
+    trace = native.from_json(native.to_json(traced(loop, relay)))
     assert trace.program
     assert examine(trace) == Examined((), ())
-    assert examine(native.from_json(native.to_json(trace))) == Examined((), ())
 
 
 @pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread", "mini_overlap"])

@@ -92,7 +92,8 @@ def _cut(course: Course, causes: Causes, idle: Idle) -> Iterator[Bubble]:
     """The pieces of one gap, the newest first."""
     op = course.first_at(idle.lane, idle.end)
     waiting = course.slices.get(op)
-    path = path_to(course.ran, op, idle.start) if op else [Segment(idle.start, idle.end, 0, 0)]
+    nothing = [Segment(idle.start, idle.end, 0, 0)]  # known: its program waits in a circle
+    path = path_to(course.ran, op, idle.start) if op in course.ran else nothing
     for start, end, cause, number in causes.of(idle, op, path):
         item = course.slices.get(number)
         if start < end:

@@ -63,6 +63,7 @@ def _host_reads(reads: StepReads) -> Iterator[int]:
     has_waited = False
     for at, act in enumerate(program):
         has_waited = has_waited or (act.kind == "wait" and act.op in copies and is_host(act.lane))
-        if has_waited and act.kind == "read" and act.resource in written:
+        is_read = act.kind == "read" and act.resource in written
+        if has_waited and is_read and at in reads.past.order:
             yield at
             return

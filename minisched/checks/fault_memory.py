@@ -85,7 +85,7 @@ def _is_mine(reads: StepReads, slot: int, change: Change) -> bool:
         ops = [item for item in reads.trace.slices if item.step == step]
         for at in (at for item in ops for at in past.by_op[item.id]):
             act = past.program[at]
-            if act.rid == reads.rid and act.resource.endswith("kv") and is_in(slot, act.at):
-                if past.order[at] < past.order[change.at]:
-                    return True
+            is_it = act.rid == reads.rid and act.resource.endswith("kv") and is_in(slot, act.at)
+            if is_it and past.order[at] < past.order[change.at]:
+                return True
     return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def read_chrome(path: Path) -> Foreign:
         if isinstance(data, dict) and is_own(data):
             return Foreign(own_trace(data), ())
         return build(seen_in(events))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
         raise NotATrace(f"{path} is a damaged Chrome trace: an event is wrong ({what}).") from None
 
@@ -87,5 +88,5 @@ def _json(path: Path) -> Any:
     try:
         text = gzip.decompress(raw) if raw.startswith(GZIP) else raw
         return json.loads(text)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as error:
         raise NotATrace(f"{path} is not a Chrome trace: it is not JSON ({error}).") from None

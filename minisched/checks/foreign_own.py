@@ -37,12 +37,16 @@ def own_trace(data: dict[str, Any]) -> Trace:
         if event["ph"] == "X":
             slices.append(_slice(event, lanes[event["tid"]]))
         elif event["ph"] == "s":
-            edges.add(Edge(event["args"]["src"], event["args"]["dst"], event["name"]))
+            ends = int(event["args"]["src"]), int(event["args"]["dst"])
+            edges.add(Edge(*ends, str(event["name"])))
         elif event["ph"] == "C":
             counters.append(_counter(event))
         elif event["ph"] == "i":
-            marks.append(Mark(event["name"], _ns(event["ts"]), event["args"]))
+            marks.append(_mark(event))
     slices.sort(key=lambda item: (item.start, item.end, item.id))
+    ids = {item.id for item in slices}
+    if lost := [edge for edge in edges if not {edge.src, edge.dst} <= ids]:
+        raise ValueError(f"{lost[0]} names a slice that is not there")
     loop, device, model, clock = (str(about[name]) for name in HEADER)
     return Trace(
         loop, device, model, clock,
@@ -62,16 +66,25 @@ def _slice(event: dict[str, Any], lane: str) -> Slice:
     args, start = event["args"], _ns(event["ts"])
     attrs = {key: value for key, value in args.items() if key not in KNOWN}
     # a schedule is shown with the step that it led to, but has none of its own
-    step = 0 if args["phase"] == "schedule" else args["step"]
-    rids = tuple(args["rids"])
-    return Slice(args["id"], lane, args["phase"], start, start + _ns(event["dur"]), step,
-                 args["mode"], rids, attrs)  # fmt: skip
+    step = 0 if args["phase"] == "schedule" else int(args["step"])
+    rids = tuple(map(str, args["rids"]))
+    duration = max(0, _ns(event["dur"]))
+    return Slice(int(args["id"]), lane, str(args["phase"]), start, start + duration, step,
+                 str(args["mode"]), rids, attrs)  # fmt: skip
+
+
+def _mark(event: dict[str, Any]) -> Mark:
+    attrs = dict(event["args"])
+    if event["name"] == "wait":
+        attrs["step"] = int(attrs["step"])  # what reads marks of this name relies on it
+    return Mark(str(event["name"]), _ns(event["ts"]), attrs)
 
 
 def _counter(event: dict[str, Any]) -> Counter:
     ((unit, value),) = event["args"].items()
     recorded = round(value * 1000) if unit == "ratio" else round(value)
-    return Counter(COUNTERS.get(event["name"], event["name"]), _ns(event["ts"]), recorded)
+    name = str(event["name"])
+    return Counter(COUNTERS.get(name, name), _ns(event["ts"]), recorded)
 
 
 def _ns(microseconds: float) -> int:

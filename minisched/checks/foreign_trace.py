@@ -72,7 +72,8 @@ def build(seen: Seen) -> Foreign:
         for number, op in ops.items()
     ]
     slices, edges = with_steps(from_zero([*slices, *host.slices]), edges)
-    trace = Trace(seen.source, "cuda", "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
+    device = "cuda" if ops else "cpu"
+    trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
     return Foreign(trace, tuple(lacks(trace)))
 
 

@@ -1,4 +1,4 @@
-"""A leak, or what leads to one: memory that is freed twice, or used by whom it does not belong to."""
+"""A leak, or what leads to one: memory freed twice, or used by somebody it does not belong to."""
 
 from __future__ import annotations
 

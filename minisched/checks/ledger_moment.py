@@ -64,7 +64,7 @@ class Clock:
         return Moment(mark.time, step, after, phase, slices)
 
     def slices_of(self, step: int, *phases: str) -> tuple[int, ...]:
-        """The first of these phases of a step on the host, by slice id; nothing if there is none."""
+        """The first of these phases of a step on the host, by slice id, if there is one."""
         of_step = self.by_step.get(step, {}) if step else {}
         return tuple(of_step[name].id for name in phases if name in of_step)[:1]
 

@@ -74,9 +74,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = ()) -> OverlapFindings:
         idle_percent=100 * idle / whole if whole else 0.0,
         causes=by_cause(found),
         phases={_joined(*name): ns for name, ns in by_phase(found).items()},
-        critical={
-            _joined(*name): ns for name, ns in shares(trace, critical_path(trace, course)).items()
-        },
+        critical={_joined(*name): ns for name, ns in shares(trace, path).items()},
         verdict=verdict(trace),
         bound=bound(trace, course),
         largest=largest_bubble(trace, found, course),

@@ -39,7 +39,7 @@ class Past:
                 self.changes[act.resource].append(Change(at, act))
 
     def newest(self, at: int, cells: Iterable[int]) -> dict[int, Change]:
-        """By cell, the last change before the read at ``at``; what nobody has changed is not there."""
+        """By cell, the last change before the read at ``at``; a cell without one is left out."""
         read, wanted = self.program[at], set(cells)
         found: dict[int, Change] = {}
         for change in reversed(self.changes[read.resource]):

@@ -9,7 +9,7 @@ from ..trace import Trace
 from .bubble_words import milliseconds
 from .bubbles import Bubble, by_cause, by_phase
 from .course import Course, course_of
-from .what_if import Change, free, launch_ahead, makespan, sample_at_once
+from .what_if import Change, free, launch_ahead, makespan, makespan_of, sample_at_once
 
 AHEAD = (
     "launch each step before the one before it is processed, and keep its tokens on the device "
@@ -68,7 +68,7 @@ def largest_bubble(
     phases = {phase: ns for (of, phase), ns in by_phase(found).items() if of == cause}
     phase = next(iter(phases))
     course = course or course_of(trace)
-    was = max(ran.end for ran in course.ran.values())
+    was = makespan_of(course.ran)
     tried = [Removal(name, ns, was) for name, ns in _tried(trace, course, cause, phase)]
     better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())

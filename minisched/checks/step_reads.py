@@ -120,7 +120,7 @@ class StepReads:
         return tuple(item.id for item in found if item.lane.startswith(before))
 
     def reads(self, *resources: str) -> Iterator[int]:
-        """Where this step reads one of ``resources`` for ``rid``; a name's beginning or end is enough."""
+        """Where this step reads for ``rid`` what begins or ends in one of ``resources``."""
         for item in self.ops:
             for at in self.past.by_op[item.id]:
                 act = self.past.program[at]

@@ -5,13 +5,13 @@ The batches stay as they were. What would have been scheduled otherwise, is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..trace import Slice, Trace
 from ..trace.lanes import is_forward, is_host
 from .course import Course, course_of
-from .replay import Item, Lanes, replay
+from .replay import Item, Lanes, Ran, replay
 from .waits import waits
 
 Change = Callable[[Course], Lanes | None]
@@ -26,7 +26,12 @@ def what_if(trace: Trace, change: Change) -> int | None:
 
 def makespan(lanes: Lanes) -> int:
     """When the last item ends, in nanoseconds."""
-    return max((ran.end for ran in replay(lanes).values()), default=0)
+    return makespan_of(replay(lanes))
+
+
+def makespan_of(ran: Mapping[int, Ran]) -> int:
+    """The same of lanes that have been played, in nanoseconds."""
+    return max((item.end for item in ran.values()), default=0)
 
 
 def unchanged(course: Course) -> Lanes:

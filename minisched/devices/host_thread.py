@@ -1,90 +1,16 @@
-"""A thread of the host with a queue, first in, first out; and signals between threads."""
+"""A thread of the host with a queue, first in, first out."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from ..trace import Program, Recorder, Touch
+from ..trace import Recorder, Touch
 from .base import NO_LABEL, Label, Op
-from .host_work import spend
-
-
-class Signal:
-    """Something that one thread says and others wait for (``threading.Event``)."""
-
-    def __init__(self, name: str, program: Program) -> None:
-        self.name = name
-        self.program = program
-        self.slice_id = program.new_id()
-        self.done = threading.Event()
-
-    def set(self) -> None:
-        """Say it; once is enough."""
-        if not self.done.is_set():
-            self.program.say(self.slice_id)
-        self.done.set()
-
-    def query(self) -> bool:
-        """Whether it was said; who hears that it was, comes after it."""
-        if self.done.is_set():
-            self.program.wait(self.slice_id)
-        return self.done.is_set()
-
-    def synchronize(self) -> None:
-        """Block this thread until it is said."""
-        self.done.wait()
-        self.program.wait(self.slice_id)
-
-
-class ThreadOp:
-    """A launched op: an event, and after it a value or an error."""
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        name: str,
-        cost: int,
-        program: Program,
-    ) -> None:
-        self.program = program
-        self.fn = fn
-        self.args = args
-        self.name = name
-        self.cost = cost
-        self.slice_id = 0
-        self.label = NO_LABEL
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.done = threading.Event()
-
-    def query(self) -> bool:
-        """Whether it has ended; who hears that it has, comes after it."""
-        if self.done.is_set():
-            self.program.wait(self.slice_id)
-        return self.done.is_set()
-
-    def synchronize(self) -> Any:
-        """Block this thread until it has ended; return its value or raise its error."""
-        self.done.wait()
-        self.program.wait(self.slice_id)
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-    def run(self) -> None:
-        """Compute the value on this thread; an argument's error is passed on."""
-        try:
-            values = [arg.synchronize() if isinstance(arg, ThreadOp) else arg for arg in self.args]
-            spend(self.cost)
-            self.value = self.fn(*values)
-        except BaseException as error:  # whatever it was, the host must hear of it
-            self.error = error
-        self.args = ()  # they may hold the step before, and that one the step before it
+from .thread_op import ThreadOp
 
 
 class Held(NamedTuple):
@@ -113,7 +39,9 @@ class Owner(Protocol):
 class HostThread:
     """A thread and its queue; its lane in the trace has its name.
 
-    ``inside`` is entered once, on the thread, for as long as it lives.
+    ``inside`` is entered once, on the thread, for as long as it lives. Should the thread die,
+    whatever is in its queue, or is put there later, has that for its error; ``on_death`` is called
+    for those who wait for something that it was to say.
     """
 
     def __init__(
@@ -121,10 +49,13 @@ class HostThread:
         device: Owner,
         name: str,
         inside: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.device = device
         self.name = name
         self.inside = inside
+        self.on_death = on_death
+        self.died_of: BaseException | None = None
         self.queue: SimpleQueue[ThreadOp | Held | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._work, name=f"stream {name}", daemon=True)
         self.thread.start()
@@ -150,6 +81,8 @@ class HostThread:
         op.label, op.slice_id = label, recorder.new_id()
         self._record_launch(op, touches)
         self.queue.put(op)
+        if self.died_of is not None:
+            self._drop_the_rest()
         return op
 
     def wait(self, op: Op) -> None:
@@ -176,20 +109,38 @@ class HostThread:
 
     def _work(self) -> None:
         """The thread: work the queue off until None comes."""
-        self._enter()
-        with self.inside():
-            while (item := self.queue.get()) is not None:
-                if isinstance(item, Held):
-                    with suppress(Exception):  # whoever takes its value hears of it
-                        item.until.synchronize()
-                else:
-                    self._run(item)
+        try:
+            self._enter()
+            with self.inside():
+                while (item := self.queue.get()) is not None:
+                    if isinstance(item, Held):
+                        with suppress(Exception):  # whoever takes its value hears of it
+                            item.until.synchronize()
+                    else:
+                        self._run(item)
+        except BaseException as error:  # not an op's: these are kept with the op
+            self.died_of = error
+            self._drop_the_rest()
+
+    def _drop_the_rest(self) -> None:
+        """The thread is dead: nobody may wait for what it has not done."""
+        error = RuntimeError(f"the thread {self.name!r} has died: {self.died_of}")
+        with suppress(Empty):
+            while True:
+                item = self.queue.get_nowait()
+                if isinstance(item, ThreadOp):
+                    item.drop(error)
+        self.on_death()
 
     def _run(self, op: ThreadOp) -> None:
         device, start = self.device, self.device.now()
         if device.is_closed:
-            op.error = RuntimeError(f"{op.name} was dropped: the device was closed")
-        else:
+            op.drop(RuntimeError(f"{op.name} was dropped: the device was closed"))
+            return
+        try:
             self._run_recorded(op)
             device.record(self.name, op.name, start, device.now(), op.label, op.slice_id)
+        except BaseException as error:
+            op.drop(error)
+            raise
         op.done.set()

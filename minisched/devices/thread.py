@@ -10,7 +10,8 @@ import torch
 
 from ..trace import Recorder, Touch
 from .base import NO_LABEL, Label, Op
-from .host_thread import HostThread, ThreadOp
+from .host_thread import HostThread
+from .thread_op import ThreadOp
 from .torch_device import TorchDevice
 
 SWITCH_INTERVAL = 0.0001  # seconds a busy host may keep a stream's thread from the interpreter

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from ..trace import Recorder, Slice
 from .base import NO_LABEL, Label
-from .host_thread import HostThread, Signal
+from .host_thread import HostThread
 from .host_work import nanoseconds_per_round, spend
+from .thread_op import Signal
 
 
 class WallClock:
@@ -51,7 +52,7 @@ class WallClock:
     def thread(self, name: str) -> HostThread:
         """The host's thread of that name; it starts with its first use."""
         if name not in self._threads:
-            self._threads[name] = HostThread(self, name)
+            self._threads[name] = HostThread(self, name, on_death=self._release)
         return self._threads[name]
 
     def signal(self, name: str) -> Signal:
@@ -63,10 +64,14 @@ class WallClock:
     def close_threads(self) -> None:
         """End the host's threads: what waits for a signal waits no longer, what is queued drops."""
         self.is_closed = True
-        for signal in self._signals:
-            signal.set()
+        self._release()
         for thread in self._threads.values():
             thread.close()
+
+    def _release(self) -> None:
+        """Nobody is left who could say what others wait for: they wait no longer."""
+        for signal in list(self._signals):
+            signal.set()
 
     def record(
         self, lane: str, name: str, start: int, end: int, label: Label, slice_id: int

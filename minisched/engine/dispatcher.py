@@ -13,11 +13,13 @@ from ..core import Output, Request
 class AbortReq:
     """Give up one request, or with ``abort_all`` every one that has not ended.
 
-    SGLang ``managers/io_struct.py``.
+    ``error`` says why, where it is not the client who asked for it. SGLang
+    ``managers/io_struct.py``.
     """
 
     rid: str = ""
     abort_all: bool = False
+    error: str = ""
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,11 @@ class Engine(StepPhases):
         if batch is None:
             return None
         label = self.recording.label(batch)
-        with self.device.host("prepare", self.cost.host.get("advance step", 0), label):
-            inputs = self.worker.prepare(batch, pending)
+        try:
+            with self.device.host("prepare", self.cost.host.get("advance step", 0), label):
+                inputs = self.worker.prepare(batch, pending)
+        except Exception as error:
+            return self.lose_batch(batch, error)
         return self.launch_batch(batch, inputs, pending)
 
     def process_batch_result(self, pending: GenerationBatchResult) -> None:
@@ -146,4 +149,4 @@ class Engine(StepPhases):
         with self.device.host("output", self.cost.host.get("output", 0), label):
             self.metrics.on_outputs(outputs, self.device.now())
             for output in outputs:
-                self.frontend.on_output(output)
+                self.frontend.deliver(output)

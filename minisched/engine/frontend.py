@@ -17,6 +17,9 @@ class Frontend:
     order already; only one request of it is held ahead of the clock, so that a file of any length
     can be replayed. The engine sets ``now``.
 
+    ``on_output`` is called in the loop, which waits for it: whoever reads slowly, or not at all,
+    gets a buffer (``client_streams.py``). Where it raises, only that output's request is given up.
+
     Raises:
         ValueError: an iterator goes back in time (raised when that request is read, one early).
     """
@@ -30,6 +33,7 @@ class Frontend:
         self.now: Callable[[], int] = lambda: 0
         self.interrupted = False
         self._gave_up = False  # everybody has been aborted since the interrupt
+        self._unread: set[str] = set()  # live requests whose reader is gone
         self._said: deque[Message] = deque()  # takes effect at the next look
         self._timed_aborts: list[tuple[int, int, str]] = []  # heap of (time, order, request id)
         self._num_timed = 0
@@ -42,6 +46,23 @@ class Frontend:
         """Send one more request; it arrives now, whatever its arrival time was."""
         request.arrival_time = self.now()
         self._said.append(request)
+
+    def deliver(self, output: Output) -> None:
+        """Let a client hear. One that fails to is told nothing more, and its request is aborted.
+
+        (As in SGLang when a client disconnects: ``managers/tokenizer_manager.py:abort_request``.)
+        """
+        if output.rid in self._unread:
+            if output.finish_reason:
+                self._unread.discard(output.rid)
+            return
+        try:
+            self.on_output(output)
+        except Exception as error:  # a client's code; the loop must not end with it
+            if not output.finish_reason:
+                self._unread.add(output.rid)
+                why = f"{type(error).__name__}: {error}".removesuffix(": ").rstrip(".")
+                self._said.append(AbortReq(output.rid, error=f"its reader is gone ({why})."))
 
     def abort(self, rid: str, at: int | None = None) -> None:
         """Give a request up, now or at a time on the device's clock.

@@ -40,7 +40,7 @@ class Inbox:
     def abort_request(self, message: AbortReq) -> list[Output]:
         """End one request, or all of them."""
         rids = list(self.scheduler.live) if message.abort_all else [message.rid]
-        return [output for rid in rids for output in self.scheduler.abort(rid)]
+        return [output for rid in rids for output in self.scheduler.abort(rid, message.error)]
 
     def flush_cache(self, message: FlushCacheReq) -> list[Output]:
         """Forget the cached prefixes, if nothing runs; a mark says whether it was done."""

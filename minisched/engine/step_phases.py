@@ -12,6 +12,8 @@ from ..devices.cost import NO_COST, CostModel
 from ..models.forward_batch import ForwardBatch
 from ..scheduler import Scheduler
 from ..worker import GenerationBatchResult, Worker
+from ..worker.failure import is_out_of_memory
+from ..worker.lost_step import lose_step
 from ..worker.sampling_info import has_history, missing_history
 from .cuda_graph import launch_cost
 from .frontend import Frontend
@@ -42,8 +44,23 @@ class StepPhases:
         ``previous`` is the step whose tokens it is built upon, where the relay wants to be told.
         With ``delay_sample`` the step does not sample before ``launch_batch_sample_if_needed``.
         """
-        inputs = self.prepare_batch(batch, previous)
+        try:
+            inputs = self.prepare_batch(batch, previous)
+        except Exception as error:
+            return self.lose_batch(batch, error)
         return self.launch_batch(batch, inputs, previous, delay_sample)
+
+    def lose_batch(self, batch: ScheduleBatch, error: Exception) -> GenerationBatchResult:
+        """A step whose inputs found no memory on the device has failed; the loop goes on.
+
+        Raises:
+            Exception: ``error``, where it is another one: then it is the host's own.
+        """
+        if not is_out_of_memory(error):
+            raise error
+        laid_out = self.worker.laid_out
+        bound = laid_out if laid_out and laid_out.step == batch.step else None
+        return lose_step(self.worker, batch, bound, error)
 
     def prepare_batch(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None

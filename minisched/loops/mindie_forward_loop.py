@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..core import Result, ScheduleBatch
+from ..core import ModelWorkerBatch, Result, ScheduleBatch
 from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..models.forward_batch import ForwardBatch
 from ..worker import GenerationBatchResult
+from ..worker.lost_step import lose_step
+
+
+class Unshipped(NamedTuple):
+    """Inputs that found no memory on the device: the step has failed before it was put."""
+
+    flat: ModelWorkerBatch
+    error: Exception
+
+
+def laid_out(inputs: ForwardBatch | Unshipped) -> ForwardBatch | ModelWorkerBatch:
+    """A step as far as it came."""
+    return inputs.flat if isinstance(inputs, Unshipped) else inputs
 
 
 @dataclass(eq=False)
@@ -22,7 +36,7 @@ class ModelInput:
     """
 
     batch: ScheduleBatch
-    inputs: ForwardBatch
+    inputs: ForwardBatch | Unshipped
     postprocess_done: Signal
     newest: Mapping[str, int] | None = None
     waits: bool = False
@@ -38,6 +52,7 @@ class ModelOutput:
     """
 
     batch: ScheduleBatch
+    inputs: ForwardBatch | Unshipped
     launch_done: Signal
     launched: Op
     verified: Op
@@ -84,21 +99,39 @@ class ForwardLoop:
             self.verify, sampled, name="verify", cost=cost.get("verify", 0), label=label
         )
         self.launch_done = engine.device.signal(f"launch_done {item.batch.step}")
-        return ModelOutput(item.batch, self.launch_done, launched, verified)
+        return ModelOutput(item.batch, item.inputs, self.launch_done, launched, verified)
+
+    def left_behind(self, output: ModelOutput, error: Exception) -> GenerationBatchResult:
+        """What the thread has made of a step before it died; its requests end with the error."""
+        try:
+            pending: GenerationBatchResult = output.launched.synchronize()
+        except Exception:
+            return lose_step(self.engine.worker, output.batch, laid_out(output.inputs), error)
+        pending.fail(error)
+        return pending
 
     def forward(
         self, item: ModelInput, previous_launch_done: Signal | None
     ) -> GenerationBatchResult:
         """Launch the forward pass, and tell who waits to post-process the step before."""
+        worker, inputs = self.engine.worker, item.inputs
         try:
-            return self.engine.worker.launch_forward(item.batch, item.inputs)
-        finally:  # an error is raised by the last call's value; nobody may wait for ever
+            if isinstance(inputs, Unshipped):
+                return lose_step(worker, item.batch, inputs.flat, inputs.error)
+            return worker.launch_forward(item.batch, inputs)
+        except Exception as error:
+            return lose_step(worker, item.batch, laid_out(inputs), error)
+        finally:  # whatever happened: nobody may wait for ever
             if previous_launch_done is not None:
                 previous_launch_done.set()
 
     def sample(self, item: ModelInput, pending: GenerationBatchResult) -> GenerationBatchResult:
-        """Launch sampling, and the copy of the tokens."""
-        self.engine.worker.launch_sample(pending, item.inputs)
+        """Launch sampling, and the copy of the tokens; not of a step that has failed by now."""
+        try:
+            if not pending.has_failed and not isinstance(item.inputs, Unshipped):
+                self.engine.worker.launch_sample(pending, item.inputs)
+        except Exception as error:
+            pending.fail(error)
         return pending
 
     def verify(self, pending: GenerationBatchResult) -> GenerationBatchResult:

@@ -10,9 +10,10 @@ from ..devices.base import WRONG_TOKEN, Op
 from ..engine.engine import Engine
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..relay.placeholder_fill import FillHost, PlaceholderFill
+from ..worker.failure import is_out_of_memory
 from ..worker.sampling_info import has_history
 from ..worker.touches import INPUTS
-from .mindie_forward_loop import ForwardLoop, ModelInput, ModelOutput
+from .mindie_forward_loop import ForwardLoop, ModelInput, ModelOutput, Unshipped
 from .mindie_plugin_context import GenerationOutput, PluginContext, advance_positions
 
 
@@ -61,23 +62,27 @@ class PluginManager:
         last = self.output_queue.popleft()
         if last is None:
             return None
-        last.pending = self.block_on(last.verified, last.batch)
+        try:
+            last.pending = pending = self.block_on(last.verified, last.batch)
+        except Exception as error:  # the thread's
+            last.pending = pending = self.forward_loop.left_behind(last, error)
         edge = self.device.recorder.edge
-        edge("launch", last.launched.slice_id, last.pending.logits_output.slice_id)
-        if self.fill_host is not None and last.pending.copy_done is not None:
+        edge("launch", last.launched.slice_id, pending.logits_output.slice_id)
+        if self.fill_host is not None and pending.copy_done is not None:
             self.fetch(last)
-            for (
-                lease
-            ) in last.batch.leases:  # the next forward pass has the token by way of the copy
-                lease.sampled_by = last.pending.copy_done.slice_id
+            for lease in last.batch.leases:
+                lease.sampled_by = pending.copy_done.slice_id  # by way of the copy
         return last
 
     def fill_in_model_result(
         self, batch: ScheduleBatch, flat: ModelWorkerBatch, last: ModelOutput | None
-    ) -> ForwardBatch:
+    ) -> ForwardBatch | Unshipped:
         """Write N-1's tokens into N, advance the positions of those rows, and ship it.
 
         Where the device fills, only the tokens are missing from what is shipped.
+
+        Raises:
+            Exception: the inputs can't be shipped, for another reason than lack of memory.
         """
         masks, cost = self.relay.filling_masks, 0
         if self.fill_host is not None and masks.hit_rows:
@@ -87,10 +92,15 @@ class PluginManager:
                 self.fill_host.fill(flat, last.result.tokens)
             flat = advance_positions(flat, masks)
             self.device.recorder.program.touch("write", INPUTS, [batch.step])
-            return make_forward_batch(flat, self.device.xp, self.engine.worker.model.pad_to)
+            try:
+                return make_forward_batch(flat, self.device.xp, self.engine.worker.model.pad_to)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                return Unshipped(flat, error)
 
     def put(
-        self, batch: ScheduleBatch, inputs: ForwardBatch, last: ModelOutput | None
+        self, batch: ScheduleBatch, inputs: ForwardBatch | Unshipped, last: ModelOutput | None
     ) -> ModelInput:
         """``input_queue.put``: N is the thread's.
 

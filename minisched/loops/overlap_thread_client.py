@@ -11,6 +11,8 @@ from ..core import ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_bat
 from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
+from ..worker.failure import is_out_of_memory
+from ..worker.lost_step import lose_step
 from .overlap_thread_worker import ForwardThread, FutureStep
 
 
@@ -45,8 +47,13 @@ class TpModelWorkerClient:
             name="launch sample", cost=cost.get("launch sample", 0), label=label,
         )  # fmt: skip
         self.output_queue.append(sampled)
-        step.launched_by = launched.slice_id
-        step.model_worker_batch = self._get_model_worker_batch(batch)
+        step.launched, step.launched_by = launched, launched.slice_id
+        try:
+            step.model_worker_batch = self._get_model_worker_batch(batch)
+        except Exception as error:
+            step.error = error if is_out_of_memory(error) else None
+            if step.error is None:
+                raise
         step.sync_event.set()
         return step
 
@@ -68,17 +75,34 @@ class TpModelWorkerClient:
 
         ``launch_done`` is the current step's. The original waits for it so that the scheduler's
         work does not take the interpreter from the thread while that launches kernels. An error
-        of the device comes back as a result. An error of the thread is raised (there it ends the
-        server): the steps behind this one rely on what it was to write into the page table.
+        comes back as a result, be it the device's or the thread's. (There the thread's ends the
+        server.)
         """
         start, label = self.device.now(), self.engine.recording.label(last.batch)
-        pending: GenerationBatchResult = self.output_queue.popleft().synchronize()
+        pending = self._launched(last, self.output_queue.popleft())
         if launch_done is not None:
             launch_done.synchronize()
         result = pending.result()  # copy_done.synchronize(), then tolist()
         self.device.recorder.edge("launch", last.launched_by, pending.logits_output.slice_id)
         self.engine.recording.wait(start, label)
         return pending, result
+
+    def _launched(self, step: FutureStep, sampled: Op) -> GenerationBatchResult:
+        """What the thread has made of a step. Should it have died, as far as that came."""
+        try:
+            pending: GenerationBatchResult = sampled.synchronize()
+        except Exception as error:
+            pending = self._left_behind(step, error)
+        return pending
+
+    def _left_behind(self, step: FutureStep, error: Exception) -> GenerationBatchResult:
+        try:
+            assert step.launched is not None
+            pending: GenerationBatchResult = step.launched.synchronize()
+        except Exception:
+            return lose_step(self.engine.worker, step.batch, step.model_worker_batch, error)
+        pending.fail(error)
+        return pending
 
     def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
         """Build the next step's mask, once the tokens before it are known, and say so."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +18,7 @@ from ..models.tokenizer import TextCodec, text_codec_of
 from ..relay import Relay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
+from ..worker.failure import is_out_of_memory
 from .spec import LoopSpec
 from .speculation import relays_for, speculate
 
@@ -74,6 +76,25 @@ def check_slack(config: SchedulerConfig, slack: int, model: Model) -> None:
             )
 
 
+@contextmanager
+def memory_for(config: SchedulerConfig, row_len: int, device: Device) -> Iterator[None]:
+    """Where memory is taken, once for the whole run.
+
+    Raises:
+        ValueError: there is not so much of it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        rows = config.max_running_requests
+        raise ValueError(
+            f"device {device.name!r} has no memory for a KV pool of {config.num_slots} slots and a "
+            f"page table of {rows} rows with {row_len} positions; ask for fewer of them."
+        ) from error
+
+
 def listen(codec: TextCodec, strings: Sequence[str], late: bool) -> Callable[[int], bool]:
     """Something that hears a request's tokens, and says when one of the stop strings was said."""
     return StopStrings(codec, strings, late).accept_token
@@ -92,29 +113,30 @@ def wire(
     """Everything a loop needs, wired. ``config`` gets the loop's run-ahead and the model's limits.
 
     Raises:
-        ValueError: device or relay do not fit it.
+        ValueError: device or relay do not fit it, or the device has no memory for it.
     """
     spec.check_device(loop, device.name)
     row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
     shape = RelayShape(config.max_running_requests, row_len, config.num_draft_tokens)
     relays, takes = relays_for(loop, spec, config)
-    made = make_relay(loop, relays, relay, device, shape, takes)
-    check_slack(config, draft_slack(config, spec, made), model)
-    config = fit_config(config, spec, made, model)
-    speculation = speculate(config, device, model)
-    worker = (speculation.worker or spec.worker)(
-        device,
-        model,
-        made,
-        num_slots=config.num_slots + config.page_size,  # page 0 is padding
-        max_running_requests=config.max_running_requests,
-        max_len=row_len,
-        page_size=config.page_size,
-        depth=spec.depth,
-        cost=cost,
-        late_penalties=config.late_penalties,
-    )
-    scheduler = spec.scheduler(config, device.recorder)
+    with memory_for(config, row_len, device):
+        made = make_relay(loop, relays, relay, device, shape, takes)
+        check_slack(config, draft_slack(config, spec, made), model)
+        config = fit_config(config, spec, made, model)
+        speculation = speculate(config, device, model)
+        worker = (speculation.worker or spec.worker)(
+            device,
+            model,
+            made,
+            num_slots=config.num_slots + config.page_size,  # page 0 is padding
+            max_running_requests=config.max_running_requests,
+            max_len=row_len,
+            page_size=config.page_size,
+            depth=spec.depth,
+            cost=cost,
+            late_penalties=config.late_penalties,
+        )
+        scheduler = spec.scheduler(config, device.recorder)
     scheduler.propose = speculation.propose
     if config.free_rule == "lease":  # under the others a freed page may still be written in order
         scheduler.leases.on_free = worker.touches.free

@@ -1,10 +1,10 @@
-"""A token whose logits were not numbers (NaN) travels as minus itself, less one: so the host can tell.
+"""A token whose logits were not numbers (NaN) goes to the host as -1 - token: so the host can tell.
 
-Most of what makes NaN a maximum costs nothing: torch and MLX count one as the largest logit, and so
-does ``sampling.py``. So whether a row has any shows in the one logit that was found to be largest,
-and nobody looks at the vocabulary twice (SGLang ``layers/sampler.py`` does so with
-``--enable-nan-detection``, and then samples from what is left). Only the host sees the mark: steps
-behind may already be in flight, and they take the token for what it is, one of the vocabulary.
+To torch and MLX a NaN is the largest of all logits, and to ``sampling.py`` too. So the one that was
+found to be largest tells whether there is any, and nobody looks at the vocabulary twice. (SGLang
+does, with ``--enable-nan-detection``, and then samples from what is left: ``layers/sampler.py``.)
+Only the host's copy has the mark: steps behind are in flight already, and their models must be
+given a token of the vocabulary.
 """
 
 from __future__ import annotations

@@ -70,16 +70,16 @@ class PrevSampled:
         targets = [at for at, token in enumerate(ids) if token == UNKNOWN]
         rids = (rid for rid, row in zip(batch.rids, batch.ids, strict=True) if None in row)
         self.sources = sources = [self._place(rid) for rid in rids]
-        self.plans.append(self._plan(targets, sources))
-        self.recorder.mark(
-            "prev sampled", step=batch.step, path=self.plans[-1].path, new=len(ids) - len(targets),
-            targets=" ".join(map(str, targets)), sources=" ".join(map(str, sources)),
-        )  # fmt: skip
         self.prev_req_id_to_index = {
             rid: at
             for at, (rid, deliver) in enumerate(zip(batch.rids, batch.delivers, strict=True))
             if deliver
         }
+        self.plans.append(self._plan(targets, sources))  # last, for it may find no memory
+        self.recorder.mark(
+            "prev sampled", step=batch.step, path=self.plans[-1].path, new=len(ids) - len(targets),
+            targets=" ".join(map(str, targets)), sources=" ".join(map(str, sources)),
+        )  # fmt: skip
         return ids, []
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:

@@ -51,8 +51,9 @@ class Results(Endings):
         outputs: list[Output] = []
         tokens_by_row = verify.accepted_tokens(batch, result)
         drafts_by_row = verify.drafts_by_row(batch, result)
+        broken = verify.rows_with_nan(batch, result)
         columns = zip(batch.rows, batch.sample_lens, tokens_by_row, drafts_by_row, strict=True)
-        for row, num_samples, (tokens, is_cut), drafts in columns:
+        for at, (row, num_samples, tokens, drafts) in enumerate(columns):
             req, lease = row.req, row.lease
             had = len(req.output_ids)
             if req.lease is not lease:
@@ -65,7 +66,7 @@ class Results(Endings):
                 for token in tokens:
                     if not req.finished:
                         outputs.append(self._deliver(req, lease, token))
-            outputs += self._end_if_nan(batch, req, lease) if is_cut else []
+            outputs += self._end_if_nan(batch, req, lease) if at in broken else []
             if num_samples > 1 and (gained := len(req.output_ids) - had):
                 self._verified(batch, req, num_samples - 1, gained - 1)
         if result.logprobs:

@@ -61,10 +61,10 @@ class Scheduler(Results):
             self.waiting_queue.add(req)
         return outputs
 
-    def abort(self, rid: str) -> list[Output]:
+    def abort(self, rid: str, error: str = "") -> list[Output]:
         """End a request wherever it is; an id that is not live is none of our business."""
         req = self.live.get(rid)
-        return [self._finish(req, FinishReason.ABORT)] if req else []
+        return [self._finish(req, FinishReason.ABORT, error=error)] if req else []
 
     # -- what runs next ------------------------------------------------------------------------
 

@@ -44,20 +44,34 @@ def input_ids(state: SchedulerState, req: Request) -> tuple[int | None, ...]:
     return (req.output_ids[-1], *drafts[:count])
 
 
-def accepted_tokens(batch: ScheduleBatch, result: Result) -> list[tuple[Sequence[int], bool]]:
-    """The tokens of each row that count, [num_reqs][num_accepted_tokens].
-
-    Each with whether they end before one that was chosen from NaN.
-    """
+def accepted_tokens(batch: ScheduleBatch, result: Result) -> list[Sequence[int]]:
+    """The tokens of each row that count, [num_reqs][num_accepted_tokens]; none from NaN on."""
     if result.num_accepted_tokens is None:
-        return [([], False)] * len(batch.reqs)
-    found = []
+        return [[]] * len(batch.reqs)
+    return [
+        result.tokens[places.start : next(nan_among(places, result), places.stop)]
+        for places in accepted_places(batch, result)
+    ]
+
+
+def rows_with_nan(batch: ScheduleBatch, result: Result) -> set[int]:
+    """Which rows have a token that was chosen from NaN among those that count."""
+    if not result.not_numbers:
+        return set()
+    places = enumerate(accepted_places(batch, result))
+    return {row for row, mine in places if any(True for _ in nan_among(mine, result))}
+
+
+def accepted_places(batch: ScheduleBatch, result: Result) -> Iterator[range]:
+    """Where among the samples each row's tokens that count are."""
     firsts = accumulate(batch.sample_lens, initial=0)
-    for first, count in zip(firsts, result.num_accepted_tokens, strict=False):
-        places = range(first, first + count)
-        end = next((at for at in places if at in result.not_numbers), first + count)
-        found.append((result.tokens[first:end], end in places))
-    return found
+    for first, count in zip(firsts, result.num_accepted_tokens or (), strict=False):
+        yield range(first, first + count)
+
+
+def nan_among(places: range, result: Result) -> Iterator[int]:
+    """Those of the samples at ``places`` that were chosen from NaN."""
+    return (at for at in places if at in result.not_numbers)
 
 
 def settle(req: Request, num_drafts: int, num_tokens: int, drafts: Sequence[int]) -> None:

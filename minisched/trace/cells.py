@@ -11,6 +11,8 @@ def to_text(cells: Iterable[int] | str) -> str:
     """Cells in order, each once, as spans: ``3-7 9``."""
     if isinstance(cells, str):
         return cells
+    if isinstance(cells, list) and len(cells) == 1:
+        return str(cells[0])
     if isinstance(cells, range) and cells.step == 1:
         return span_text(cells[0], cells[-1]) if cells else ""
     spans: list[list[int]] = []

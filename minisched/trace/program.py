@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, NamedTuple
 
 from .cells import spans_of as spans_of
 from .cells import to_text as to_text
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # nobody changes one; to have that checked takes 30 times as long
 class Act:
     """One thing that a lane did; a lane's acts are in its program order.
 
@@ -61,14 +60,9 @@ class Program:
     is_on = True
 
     def __init__(self, new_id: Callable[[], int]) -> None:
-        self.log: list[tuple[str, str, int, str, str, str, int]] = []  # the fields of acts
+        self.acts: list[Act] = []
         self.new_id = new_id
         self._here = threading.local()
-
-    @property
-    def acts(self) -> tuple[Act, ...]:
-        """What was gathered so far."""
-        return tuple(starmap(Act, self.log))
 
     @property
     def lane(self) -> str:
@@ -93,8 +87,7 @@ class Program:
         for given in args:
             if source := getattr(given, "slice_id", 0):
                 self._act(lane, "read", op, "value", str(source))
-        for touch in touches:
-            self._touch(lane, op, touch)
+        self._touch(lane, op, touches)
         self._act(lane, "end", op)
 
     def call(self, op: int) -> None:
@@ -132,11 +125,19 @@ class Program:
 
     def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
         """This lane touches cells itself."""
-        self._touch(self.lane, self.op, Touch(kind, resource, cells, rid))
+        self._touch(self.lane, self.op, [Touch(kind, resource, cells, rid)])
 
-    def _touch(self, lane: str, op: int, touch: Touch) -> None:
-        if at := to_text(touch.cells):
-            self._act(lane, touch.kind, op, touch.resource, at, touch.rid)
+    def named(self, name: str) -> str:
+        """What a lane or a resource is called in this program."""
+        return name
+
+    def _touch(self, lane: str, op: int, touches: Iterable[Touch]) -> None:
+        named, lane = self.named, self.named(lane)
+        self.acts += [
+            Act(lane, kind, op, named(resource), at, rid)
+            for kind, resource, cells, rid in touches
+            if (at := to_text(cells))
+        ]
 
     def _act(
         self,
@@ -149,7 +150,8 @@ class Program:
         during: int = 0,
     ) -> None:
         if lane:
-            self.log.append((lane, kind, op, resource, at, rid, during))
+            named = self.named
+            self.acts.append(Act(named(lane), kind, op, named(resource), at, rid, during))
 
 
 class NullProgram(Program):

@@ -79,7 +79,7 @@ class Recorder:
                 replace(item, time=max(0, item.time - zero))
                 for item in sorted(self._marks, key=lambda item: item.time)
             ),
-            program=self.program.acts,
+            program=tuple(self.program.acts),
         )
 
 

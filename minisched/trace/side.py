@@ -22,20 +22,11 @@ class SideProgram(Program):
     def __init__(self, whole: Program, side: str) -> None:
         super().__init__(whole.new_id)
         self.side = side
-        self.log = whole.log
+        self.acts = whole.acts
 
-    def _act(
-        self,
-        lane: str,
-        kind: str,
-        op: int,
-        resource: str = "",
-        at: str = "",
-        rid: str = "",
-        during: int = 0,
-    ) -> None:
-        lane, resource = named(self.side, lane), named(self.side, resource)
-        super()._act(lane, kind, op, resource, at, rid, during)
+    def named(self, name: str) -> str:
+        """With the side's name in front."""
+        return named(self.side, name)
 
 
 class SideRecorder(Recorder):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 
+SAYINGS = ("out of memory", "can't allocate memory", "unable to allocate", "attempting to allocate")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device, or the host, had no memory left: Python, torch and MLX say it each its way."""
-    named = {kind.__name__ for kind in type(error).__mro__}
+    """Whether there was no memory left; Python, torch and MLX each say it their own way."""
+    if {kind.__name__ for kind in type(error).__mro__} & {"MemoryError", "OutOfMemoryError"}:
+        return True
     said = str(error).lower()
-    return bool(named & {"MemoryError", "OutOfMemoryError"}) or (
-        isinstance(error, RuntimeError) and ("out of memory" in said or "unable to allocate" in said)
-    )
+    return isinstance(error, RuntimeError) and any(words in said for words in SAYINGS)
 
 
 def reason_of(error: BaseException) -> str:

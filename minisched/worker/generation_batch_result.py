@@ -95,6 +95,11 @@ class GenerationBatchResult:
             self._result = self.fail(error)
         return self._result
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known by now that the step has no tokens."""
+        return self._result is not None and bool(self._result.error)
+
     def fail(self, error: Exception) -> Result:
         """The step has no tokens; what of it is launched ends before anybody hears of that."""
         for op in self._launched():

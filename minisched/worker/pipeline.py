@@ -34,10 +34,15 @@ class LayeredModel(Model, Protocol):
 
 
 class IntermediateTensors(NamedTuple):
-    """What a stage hands to the next one: the batch itself, and hidden states [num_tokens]."""
+    """What a stage hands to the next one: the batch itself, and hidden states [num_tokens].
+
+    Or the error that it stopped with: a page table has to be filled in every stage, for the step
+    behind relies on it.
+    """
 
     batch: ForwardBatch
     hidden: Array
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -132,13 +137,20 @@ class PipelineWorker(Worker):
 
     def _run_stage(self, stage: Stage, tensors: IntermediateTensors) -> Array:
         """Device: through a stage's layers; the last one gives logits [num_logits, vocab]."""
-        batch, hidden = tensors
-        if stage.number == 0:
-            hidden = self.relay.resolve(hidden, None)
+        batch, hidden, error = tensors
         if len(batch.table_index):
             stage.page_table[batch.table_index] = batch.table_slots
-        for layer in stage.layers:
-            hidden = self.layered.forward_layer(layer, batch, hidden, stage.page_table)
+        try:
+            if error is not None:
+                raise error
+            if stage.number == 0:
+                hidden = self.relay.resolve(hidden, None)
+            for layer in stage.layers:
+                hidden = self.layered.forward_layer(layer, batch, hidden, stage.page_table)
+        except Exception as error:
+            if stage is self.stages[-1]:
+                raise
+            return tensors._replace(error=error)
         if stage is self.stages[-1]:
             return self.layered.compute_logits(batch, hidden)
         return IntermediateTensors(batch, hidden)

@@ -11,6 +11,7 @@ from ..speculative.base import Drafter
 from .batch_record import OverlapWorker
 from .draft_touches import DraftTouches
 from .generation_batch_result import GenerationBatchResult
+from .token_edges import draw_token_edges
 from .unread_steps import UnreadSteps
 from .verify_step import VerifyStep
 
@@ -77,7 +78,7 @@ class SpeculativeWorker(OverlapWorker):
             touches=self.touches.of(batch).forward,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
-        self._draw_token_edges(batch, logits)
+        draw_token_edges(self, batch, logits)
         return GenerationBatchResult(batch, logits, future_indices=inputs.dests)
 
     def launch_sample(self, pending: GenerationBatchResult, inputs: ForwardBatch) -> None:

@@ -6,6 +6,7 @@ what is declared against what is touched.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ class Touches:
         self.relay = relay
         self.max_len = max_len
         self.page_size = page_size
-        self.table: dict[int, RowSlots] = {}  # row -> what the device's page table lists for it
+        self.table = defaultdict[int, RowSlots](RowSlots)  # what the device's page table lists
         self.steps: dict[int, StepTouches] = {}
 
     def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
@@ -114,5 +115,5 @@ class Touches:
     def _list_pages(self, batch: ScheduleBatch) -> None:
         """Follow what the step writes to the page table."""
         for at, (pages_at, pages) in batch.new_pages.items():
-            listed = self.table.setdefault(batch.leases[at].row, RowSlots())
+            listed = self.table[batch.leases[at].row]
             listed.replace(pages_at * self.page_size, slots_of(pages, self.page_size))

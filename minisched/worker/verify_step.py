@@ -31,10 +31,10 @@ class VerifyStep:
     def forward(self) -> Array:
         """Device: find out where rows begin, and compute logits [num_logits, vocab]."""
         worker, inputs = self.worker, self.inputs
-        if any(inputs.start_unknown):
-            self.inputs = inputs = resolve_starts(inputs, self.carrier, worker.device.xp)
         if len(inputs.table_index):
             worker.page_table[inputs.table_index] = inputs.table_slots
+        if any(inputs.start_unknown):
+            self.inputs = inputs = resolve_starts(inputs, self.carrier, worker.device.xp)
         self.inputs = replace(inputs, ids=worker.relay.resolve(inputs.ids, None))
         return worker.model.forward(self.inputs, self.inputs.ids, worker.page_table)
 

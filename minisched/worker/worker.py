@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ..core import ScheduleBatch, get_model_worker_batch
+from ..core import ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Array, Device, Op
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import Model
@@ -15,6 +15,7 @@ from ..relay import Relay
 from .generation_batch_result import GenerationBatchResult
 from .logprobs import launch_logprobs, sampled_logits
 from .output_ring import OutputRing
+from .token_edges import draw_token_edges, tokens_for
 from .touches import Touches
 from .unsampled_steps import UnsampledSteps
 from .upload import Uploads
@@ -63,6 +64,7 @@ class Worker:
         self.copy_stream = device.stream("copy")
         self.uploads = Uploads(device, relay, scheduler_stream)
         self.touches = self.touches_of(device.recorder.program, relay, max_len, page_size)
+        self.laid_out: ModelWorkerBatch | None = None  # the newest step that the relay has bound
 
     @property
     def output_len(self) -> int:
@@ -79,6 +81,7 @@ class Worker:
         """Host: number the unknown tokens, lay the batch out flat, ship it."""
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
+        self.laid_out = flat
         self.touches.declare(batch, flat)
         inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
         self.uploads.launch(batch, self.forward_stream, self.cost.copy, inputs.label)
@@ -114,12 +117,12 @@ class Worker:
     ) -> GenerationBatchResult:
         """Host: queue the forward pass."""
         logits = self.forward_stream.launch(
-            self._forward, inputs, previous and previous.next_token_ids,
+            self._forward, inputs, tokens_for(self.relay, previous),
             name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,
             touches=self.touches.of(batch).forward,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
-        self._draw_token_edges(batch, logits)
+        draw_token_edges(self, batch, logits)
         return GenerationBatchResult(
             batch, logits, future_indices=inputs.dests,
             upload=self.uploads.take(batch, logits),
@@ -170,20 +173,10 @@ class Worker:
         return self.model.forward(inputs, ids, self.page_table)
 
     def _sample(self, logits: Array, inputs: ForwardBatch, dests: Array, output: Array) -> Array:
-        """Device: tokens [num_reqs], also left in the relay and in the output buffer.
-
-        For the host those are marked whose logits are not numbers.
-        """
+        """Device: tokens [num_reqs], also left in the relay and, marked, in the output buffer."""
         logits = sampled_logits(self.device.xp, inputs, logits)
         marked = self.model.sample(logits, inputs)
         tokens = without_marks(self.device.xp, marked)
         self.relay.store(dests, tokens)
         output[: len(inputs.rows)] = marked
         return tokens
-
-    def _draw_token_edges(self, batch: ScheduleBatch, forward: Op) -> None:
-        """Record which sample ops this step takes its tokens from without the host."""
-        gives_every = self.uploads.gives_every_input
-        for index, row in enumerate(batch.rows):
-            if None in row.ids or (gives_every and index >= batch.num_extend_reqs):
-                self.device.recorder.edge("token", row.lease.sampled_by, forward.slice_id)

@@ -14,7 +14,7 @@ from .repository import ROOT, text
 LAYERS = (
     "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar", "speculative",
     "relay", "worker", "engine", "loops", "checks", "compare", "topics", "replay", "export",
-    "learn", "bench", "cli",
+    "museum", "learn", "bench", "cli",
 )  # fmt: skip
 
 

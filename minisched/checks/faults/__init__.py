@@ -1,0 +1,1 @@
+"""Faults put into a healthy run, and what must hold all the same."""

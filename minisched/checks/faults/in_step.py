@@ -1,0 +1,157 @@
+"""Faults of one step on the device: its forward pass, its sampling, its logits, its copy, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from ...engine.engine import Engine
+from ...loops.pd_prefill import PrefillEngine
+from ...models.forward_batch import ForwardBatch
+from ...worker.pipeline import PipelineWorker
+from .fault import Fault, wrap
+
+
+class BadLuck(RuntimeError):
+    """What the device says when one of these faults makes it fail."""
+
+
+class ForwardRaises(Fault):
+    """The ``at``-th forward pass raises (in a pipeline, one of its stages)."""
+
+    name: ClassVar[str] = "forward raises"
+
+    def put_in(self, engine: Engine) -> None:
+        """Wrap the model's pass, or its layers where these run in stages."""
+        is_cut = isinstance(engine.worker, PipelineWorker)
+        wrap(engine.worker.model, "forward_layer" if is_cut else "forward", self.around)
+
+    def around(self, forward: Any, *args: Any) -> Any:
+        """Raise instead, once."""
+        batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
+        if self.is_due():
+            self.hit(*batch.label.rids)
+            raise self.error()
+        return forward(*args)
+
+    def error(self) -> Exception:
+        """What is raised."""
+        return BadLuck("the device is out of luck")
+
+
+class OutOfMemory(ForwardRaises):
+    """A forward pass finds no memory; every other time it is the inputs that are shipped."""
+
+    name: ClassVar[str] = "out of device memory"
+
+    def put_in(self, engine: Engine) -> None:
+        """Wrap the pass, or what brings arrays to the device."""
+        if self.pick % 2:
+            super().put_in(engine)
+        else:
+            wrap(engine.device.xp, "asarray", self.around_array)
+
+    def around_array(self, asarray: Any, values: Any) -> Any:
+        """Find no memory, once. Which step that was, the requests' reasons say."""
+        if self.is_due():
+            self.hit()
+            raise self.error()
+        return asarray(values)
+
+    def error(self) -> Exception:
+        """As CUDA says it through torch, or Python."""
+        return MemoryError("tried to allocate 2.00 GiB")
+
+
+class SamplingRaises(Fault):
+    """The ``at``-th sampling raises."""
+
+    name: ClassVar[str] = "sampling raises"
+
+    def put_in(self, engine: Engine) -> None:
+        """Wrap the model's sampling."""
+        wrap(engine.worker.model, "sample", self.around)
+
+    def around(self, sample: Any, logits: Any, batch: ForwardBatch) -> Any:
+        """Raise instead, once."""
+        if self.is_due():
+            self.hit(*batch.label.rids)
+            raise BadLuck("no token could be chosen")
+        return sample(logits, batch)
+
+
+class NotNumbers(Fault):
+    """The logits of one row of the ``at``-th forward pass are NaN, and of no other."""
+
+    name: ClassVar[str] = "NaN logits"
+
+    def put_in(self, engine: Engine) -> None:
+        """Wrap what gives logits."""
+        is_cut = isinstance(engine.worker, PipelineWorker)
+        wrap(engine.worker.model, "compute_logits" if is_cut else "forward", self.around)
+
+    def around(self, forward: Any, batch: ForwardBatch, *args: Any) -> Any:
+        """Spoil the row's logits, once: those that it samples from are its last ones."""
+        logits = forward(batch, *args)
+        if self.is_due():
+            row = self.pick % len(batch.rows)
+            self.hit(batch.label.rids[row])
+            first = sum(batch.logit_lens[:row])
+            for at in range(first, first + batch.logit_lens[row]):
+                nan = float("nan")
+                logits[at] = [nan] * len(logits[at]) if isinstance(logits, list) else nan
+        return logits
+
+
+@dataclass(eq=False)
+class CopyFails(Fault):
+    """The ``at``-th copy to the host fails: of tokens, or of log-probabilities; on ``pd``, of KV."""
+
+    name: ClassVar[str] = "copy fails"
+
+    def put_in(self, engine: Engine) -> None:
+        """Wrap what launches it; a transfer is one launch of its own."""
+        if isinstance(engine, PrefillEngine) and self.pick % 2:
+            wrap(cast(Any, engine.transfer), "_copy", self.around_transfer)
+        else:
+            wrap(engine.worker, "launch_copy", self.around)
+
+    def around(self, launch_copy: Any, pending: Any, *args: Any) -> None:
+        """Launch a copy that raises, once."""
+        if not self.is_due():
+            launch_copy(pending, *args)
+            return
+        self.hit(*pending.batch.rids)
+        wants = any(req.params.return_logprob for req in pending.batch.reqs)
+        name = "bring_to_host" if wants and self.pick % 2 else "copy_to_host"
+        with replaced(self.device_of(launch_copy), name, fail):
+            launch_copy(pending, *args)
+
+    def around_transfer(self, copy: Any, rid: str, *args: Any) -> None:
+        """Fail to send a request's KV, once."""
+        if self.is_due():
+            self.hit(rid)
+            raise BadLuck("the link is down")
+        copy(rid, *args)
+
+    @staticmethod
+    def device_of(launch_copy: Any) -> Any:
+        """The device of the worker whose method it is."""
+        return launch_copy.__self__.device
+
+
+def fail(*args: Any) -> Any:
+    """A copy that does not arrive."""
+    raise BadLuck("the copy did not arrive")
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    """Meanwhile an object's method is another one."""
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        delattr(owner, name)

@@ -1,0 +1,82 @@
+"""A step that could not be launched: what the steps behind it rely on is done all the same."""
+
+from __future__ import annotations
+
+from ..core import ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
+from ..devices.base import Array, Arrays, Buffer, Label, Op, Stream
+from ..models.forward_batch import ForwardBatch
+from .generation_batch_result import GenerationBatchResult
+from .pipeline import PipelineWorker
+from .touches import PAGE_TABLE
+from .worker import Worker
+
+
+def lose_step(
+    worker: Worker,
+    batch: ScheduleBatch,
+    laid_out: ModelWorkerBatch | ForwardBatch | None,
+    error: Exception,
+) -> GenerationBatchResult:
+    """Host: in the place of a launched step, one that has failed.
+
+    Its requests may be in a step behind it already, which then reads and writes through cells of
+    the page table that this one was to fill: with what stood there before, it would write into
+    pages that are somebody else's by now. So small ops fill them, and let a relay that counts
+    steps take its turn. ``laid_out`` is the step as
+    far as it came; None: the relay has not bound it.
+    """
+    flat, ids = laid_out or flat_of(worker, batch), ids_of(laid_out)
+    cells = [item for item in worker.touches.take(batch).forward if item.resource == PAGE_TABLE]
+    stand_in: Op | None = None
+    for stream, place, table in page_tables(worker):
+        if stand_in is not None:
+            stream.wait(stand_in)  # so that all have ended when the last one has
+        stand_in = stream.launch(
+            fill_table, worker, table, flat.table_index, flat.table_slots,
+            ids if stream is worker.forward_stream else None,
+            name="page table", label=Label(batch.step, batch.mode.value, batch.rids),
+            touches=[item._replace(resource=place + PAGE_TABLE) for item in cells],
+        )  # fmt: skip
+    assert stand_in is not None
+    worker.device.flush(stand_in)
+    lost = GenerationBatchResult(batch, stand_in)
+    lost.fail(error)
+    return lost
+
+
+def page_tables(worker: Worker) -> list[tuple[Stream, str, Buffer]]:
+    """Every page table on the device, with the stream that fills it: one for each stage."""
+    if isinstance(worker, PipelineWorker):
+        return [(stage.stream, stage.place, stage.page_table) for stage in worker.stages]
+    return [(worker.forward_stream, "", worker.page_table)]
+
+
+def flat_of(worker: Worker, batch: ScheduleBatch) -> ModelWorkerBatch:
+    """The step's cells of the page table; nothing else of it is right."""
+    ids = [0] * sum(map(len, batch.ids))
+    dests = ids[: len(batch.reqs)]
+    return get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
+
+
+def ids_of(laid_out: ModelWorkerBatch | ForwardBatch | None) -> Array | None:
+    """What the relay has bound and waits to resolve, if it has."""
+    if isinstance(laid_out, ModelWorkerBatch):
+        return laid_out.input_ids
+    return laid_out.ids if laid_out else None
+
+
+def fill_table(
+    worker: Worker, table: Buffer, index: Array, slots: Array, ids: Array | None
+) -> Array:
+    """Device: what a forward pass begins with; the relay takes its turn, and nobody uses that."""
+    xp = worker.device.xp
+    if len(index):
+        table[as_array(xp, index)] = as_array(xp, slots)
+    if ids is not None:
+        worker.relay.resolve(as_array(xp, ids), None)
+    return table[:1]
+
+
+def as_array(xp: Arrays, values: Array) -> Array:
+    """On the device, if it is not there yet."""
+    return xp.asarray(values) if isinstance(values, list) else values
