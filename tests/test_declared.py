@@ -1,7 +1,9 @@
-"""What ops declare is what they touch, and nothing that is touched is a race."""
+"""What ops declare is what they touch, on every loop, and nothing that is touched is a race."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,65 +11,163 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.races import examine
+from minisched.checks.workload import fresh
+from minisched.core import Request, SamplingParams
 from minisched.devices.registry import open_device
 from minisched.loops.pd_run import RELAYS
-from minisched.trace import Trace
+from minisched.models.base import Model
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Act, Trace
+from minisched.trace.lanes import is_host
 
-from .backends import EVERY_LOOP, hash_model
-from .laws import play
+from .backends import EVERY_LOOP, hash_model, in_real_time
+from .laws import LOOP_OPTIONS, play
 from .pd_runs import links, play_pd, timed
-from .test_speculation import EVERY, speculative_workloads, target
-from .touched import check_declared, watched
+from .test_speculation import EVERY, SPECULATIVE, speculative_workloads, target
+from .touched import Log, check_declared, watched
 from .workloads import Workload, workloads
+
+Options = dict[str, Any]
 
 
 def check_no_race(trace: Trace) -> None:
     """Whatever two lanes do to the same memory is ordered, and no act waits for ever."""
     found = examine(trace)
-    assert not found.races and not found.waits, [str(item) for item in (*found.races, *found.waits)]
+    assert not (found.races or found.waits), [str(item) for item in (*found.races, *found.waits)]
 
 
-def check_speculating(workload: Workload, loop: str, relay: str, options: dict[str, Any]) -> None:
-    device, model = open_device("sim"), target("sim", workload.eos_ids)
+def traced(
+    workload: Workload, loop: str, relay: str, options: Options, backend: str, model: Model
+) -> tuple[Trace, Log, Any]:
+    """A run, what it really touched where the device is ``sim``, and its engine."""
+    device = open_device(backend)
     with watched() as log:
         engine, _ = play(workload, loop, relay, options, device, model)
-    trace = device.recorder.trace(loop, "sim", "hash", "virtual")
-    check_declared(trace, log, engine, exact=False)
-    check_no_race(trace)
+    return device.recorder.trace(loop, backend, "hash", device.clock), log, engine
+
+
+# -- on the simulator, where every access can be watched ------------------------------------------
 
 
 @EVERY_LOOP
-@given(workload=workloads())
-@settings(max_examples=8, deadline=None)
+@given(workload=workloads(max_requests=4))
+@settings(max_examples=4, deadline=None)
 def test_ops_declare_what_they_touch(
-    loop: str, relay: str, options: dict[str, Any], workload: Workload
+    loop: str, relay: str, options: Options, workload: Workload
 ) -> None:
-    device, model = open_device("sim"), hash_model("sim", workload.eos_ids)
-    with watched() as log:
-        engine, _ = play(workload, loop, relay, options, device, model)
-    trace = device.recorder.trace(loop, "sim", "hash", "virtual")
+    model = hash_model("sim", workload.eos_ids)
+    trace, log, engine = traced(workload, loop, relay, options, "sim", model)
     check_declared(trace, log, engine)
     check_no_race(trace)
 
 
 @EVERY
 @given(data=st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_with_drafts_ops_declare_what_they_may_touch(
-    loop: str, relay: str, options: dict[str, Any], algorithm: str, data: Any
+    loop: str, relay: str, options: Options, algorithm: str, data: Any
 ) -> None:
     """More than they do, where only the device knows where a row begins."""
     workload = data.draw(speculative_workloads(algorithm))
-    check_speculating(workload, loop, relay, options)
+    model = target("sim", workload.eos_ids)
+    trace, log, engine = traced(workload, loop, relay, options, "sim", model)
+    check_declared(trace, log, engine, exact=False)
+    check_no_race(trace)
 
 
 @pytest.mark.parametrize("relay", RELAYS)
 @given(workload=timed, options=links)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_both_sides_of_pd_declare_what_they_touch(
-    relay: str, workload: Workload, options: dict[str, Any]
+    relay: str, workload: Workload, options: Options
 ) -> None:
+    """And a transfer, which reads one side's KV and writes the other's."""
     with watched() as log:
         run = play_pd(workload, options, relay=relay)
     check_declared(run.trace, log, run.pair.prefill, run.pair.decode)
     check_no_race(run.trace)
+
+
+def small_workload() -> Workload:
+    """Four requests on a pool too small for them: chunks, a cached prefix, a retraction."""
+    prompts = [[7, 7, 11, 2, 7, 7], [7, 7, 11, 2, 5], [1, 2, 3, 4, 5, 6, 7], [7, 7, 11, 2, 9]]
+    requests = [
+        Request(f"r{i}", prompt, SamplingParams(i % 2 * 0.8, max_new_tokens=6))
+        for i, prompt in enumerate(prompts)
+    ]
+    config = SchedulerConfig(
+        kv_tokens=22, page_size=2, max_running_requests=3, chunked_prefill_size=4, context_len=32,
+        schedule_conservativeness=0.0,
+    )  # fmt: skip
+    return Workload(requests, [0, 1, 3, 6], {}, config)
+
+
+@pytest.mark.parametrize("kind, resource", [
+    ("read", "kv"), ("write", "kv"), ("read", "page table"), ("write", "page table"),
+    ("read", "future map"), ("write", "future map"), ("write", "output 1"), ("read", "output 1"),
+    ("write", "host output 1"),
+])  # fmt: skip
+def test_what_is_not_declared_and_what_is_declared_in_vain_is_noticed(
+    kind: str, resource: str
+) -> None:
+    model = hash_model("sim", frozenset())
+    trace, log, engine = traced(small_workload(), "overlap", "pool", {}, "sim", model)
+    check_declared(trace, log, engine)
+
+    def with_acts(change: Any) -> Trace:
+        its = [a for a in trace.program if (a.kind, a.resource) == (kind, resource)]
+        change_of = {id(act): change(act) for act in its[1:2]}  # in one op, not the first
+        acts = (change_of.get(id(act), act) for act in trace.program)
+        return replace(trace, program=tuple(act for act in acts if act is not None))
+
+    with pytest.raises(AssertionError, match=f"op .* {kind}s {resource}"):
+        check_declared(with_acts(lambda act: None), log, engine)
+    with pytest.raises(AssertionError, match=f"op .* says in vain that it {kind}s {resource}"):
+        check_declared(with_acts(lambda act: replace(act, at=f"{act.at} 999")), log, engine)
+
+
+# -- in real time, where the same is declared ------------------------------------------------------
+
+
+def declared_by_op(trace: Trace) -> dict[tuple[str, str, int], list[tuple[str, ...]]]:
+    """What the ops on streams declare, by lane, name and step."""
+    ops = {item.id: (item.lane, item.name, item.step) for item in trace.slices}
+    found = defaultdict(list)
+    for act in trace.program:
+        if act.op in ops and act.resource not in ("", "value") and not is_host(act.lane):
+            found[ops[act.op]].append(accessed(act))
+    return found
+
+
+def accessed(act: Act) -> tuple[str, ...]:
+    """What an act touches."""
+    return act.kind, act.resource, act.at, act.rid
+
+
+@in_real_time(LOOP_OPTIONS)
+def test_the_same_is_declared_in_real_time(
+    backend: str, loop: str, relay: str, options: Options
+) -> None:
+    """Op by op as on ``sim``; and nothing of it is a race."""
+    workload = small_workload()
+    ideal, _, _ = traced(
+        fresh(workload), loop, relay, options, "sim", hash_model("sim", frozenset())
+    )
+    trace, _, _ = traced(workload, loop, relay, options, backend, hash_model(backend, frozenset()))
+    assert declared_by_op(trace) == declared_by_op(ideal) != {}
+    check_no_race(trace)
+
+
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+@pytest.mark.parametrize(
+    ("loop", "relay", "options", "algorithm"), [*SPECULATIVE[::5], SPECULATIVE[-1]], ids=str
+)
+@given(data=st.data())
+@settings(max_examples=2, deadline=None)
+def test_no_race_with_drafts_in_real_time(
+    loop: str, relay: str, options: Options, algorithm: str, backend: str, data: Any
+) -> None:
+    workload = data.draw(speculative_workloads(algorithm))
+    model = target(backend, workload.eos_ids)
+    trace, _, _ = traced(workload, loop, relay, options, backend, model)
+    check_no_race(trace)

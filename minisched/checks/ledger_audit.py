@@ -59,7 +59,7 @@ def report(
 def _report_step(ledger: Ledger, step: int, committed: Moment, now: Moment) -> None:
     """A step that never came back, with the future slots that wait for its tokens."""
     slots = ledger.slots.of(step)
-    story = f"step {step} was committed {committed} and never came back"
+    story = f"step {step} was committed {Moment(committed.time)} and never came back"
     story += f", and so {plural('future slot', to_text(slots))} has no token" if slots else ""
     ledger.leaks.append(
         Leak("step", f"step {step}", "pending", "", story, now.time, committed.slices)

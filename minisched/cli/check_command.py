@@ -37,6 +37,9 @@ def check(
     draw: Annotated[
         Path | None, typer.Option(help="Of recorded runs: draw what was found first; .svg or .txt.")
     ] = None,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="What can go wrong, once on each loop.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
@@ -45,9 +48,16 @@ def check(
 
     --json has counts then: cases, identical, races, leaks; and failures, each with seed and loop.
     An aborted request is identical as far as it got, and a refused one if it rightly got nothing.
+
+    With --faults it breaks what can break (a pass that raises, NaN, a dead thread, no memory, a
+    reader that is gone, ..), and says how often that was tried and survived: exit code 1 if not.
     """
     from .check import run_check
     from .check_workloads import Wanted
 
     wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out)
+    if faults:
+        from .check_faults import run_check_faults
+
+        exit_with(lambda: run_check_faults(traces or [], wanted, draw, json))
     exit_with(lambda: run_check(traces or [], wanted, draw, json))

@@ -60,9 +60,9 @@ class Recording:
         """Mark that a step has come back, and which tokens clients hear because of it.
 
         ``tokens`` are in the order of ``rids``, in which spaces are ``%20``; both are empty if
-        nobody hears any. Step 0 stands for what another scheduler has computed (``pd``). With it two
-        files can be compared (``checks/identity.py``); with eight requests it is 140 bytes a step,
-        a sixtieth of the file.
+        nobody hears any. Step 0 stands for what another scheduler has computed (``pd``). By these
+        marks two files can be compared (``checks/identity.py``); with eight requests one has 140
+        bytes, a sixtieth of what the file has for a step.
         """
         recorder = self.device.recorder
         if not recorder.is_on:

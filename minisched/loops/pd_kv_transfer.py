@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -71,14 +72,19 @@ class KVTransfer:
     mailbox: Mailbox  # the decode side's
 
     def launch(
-        self, label: Label, slots: list[int], to_slots: list[int], last: Transferred | None
+        self,
+        label: Label,
+        slots: list[int],
+        to_slots: list[int],
+        last: Transferred | None,
+        before: Sequence[SimOp] = (),
     ) -> SimOp:
-        """Queue a transfer; ``last`` arrives with it."""
+        """Queue a transfer; ``last`` arrives with it, unless one of those ``before`` it fails."""
         (rid,) = label.rids
         num_bytes = len(slots) * self.link.slot_bytes
         self.source.recorder.mark("kv transfer", rid=rid, slots=len(slots), bytes=num_bytes)
         op = self.source.thread("kv transfer").launch(
-            self._copy, rid, slots, to_slots, last,
+            self._copy, rid, slots, to_slots, last, *before,
             name="transfer", cost=self.link.cost(len(slots)), label=label,
         )  # fmt: skip
         if last is not None:
@@ -86,7 +92,12 @@ class KVTransfer:
         return op
 
     def _copy(
-        self, rid: str, slots: list[int], to_slots: list[int], last: Transferred | None
+        self,
+        rid: str,
+        slots: list[int],
+        to_slots: list[int],
+        last: Transferred | None,
+        *before: None,
     ) -> None:
         now = self.source.now()
         self._declare(rid, slots, to_slots)

@@ -105,7 +105,8 @@ class PrefillEngine(SideEngine):
         slots = slots_of(lease.pages, self.scheduler.config.page_size)[part]
         label = Label(step, rids=(rid,))
         with self.device.host("send", self.cost.host.get("send", 0), label) as send:
-            op = self.transfer.launch(label, slots, sender.to_slots[part], last)
+            before = [op for op, _ in sender.transfers]
+            op = self.transfer.launch(label, slots, sender.to_slots[part], last, before)
         self.device.recorder.edge("launch", send, op.slice_id)
         sender.transfers.append((op, lease))
         sender.sent_len = end

@@ -35,10 +35,18 @@ def spans_of(text: str) -> list[Span]:
     Raises:
         ValueError: it is not written like that.
     """
-    spans = []
-    for part in text.split():
-        first, _, last = part.partition("-")
-        spans.append((int(first), int(last or first)))
-        if spans[-1][1] < spans[-1][0]:
-            raise ValueError(f"{part} ends before it begins")
-    return spans
+    return [span_of(part) for part in text.split()]
+
+
+def span_of(part: str) -> Span:
+    """One span.
+
+    Raises:
+        ValueError: it is none.
+    """
+    first, dash, last = part.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() if dash else not last)):
+        raise ValueError(f"{part!r} is no span of cells; one looks like 3-7, or 9.")
+    if dash and int(last) < int(first):
+        raise ValueError(f"the span {part} ends before it begins.")
+    return int(first), int(last or first)

@@ -149,7 +149,7 @@ class Program:
         rid: str = "",
         during: int = 0,
     ) -> None:
-        if lane:
+        if lane and self.is_on:
             named = self.named
             self.acts.append(Act(named(lane), kind, op, named(resource), at, rid, during))
 
@@ -168,16 +168,4 @@ class NullProgram(Program):
         """Nothing."""
 
     def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
-        """Nothing."""
-
-    def _act(
-        self,
-        lane: str,
-        kind: str,
-        op: int,
-        resource: str = "",
-        at: str = "",
-        rid: str = "",
-        during: int = 0,
-    ) -> None:
         """Nothing."""

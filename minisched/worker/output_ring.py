@@ -30,10 +30,11 @@ class Output(NamedTuple):
 class OutputRing:
     """A ring of pairs of ``size`` integers each; a step uses the one of its number."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: Device, size: int, depth: int) -> None:
         self.device = device
         self.size = size
         self.buffers: list[tuple[Buffer, Buffer]] = []  # on the device, on the host
+        self.hold(depth)
 
     def __len__(self) -> int:
         return len(self.buffers)

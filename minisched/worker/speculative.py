@@ -71,7 +71,8 @@ class SpeculativeWorker(OverlapWorker):
     ) -> GenerationBatchResult:
         """Host: queue the forward pass."""
         bound = self.drafter.bind(batch, self.device.xp) if self.drafter else None
-        step = self.steps[batch.step] = VerifyStep(self, self.drafter, inputs, bound)
+        room = [len(lease.pages) * self.page_size for lease in batch.leases]
+        step = self.steps[batch.step] = VerifyStep(self, self.drafter, inputs, bound, room)
         logits = self.forward_stream.launch(
             step.forward,
             name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,

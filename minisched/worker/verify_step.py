@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, compress
+from itertools import accumulate
 from typing import Any
 
 from ..core import LogitAdjustment
@@ -20,13 +21,19 @@ class VerifyStep:
     """One step's ops, and what the first of them finds out for the others."""
 
     def __init__(
-        self, worker: Worker, drafter: Drafter | None, inputs: ForwardBatch, bound: Any
+        self,
+        worker: Worker,
+        drafter: Drafter | None,
+        inputs: ForwardBatch,
+        bound: Any,
+        room: Sequence[int],
     ) -> None:
         self.worker = worker
         self.carrier = worker.relay if isinstance(worker.relay, DraftRelay) else None
         self.drafter = drafter
         self.inputs = inputs
         self.bound = bound
+        self.room = room  # [num_reqs] positions for which each row has memory
 
     def forward(self) -> Array:
         """Device: find out where rows begin, and compute logits [num_logits, vocab]."""
@@ -34,9 +41,24 @@ class VerifyStep:
         if len(inputs.table_index):
             worker.page_table[inputs.table_index] = inputs.table_slots
         if any(inputs.start_unknown):
-            self.inputs = inputs = resolve_starts(inputs, self.carrier, worker.device.xp)
+            self.inputs = inputs = self.resolve_starts()
         self.inputs = replace(inputs, ids=worker.relay.resolve(inputs.ids, None))
         return worker.model.forward(self.inputs, self.inputs.ids, worker.page_table)
+
+    def resolve_starts(self) -> ForwardBatch:
+        """Device: the step at the positions where its rows really begin.
+
+        The step before has left them in the relay. If that one failed, something else is there.
+        Then the row is nobody's, but it must not write where its request has no memory, nor into
+        a prefix that others read.
+        """
+        assert self.carrier is not None
+        inputs, starts = self.inputs, list(self.inputs.prefix_lens)
+        hidden = [row for row, unknown in enumerate(inputs.start_unknown) if unknown]
+        real = self.carrier.start_of([inputs.rows[row] for row in hidden]).tolist()
+        for row, start in zip(hidden, real, strict=True):
+            starts[row] = max(starts[row], min(start, self.room[row] - inputs.extend_lens[row]))
+        return at_starts(inputs, starts, self.worker.device.xp)
 
     def sample(
         self, logits: Array, adjustments: list[LogitAdjustment | None], output: Buffer
@@ -71,15 +93,6 @@ class VerifyStep:
         start = len(inputs.sampling) + len(inputs.rows)
         output[start : start + len(drafts)] = drafts
         return drafts
-
-
-def resolve_starts(inputs: ForwardBatch, relay: DraftRelay | None, xp: Arrays) -> ForwardBatch:
-    """Device: the step at the positions where its rows really begin."""
-    assert relay is not None
-    hidden = list(compress(inputs.rows, inputs.start_unknown))
-    real = iter(relay.start_of(hidden).tolist())
-    columns = zip(inputs.start_unknown, inputs.prefix_lens, strict=True)
-    return at_starts(inputs, [next(real) if unknown else at for unknown, at in columns], xp)
 
 
 def count_accepted(xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:

@@ -50,16 +50,14 @@ class Worker:
         self.device = device
         self.model = model
         self.relay = relay
-        self.max_len = max_len
-        self.page_size = page_size
+        self.max_len, self.page_size = max_len, page_size
         self.cost = cost
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
         self.max_running_requests = max_running_requests
         self.unsampled = UnsampledSteps(late_penalties, device.recorder)
-        self.outputs = OutputRing(device, self.output_len)
-        self.outputs.hold(depth)
+        self.outputs = OutputRing(device, self.output_len, depth)
         self.forward_stream = device.stream("forward")
         self.copy_stream = device.stream("copy")
         self.uploads = Uploads(device, relay, scheduler_stream)

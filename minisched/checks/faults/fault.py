@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ...devices.base import Device
 from ...engine.engine import Engine
 from ..workload import Workload
 
@@ -26,7 +27,8 @@ class Fault:
     is_hit: bool = False
     touched: set[str] = field(default_factory=set)
     is_silent: ClassVar[bool] = False
-    num_chances: int = 0
+    keeps_from_starting: ClassVar[bool] = False  # then nothing runs, and a sentence says why
+    num_chances: int = 0  # so far; of a fault that draws no moment, none are counted
 
     @classmethod
     def fits(cls, loop: str, device: str) -> bool:
@@ -35,6 +37,9 @@ class Fault:
 
     def prepare(self, workload: Workload) -> None:
         """Change the workload before anything runs."""
+
+    def open(self, device: Device) -> None:
+        """Change the device before there is an engine."""
 
     def put_in(self, engine: Engine) -> None:
         """Change an engine before it starts; ``pd`` has two, and the client's comes last."""

@@ -12,7 +12,7 @@ from .fault import EVERYBODY, Fault, wrap
 
 
 class Aborted(Fault):
-    """A request is given up after the ``at``-th turn, or the ``at``-th output: twice, and nobody too."""
+    """A request is given up after the ``at``-th turn, or output: twice, and one that nobody has."""
 
     name: ClassVar[str] = "abort"
 
@@ -123,7 +123,6 @@ class ReaderStops(Fault):
         if output.rid != self.rid:
             for heard in self.streams.read_now(output.rid):
                 on_output(heard)
-        elif self.streams.num_unread(output.rid) > self.at + 1:
-            raise AssertionError("more is unread than the stream may hold")
         else:
+            self.num_chances += 1
             on_output(output)

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from ...core import Request, SamplingParams
+from ...devices.base import Device
 from ...engine.engine import Engine
 from ..workload import Workload
-from .fault import Fault
+from .fault import Fault, wrap
 
 TOO_LARGE = "too large"
+
+
+class NoneAtStart(Fault):
+    """The device has no memory for what a run needs from its beginning to its end."""
+
+    name: ClassVar[str] = "no memory at start"
+    keeps_from_starting: ClassVar[bool] = True
+
+    def open(self, device: Device) -> None:
+        """Wrap what takes it: KV, page table, relay, outputs."""
+        wrap(device, "memory", self.around)
+
+    def around(self, memory: Any, name: str, size: int) -> Any:
+        """Find none, from the ``at``-th time on."""
+        if self.is_due():
+            self.hit()
+        if self.is_hit:
+            raise MemoryError(f"tried to allocate {8 * size} bytes")
+        return memory(name, size)
 
 
 class NeverFits(Fault):
@@ -32,8 +53,8 @@ class NeverFits(Fault):
 class RunsOut(NeverFits):
     """A request that nobody refused runs out of pages on the way, when all others have made room.
 
-    The scheduler's own refusal is switched off for it: an engine that does not bound outputs would
-    have such requests every day.
+    The scheduler's own refusal is switched off for it, and the context made longer than the pool:
+    an engine that does not bound outputs has such requests every day.
     """
 
     name: ClassVar[str] = "runs out of pages"
@@ -44,11 +65,12 @@ class RunsOut(NeverFits):
         return loop != "pd"
 
     def prepare(self, workload: Workload) -> None:
-        """One more request, as long as the context; there is a page less for it than it wants."""
-        self.has_room = workload.config.context_len > workload.config.num_slots
-        if self.has_room:
-            self.add(workload, max_new_tokens=workload.config.context_len - 2)
-            self.is_hit = False
+        """One more request, as long as the context, and so longer than the pool."""
+        config = workload.config
+        longest = max(config.context_len, config.num_slots + config.page_size)
+        workload.config = replace(config, context_len=longest)
+        self.add(workload, max_new_tokens=longest - 2)
+        self.is_hit = False
 
     def put_in(self, engine: Engine) -> None:
         """Refuse it no more."""

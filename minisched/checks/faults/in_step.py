@@ -1,4 +1,4 @@
-"""Faults of one step on the device: its forward pass, its sampling, its logits, its copy, memory."""
+"""Faults of one step on the device: its forward pass, its logits, its sampling, its copy."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class NotNumbers(Fault):
 
 @dataclass(eq=False)
 class CopyFails(Fault):
-    """The ``at``-th copy to the host fails: of tokens, or of log-probabilities; on ``pd``, of KV."""
+    """The ``at``-th copy fails: of tokens or log-probabilities to the host, or of KV on ``pd``."""
 
     name: ClassVar[str] = "copy fails"
 

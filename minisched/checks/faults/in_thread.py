@@ -60,9 +60,11 @@ class ThreadDies(Fault):
         return found
 
     def kill(self, lane: Any) -> None:
-        """Let a lane die at the ``at``-th launch; on ``sim`` all that it runs from then on fails."""
+        """Let a lane die at the ``at``-th launch; on ``sim`` all fails that it is to run then."""
         if hasattr(lane, "thread"):
-            wrap(lane, "launch", lambda launch, *args, **more: self.poison(lane, launch, args, more))
+            wrap(
+                lane, "launch", lambda launch, *args, **more: self.poison(lane, launch, args, more)
+            )
         else:
             wrap(lane, "launch", self.launch_dead)
 
@@ -88,7 +90,7 @@ class ThreadDies(Fault):
 
 
 class StreamDies(ThreadDies):
-    """The forward stream stops: on ``thread`` its thread dies, on ``mlx`` the one that evaluates."""
+    """The forward stream stops: on ``thread`` its thread dies, on ``mlx`` that which evaluates."""
 
     name: ClassVar[str] = "stream dies"
 

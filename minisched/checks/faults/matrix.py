@@ -1,40 +1,30 @@
-"""Every fault on every loop, over random workloads: how often it was tried, and how often survived."""
+"""Every fault on every loop, over random workloads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import NamedTuple
 
 from ...loops.registry import LOOPS
 from ..draw import draw
 from ..draw_designs import Design, all_designs, read_design
-from ..judge import Finding
 from ..many import processes, unheard_interrupt
 from .fault import Fault
 from .from_client import Aborted, CtrlC, PipeCloses, ReaderRaises, ReaderStops
-from .in_memory import NeverFits, RunsOut
+from .in_memory import NeverFits, NoneAtStart, RunsOut
 from .in_step import CopyFails, ForwardRaises, NotNumbers, OutOfMemory, SamplingRaises
 from .in_thread import StreamDies, ThreadDies
 from .trial import Trial, try_fault
 
 FAULTS: tuple[type[Fault], ...] = (
-    ForwardRaises, SamplingRaises, NotNumbers, CopyFails, OutOfMemory, ThreadDies, StreamDies,
-    NeverFits, RunsOut, Aborted, CtrlC, ReaderRaises, ReaderStops, PipeCloses,
+    ForwardRaises, SamplingRaises, NotNumbers, CopyFails, ThreadDies, StreamDies, OutOfMemory,
+    NoneAtStart, NeverFits, RunsOut, Aborted, CtrlC, ReaderRaises, ReaderStops, PipeCloses,
 )  # fmt: skip
-EARLIER = (8, 5, 3, 2, 1)  # chances of which one is chosen; an earlier one where a run was too short
-
-
-class Cell(NamedTuple):
-    """One fault on one loop: what repeats it, and what became of it."""
-
-    fault: str
-    loop: str  # as ``--loop`` takes it
-    seed: int
-    at: int
-    trial: Trial
+LATEST = 8  # of the chances in a run, one among so many is chosen
+MOST_WORKLOADS = 6  # that are drawn for a place
+MANY = 10**6  # workloads that these are among
 
 
 @dataclass(frozen=True)
@@ -47,24 +37,35 @@ class Place:
     seed: int
 
 
-def try_place(place: Place) -> Cell:
-    """Draw a workload and a moment for the fault; a moment that did not come is drawn earlier.
+class Cell(NamedTuple):
+    """One fault on one loop, and what became of it; the place repeats it."""
 
-    With a workload in which it can't happen at all, the next ones' are drawn: a fault that was
-    never hit counts as not tried.
+    place: Place
+    loop: str  # as it was run, with relay and options
+    at: int
+    trial: Trial
+
+
+def try_place(place: Place) -> Cell:
+    """Draw a workload and a moment for the fault.
+
+    Where the moment did not come, the run was too short, and it is drawn once more from those that
+    did. Where the fault can't happen in the workload at all, another one is drawn: a fault that
+    was never hit counts as not tried.
     """
     kind = next(item for item in FAULTS if item.name == place.fault)
     rng = Random(f"{place.fault} {place.loop} {place.seed}")
-    for seed in range(place.seed, place.seed + 4):
+    for _ in range(MOST_WORKLOADS):
+        seed = rng.randrange(MANY)
         design = design_for(place.loop, seed)
-        case = draw(seed).on(design, place.device)
-        for most in EARLIER:
-            at, pick = rng.randint(1, most), rng.randrange(1000)
-            fault = kind(at, pick)
-            trial = try_fault(case, fault)
+        case, latest = draw(seed).on(design, place.device), LATEST
+        while latest:
+            at, pick = rng.randint(1, latest), rng.randrange(1000)
+            trial = try_fault(case, kind(at, pick))
             if trial.is_hit or trial.findings:
-                return Cell(place.fault, design.name, seed, at, trial)
-    return Cell(place.fault, design.name, seed, at, trial)
+                return Cell(place, design.name, at, trial)
+            latest = min(trial.num_chances, at - 1)
+    return Cell(place, design.name, at, trial)
 
 
 def design_for(loop: str, seed: int) -> Design:
@@ -81,8 +82,8 @@ def design_for(loop: str, seed: int) -> Design:
 def places(device: str, seed: int, times: int, loops: Sequence[str] = ()) -> list[Place]:
     """Every fault that can happen on a loop, on every loop, so many times."""
     return [
-        Place(kind.name, loop, device, seed + 10 * number + at)
-        for number, kind in enumerate(FAULTS)
+        Place(kind.name, loop, device, seed + at)
+        for kind in FAULTS
         for loop in loops or LOOPS
         if device in LOOPS[loop.partition(":")[0]].devices and kind.fits(loop, device)
         for at in range(times)
@@ -98,8 +99,3 @@ def try_all(wanted: Sequence[Place], jobs: int = 1) -> Iterator[Cell]:
         with unheard_interrupt():
             results = pool.map(try_place, wanted, chunksize=8)
         yield from results
-
-
-def findings_of(cells: Sequence[Cell]) -> list[tuple[Cell, Finding]]:
-    """What was not survived."""
-    return [(cell, item) for cell in cells for item in cell.trial.findings]

@@ -6,22 +6,28 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ...core import FinishReason, Output, Request
+from ...core import Output
 from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
 from ..books import check_idle, threads
 from ..judge import STOPPED_BY, Books, Case, Finding, broken, hash_model, run
-from ..laws import Broken, check_leaks, check_races, tokens_alone
-from ..leaks import find_leaks
+from ..laws import check_leaks, check_races
 from ..workload import Workload, fresh
 from .fault import Fault
 from .in_thread import ThreadDies
+from .survival import (
+    ENDED_EARLY,
+    Aftermath,
+    check_heard,
+    check_no_leak,
+    check_threads,
+    check_tokens,
+)
 
 WATCHDOG = 60.0  # seconds after which a run in real time is taken for hung
-ENDED_BADLY = (FinishReason.ERROR, FinishReason.ABORT)
 
 
 class Trial(NamedTuple):
@@ -35,6 +41,7 @@ class Trial(NamedTuple):
     findings: tuple[Finding, ...]
     num_ended: int = 0
     num_whole: int = 0
+    num_chances: int = 0  # how often the fault could have struck
 
     @property
     def survived(self) -> bool:
@@ -59,20 +66,30 @@ class Course:
         """Drive the case to its end, whatever that is."""
         device = open_device(self.case.device)
         model = hash_model(self.case.device, self.workload)
+        self.fault.open(device)
         try:
             self.engines, self.outputs = run(
                 self.case, self.workload, device, model, self.fault.put_in, self.look
             )
         except Exception as error:  # there is no other way out for a fault that is not survived
-            kinds = (name for kind, name in STOPPED_BY.items() if isinstance(error, kind))
-            law = next(kinds, "crash")
-            self.findings[law] = Finding(law, f"{type(error).__name__}: {error}")
+            if not (self.fault.keeps_from_starting and says_what_is_missing(error)):
+                kinds = (name for kind, name in STOPPED_BY.items() if isinstance(error, kind))
+                law = next(kinds, "crash")
+                self.findings[law] = Finding(law, f"{type(error).__name__}: {error}")
+        finally:
+            device.close()
         self.trace = device.recorder.trace(self.case.loop, device.name, model.name, device.clock)
 
     def look(self, engine: Engine) -> None:
         """After a turn."""
         self.fault.each_turn(engine)
         self.books.look(engine)
+
+
+def says_what_is_missing(error: Exception) -> bool:
+    """Whether it is the one sentence of a run that finds no memory to begin with."""
+    said = str(error)
+    return isinstance(error, ValueError) and "has no memory for a KV pool of" in said
 
 
 def try_fault(case: Case, fault: Fault) -> Trial:
@@ -82,28 +99,35 @@ def try_fault(case: Case, fault: Fault) -> Trial:
     course = Course(case, fault, workload)
     if not finished(course):
         return Trial(fault.is_hit, (Finding("hang", f"it still runs after {WATCHDOG:.0f} s"),))
+    findings = course.findings | broken(laws_of(course, before))
+    others = [req for req in workload.requests if req.rid not in workload.aborts.values()]
+    ended = sum(req.finish_reason in ENDED_EARLY for req in others)
+    whole = sum(req.finish_reason not in (None, *ENDED_EARLY) for req in others)
+    chances = fault.num_chances
+    return Trial(fault.is_hit, tuple(findings.values()), ended, whole, chances)
+
+
+def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
+    """What is to hold; of a run that has stopped, only what follows from nothing else."""
     assert course.trace is not None
+    fault, engines = course.fault, course.engines
     is_dead = isinstance(fault, ThreadDies)
     laws: list[Callable[[], None]] = [
         course.books.check,
-        partial(check_races, course.trace, bool(course.engines) and not is_dead),
+        partial(check_races, course.trace, bool(engines) and not is_dead),
+        partial(check_threads, before),
     ]
-    if course.engines:
-        refusal = course.engines[0].scheduler.config.refusal
-        allowed = Allowed(fault, course, failed_steps(course))
-        laws = [
-            partial(check_tokens, allowed, refusal),
-            partial(check_heard, allowed),
-            partial(check_no_leak, course.trace, is_dead),
-            *laws,
-            *(partial(check_idle, engine.scheduler, before) for engine in course.engines),
-            *(partial(check_leaks, engine) for engine in course.engines),
-        ]
-    findings = course.findings | broken(laws)
-    ends = [req.finish_reason for req in workload.requests if req.rid not in workload.aborts.values()]
-    ended = sum(reason in ENDED_BADLY for reason in ends)
-    whole = sum(reason not in (None, *ENDED_BADLY) for reason in ends)
-    return Trial(fault.is_hit, tuple(findings.values()), ended, whole)
+    if not engines:
+        return laws
+    after = Aftermath(fault, course.workload, course.outputs, course.trace)
+    return [
+        partial(check_tokens, after, engines[0].scheduler.config.refusal),
+        partial(check_heard, after),
+        partial(check_no_leak, course.trace, is_dead),
+        *laws,
+        *(partial(check_idle, engine.scheduler) for engine in engines),
+        *(partial(check_leaks, engine) for engine in engines),
+    ]
 
 
 def finished(course: Course) -> bool:
@@ -115,87 +139,3 @@ def finished(course: Course) -> bool:
     thread.start()
     thread.join(WATCHDOG)
     return not thread.is_alive()
-
-
-@dataclass
-class Allowed:
-    """Which requests may have ended because of the fault."""
-
-    fault: Fault
-    course: Course
-    failed: dict[int, set[str]]  # step -> its requests
-
-    def may_end(self, req: Request) -> bool:
-        """The fault's own victims; of a step that failed by it, all that were in it."""
-        if self.fault.may_end(req.rid) or req.rid in self.course.workload.aborts.values():
-            return True
-        is_unknown = self.fault.is_hit and not self.fault.touched
-        return is_unknown and any(req.rid in rids for rids in self.failed.values())
-
-
-def failed_steps(course: Course) -> dict[int, set[str]]:
-    """The steps which requests name as the reason of their end, with all that were in them.
-
-    One at the most may have failed by itself; those built upon it name it, too.
-    """
-    assert course.trace is not None
-    found: dict[int, set[str]] = {}
-    for req in course.workload.requests:
-        words = req.error.split()
-        if words[:1] == ["step"] and words[2:3] == ["failed:"]:
-            step = int(words[1])
-            found[step] = {rid for item in course.trace.slices if item.step == step
-                           for rid in item.rids}  # fmt: skip
-    return found
-
-
-def check_no_leak(trace: Trace, is_dead: bool) -> None:
-    """Whoever took memory gave it back; a dead thread has not run what was launched for it.
-
-    Raises:
-        Broken: somebody did not.
-    """
-    for leak in find_leaks(trace):
-        if not (is_dead and str(leak).endswith("it never ran")):
-            raise Broken(f"leak: {leak}")
-
-
-def check_tokens(allowed: Allowed, refusal: Callable[[Request], str | None]) -> None:
-    """Whoever may have ended got the first of its tokens and a reason; all others got all.
-
-    Raises:
-        Broken: somebody did not.
-    """
-    for req in allowed.course.workload.requests:
-        is_refused = refusal(req) is not None
-        truth = [] if is_refused else tokens_alone(allowed.course.workload, req)
-        given_up = req.finish_reason in ENDED_BADLY and allowed.may_end(req)
-        if req.output_ids != (truth[: len(req.output_ids)] if given_up else truth):
-            reason = f" ({req.error})" if req.error else ""
-            raise Broken(f"identity: {req.rid} gave {req.output_ids}, alone {truth}{reason}")
-        if req.finish_reason is FinishReason.ERROR and not req.error:
-            raise Broken(f"reason: {req.rid} ended with an error, and nobody knows why")
-        if truth and not given_up and req.finish_reason in ENDED_BADLY:
-            raise Broken(f"identity: {req.rid} ended although the fault was none of its own")
-
-
-def check_heard(allowed: Allowed) -> None:
-    """Every request ended, once, and its client heard its tokens, if it heard anything.
-
-    Raises:
-        Broken: it did not.
-    """
-    for req in allowed.course.workload.requests:
-        mine = [output for output in allowed.course.outputs if output.rid == req.rid]
-        heard = [output.token for output in mine if output.token is not None]
-        ends = sum(output.finish_reason is not None for output in mine)
-        is_silent = allowed.fault.is_silent and allowed.fault.may_end(req.rid)
-        if req.finish_reason is None or ends != (0 if is_silent and not ends else 1):
-            raise Broken(f"ends: {req.rid} ended {ends} times")
-        if heard != (req.output_ids[: len(heard)] if is_silent else req.output_ids):
-            raise Broken(f"ends: {req.rid} heard {heard}, produced {req.output_ids}")
-
-
-def describe(fault: Fault) -> dict[str, Any]:
-    """What repeats a fault."""
-    return {"fault": fault.name, "at": fault.at, "pick": fault.pick}
