@@ -243,6 +243,16 @@ def test_the_story_says_who_took_it_when_and_who_should_have_given_it_back() -> 
     assert [phases[at] for at in leak.slices] == [("schedule", 0), ("process", 2)]
 
 
+def test_what_is_held_between_two_steps_is_told_even_if_it_comes_back_in_the_end() -> None:
+    trace = one_run()
+    first = next(mark for mark in trace.marks if mark.name == "row free")
+    others = tuple(mark for mark in trace.marks if mark != first)
+    leaks = find_leaks(replace(trace, marks=(*others, replace(first, time=trace.end))))
+    (leak,) = (leak for leak in leaks if leak.resource == "row")
+    assert (leak.kind, leak.rid) == ("held", "r1")
+    assert "and nobody named it any more, but it was released only" in str(leak)
+
+
 def test_a_step_that_never_comes_back_leaves_its_future_slots() -> None:
     trace = one_run()
     last = [mark for mark in trace.marks if mark.name == "tokens"][-1]

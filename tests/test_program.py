@@ -23,6 +23,7 @@ from minisched.worker.row_slots import RowSlots
 
 from .backends import hash_model
 from .laws import LOOP_OPTIONS, play
+from .test_declared import small_workload
 from .workloads import Workload, workloads
 
 # -- cells as text ---------------------------------------------------------------------------------
@@ -172,17 +173,28 @@ def test_what_goes_back_is_freed_where_the_rule_promises_that_nobody_names_it(
     """Under the other rules a freed page may still be written, in the order of its stream."""
     config = replace(workload.config, free_rule=rule)
     engine, trace = run(replace(workload, config=config), which, Recorder())
-    freed = Counter[int]()
-    rows = 0
-    for act in trace.program:
-        if act.kind == "free" and act.resource.removeprefix("stage 0 ") == "kv":
-            freed.update(cells_in(act.at))
-        rows += act.kind == "free" and act.resource.removeprefix("stage 0 ") == "page table"
+    if rule == "lease":
+        check_freed(trace, config.page_size)
+    else:
+        assert not any(act.resource.endswith(("kv", "page table"))
+                       for act in trace.program if act.kind == "free")  # fmt: skip
+    assert not engine.worker.touches.steps, "every step that was laid out was launched"
+
+
+def check_freed(trace: Trace, page_size: int) -> None:
+    """All pages that the host took back, and all rows, each as often."""
+    freed = [(act.resource.removeprefix("stage 0 "), act.at)
+             for act in trace.program if act.kind == "free"]  # fmt: skip
     marks = [mark for mark in trace.marks if mark.name == "page free"]
     pages = [int(page) for mark in marks for page in str(mark.attrs["pages"]).split()]
-    if rule != "lease":
-        assert not freed and not rows
-    else:
-        assert freed == Counter(slots_of(pages, config.page_size))
-        assert rows == sum(mark.name == "row free" for mark in trace.marks)
-    assert not engine.worker.touches.steps, "every step that was laid out was launched"
+    slots = Counter(cell for resource, at in freed if resource == "kv" for cell in cells_in(at))
+    assert slots == Counter(slots_of(pages, page_size))
+    rows = [resource for resource, _ in freed].count("page table")
+    assert rows == sum(mark.name == "row free" for mark in trace.marks)
+
+
+def test_what_the_cache_gives_up_is_freed_too() -> None:
+    workload = small_workload()
+    _, trace = run(workload, ("overlap", "pool", {}), Recorder())
+    assert any(mark.name == "radix evict" for mark in trace.marks)
+    check_freed(trace, workload.config.page_size)

@@ -28,7 +28,7 @@ from minisched.models.hash import HashModel
 from minisched.museum.exhibit import Exhibit
 from minisched.relay import FutureMapRing
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Act, Trace
+from minisched.trace import Act, Mark, Trace
 
 from .laws import LOOP_OPTIONS, LoopOptions, play
 from .test_free_rule import two_in_one_row
@@ -105,7 +105,10 @@ def test_two_traces_are_compared_without_the_engine() -> None:
     (found,) = differences(serial, changed)
     right = int(mark.attrs["tokens"])
     assert found == Difference("overlap", "a", 2, right, 999)
-    assert [item.got for item in differences(serial, cut_before(other, mark.time))] == [None]
+    cut = cut_before(other, mark.time)
+    assert [item.got for item in differences(serial, cut)] == [None]
+    gave_up = Mark("finish", mark.time, {"rid": "a", "reason": "abort"})
+    assert differences(serial, replace(cut, marks=(*cut.marks, gave_up))) == []
     without = tuple(item for item in other.marks if item.name != "tokens")
     with pytest.raises(ValueError, match="has no mark 'tokens'"):
         differences(serial, replace(other, marks=without))

@@ -121,7 +121,9 @@ def check_declared(trace: Trace, log: Log, *engines: Engine, exact: bool = True)
         cells, claimed = real[op, name], said[op, name]
         told = claimed.read if exact else claimed.read | claimed.written
         check_within(cells.found - IN_VAIN.get(name, set()), told, f"op {op} reads {name}")
-        check_within(cells.written - DUMP.get(name, set()), claimed.written, f"op {op} writes {name}")
+        check_within(
+            cells.written - DUMP.get(name, set()), claimed.written, f"op {op} writes {name}"
+        )
         if exact:
             check_within(claimed.read, cells.read, f"op {op} says in vain that it reads {name}")
             check_within(

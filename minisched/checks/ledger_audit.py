@@ -30,7 +30,7 @@ def close(ledger: Ledger, now: Moment, sees_steps: bool) -> list[Leak]:
 
     ``sees_steps`` says whether the trace tells which steps came back.
     """
-    ledger.pages.find_lost(now)
+    settle(ledger, now)
     for lease in dict.fromkeys([*ledger.ending, *ledger.by_row.values()]):
         fate = "and the trace is over"
         if lease.released is not None:

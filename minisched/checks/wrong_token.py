@@ -62,17 +62,16 @@ def explain(difference: Difference, trace: Trace) -> Story:
             f"The trace of {trace.loop} has no program, so nobody can tell who wrote what."
         )
     heard = tokens_heard(trace).get(difference.rid, [])
-    if not heard:
-        return _silence(difference, trace)
-    step = heard[min(difference.position, len(heard) - 1)].step
+    is_heard = difference.position < len(heard)
+    step = heard[difference.position].step if is_heard else heard[-1].step if heard else 0
     side = "decode" if any("side" in mark.attrs for mark in trace.marks) else ""
     reads = StepReads(trace, Past(trace), step, difference.rid, side)
     begin = _begin(difference, reads)
     for item in misdeliveries(trace, side):
-        if item.rid == difference.rid and item.step <= step:
+        if item.rid == difference.rid and (item.step <= step or not is_heard):
             culprit = Link(item.sentence, reads.samples_of(item.step))
             return Story(difference, culprit, (begin,))
-    return _walk(difference, reads, begin)
+    return _walk(difference, reads, begin) if is_heard else _silence(difference, reads, begin)
 
 
 def _walk(difference: Difference, first: StepReads, begin: Link) -> Story:
@@ -112,8 +111,9 @@ def _begin(difference: Difference, reads: StepReads) -> Link:
     """Where the story begins: the token, and the step that sampled it."""
     rid, at, step = reads.rid, difference.position, reads.step
     if difference.got is None:
-        words = f"after output {at - 1}, from step {step}, {rid} heard nothing more, although "
-        return Link(f"{words}{difference.expected} should have followed", reads.samples_of(step))
+        where = f"after output {at - 1}, from step {step}, {rid} heard nothing more"
+        words = f"{where if step else f'{rid} heard nothing'}, although {difference.expected}"
+        return Link(f"{words} should have followed", reads.samples_of(step))
     wanted = "nothing" if difference.expected is None else str(difference.expected)
     words = f"{rid}'s output {at} is {difference.got} instead of {wanted}; step {step} sampled it"
     return Link(words, reads.samples_of(step))
@@ -148,10 +148,11 @@ def _nothing_found(
     return Story(difference, culprit, (begin, relayed), is_known=False)
 
 
-def _silence(difference: Difference, trace: Trace) -> Story:
-    """A request that never heard anything."""
-    ends = [mark for mark in trace.marks if mark.name == "finish"]
-    mine = [str(mark.attrs["reason"]) for mark in ends if mark.attrs.get("rid") == difference.rid]
-    fate = f"it ended ({mine[0]})" if mine else "it never ended"
-    text = f"{difference.rid} heard no token at all, and {fate}"
-    return Story(difference, Link(text), (), is_known=False)
+def _silence(difference: Difference, reads: StepReads, begin: Link) -> Story:
+    """A token that never came."""
+    rid, finish = difference.rid, "finish"
+    ends = (mark for mark in reads.trace.marks if mark.name == finish and mark.attrs["rid"] == rid)
+    end = next(ends, None)
+    fate = f"it ended too early ({end.attrs['reason']})" if end else "the run stopped before it"
+    text = f"output {difference.position} of {rid} was never delivered: {fate}"
+    return Story(difference, Link(text, begin.slices), (begin,), is_known=False)

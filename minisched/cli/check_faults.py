@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,7 +21,7 @@ from .progress import named_progress
 
 TIMES = 2  # each fault on each loop, unless --workloads says otherwise
 MOST_SHOWN = 5  # failures that are told
-COLUMNS = 5  # faults side by side in one table
+COLUMNS = 6  # faults side by side in one table
 
 
 def run_check_faults(
@@ -110,7 +111,7 @@ def by_fault(counted: Counted) -> Table:
 
 def by_loop(counted: Counted, faults: list[str]) -> Table:
     """Some faults side by side, on every loop: survived of tried; empty where it can't happen."""
-    table = Table("loop", *faults, padding=(0, 0))
+    table = Table("loop", *faults, box=SIMPLE_HEAD, padding=(0, 0))
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "center"

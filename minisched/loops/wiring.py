@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +17,7 @@ from ..models.tokenizer import TextCodec, text_codec_of
 from ..relay import Relay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..worker.failure import is_out_of_memory
+from ..worker.failure import memory_for
 from .spec import LoopSpec
 from .speculation import relays_for, speculate
 
@@ -76,25 +75,6 @@ def check_slack(config: SchedulerConfig, slack: int, model: Model) -> None:
             )
 
 
-@contextmanager
-def memory_for(config: SchedulerConfig, row_len: int, device: Device) -> Iterator[None]:
-    """Where memory is taken, once for the whole run.
-
-    Raises:
-        ValueError: there is not so much of it.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        rows = config.max_running_requests
-        raise ValueError(
-            f"device {device.name!r} has no memory for a KV pool of {config.num_slots} slots and a "
-            f"page table of {rows} rows with {row_len} positions; ask for fewer of them."
-        ) from error
-
-
 def listen(codec: TextCodec, strings: Sequence[str], late: bool) -> Callable[[int], bool]:
     """Something that hears a request's tokens, and says when one of the stop strings was said."""
     return StopStrings(codec, strings, late).accept_token
@@ -119,7 +99,9 @@ def wire(
     row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
     shape = RelayShape(config.max_running_requests, row_len, config.num_draft_tokens)
     relays, takes = relays_for(loop, spec, config)
-    with memory_for(config, row_len, device):
+    rows = config.max_running_requests
+    what = f"a KV pool of {config.num_slots} slots and {rows} rows of {row_len} positions"
+    with memory_for(what, device.name):
         made = make_relay(loop, relays, relay, device, shape, takes)
         check_slack(config, draft_slack(config, spec, made), model)
         config = fit_config(config, spec, made, model)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..devices.base import Buffer, Device
 from ..trace import Touch
+from .failure import memory_for
 
 
 class Output(NamedTuple):
@@ -42,9 +43,10 @@ class OutputRing:
     def hold(self, depth: int) -> None:
         """Let at least ``depth`` steps be in flight: none overwrites the output of another."""
         device, size = self.device, self.size
-        for i in range(len(self), depth):
-            on_device = device.memory(f"output {i}", size)
-            self.buffers.append((on_device, device.host_memory(f"host output {i}", size)))
+        with memory_for(f"the outputs of {depth} steps in flight", device.name):
+            for i in range(len(self), depth):
+                on_device = device.memory(f"output {i}", size)
+                self.buffers.append((on_device, device.host_memory(f"host output {i}", size)))
         device.recorder.mark("host buffers", count=len(self), size=size)
 
     def of(self, step: int) -> Output:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ...core import ScheduleBatch
 from ...engine.engine import Engine
 from .fault import EVERYBODY, Fault, wrap
 
@@ -87,6 +88,28 @@ class ThreadDies(Fault):
         for signal in getattr(self, "signals", ()):
             signal.set()
         raise Death("the thread has died: it was killed")
+
+
+class ThreadRaises(Fault):
+    """A call of the loop's own thread raises before it has launched anything; the thread goes on."""
+
+    name: ClassVar[str] = "worker call raises"
+
+    @classmethod
+    def fits(cls, loop: str, device: str) -> bool:
+        """Where it is a thread that launches."""
+        return loop in THREAD_OF and loop != "pd"
+
+    def put_in(self, engine: Engine) -> None:
+        """Wrap what the thread does first for a step."""
+        wrap(engine.worker, "launch_forward", self.around)
+
+    def around(self, launch_forward: Any, batch: ScheduleBatch, *args: Any) -> Any:
+        """Raise instead, once."""
+        if self.is_due():
+            self.hit(*batch.rids)
+            raise Death("the thread is out of luck")
+        return launch_forward(batch, *args)
 
 
 class StreamDies(ThreadDies):

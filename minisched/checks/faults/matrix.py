@@ -15,12 +15,13 @@ from .fault import Fault
 from .from_client import Aborted, CtrlC, PipeCloses, ReaderRaises, ReaderStops
 from .in_memory import NeverFits, NoneAtStart, RunsOut
 from .in_step import CopyFails, ForwardRaises, NotNumbers, OutOfMemory, SamplingRaises
-from .in_thread import StreamDies, ThreadDies
+from .in_thread import StreamDies, ThreadDies, ThreadRaises
 from .trial import Trial, try_fault
 
 FAULTS: tuple[type[Fault], ...] = (
-    ForwardRaises, SamplingRaises, NotNumbers, CopyFails, ThreadDies, StreamDies, OutOfMemory,
-    NoneAtStart, NeverFits, RunsOut, Aborted, CtrlC, ReaderRaises, ReaderStops, PipeCloses,
+    ForwardRaises, SamplingRaises, NotNumbers, CopyFails, StreamDies, OutOfMemory,
+    ThreadRaises, ThreadDies, NoneAtStart, NeverFits, RunsOut,
+    Aborted, CtrlC, ReaderRaises, ReaderStops, PipeCloses,
 )  # fmt: skip
 LATEST = 8  # of the chances in a run, one among so many is chosen
 MOST_WORKLOADS = 6  # that are drawn for a place

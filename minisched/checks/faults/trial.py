@@ -89,7 +89,7 @@ class Course:
 def says_what_is_missing(error: Exception) -> bool:
     """Whether it is the one sentence of a run that finds no memory to begin with."""
     said = str(error)
-    return isinstance(error, ValueError) and "has no memory for a KV pool of" in said
+    return isinstance(error, ValueError) and "has no memory for" in said
 
 
 def try_fault(case: Case, fault: Fault) -> Trial:

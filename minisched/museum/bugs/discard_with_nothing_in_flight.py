@@ -1,0 +1,63 @@
+"""A flag to discard an output, set when no output is on its way."""
+
+from __future__ import annotations
+
+from ...checks.judge import Case
+from ...checks.workload import Workload
+from ...core import Request, SamplingParams
+from ...devices.cost import SIM_COST
+from ...scheduler import SchedulerConfig
+from ..exhibit import Exhibit
+from ..patch import Edit
+from ..shared_edits import ANY_STEP_SETTLES_IT, STALE_BY_COUNT
+
+EXHIBIT = Exhibit(
+    name="discard_with_nothing_in_flight",
+    title="A discard flag with nothing in flight",
+    chapter="what the scheduler believes",
+    references=("vLLM #42043", "vLLM #42117"),
+    symptom="",
+    here="",
+    cure="",
+    law="identity",
+    says="alone it gives",
+    case=Case(
+        Workload(
+            [
+                Request("a", [16], SamplingParams(max_new_tokens=4)),
+                Request("b", [16], SamplingParams(max_new_tokens=5)),
+            ],
+            arrivals=[0, 0],
+            aborts={},
+            config=SchedulerConfig(
+                kv_tokens=6,
+                max_running_requests=2,
+                run_first="unified",
+            ),
+            eos_ids=frozenset({7}),
+        ),
+        "vllm_async",
+        "pool",
+        {"depth": 1},
+        cost=SIM_COST,
+    ),
+    edits=(
+        Edit(
+            "core.request:Request.restart",
+            healthy="self.num_stale_output_tokens = self.num_in_flight_tokens",
+            bug="self.num_stale_output_tokens = 1",
+        ),
+        ANY_STEP_SETTLES_IT,
+        STALE_BY_COUNT,
+        Edit(
+            "policy.waiting_queue:WaitingQueue.add",
+            healthy="if req.num_stale_output_tokens:",
+            bug="if req.num_in_flight_tokens:",
+        ),
+        Edit(
+            "scheduler.results:Results._came_back",
+            healthy="if not req.finished:",
+            bug="if not req.finished and req.lease is None:",
+        ),
+    ),
+)
