@@ -19,6 +19,15 @@ from .loops.registry import find_loop
 from .loops.run import Run, run_loop
 from .models.base import Model
 from .scheduler import SchedulerConfig
+from .trace import Trace
+
+
+class RunStopped(RuntimeError):
+    """A loop stopped with an error; ``traces`` are of the runs so far, and the last one is its."""
+
+    def __init__(self, loop: str, error: Exception, trace: Trace) -> None:
+        super().__init__(f"{loop} stopped with {type(error).__name__}: {error}")
+        self.traces = [trace]
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,7 @@ def compare(
         ValueError: a loop or the device is unknown, the device is not to be had here, or a loop's
             original does not combine with it what the workload wants.
         KeyboardInterrupt: somebody pressed Ctrl-C; the run that was on has ended cleanly.
+        RunStopped: a run stopped with an error.
     """
     ordered = list(dict.fromkeys(["serial", *loops]))
     wanted = wanted_features(config, requests)
@@ -101,7 +111,11 @@ def compare(
     for loop in ordered:
         again = [fresh(request) for request in requests]
         hear = partial(on_output, loop)
-        runs.append(run_to_end(loop, device, model, again, config, cost, hear))
+        try:
+            runs.append(run_to_end(loop, device, model, again, config, cost, hear))
+        except RunStopped as stopped:
+            stopped.traces[:0] = [run.trace for run in runs]
+            raise
     tokens = [sum(map(len, run.outputs.values())) for run in runs]
     reports = tuple(measure(run.trace, count) for run, count in zip(runs, tokens, strict=True))
     unserved = (runs[0].errors.keys() | run.errors.keys() for run in runs[1:])  # by one of both
@@ -144,8 +158,17 @@ def run_to_end(
 
     Raises:
         KeyboardInterrupt: somebody did; the run has ended cleanly all the same.
+        RunStopped: it stopped with an error after something had run.
     """
-    run = run_loop(loop, open_device(device), model, requests, config, cost, on_output=on_output)
+    opened = open_device(device)
+    try:
+        run = run_loop(loop, opened, model, requests, config, cost, on_output=on_output)
+    except Exception as error:  # a broken scheduler may stop in any way
+        opened.recorder.mark("stopped", error=f"{type(error).__name__}: {error}")
+        trace = opened.recorder.trace(loop, opened.name, model.name, opened.clock)
+        if not trace.slices:
+            raise  # bad input: nothing has run
+        raise RunStopped(loop, error, trace) from error
     if run.interrupted:
         raise KeyboardInterrupt
     return run

@@ -130,7 +130,7 @@ def test_a_difference_is_exit_code_1_and_says_where(
         ("compare --loops ''", "unknown loop ''"),
         ("compare --prompts missing.txt", "--prompts missing.txt can't be read: No such file"),
         ("compare --frobnicate", "No such option: --frobnicate"),
-        ("bench nothing", "unknown part 'nothing'; the parts are hidden, generation, scheduler."),
+        ("bench nothing", "unknown part 'nothing'; the parts are hidden, generation, scheduler,"),
         ("bench hidden --model hash --repeat 0", "--repeat is 0, but it must be at least 1."),
         ("replay missing.jsonl --chunk 0", "--chunked-prefill-size is 0, but it must be at least"),
         ("nonsense", "No such command 'nonsense'."),

@@ -82,7 +82,7 @@ def test_a_slice_of_the_host_may_have_done_it() -> None:
     offence = offence_of(find_races(trace)[0], trace)
     told = to_text(trace, offence)
     assert "!! prepare 2 on Scheduler (host), 6.2 to 7.2 ms, for r1 r2 r3" in told
-    assert "-> missing: prepare 2 does not wait for sample 1" in told
+    assert "-> missing: the free in prepare 2 must wait for sample 1" in told
     assert 'data-offence="' in draw(trace, offence)
 
 

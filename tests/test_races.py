@@ -84,7 +84,7 @@ def test_a_copy_that_does_not_wait_for_the_sampling(loop: str) -> None:
 def test_tensors_let_go_of_while_a_step_reads_them() -> None:
     [race] = find_races(traced("overlap", "pool", ONE_SLOT))
     assert (race.where, race.second.kind) == ("the inputs of step 1", "free")
-    assert race.missing_edge == "prepare of step 2 on the host does not wait for sample of step 1"
+    assert race.missing_edge == "the free must wait for sample of step 1"
 
 
 def test_one_output_buffer_for_two_steps_in_flight() -> None:
@@ -175,7 +175,7 @@ def test_a_free_in_no_order_with_a_use_is_a_race() -> None:
         "read",
         "free",
     )
-    assert race.missing_edge == "call 9 does not wait for op 1"
+    assert race.missing_edge == "the free must wait for op 1"
 
 
 def test_the_value_of_an_op_is_read_by_who_takes_it() -> None:
@@ -271,13 +271,16 @@ def test_a_long_run_is_looked_at_in_spans() -> None:
     [
         ("kv", "17", "KV slot 17"),
         ("kv", "3-7 9", "KV slots 3-7 9"),
-        ("kv", "1 3 5 7 9 11", "KV slots 1 3 5 7 …"),
+        ("kv", "1 3 5 7 9 11", "KV slots 1 3 5 7 and 2 more"),
         ("prefill kv", "3", "KV slot 3 of the prefill side"),
         ("future map", "3", "future slot 3"),
         ("page table", "128-131", "row 2 of the page table"),
         ("page table", "60-70", "rows 0-1 of the page table"),
         ("token pool", "131", "token-pool cell (row 2, position 3)"),
-        ("token pool", "131-133", "token-pool cells (row 2, position 3) to (row 2, position 5)"),
+        ("token pool", "131-133", "token-pool cells (row 2, positions 3-5)"),
+        ("token pool", "60-70", "token-pool cells (row 0, position 60) to (row 1, position 6)"),
+        ("token pool", "3 5 9-12 14", "token-pool cells (row 0, position 3) (row 0, position 5) "
+         "and 5 more"),
         ("host output 1", "0-1", "host output buffer 1 (cells 0-1)"),
         ("output 0", "0", "device output buffer 0 (cell 0)"),
         ("inputs", "4", "the inputs of step 4"),

@@ -363,7 +363,7 @@ def test_a_step_in_flight_holds_its_output(depth: int, is_held: bool) -> None:
 
     def take_away(engine: Engine) -> None:
         if not is_held:
-            del engine.worker.outputs[1:]
+            del engine.worker.outputs.buffers[1:]
             engine.worker.hold_outputs = lambda depth: None  # type: ignore[method-assign]
 
     workload = Workload(some_alone(1, 12), [0], {}, SchedulerConfig(context_len=32))

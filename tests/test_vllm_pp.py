@@ -75,7 +75,7 @@ def test_each_stage_touches_its_own_layers_and_page_table(stages: int, workload:
     engine, outputs = play(workload, f"vllm_pp{stages}", "host", {}, device, model, patch=watch)
     check_all(workload, engine, outputs)
     for number, layers in enumerate(get_pp_indices(NUM_LAYERS, stages)):
-        own = {f"kv{layer}" for layer in layers} | {f"page table {number}"}
+        own = {f"kv{layer}" for layer in layers} | {f"stage {number} page table"}
         assert wrote.get(number, own) == own
     if not (workload.aborts or marks(device, "retraction")):
         assert not marks(device, "wasted row"), "nothing runs ahead of its token"

@@ -92,11 +92,7 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Design]:
 
     So any so many seeds in a row have every loop equally often, and all that belongs to one.
     """
-    algorithm = drawn.workload.config.speculative_algorithm
-    by_loop: dict[str, list[Design]] = {}
-    for design in all_designs():
-        if device in LOOPS[design.loop].devices and algorithm not in design.refuses():
-            by_loop.setdefault(design.loop, []).append(design)
+    by_loop = designs_by_loop(drawn, device)
     loops = list(by_loop)
     chosen, earlier = [], like_before(drawn.seed)
     for number in range(min(LOOPS_EACH, len(loops))):
@@ -104,6 +100,22 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Design]:
         designs = by_loop[loops[at]]
         chosen.append(designs[turn % len(designs)])
     return chosen
+
+
+def designs_by_loop(drawn: Drawn, device: str) -> dict[str, list[Design]]:
+    """Whatever takes a workload of its kind, by loop."""
+    algorithm = drawn.workload.config.speculative_algorithm
+    by_loop: dict[str, list[Design]] = {}
+    for design in all_designs():
+        if device in LOOPS[design.loop].devices and algorithm not in design.refuses():
+            by_loop.setdefault(design.loop, []).append(design)
+    return by_loop
+
+
+def loops_that_refuse(drawn: Drawn, device: str = "sim") -> set[str]:
+    """Loops that take no workload of its kind: their originals do not combine with it."""
+    every = {design.loop for design in all_designs() if device in LOOPS[design.loop].devices}
+    return every - designs_by_loop(drawn, device).keys()
 
 
 def like_before(seed: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..trace import Act, Mark
 from .ledger import numbers
 from .ledger_lease import HeldLease
+from .ledger_slots import SlotRead
 from .past import Change, cells_of, is_in
 from .step_reads import Fault, Source, StepReads
 
@@ -32,6 +33,9 @@ def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[Fault]:
     """A token that only the device has must be taken from there, and no other one."""
     giver, step, rid = reads.giver_of(lease), reads.step, reads.rid
     forward = tuple(item.id for item in reads.ops if item.name == "forward")
+    for item in slot_reads(reads):
+        if item.lease is lease and item.sentence and item.slot != item.should:
+            yield Fault(item.sentence, (*reads.samples_of(giver), *forward))
     if giver and not _takes(reads, lease, giver):
         yield Fault(
             f"step {step} did not take the token that step {giver} had sampled for {rid} from the "
@@ -95,18 +99,20 @@ def _cells_of_lease(reads: StepReads, resource: str, lease: HeldLease) -> list[i
         begin = lease.row * reads.row_len
         return list(range(begin, begin + reads.row_len))
     if resource == "future map":
-        before = max(reads.steps_before, default=0)
-        return [slot for slot in _slots_of(reads, before, lease) if _is_read(reads, slot, lease)]
+        found = slot_reads(reads)
+        return [item.slot for item in found if item.lease is lease and item.slot is not None]
     giver = reads.giver_of(lease)
     return [reads.ledger.commits[giver].index(lease)] if giver else []
 
 
-def _is_read(reads: StepReads, slot: int, lease: HeldLease) -> bool:
-    """Whether a future slot is read for a lease, and not only for others."""
-    others = [item for item in reads.ledger.commits[reads.step] if item and item is not lease]
-    theirs = sum(slot in _slots_of(reads, reads.giver_of(item), item) for item in others)
-    mark = _mark(reads, "future slots", reads.step)
-    return mark is not None and numbers(mark.attrs["reads"]).count(slot) > theirs
+def slot_reads(reads: StepReads) -> list[SlotRead]:
+    """Which future slot the step reads for whom; nothing where the relay has none."""
+    if (mark := _mark(reads, "future slots", reads.step)) is None:
+        return []
+    ledger = reads.ledger  # as it is before the mark
+    asks = [ledger.ask(lease) for lease in ledger.commits[reads.step]]
+    now = ledger.in_flight[reads.step]
+    return ledger.slots.reads_of(reads.step, asks, numbers(mark.attrs["reads"]), now)
 
 
 def _mark(reads: StepReads, name: str, step: int) -> Mark | None:

@@ -47,10 +47,12 @@ def read_chrome(path: Path) -> Foreign:
     try:
         if isinstance(data, dict) and is_own(data):
             return Foreign(own_trace(data), ())
-        return build(seen_in(events))
+        if (seen := seen_in(events)).ops or seen.calls or seen.ranges:
+            return build(seen)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
         raise NotATrace(f"{path} is a damaged Chrome trace: an event is wrong ({what}).") from None
+    raise NotATrace(f"{path} is not a Chrome trace of a profiler: it has no op, call or range.")
 
 
 def seen_in(events: list[dict[str, Any]]) -> Seen:

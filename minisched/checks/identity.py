@@ -17,7 +17,7 @@ class Difference:
 
     A token is None where that run had already ended. ``margin`` is the distance between the two
     largest logits there, when it was measured: a tiny one speaks for rounding, a large one for a
-    scheduling bug.
+    scheduling bug. ``total``, where one of them had ended: the tokens of the other one.
     """
 
     loop: str
@@ -26,12 +26,15 @@ class Difference:
     expected: int | None
     got: int | None
     margin: float | None = None
+    total: int | None = None
 
     def __str__(self) -> str:
-        text = (
-            f"{self.loop}: request {self.rid} differs first at output {self.position}: "
-            f"expected {self.expected}, got {self.got}"
-        )
+        who, at = f"{self.loop}: request {self.rid}", self.position
+        if self.got is None:
+            return f"{who} ended earlier: after {at} tokens, the baseline after {self.total}"
+        if self.expected is None:
+            return f"{who} ended later: after {self.total} tokens, the baseline after {at}"
+        text = f"{who} differs first at output {at}: expected {self.expected}, got {self.got}"
         return text if self.margin is None else f"{text} (top-2 logit margin {self.margin:.3g})"
 
 
@@ -40,9 +43,10 @@ def first_difference(
 ) -> Difference | None:
     """The earliest position at which any request differs, by position and then by request."""
     found = [
-        Difference(loop, rid, position, expected, got)
+        Difference(loop, rid, at, expected, got, total=total if None in (expected, got) else None)
         for rid, tokens in baseline.items()
-        for position, (expected, got) in enumerate(zip_longest(tokens, outputs.get(rid, ())))
+        for total in [max(len(tokens), len(outputs.get(rid, ())))]
+        for at, (expected, got) in enumerate(zip_longest(tokens, outputs.get(rid, ())))
         if expected != got
     ]
     return min(found, key=lambda item: item.position, default=None)

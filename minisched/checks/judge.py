@@ -18,7 +18,8 @@ from ..models.base import Model
 from ..models.registry import HASH
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
-from .books import check_idle, check_step, threads
+from .books import check_idle, threads
+from .books_each_turn import Books
 from .laws import Broken, check_ends, check_identity, check_leaks, check_races, check_story
 from .play import Livelock, play
 from .play_pd import play_pd
@@ -121,30 +122,6 @@ def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:
             law, _, sentence = str(error).partition(": ")
             findings.setdefault(law, Finding(law, sentence))
     return findings
-
-
-class Books:
-    """Looks at a scheduler's memory after every turn, and keeps what was wrong first."""
-
-    def __init__(self) -> None:
-        self.error: Broken | None = None
-
-    def look(self, engine: Engine) -> None:
-        """After a turn."""
-        if self.error is None:
-            try:
-                check_step(engine.scheduler)
-            except Broken as error:
-                self.error = error
-
-    def check(self) -> None:
-        """When the run is over.
-
-        Raises:
-            Broken: something was wrong after one of the turns.
-        """
-        if self.error is not None:
-            raise self.error
 
 
 def run(

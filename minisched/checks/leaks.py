@@ -33,13 +33,13 @@ def find_leaks(trace: Trace) -> list[Leak]:
 
 
 def not_checked(trace: Trace) -> list[str]:
-    """What a trace does not tell, a sentence each; empty if it tells everything."""
+    """What a trace does not tell: one sentence for all marks; empty if it tells everything."""
     names = {mark.name for mark in trace.marks}
-    said = [
-        f"The trace has no mark {name!r}, so nothing is known about {what}."
-        for name, what in NEEDED.items()
-        if name not in names
-    ]
+    absent = {name: what for name, what in NEEDED.items() if name not in names}
+    said = []
+    if absent:
+        marks, about = " or ".join(map(repr, absent)), "; ".join(dict.fromkeys(absent.values()))
+        said.append(f"The trace has no mark {marks}, so nothing is known about {about}.")
     if not trace.program:
         said.append(
             "The trace has no program, so nothing is known about ops that nobody waited for and "

@@ -13,7 +13,7 @@ from .leak import Leak
 from .ledger_lease import HeldLease
 from .ledger_moment import Moment
 from .ledger_pages import PageBook
-from .ledger_slots import SlotBook
+from .ledger_slots import Ask, SlotBook
 
 ROOT = 0  # of the radix tree: it has no pages, and a lock on it keeps nothing
 
@@ -24,8 +24,9 @@ class Ledger:
     def __init__(self) -> None:
         self.leaks: list[Leak] = []
         self.pages = PageBook(self.leaks)
-        self.slots = SlotBook(self.leaks)
+        self.slots = SlotBook()
         self.by_row: dict[int, HeldLease] = {}
+        self.last_in: dict[int, HeldLease] = {}  # by row, whose it was when it was freed
         self.newest: dict[str, HeldLease] = {}  # of each request
         self.ending: dict[HeldLease, None] = {}  # closed or released, and not seen to be empty
         self.whose: HeldLease | None = None  # whoever takes or leaves the next locks
@@ -58,6 +59,19 @@ class Ledger:
         """Whether a step in flight or a transfer names it."""
         return lease.last_step in self.in_flight or lease.num_transfers > 0
 
+    def giver_of(self, lease: HeldLease | None) -> int:
+        """The step whose sample is its input in its newest step, if the host did not know it.
+
+        The host knows what has come back; 0 if it knew it, or if there is none.
+        """
+        step = lease.step_before if lease else 0
+        is_chunk = lease is not None and lease.row in self.chunks.get(step, [])
+        return step if step in self.in_flight and not is_chunk else 0
+
+    def ask(self, lease: HeldLease | None) -> Ask:
+        """What a row of the newest step has to read from the device."""
+        return Ask(lease, lease.step_before if lease else 0, bool(self.giver_of(lease)))
+
     def _on_memory(self, mark: Mark, now: Moment) -> None:
         of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
         if mark.name == "kv pool":
@@ -72,7 +86,8 @@ class Ledger:
         elif mark.name == "future slots":
             step = int(of["step"])
             slots, reads = numbers(of["slots"]), numbers(of["reads"])
-            self.slots.bind(step, self.commits.get(step, []), slots, reads, now)
+            asks = [self.ask(lease) for lease in self.commits.get(step, [])]
+            self.slots.bind(step, asks, slots, reads, now)
 
     def _open(self, rid: str, row: int, now: Moment) -> HeldLease:
         if before := self.by_row.get(row):
@@ -89,14 +104,22 @@ class Ledger:
     def _on_row(self, name: str, row: int, now: Moment) -> None:
         lease = self.by_row.get(row)
         if lease is None:
-            story = f"row {row} was freed {now}, although nobody held it"
-            self.leaks.append(Leak("row", f"row {row}", "freed", "", story, now.time, now.slices))
+            self._freed_again(row, now)
         elif name == "row free":
-            del self.by_row[row]
+            self.last_in[row] = self.by_row.pop(row)
             lease.released, self.whose = now, lease
             self.ending[lease] = None
         else:
             lease.num_transfers += 1 if name == "row hold" else -1
+
+    def _freed_again(self, row: int, now: Moment) -> None:
+        story, before = f"row {row} was freed {now}, although nobody held it", self.last_in.get(row)
+        if before is not None:
+            first = f"{before.released}, when it was {before.rid}'s"
+            story = f"row {row} was freed twice: {first}, and again {now}"
+        rid, slices = (before.rid, before.slices) if before else ("", ())
+        leak = Leak("row", f"row {row}", "freed", rid, story, now.time, (*slices, *now.slices))
+        self.leaks.append(leak)
 
     def _close(self, rid: str, why: str, now: Moment) -> None:
         lease = self.newest.get(rid)
@@ -108,7 +131,7 @@ class Ledger:
         leases = self.commits[step] = [self.by_row.get(row) for row in rows]
         for row, lease in zip(rows, leases, strict=True):
             if lease is not None:
-                lease.last_step = step
+                lease.step_before, lease.last_step = lease.last_step, step
             else:
                 story = f"step {step} names row {row}, which nobody holds {now}"
                 leak = Leak("row", f"row {row}", "used", "", story, now.time, now.slices)
@@ -126,7 +149,7 @@ class Ledger:
         elif name == "radix evict":
             self.pages.evict(int(of["node"]), now)
         elif name == "radix lock" and self.whose and int(of["node"]) != ROOT:
-            self.whose.locks[int(of["node"])] += int(of["delta"])
+            self.whose.lock(int(of["node"]), int(of["delta"]), now)
 
 
 def numbers(text: object) -> list[int]:

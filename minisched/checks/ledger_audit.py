@@ -52,7 +52,9 @@ def report(
     for resource, what in lease.rest if rest is None else rest:
         verb = "were allocated to" if what.startswith("pages") else "was allocated to"
         verb = "was taken for" if resource == "lock" else verb
-        story = f"{what} {verb} {lease.history}, {fate}"
+        history = lease.lock_history if resource == "lock" else lease.history
+        duty = ", when it should have been unlocked" if resource == "lock" and lease.released else ""
+        story = f"{what} {verb} {history}, {fate}{duty}"
         ledger.leaks.append(Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices))
 
 

@@ -25,7 +25,9 @@ class HeldLease:
     pages: dict[int, Moment] = field(default_factory=dict)  # its own, in the order of positions
     locks: Counter[int] = field(default_factory=Counter)  # by node of the radix tree
     num_transfers: int = 0
+    locked: dict[int, Moment] = field(default_factory=dict)  # since when, by node
     last_step: int = 0  # the newest that names it
+    step_before: int = 0  # and the one before that
     closed: Moment | None = None
     why: str = ""  # it was closed: stop, length, abort, error, retraction
     released: Moment | None = None
@@ -45,6 +47,19 @@ class HeldLease:
         """``r1 in step 2 (..); r1 ended (stop) ..``: who got it when, and what became of them."""
         taken = min([*self.pages.values(), self.opened], key=lambda moment: moment.time)
         return f"{self.rid} {taken}; {self.end}"
+
+    def lock(self, node: int, delta: int, now: Moment) -> None:
+        """It takes a lock on a node of the radix tree, or gives it back."""
+        self.locks[node] += delta
+        if delta > 0:
+            self.locked[node] = now
+
+    @property
+    def lock_history(self) -> str:
+        """The same of its locks that are left."""
+        nodes = [node for node, count in self.locks.items() if count]
+        taken = [str(self.locked[node]) for node in nodes if node in self.locked]
+        return f"{self.rid} {' and '.join(dict.fromkeys(taken))}; {self.end}"
 
     @property
     def end(self) -> str:

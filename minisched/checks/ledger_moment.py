@@ -45,22 +45,25 @@ class Clock:
         self.before = f"{side} " if side else ""
         self.is_virtual = trace.clock == "virtual"
         self.by_step: dict[int, dict[str, Slice]] = {}
+        self.by_id: dict[int, Slice] = {}
         self.by_end: defaultdict[int, list[Slice]] = defaultdict(list)
         for item in trace.slices:
             if is_host(item.lane) and item.lane.startswith(self.before):
+                self.by_id[item.id] = item
                 self.by_end[item.end].append(item)
                 self.by_step.setdefault(item.step, {}).setdefault(item.name, item)
         self.ends = sorted(self.by_end)
 
     def now(self, mark: Mark, step: int = 0, after: int = 0) -> Moment:
         """The moment of a mark, which belongs to ``step`` if to any, and comes ``after`` one."""
-        phases = self._phases(mark.time)
+        known = self.by_id.get(mark.during)
+        phases = [known] if known else self._phases(mark.time)
         names = {item.name for item in phases}
         phase = names.pop() if len(names) == 1 else ""
-        known = tuple(item.id for item in phases) if phase and len(phases) == 1 else ()
-        if known and not step:
+        ids = tuple(item.id for item in phases) if phase and len(phases) == 1 else ()
+        if ids and not step:
             step = phases[0].step
-        slices = known or self.slices_of(step, "prepare", "process")
+        slices = ids or self.slices_of(step, "prepare", "process")
         return Moment(mark.time, step, after, phase, slices)
 
     def slices_of(self, step: int, *phases: str) -> tuple[int, ...]:
@@ -69,7 +72,10 @@ class Clock:
         return tuple(of_step[name].id for name in phases if name in of_step)[:1]
 
     def _phases(self, time: int) -> list[Slice]:
-        """What the host was doing: on a virtual clock, what became true just then."""
+        """What the host was doing, in a file that does not say it: guessed from the time.
+
+        On a virtual clock it is what became true just then.
+        """
         if self.is_virtual:
             ended = self.by_end.get(time, [])
             return [item for item in ended if item.duration] or ended

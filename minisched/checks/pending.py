@@ -8,15 +8,23 @@ from ..trace import Act, Slice, Trace
 from ..trace.lanes import is_host
 from .known import Knowledge
 from .leak import Leak
+from .race_words import lane_words
 
 
 def find_pending(trace: Trace) -> list[Leak]:
     """What was launched and never ended, or ended without anybody who could know.
 
     An op's end is known to whoever waits for it, or for anything that comes after it on its lane;
-    in the end the schedulers have to know every one. A call that a thread has begun must end.
+    in the end the schedulers have to know every one. A call that a thread has begun must end. Of a
+    file that stops before its requests have ended nothing is told: it was in flight.
     """
-    return list(_pending(trace))
+    return list(_pending(trace)) if is_complete(trace) else []
+
+
+def is_complete(trace: Trace) -> bool:
+    """Whether the run is over, as far as the file says: each request of a slice has ``finish``."""
+    ended = {mark.attrs.get("rid") for mark in trace.marks if mark.name == "finish"}
+    return bool(ended) and all(rid in ended for item in trace.slices for rid in item.rids)
 
 
 def _pending(trace: Trace) -> Iterator[Leak]:
@@ -52,7 +60,7 @@ def _op(
     name = f"the {ran.name} of step {ran.step}" if ran and ran.step else f"op {launch.op}"
     by = f"{launch.lane} launched {name}"
     by += f" in its {launcher.name} of step {launcher.step}" if launcher and launcher.step else ""
-    lane = f" on {begin.lane}" if begin else ""
+    lane = f" on the {lane_words(begin.lane)}" if begin else ""
     fate = "and it never ran" if begin is None else "and nobody has waited for it"
     known = tuple(item.id for item in (launcher, ran) if item)
     rid = ran.rids[0] if ran and len(ran.rids) == 1 else ""

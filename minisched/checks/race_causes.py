@@ -64,8 +64,16 @@ def grouped(pairs: Iterable[Pair], words: Words) -> dict[Key, Cause]:
 
 
 def _in_turn(pair: Pair, words: Words) -> tuple[Access, Access]:
-    """Who should come first: the lower step; of one step who was launched first, or as taken."""
+    """Who should come first: the lower step; of one step who was launched first, or as taken.
+
+    A free comes behind every use, whatever the steps: who frees in step 3 what step 4 was told to
+    use is too early. Only who writes, and was launched when the free was decided, is the next owner.
+    """
     first, second = pair.first, pair.second
+    if pair.kind == "race" and (first.act.kind == "free") != (second.act.kind == "free"):
+        free, use = (first, second) if first.act.kind == "free" else (second, first)
+        is_next_owner = use.act.kind == "write" and free.is_decided_before(use)
+        return (free, use) if is_next_owner else (use, free)
     if pair.kind == "race":
         steps = [getattr(words.slices.get(some.act.op), "step", 0) for some in (first, second)]
         is_known = all(steps) and steps[0] != steps[1]
@@ -97,22 +105,39 @@ def _cured_by(cause: Cause, acts: Sequence[Act], races: list[Cause], words: Word
 def with_edges(acts: Sequence[Act], edges: Iterable[tuple[Access, Access]]) -> list[Act]:
     """The same acts and, for each edge, a signal behind the first op and a wait before the second.
 
-    What the host does itself belongs to no op: there they stand right beside the act.
+    What the host does itself belongs to no op: there they stand right beside the act, or beside the
+    first of the frees that it does in one go.
     """
-    ops = {act.op for act in acts if act.kind == "begin"}
+    ops, heads = {act.op for act in acts if act.kind == "begin"}, _heads(acts)
     behind: dict[Place, list[Act]] = {}
     before: dict[Place, list[Act]] = {}
     for signal, (first, second) in enumerate(edges, 1):
-        behind.setdefault(_place(first.act, ops), []).append(Act(first.act.lane, "say", -signal))
-        before.setdefault(_place(second.act, ops), []).append(Act(second.act.lane, "wait", -signal))
+        behind.setdefault(_place(first.act, ops, {}), []).append(
+            Act(first.act.lane, "say", -signal)
+        )
+        place = _place(second.act, ops, heads)
+        before.setdefault(place, []).append(Act(second.act.lane, "wait", -signal))
     changed: list[Act] = []
     for act in acts:
-        is_alone, place = bool(act.at) and act.op not in ops, _place(act, ops)
+        is_alone, place = bool(act.at) and act.op not in ops, _place(act, ops, {})
         changed += before.get(place, ()) if is_alone or act.kind == "begin" else ()
         changed.append(act)
         changed += behind.get(place, ()) if is_alone or act.kind == "end" else ()
     return changed
 
 
-def _place(act: Act, ops: set[int]) -> Place:
-    return ("op", act.op) if act.op in ops else ("act", id(act))
+def _place(act: Act, ops: set[int], heads: dict[int, int]) -> Place:
+    return ("op", act.op) if act.op in ops else ("act", heads.get(id(act), id(act)))
+
+
+def _heads(acts: Iterable[Act]) -> dict[int, int]:
+    """Of each free the first one of those that its lane does in one go, in one slice; by ``id``."""
+    heads: dict[int, int] = {}
+    newest: dict[str, Act] = {}
+    for act in acts:
+        before = newest.get(act.lane)
+        if act.kind == "free":
+            is_more = before and before.kind == "free" and before.op == act.op
+            heads[id(act)] = heads[id(before)] if is_more else id(act)
+        newest[act.lane] = act
+    return heads

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ..trace import Act, Slice, Trace
-from ..trace.cells import Span, spans_of
+from ..trace.cells import Span, span_text, spans_of
 from ..trace.lanes import is_host
 from .race_detector import VALUE
 
-MOST_SPANS = 4  # that a sentence names
+MOST_SPANS, MOST_PLACES = 4, 2  # that a sentence names; of those that take more words fewer
 VERBS = {"read": "reads", "write": "writes", "free": "frees"}
 ROWS = ("page table", "token pool")
 SIDES = ("prefill", "decode")  # of ``pd``: its resources begin with one of them
@@ -80,7 +80,7 @@ class Words:
             rows = [(first // size, last // size) for first, last in spans]
             return f"{_counted('row', rows)} of the page table"
         if name == ROWS[1]:
-            return _counted("token-pool cell", spans, lambda cell: _position(cell, size))
+            return _counted("token-pool cell", spans, size)
         return _counted(ONES.get(name) or f"{name} cell", spans)
 
 
@@ -90,18 +90,22 @@ def lane_words(lane: str) -> str:
     return lane if is_named else f"{lane} stream"
 
 
-def _position(cell: int, size: int) -> str:
-    return f"(row {cell // size}, position {cell % size})" if size else str(cell)
+def _counted(one: str, spans: list[Span], row_len: int = 0) -> str:
+    """``cell 3``, ``cells 3-7 9``; of many spans the first few, and how many cells more.
 
-
-def _counted(one: str, spans: list[Span], text: Callable[[int], str] = str) -> str:
-    """``cell 3``, ``cells 3-7 9``; of many spans the first few."""
-    spans = sorted(set(spans))
+    With ``row_len``, by row and position.
+    """
+    spans, most = sorted(set(spans)), MOST_PLACES if row_len else MOST_SPANS
     is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
-    to = "-" if text is str else " to "
-    parts = [
-        text(first) if first == last else f"{text(first)}{to}{text(last)}"
-        for first, last in spans[:MOST_SPANS]
-    ]
-    more = " …" if len(spans) > MOST_SPANS else ""
+    parts = [_places(*span, row_len) if row_len else span_text(*span) for span in spans[:most]]
+    rest = sum(last - first + 1 for first, last in spans[most:])
+    more = f" and {rest} more" if rest else ""
     return f"{one}{'' if is_one else 's'} {' '.join(parts)}{more}"
+
+
+def _places(first: int, last: int, row_len: int) -> str:
+    """``(row 2, position 3)``, ``(row 2, positions 3-5)``."""
+    (row, start), (last_row, end) = divmod(first, row_len), divmod(last, row_len)
+    if row != last_row:
+        return f"(row {row}, position {start}) to (row {last_row}, position {end})"
+    return f"(row {row}, position{'' if start == end else 's'} {span_text(start, end)})"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..trace import Act, Trace
 from .act_order import in_order
+from .host_reads import in_their_steps
 from .offence import Offence
 from .race_causes import Cause, told_once
 from .race_detector import Detector
@@ -22,8 +23,8 @@ from .waits_for_ever import WaitsForEver, told
 class Race:
     """Two acts that nothing orders; or a use of what was freed before it.
 
-    ``first`` is of the lower step, or was launched first: it should have ended before ``second``;
-    of a use after free it is the free. ``cells`` of ``resource`` are as in an act; ``where`` is
+    ``first`` is of the lower step, or was launched first: it should have ended before ``second``.
+    A free is the second, for it comes behind every use; of a use after free it is the first. ``cells`` of ``resource`` are as in an act; ``where`` is
     what they are called. ``who`` are the two with lane and requests, ``names`` without. There are
     ``count`` such pairs, and ``also`` is what else the missing edge would have ordered.
     """
@@ -50,7 +51,10 @@ class Race:
     def missing_edge(self) -> str:
         """The same in words."""
         first, second = self.names
-        return f"{second} does not wait for {first}"
+        is_free = self.second.kind == "free"
+        return (
+            f"the free must wait for {first}" if is_free else f"{second} does not wait for {first}"
+        )
 
     def __str__(self) -> str:
         first, second = self.who
@@ -78,10 +82,11 @@ def examine(trace: Trace) -> Examined:
     Both are empty where the trace has no program.
     """
     words, order = Words(trace), in_order(trace.program, trace.slices)
-    detector = Detector(order.acts)
-    for act in order.acts:
+    acts = in_their_steps(order.acts, trace.slices)
+    detector = Detector(acts)
+    for act in acts:
         detector.take(act)
-    causes = told_once(order.acts, detector.pairs, words)
+    causes = told_once(acts, detector.pairs, words)
     return Examined(tuple(_race(cause, words) for cause in causes), told(order, words))
 
 
@@ -97,7 +102,7 @@ def offence_of(found: Race | WaitsForEver, trace: Trace) -> Offence:
         return Offence(tuple(op for op in found.ops if op in ids), str(found))
     ops = tuple(dict.fromkeys(op for op in (found.first.op, found.second.op) if op in ids))
     missing = found.missing if len(ops) == 2 else None
-    return Offence(ops, str(found), missing)
+    return Offence(ops, str(found), missing, "free" if found.second.kind == "free" else "")
 
 
 def _race(cause: Cause, words: Words) -> Race:

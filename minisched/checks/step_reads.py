@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -84,10 +85,7 @@ class StepReads:
 
         The host knows what had come back when this step was committed.
         """
-        step = max(self.steps_of(lease), default=0)
-        if lease is None or step not in self.ledger.in_flight:
-            return 0
-        return 0 if lease.row in self.ledger.chunks[step] else step
+        return self.ledger.giver_of(lease)
 
     @cached_property
     def page_size(self) -> int:
@@ -147,6 +145,9 @@ class StepReads:
         if resource.endswith(ROW_CELLS) and self.row_len:
             row, position = divmod(cell, self.row_len)
             return f"position {position} of row {row} of the {resource}"
+        if buffer := re.fullmatch(r"(.*?)(host )?(output \d+)", resource):
+            where, kind, name = buffer.groups()
+            return f"cell {cell} of {where}{kind or 'device '}{name.replace(' ', ' buffer ')}"
         return f"cell {cell} of {resource}"
 
     def race(self, at: int, cells: list[int]) -> Iterator[Fault]:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .draw import draw
+from .draw import draw, loops_that_refuse
 from .draw_axes import count_axes
 from .many import LAWS, Tried
+
+CAUSES = ("race", "ownership", "leak", "deadlock", "crash", "livelock", "ends", "identity")
+"""The laws again, a cause before what follows from it: wrong tokens follow from anything."""
 
 
 class Failure(NamedTuple):
@@ -43,6 +46,15 @@ class Tally:
             for item in case.findings
         ]
 
+    @property
+    def first(self) -> list[Failure]:
+        """The first failure of each law, causes first; what is shown and made small is the first.
+
+        Of an early free, tokens that are wrong are the last thing to look at.
+        """
+        by_law = {failure.law: failure for failure in reversed(self.failures)}
+        return [by_law[law] for law in CAUSES if law in by_law]
+
     def holding(self, law: str, loop: str | None = None) -> int:
         """Cases that were looked at for a law and did not break it; all, or those of one loop."""
         return sum(case.holds(law) for case in self.cases if loop in (None, base_of(case.loop)))
@@ -51,6 +63,12 @@ class Tally:
     def by_loop(self) -> Counter[str]:
         """Cases of each loop, whatever its relay and options."""
         return Counter(base_of(case.loop) for case in self.cases)
+
+    @cached_property
+    def refusing(self) -> list[int]:
+        """Of each workload, how many loops take none of its kind, whatever relay they have."""
+        drawn = (draw(self.seed + at) for at in range(self.workloads))
+        return [len(loops_that_refuse(item, self.device)) for item in drawn]
 
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --workloads --json`` prints; all the numbers are counts.

@@ -20,6 +20,7 @@ from .overlap import Interval, forward_lane, gaps, intersection, union
 from .waits import nobody_there, side_of
 
 MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
+LEAST = 2  # steps after another one: a single one says nothing about how a loop works
 UNTOLD = "no blocking call"
 
 
@@ -102,7 +103,7 @@ def _call(blocked: Blocked, launch: Launch, since: int) -> str:
 
 
 def _word(pairs: int, ahead: int) -> str:
-    if not pairs:
+    if pairs < LEAST:
         return "unknown"
     percent = 100 * ahead / pairs
     return "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
@@ -116,15 +117,16 @@ def _sentence(
         return "Unknown: nothing ran on a device in this trace."
     if not has_launches:
         return "Unknown: the trace does not say which call of the host launched what."
-    if not pairs:
-        return "Unknown: the trace has fewer than two steps that could be told apart."
+    if pairs < LEAST:
+        return f"Unknown: the trace has fewer than {LEAST + 1} steps that could be told apart."
     verb = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}[word]
     parts = f"{verb}: {ahead} of {pairs} steps ({100 * ahead / pairs:.0f} %) were launched before "
     parts += "the one before had ended"
     if not dry:
         return parts + "; the device never ran dry."
+    often = "once" if len(dry) == 1 else f"{len(dry)} times"
     typical = milliseconds(int(median(end - start for start, end in dry)))
-    parts += f"; the device ran dry {len(dry)} times, {typical} at the median and {percent:.1f} % "
+    parts += f"; the device ran dry {often}, {typical} at the median and {percent:.1f} % "
     call, count = next(iter(blocking.items()))
     if call == UNTOLD:
         return parts + "of the time, mostly while the host was at work and not blocked."

@@ -75,7 +75,7 @@ def run(
 
 @app.command()
 def bench(
-    part: Annotated[str, typer.Argument(help="hidden, generation or scheduler.")],
+    part: Annotated[str, typer.Argument(help="hidden, generation, scheduler or mutation.")],
     device: Annotated[str, typer.Option(help="thread, cuda or mlx.")] = "thread",
     model: Annotated[str, typer.Option(help="As compare takes it.")] = "smollm2",
     requests: Annotated[int, typer.Option(help="How many requests.")] = 4,
@@ -84,11 +84,23 @@ def bench(
     nano_vllm: Annotated[
         Path | None, typer.Option(help="A checkout of nano-vllm, for the part scheduler.")
     ] = None,
+    sample: Annotated[
+        str | None, typer.Option(help="mutation: how many changes are tried, or all (200).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="mutation: another sample (0).")] = None,
+    module: Annotated[str | None, typer.Option(help="mutation: one package only.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="mutation: keep the work, and go on with it.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Measure side by side: host work hidden, tokens a second, or what scheduling costs."""
+    """Measure: host work hidden, tokens a second, what scheduling costs, what the tests see."""
     from .bench import run_bench
+    from .bench_mutation import check_part, run_mutation
 
+    check_part(part, sample=sample, seed=seed, module=module, folder=folder)
+    if part == "mutation":
+        exit_with(lambda: run_mutation(sample, seed, module, folder, json))
     workload = WorkloadOptions(device, model, requests, max_new_tokens=max_new_tokens)
     exit_with(lambda: run_bench(part, workload, repeat, json, nano_vllm))
 

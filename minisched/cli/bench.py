@@ -22,7 +22,7 @@ from .room import make_config
 from .scheduler_options import SchedulerOptions
 
 WORKS_MS = (5.0, 20.0)
-PARTS = ("hidden", "generation", "scheduler")
+PARTS = ("hidden", "generation", "scheduler", "mutation")
 SHORTEST = 10  # tokens: fewer steps than that are all beginning and end
 
 
@@ -55,7 +55,7 @@ def run_bench(
     if as_json_only:
         print(json.dumps(as_json(figures, {"nano-vllm": nano.version} if nano else None)))
     else:
-        Console().print(table(figures))
+        Console(emoji=False).print(table(figures))
     return 0
 
 

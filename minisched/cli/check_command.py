@@ -38,19 +38,20 @@ def check(
         Path | None, typer.Option(help="Of recorded runs: draw what was found first; .svg or .txt.")
     ] = None,
     faults: Annotated[
-        bool, typer.Option("--faults", help="What can go wrong, once on each loop.")
+        bool, typer.Option("--faults", help="Break what can break, on every loop.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
 
-    Without a trace it draws random workloads and runs each on 12 loops: exit code 1 if a law broke.
+    Without a trace it draws random workloads and runs each on up to 12 loops: exit code 1 if a law broke.
 
     --json has counts then: cases, identical, races, leaks; and failures, each with seed and loop.
     An aborted request is identical as far as it got, and a refused one if it rightly got nothing.
 
-    With --faults it breaks what can break (a pass that raises, NaN, a dead thread, no memory, a
-    reader that is gone, ..), and says how often that was tried and survived: exit code 1 if not.
+    With --faults something goes wrong in every run (a pass raises, logits are NaN, a thread dies,
+    memory ends, a reader is gone, ..), on each loop as often as --workloads says, or once. It
+    counts how often that was tried and survived: exit code 1 if not always.
     """
     from .check import run_check
     from .check_workloads import Wanted

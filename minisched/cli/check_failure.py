@@ -9,44 +9,58 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..checks.case_text import case_text
-from ..checks.judge import Case, Finding, judge
+from ..checks.judge import Case, Finding, Verdict, judge
 from ..checks.many import case_of
+from ..checks.oracle_trace import oracle_trace
 from ..checks.shrink import breaks_the_same, shrink
-from ..checks.tally import Failure, Tally
+from ..checks.tally import CAUSES, Failure, Tally
 from ..export import native
-from .check_picture import offence_in, picture
+from .check_identical import ORACLE, story_of
+from .check_picture import offence_in, picture, wrong_token
 
 MOST_TRIALS = 300  # cases that are looked at for a smaller one
 LONGEST = 300  # characters of a finding
 
 
 def report_failures(console: Console, tally: Tally, files: list[str]) -> None:
-    """The first of each law with the command that repeats it, and the very first one small."""
-    first = {failure.law: failure for failure in reversed(tally.failures)}
-    for failure in sorted(first.values()):
+    """The first of each law with the command that repeats it, causes first; and that one small."""
+    for failure in tally.first:
         console.print(
             f"[red]✗[/] seed {failure.seed}, {failure.loop}: {failure.law}: "
             f"{escape(shortened(failure.sentence))}",
             soft_wrap=True,
         )
+        if failure.law == "identity":
+            print_why(console, judge(case_of(failure.seed, failure.loop, tally.device)))
         console.print(f"  {command(failure, tally.device)}", soft_wrap=True)
-    if (more := len(tally.failures) - len(first)) > 0:
+    if (more := len(tally.failures) - len(tally.first)) > 0:
         console.print(f"  and {more} more; --json has them all")
     if tally.failures:
-        report_small(console, tally.failures[0], tally.device)
+        report_small(console, tally.first[0], tally.device)
     for file in files:
         console.print(file, soft_wrap=True)
+    if pair := [file for file in files if file.endswith(".json")]:
+        console.print(f"  minisched check {' '.join(pair)}", soft_wrap=True)
 
 
 def report_small(console: Console, failure: Failure, device: str) -> None:
-    """The smallest case that was found to break the same law."""
+    """The smallest case that was found to break the same law, and all that it breaks."""
     small = make_small(failure, device)
-    found = judge(small).broke(failure.law)
+    verdict = judge(small)
     console.print("the first of them, made as small as it could be:")
     for line in case_text(small):
         console.print(f"  {escape(line)}", soft_wrap=True)
-    if found is not None:
-        console.print(f"  {failure.law}: {escape(shortened(found.sentence))}", soft_wrap=True)
+    for finding in sorted(verdict.findings, key=lambda item: CAUSES.index(item.law)):
+        console.print(f"  {finding.law}: {escape(shortened(finding.sentence))}", soft_wrap=True)
+        if finding.law == "identity":
+            print_why(console, verdict)
+
+
+def print_why(console: Console, verdict: Verdict) -> None:
+    """How the first wrong token came about."""
+    difference = wrong_token(verdict)
+    for line in story_of(difference, verdict.trace)[0] if difference else ():
+        console.print(f"    {escape(line)}", soft_wrap=True)
 
 
 @cache
@@ -58,15 +72,20 @@ def make_small(failure: Failure, device: str) -> Case:
 
 
 def save_failure(tally: Tally, folder: Path) -> list[str]:
-    """Write the trace of the first failure, made small, and its picture; the files.
+    """Write the trace of the first cause, made small, its baseline and its picture; the files.
+
+    The baseline comes first: it is what the oracle says, so that wrong tokens can be explained.
 
     Raises:
         ValueError: they can't be written.
     """
-    failure = tally.failures[0]
+    failure = tally.first[0]
     verdict = judge(make_small(failure, tally.device))
     stem = f"seed-{failure.seed}-{failure.loop.replace(':', '-')}"
-    texts = {f"{stem}.json": native.to_json(verdict.trace)}
+    texts = {
+        f"{stem}{ORACLE}.json": native.to_json(oracle_trace(verdict.workload)),
+        f"{stem}.json": native.to_json(verdict.trace),
+    }
     if (found := verdict.broke(failure.law)) is not None:
         texts[f"{stem}.svg"] = picture(verdict.trace, offence_in(verdict, found), ".svg")
     try:

@@ -19,7 +19,7 @@ from .check_failure import shortened
 from .check_workloads import Wanted, check_wanted
 from .progress import named_progress
 
-TIMES = 2  # each fault on each loop, unless --workloads says otherwise
+TIMES = 1  # each fault on each loop, unless --workloads says otherwise
 MOST_SHOWN = 5  # failures that are told
 COLUMNS = 6  # faults side by side in one table
 
@@ -54,7 +54,7 @@ def check_faults(wanted: Wanted, as_json_only: bool) -> int:
     if as_json_only:
         print(json.dumps(counted.as_json()))
     else:
-        report(Console(highlight=False), counted, seconds)
+        report(Console(highlight=False, emoji=False), counted, seconds)
     total = counted.of()
     return 0 if total.survived == total.tried and not counted.failures else 1
 

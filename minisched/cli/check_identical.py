@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..checks.identity import Difference, differences, tokens_heard
 from ..checks.offence import Offence
+from ..checks.same_workload import another_workload, only_lengths_differ
 from ..checks.wrong_token import explain, offence_of
 from ..trace import Trace
-from .check_answers import Answer
+from .check_answers import Answer, counted
 from .check_reader import Recorded
 
 QUESTION = "identical"
+ORACLE = "-oracle"  # what the file of a baseline is called after its run's
 
 
 def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
-    """The answer for one of ``count`` runs, the first of which is the baseline."""
+    """The answer for one of ``count`` runs, the first of which is the baseline.
+
+    Raises:
+        ValueError: the two are of different workloads.
+    """
     if count < 2:
-        return unknown("One run alone: nothing can be said about identity; name a second one.")
-    heard = []
+        return unknown(
+            f"One run alone: nothing can be said about identity; {whom_to_name(run.file)}."
+        )
     for item in (baseline, run):
-        try:
-            heard.append(tokens_heard(item.trace))
-        except ValueError:
+        if not has_tokens(item.trace):
             return unknown(
                 f"No tokens are recorded in {item.file}: nothing can be said about them."
             )
     if run is baseline:
         return Answer(QUESTION, "yes", "This is the baseline.")
-    if heard[0].keys() != heard[1].keys():
-        others = sorted(heard[0].keys() ^ heard[1].keys())
-        return unknown(f"Another workload: only one of the two runs has the request {others[0]}.")
-    found = differences(baseline.trace, run.trace)
+    if problem := another_workload(baseline.trace, run.trace):
+        raise ValueError(f"{run.file} can't be compared with {baseline.file}. {problem}")
+    heard, found = tokens_heard(run.trace), differences(baseline.trace, run.trace)
     if not found:
-        tokens = sum(map(len, heard[1].values()))
-        sentence = f"All {tokens} tokens of {len(heard[1])} requests are those of {baseline.file}."
+        tokens = counted(sum(map(len, heard.values())), "token")
+        who = counted(len(heard), "request")
+        sentence = f"The same tokens as in {baseline.file}: {tokens} of {who}."
         return Answer(QUESTION, "yes", sentence)
-    sentence = f"{len(found)} of {len(heard[1])} requests got other tokens than in {baseline.file}."
+    return not_identical(found, baseline, run)
+
+
+def not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -> Answer:
+    """The answer with the story of the first difference."""
+    count = len({*tokens_heard(baseline.trace), *tokens_heard(run.trace)})
+    if only_lengths_differ(found, baseline.trace, run.trace):
+        sentence = (
+            f"{len(found)} of {count} requests got another number of tokens than in "
+            f"{baseline.file}, and the same ones so far; were both asked for as many?"
+        )
+        return Answer(QUESTION, "no", sentence, tuple(map(str, found)), holds=False)
+    sentence = f"{len(found)} of {count} requests got other tokens than in {baseline.file}."
     story, offences = story_of(found[0], run.trace)
     details = (str(found[0]), *story, *map(str, found[1:]))
     return Answer(QUESTION, "no", sentence, details, offences, holds=False)
@@ -46,6 +65,18 @@ def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence,
         return ["No accesses are recorded in this file: nothing can be said about why."], ()
     story = explain(found, trace)
     return str(story).splitlines(), (offence_of(story),)
+
+
+def has_tokens(trace: Trace) -> bool:
+    """Whether a trace says which tokens clients heard."""
+    return any(mark.name == "tokens" for mark in trace.marks)
+
+
+def whom_to_name(file: str) -> str:
+    """What to name beside a run: its baseline, where that was saved with it."""
+    path = Path(file)
+    baseline = path.with_name(f"{path.stem}{ORACLE}{path.suffix}")
+    return f"name {baseline} before it" if baseline.exists() else "name a second one"
 
 
 def unknown(sentence: str) -> Answer:

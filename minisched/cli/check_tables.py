@@ -7,6 +7,7 @@ from rich.table import Table
 
 from ..checks.many import LAWS
 from ..checks.tally import Tally, base_of
+from .check_answers import counted
 
 SAYS = {
     "identity": "each request gets the tokens that it would get alone",
@@ -26,10 +27,10 @@ def print_tally(console: Console, tally: Tally, seconds: float, jobs: int) -> No
     broken = len({(item.seed, item.loop) for item in tally.failures})
     last = tally.seed + tally.workloads - 1
     seeds = f"seed {tally.seed}" if last == tally.seed else f"seeds {tally.seed} to {last}"
-    cores = "core" if jobs == 1 else "cores"
     console.print(
-        f"{tally.workloads} workloads ({seeds}) on {len(tally.by_loop)} loops: {cases} cases on "
-        f"{tally.device} with hash, in {seconds:.1f} s on {jobs} {cores}",
+        f"{counted(tally.workloads, 'workload')} ({seeds}) on {counted(len(tally.by_loop), 'loop')}: "
+        f"{counted(cases, 'case')} on "
+        f"{tally.device} with hash, in {seconds:.1f} s on {counted(jobs, 'core')}",
         soft_wrap=True,
     )
     console.print(requests_sentence(tally), soft_wrap=True)
@@ -41,6 +42,16 @@ def print_tally(console: Console, tally: Tally, seconds: float, jobs: int) -> No
     )  # fmt: skip
 
 
+def refusals_sentence(tally: Tally) -> str:
+    """How many loops could not be asked, because they refuse what a workload wants."""
+    counts = [count for count in tally.refusing if count]
+    if not counts:
+        return "no loop refused a workload"
+    some = counted(max(counts), "loop")
+    some = some if min(counts) == max(counts) else f"{min(counts)} to {some}"
+    return f"{counted(len(counts), 'workload')} speculated as {some} refused: not tried on these"
+
+
 def requests_sentence(tally: Tally) -> str:
     """How the requests ended, over all cases."""
     total, aborted, refused = (
@@ -48,8 +59,8 @@ def requests_sentence(tally: Tally) -> str:
         for name in ("requests", "aborted", "refused")
     )
     return (
-        f"{total} requests: {total - aborted - refused} ran to their end, {aborted} were given up, "
-        f"{refused} had to be refused"
+        f"{counted(total, 'request')}: {total - aborted - refused} ran to their end, {aborted} given up, "
+        f"{refused} rightly refused"
     )
 
 

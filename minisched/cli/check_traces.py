@@ -35,14 +35,22 @@ def check_traces(paths: Sequence[Path], draw: Path | None, as_json_only: bool) -
         raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
     runs = [read_recorded(path) for path in paths]
     answers = {run.file: [identical(runs[0], run, len(runs)), *questions(run)] for run in runs}
-    holds = all(answer.holds for every in answers.values() for answer in every)
+    holds = verdict(answers)
     if as_json_only:
         print(json.dumps(as_json(runs, answers, holds)))
     else:
-        report(Console(highlight=False), runs, answers)
+        report(Console(highlight=False, emoji=False), runs, answers)
     if draw is not None:
         draw_first(draw, runs, answers)
-    return 0 if holds else 1
+    return 1 if holds is False else 0
+
+
+def verdict(answers: dict[str, list[Answer]]) -> bool | None:
+    """Whether every law held that could be looked at; None if none of them could be."""
+    laws = [item for every in answers.values() for item in every if item.question != "overlaps"]
+    if all(item.word == "unknown" for item in laws):
+        return None
+    return all(item.holds for item in laws)
 
 
 def questions(run: Recorded) -> list[Answer]:
@@ -55,7 +63,9 @@ def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[A
     for run in runs:
         trace = run.trace
         what = " ".join(filter(None, [trace.loop, "on", trace.device, trace.model]))
-        console.print(f"[bold]{escape(run.file)}[/]: {escape(what)}, {trace.clock} clock")
+        console.print(
+            f"[bold]{escape(run.file)}[/]: {escape(what)}, {trace.clock} clock", soft_wrap=True
+        )
         for answer in answers[run.file]:
             sign = SIGNS[answer.holds][answer.word]
             if answer.question == "overlaps" and answer.word == "no":
@@ -74,9 +84,9 @@ def shortened(details: Sequence[str]) -> Iterator[str]:
 
 
 def as_json(
-    runs: Sequence[Recorded], answers: dict[str, list[Answer]], holds: bool
+    runs: Sequence[Recorded], answers: dict[str, list[Answer]], holds: bool | None
 ) -> dict[str, Any]:
-    """``holds``, and of each of ``runs`` its ``file``, its header, and the answers by question.
+    """``holds`` (None where nothing could be said about any law), and of each of ``runs`` its ``file``, its header, and the answers by question.
 
     An answer has ``answer`` (yes, no, partly or unknown), ``sentence``, ``details``, and that on
     overlap ``figures`` in nanoseconds.

@@ -15,7 +15,7 @@ from ..checks.tally import Tally
 from ..devices.registry import open_device
 from ..loops.registry import LOOPS
 from .check_failure import report_failures, save_failure
-from .check_tables import print_tally
+from .check_tables import print_tally, refusals_sentence
 from .progress import named_progress
 
 IN_VIRTUAL_TIME, IN_REAL_TIME = 150, 20  # workloads
@@ -59,8 +59,10 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
     if as_json_only:
         print(json.dumps({**tally.as_json(), "files": files}))
     else:
-        console = Console(highlight=False)
+        console = Console(highlight=False, emoji=False)
         print_tally(console, tally, seconds, jobs)
+        if not wanted.loops:
+            console.print(refusals_sentence(tally), soft_wrap=True)
         report_failures(console, tally, files)
     return 1 if tally.failures else 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..compare import Comparison, compare
+from ..compare import Comparison, RunStopped, compare
 from ..core import Request
 from ..devices.registry import open_device
 from ..loops.refused import refusal, wanted_features
@@ -17,9 +17,10 @@ from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from . import advice
 from .compare_json import as_json
+from .exit import complain
 from .loop_choice import choose_loops
 from .options import ReportOptions, WorkloadOptions
-from .pictures import write_pictures
+from .pictures import write_pictures, write_traces
 from .progress import token_progress
 from .report import print_errors, print_report
 from .room import make_config
@@ -38,6 +39,8 @@ def run_compare(
 ) -> int:
     """Compare, report and draw; returns the exit code: 0, 1 if not identical, 2 on bad input.
 
+    Where a run stops with an error it is 1, too, and the traces so far are written.
+
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
@@ -50,7 +53,10 @@ def run_compare(
     if "all" in asked:
         names = who_takes(names, wanted_features(config, requests))
     out = check_folder(out)
-    comparison = compare_with_progress(workload, wanted, names, model, requests, config)
+    try:
+        comparison = compare_with_progress(workload, wanted, names, model, requests, config)
+    except RunStopped as stopped:
+        return report_stop(stopped, out, wanted.json)
     files = [str(path) for path in write_pictures(comparison, out)]
     if wanted.json:
         result = as_json(comparison, files, with_tokens)
@@ -60,6 +66,17 @@ def run_compare(
     else:
         show(comparison, config, wanted, out)
     return exit_code(comparison)
+
+
+def report_stop(stopped: RunStopped, out: Path, as_json_only: bool) -> int:
+    """Write what there is of the runs, and say in a sentence what to do with it."""
+    files = [str(path) for path in write_traces(stopped.traces, out)]
+    if as_json_only:
+        print(json.dumps({"identical": False, "error": str(stopped), "files": files}))
+    told = str(stopped).rstrip(".")
+    return complain(
+        f"{told}; its trace is {files[-1]}: minisched check {' '.join(files)}", DIFFERENT
+    )
 
 
 def who_takes(names: list[str], wanted: set[str]) -> list[str]:
@@ -72,7 +89,7 @@ def who_takes(names: list[str], wanted: set[str]) -> list[str]:
 
 def show(comparison: Comparison, config: SchedulerConfig, wanted: ReportOptions, out: Path) -> None:
     """The report for people."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     print_report(console, comparison)
     if wanted.advise:
         advice.print_advice(console, comparison.runs, config)

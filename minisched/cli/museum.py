@@ -20,7 +20,7 @@ def run_list(as_json: bool) -> int:
     """Print names, titles and references by chapter. JSON says what stands, so it tries all."""
     if as_json:
         return run_all(as_json)
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     for chapter, items in groupby(exhibits(), lambda item: item.chapter):
         print_chapter(console, chapter, list(items))
     print_chapter(console, "refuted", list(refuted()))
@@ -56,7 +56,7 @@ def run_one(name: str, out: Path | None, as_json: bool) -> int:
         if as_json:
             print_json([standing], [])
     if not as_json:
-        show(item, Console(highlight=False))
+        show(item, Console(highlight=False, emoji=False))
     return 0 if is_good else 1
 
 
@@ -74,7 +74,7 @@ def run_all(as_json: bool) -> int:
     if as_json:
         print_json(standings, list(refuted()))
     else:
-        Console(highlight=False).print(*table(standings, holds), sep="\n")
+        Console(highlight=False, emoji=False).print(*table(standings, holds), sep="\n")
     return 0 if all(item.is_good for item in standings) and all(holds.values()) else 1
 
 

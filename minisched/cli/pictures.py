@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..compare import Comparison
@@ -11,6 +12,7 @@ from ..export.native import to_json
 from ..export.puml_sequence import to_sequence
 from ..export.puml_timing import to_timing
 from ..export.svg import to_svg
+from ..trace import Trace
 
 
 def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
@@ -24,12 +26,35 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
     traces = [run.trace for run in comparison.runs]
     files = {"compare.html": to_html(traces, comparison.reports), "compare.svg": to_svg(traces)}
     for report, trace in zip(comparison.reports, traces, strict=True):
-        name = trace.loop.replace(":", "-")  # not every system takes a colon in a file's name
+        name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused
             files[f"{name}_timing.puml"] = to_timing(trace)
             files[f"{name}_sequence.puml"] = to_sequence(trace)
         files[f"{name}.trace.json"] = to_chrome(trace)
         files[f"{name}.json"] = to_json(trace)
+    return write(files, out)
+
+
+def write_traces(traces: Sequence[Trace], out: Path) -> list[Path]:
+    """The traces alone, as of runs of which the last one stopped with an error.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
+    return write({f"{stem(trace)}.json": to_json(trace) for trace in traces}, out)
+
+
+def stem(trace: Trace) -> str:
+    """What a run's files are called: not every system takes a colon in a file's name."""
+    return trace.loop.replace(":", "-")
+
+
+def write(files: Mapping[str, str], out: Path) -> list[Path]:
+    """Texts by the name of their file.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
     for name, text in files.items():
         try:
             (out / name).write_text(text, encoding="utf-8")

@@ -87,7 +87,7 @@ def say(
     if wanted.json:
         print(json.dumps(result))
     else:
-        console = Console(highlight=False)
+        console = Console(highlight=False, emoji=False)
         print_report(console, result, survey.format.name)
         if wanted.advise:
             console.print(advice.table(run.loop, advised))

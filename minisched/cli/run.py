@@ -42,7 +42,7 @@ def run_run(
     model = workload.open_model()
     requests = workload.make_requests(model)
     config, cost = make_config(scheduler, model, requests), workload.cost()
-    say = Console(stderr=wanted.json, highlight=False)
+    say = Console(stderr=wanted.json, highlight=False, emoji=False)
     transcript = Transcript(model, requests)
     with streaming(say, transcript), wanted.logging():
         run = run_loop(loop, device, model, requests, config, cost, on_output=transcript.hear)

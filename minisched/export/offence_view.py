@@ -22,15 +22,17 @@ class Scene:
     view: View
     culprits: tuple[Box, ...]
     missing: tuple[Box, Box] | None
+    waits: str = ""  # what of the second one has to wait, if not all of it
 
     @property
     def missing_words(self) -> str:
         """What the missing edge would say."""
-        return (
-            f"{self.missing[1].label} does not wait for {self.missing[0].label}"
-            if self.missing
-            else ""
-        )
+        if self.missing is None:
+            return ""
+        first, second = (box.label for box in self.missing)
+        if self.waits:
+            return f"the {self.waits} in {second} must wait for {first}"
+        return f"{second} does not wait for {first}"
 
 
 def scene_of(trace: Trace, offence: Offence, around_ns: int | None = None) -> Scene:
@@ -53,7 +55,7 @@ def scene_of(trace: Trace, offence: Offence, around_ns: int | None = None) -> Sc
     view = make_view(trace, start, max(start + 1, end))
     pair = [culprits[one] for one in offence.missing or () if one in culprits]
     missing = (pair[0], pair[1]) if len(pair) == 2 and pair[0] != pair[1] else None
-    return Scene(_quiet(view, missing), tuple(culprits.values()), missing)
+    return Scene(_quiet(view, missing), tuple(culprits.values()), missing, offence.waits)
 
 
 def _around(trace: Trace) -> int:

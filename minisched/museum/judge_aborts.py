@@ -28,9 +28,10 @@ def judge_aborts(case: Case) -> Verdict:
         scheduler.abort = heard  # type: ignore[method-assign]
 
     verdict = judge(case, listen)
-    late = [
-        Finding("abort", f"{req.rid} got {req.output_ids[had[req.rid] :]} after it was aborted")
-        for req in verdict.workload.requests
-        if len(req.output_ids) > had.get(req.rid, len(req.output_ids))
-    ]
+    late = []
+    for req in verdict.workload.requests:
+        if tokens := req.output_ids[had.get(req.rid, len(req.output_ids)) :]:
+            end = req.finish_reason.value if req.finish_reason else "nothing"
+            sentence = f"{req.rid} got {tokens} after it was aborted, and ended with {end}"
+            late.append(Finding("abort", sentence))
     return replace(verdict, findings=(*verdict.findings, *late))

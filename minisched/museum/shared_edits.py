@@ -33,10 +33,3 @@ STALE_BY_COUNT = Edit(
 
 With an exact count this is right as well, whatever the depth.
 """
-
-ANY_STEP_SETTLES_IT = Edit(
-    "scheduler.stale_outputs:drain",
-    healthy="            req.num_stale_output_tokens -= len(ids)\n",
-    bug="            req.num_stale_output_tokens = 0\n",
-)
-"""What is stale is a flag: the first step that comes back clears it."""

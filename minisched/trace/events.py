@@ -66,11 +66,16 @@ class Counter:
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment worth a flag: a wasted row, a retraction, a cleared cache."""
+    """A moment worth a flag: a wasted row, a retraction, a cleared cache.
+
+    ``during`` is the newest slice of the host's by then, as an ``Act`` has it: where phases cost
+    nothing, times do not tell in which of them it was.
+    """
 
     name: str
     time: int
     attrs: dict[str, Value] = field(default_factory=dict)
+    during: int = 0
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,11 @@ class Recorder:
 
     def mark(self, name: str, **attrs: Value) -> None:
         """Record a moment."""
-        self._marks.append(Mark(name, self.now(), attrs))
+        self.keep(Mark(name, self.now(), attrs, self.program.op))
+
+    def keep(self, mark: Mark) -> None:
+        """Record a moment that is known already."""
+        self._marks.append(mark)
 
     def trace(self, loop: str, device: str, model: str, clock: str) -> Trace:
         """Everything recorded so far, ordered. Edges to slices that never ran are left out.
@@ -102,4 +106,7 @@ class NullRecorder(Recorder):
         """Nothing."""
 
     def mark(self, name: str, **attrs: Value) -> None:
+        """Nothing."""
+
+    def keep(self, mark: Mark) -> None:
         """Nothing."""

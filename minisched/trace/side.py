@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .events import Slice, Trace, Value
+from .events import Mark, Slice, Trace, Value
 from .program import NullProgram, Program
 from .recorder import Recorder
 
@@ -65,8 +65,8 @@ class SideRecorder(Recorder):
 
     def mark(self, name: str, **attrs: Value) -> None:
         """Record a moment of this side."""
-        self.whole.now = self.now
-        self.whole.mark(name, side=self.side, **attrs)
+        attrs = {"side": self.side, **attrs}
+        self.whole.keep(Mark(name, self.now(), attrs, self.program.op))
 
     def trace(self, loop: str, device: str, model: str, clock: str) -> Trace:
         """The whole run's."""

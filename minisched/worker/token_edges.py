@@ -8,15 +8,14 @@ from ..core import ScheduleBatch
 from ..devices.base import Op
 from ..relay import Relay
 from ..relay.lazy_chain import LazyChain
-from .generation_batch_result import GenerationBatchResult
 
 if TYPE_CHECKING:
     from .worker import Worker
 
 
-def tokens_for(relay: Relay, previous: GenerationBatchResult | None) -> Op | None:
-    """Host: the op whose value the relay takes; the others need none, and must not fail with it."""
-    return previous.next_token_ids if previous and isinstance(relay, LazyChain) else None
+def is_chained(relay: Relay) -> bool:
+    """Whether a step takes the value of an op before it; else it must not fail together with it."""
+    return isinstance(relay, LazyChain)
 
 
 def draw_token_edges(worker: Worker, batch: ScheduleBatch, forward: Op) -> None:

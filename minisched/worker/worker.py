@@ -15,7 +15,7 @@ from ..relay import Relay
 from .generation_batch_result import GenerationBatchResult
 from .logprobs import launch_logprobs, sampled_logits
 from .output_ring import OutputRing
-from .token_edges import draw_token_edges, tokens_for
+from .token_edges import draw_token_edges, is_chained
 from .touches import Touches
 from .unsampled_steps import UnsampledSteps
 from .upload import Uploads
@@ -47,9 +47,7 @@ class Worker:
         scheduler_stream: str = "scheduler",
         late_penalties: bool = False,
     ) -> None:
-        self.device = device
-        self.model = model
-        self.relay = relay
+        self.device, self.model, self.relay = device, model, relay
         self.max_len, self.page_size = max_len, page_size
         self.cost = cost
         model.allocate(device, num_slots, max_len)
@@ -115,7 +113,8 @@ class Worker:
     ) -> GenerationBatchResult:
         """Host: queue the forward pass."""
         logits = self.forward_stream.launch(
-            self._forward, inputs, tokens_for(self.relay, previous),
+            self._forward, inputs,
+            previous.next_token_ids if previous and is_chained(self.relay) else None,
             name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,
             touches=self.touches.of(batch).forward,
         )  # fmt: skip

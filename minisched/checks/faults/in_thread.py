@@ -91,7 +91,7 @@ class ThreadDies(Fault):
 
 
 class ThreadRaises(Fault):
-    """A call of the loop's own thread raises before it has launched anything; the thread goes on."""
+    """A call of the loop's own thread raises before it has launched anything."""
 
     name: ClassVar[str] = "worker call raises"
 

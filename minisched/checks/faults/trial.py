@@ -13,7 +13,8 @@ from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
 from ..books import check_idle, threads
-from ..judge import STOPPED_BY, Books, Case, Finding, broken, hash_model, run
+from ..books_each_turn import Books
+from ..judge import STOPPED_BY, Case, Finding, broken, hash_model, run
 from ..laws import check_leaks, check_races
 from ..workload import Workload, fresh
 from .fault import Fault

@@ -16,9 +16,17 @@ EXHIBIT = Exhibit(
     title="Aborted while its KV is on the way",
     chapter="who owns memory",
     references=("vLLM #33377",),
-    symptom="",
-    here="",
-    cure="",
+    symptom="Under load, with async scheduling and a KV connector, aborted requests free their "
+    "blocks twice (vLLM #33377).",
+    here="b has a page on the decode side, and waits for its KV, when it is aborted. Its page "
+    "has to stay: the network may write to it. So b stays known until the prefill side has "
+    "answered. Then the transfer ends: page 4 is let go, and as b has ended it is free. But "
+    "whoever hears of the end asks only whether b is known, and takes it for a request that is "
+    "to start. Its first token is its last one, b ends for the second time, and page 4 and its "
+    "row are freed again.",
+    cure="A request used to be skipped if it was gone; #33377 asks whether it has finished, as "
+    "one that waits for a transfer has finished and is not gone. Here nobody is known who has "
+    "ended: the hold is on the lease, not on the request.",
     law="leak",
     says="freed twice",
     case=Case(

@@ -15,9 +15,21 @@ EXHIBIT = Exhibit(
     title="Aborted, and then finished",
     chapter="who owns memory",
     references=("mini-sglang #111", "mini-sglang 20fcd7f"),
-    symptom="",
-    here="",
-    cure="",
+    symptom="A client hangs up while a token is on its way, and that token ends the text. The "
+    "row is freed twice, so the next two requests share it. A suspicion about mini-sglang at "
+    "20fcd7f, confirmed: the source frees it in both places, and this model of it shows the "
+    "double free.",
+    here="Step 2 is in flight, and has a in it, when the abort comes in. Aborting takes a out of "
+    "the running set and gives its memory up, but does not put it among those that have "
+    "finished. Step 2 comes back, and what waited for it is freed: pages 1 and 2 and row 1. Its "
+    "token is 15, the end of text, and a is not among the finished, so it finishes: row 1 is "
+    "freed again. (Its pages would be too, if a released lease still listed them. A last token "
+    "by length does no harm: such a request has left the running set at its launch, where the "
+    "abort does not find it.)",
+    cure="#111 (open) only queues the abort. After the results are processed, it frees whoever "
+    "is in no step in flight and did not finish by itself. Here an abort ends the request as "
+    "everything else does: the lease is given up once, and the row that comes back finds that it "
+    "is not the request's any more.",
     law="leak",
     says="row 1",
     case=Case(

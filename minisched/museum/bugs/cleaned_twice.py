@@ -9,6 +9,7 @@ from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
+from ..points import at
 from ..shared_edits import RELEASED_KEEPS_ITS_PAGES
 
 EXHIBIT = Exhibit(
@@ -16,9 +17,17 @@ EXHIBIT = Exhibit(
     title="Two clean-ups free the same id",
     chapter="who owns memory",
     references=("MindIE-LLM #42",),
-    symptom="",
-    here="",
-    cure="",
+    symptom="With layers on two machines (edge and cloud) and asynchronous scheduling, the pool "
+    "of cache ids holds the same id twice, and two sequences share one (MindIE-LLM #42).",
+    here="Two books are kept, and each is cleaned when a ends. a's only step comes back, and the "
+    "plugin's post-processing finds the end. The clean-up for that is told at once and frees row "
+    "1 and page 1. Then the result goes on to the scheduler, which knows nothing of it, ends a, "
+    "and frees both again. They are among the free ones twice: b gets page 1 for its second "
+    "position, and is to get it for its third one, too.",
+    cure="The edge drops the clean-up request and leaves it to post-processing; only the cloud, "
+    "which never sees the end of text, obeys it (7360e68). Here a lease is released once, and "
+    "then lists no pages; where a step in flight still names it, closing it twice is closing it "
+    "once.",
     law="leak",
     says="2 times among the free ones",
     case=Case(
@@ -47,5 +56,11 @@ EXHIBIT = Exhibit(
 """,
         ),
         RELEASED_KEEPS_ITS_PAGES,
+    ),
+    points_at=at(
+        ("process", 1),
+        ("forward", 3),
+        says="the clean-up has freed page 1, and the end of a frees it again; step 3 has one of "
+        "the two, and the step behind it is to have the other",
     ),
 )

@@ -9,18 +9,24 @@ from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
-from ..shared_edits import ANY_STEP_SETTLES_IT, STALE_BY_COUNT
+from ..shared_edits import STALE_BY_COUNT
 
 EXHIBIT = Exhibit(
     name="discard_with_nothing_in_flight",
     title="A discard flag with nothing in flight",
     chapter="what the scheduler believes",
     references=("vLLM #42043", "vLLM #42117"),
-    symptom="",
-    here="",
-    cure="",
+    symptom="After pause_generation and the clearing of the cache, every running request lacks "
+    "one token: the first one after it is resumed (vLLM #42043). The rest is shifted by one "
+    "place.",
+    here="The pipeline is drained before each schedule (depth 1), so b is preempted with nothing "
+    "in flight. The flag to discard its next output is set all the same. b starts again with "
+    "step 5, which samples 5, its fourth token. That is the next output to come, and so it is "
+    "thrown away. Step 6 goes on behind it on the device, and b has 7 for its fourth token.",
+    cure="#42117 counts what is in flight when it preempts (its output placeholders), and "
+    "discards so many: none, if there are none. Later #48245 did away with discarding.",
     law="identity",
-    says="alone it gives",
+    says="b gave [0, 4, 18, 7], alone",
     case=Case(
         Workload(
             [
@@ -47,7 +53,6 @@ EXHIBIT = Exhibit(
             healthy="self.num_stale_output_tokens = self.num_in_flight_tokens",
             bug="self.num_stale_output_tokens = 1",
         ),
-        ANY_STEP_SETTLES_IT,
         STALE_BY_COUNT,
         Edit(
             "policy.waiting_queue:WaitingQueue.add",

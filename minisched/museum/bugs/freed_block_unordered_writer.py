@@ -15,9 +15,18 @@ EXHIBIT = Exhibit(
     title="A freed block, and a writer that no stream orders",
     chapter="who owns memory",
     references=("vLLM #45357", "vllm-ascend #14055"),
-    symptom="",
-    here="",
-    cure="",
+    symptom="With prefill and decode on separate machines and async scheduling, answers are "
+    "wrong now and then. On one GPU, where the same blocks are freed at the same moment, they "
+    "never are.",
+    here="On the decode side step 1 comes back with a's last token, while step 2 is in flight "
+    "with a surplus row, which writes a's third position to KV slot 3. The slot is free at once, "
+    "and given to b, whose prompt's KV comes over the network. The transfer waits for no stream "
+    "of this device: nothing lets it come after step 2. Here the prompt takes longer than the "
+    "step, and all goes well, as it would most of the time. No law on tokens sees it; the order "
+    "does.",
+    cure="#45357 keeps freed blocks behind a fence where a KV connector may write to them: they "
+    "go back when the newest step launched has come back. That is the lease rule; with two steps "
+    "in flight deferred, used here, frees at the same moments.",
     law="race",
     says="transfer of step",
     case=Case(

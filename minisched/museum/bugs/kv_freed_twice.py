@@ -16,9 +16,19 @@ EXHIBIT = Exhibit(
     title="Nobody asks whether the request has finished",
     chapter="who owns memory",
     references=("SGLang #22416",),
-    symptom="",
-    here="",
-    cure="",
+    symptom="A step behind the end of a request still has a row for it. If nobody asks whether "
+    "the request has finished, that row ends it a second time: its KV and its row go back twice, "
+    "and the next two requests are given the same memory (a review of SGLang #22416).",
+    here="Step 1 samples the only token that a may produce. Step 2 is launched before the host "
+    "has read it, so a has a surplus row there. Step 1 comes back: a has finished, and its lease "
+    "waits for step 2. Step 2 comes back: pages 1 and 2 and row 1 are freed, and then its row is "
+    "taken for one more token of a, which is over its length still. So a ends again, with a "
+    "token too many, and the same pages and the same row are freed once more. The free list has "
+    "each of them twice now.",
+    cure="SGLang passes over every row whose request has finished or was retracted before it "
+    "looks at the token (process_batch_result_decode). Here a request gives its lease up when it "
+    "ends, and a row counts only under the lease that it was launched with; a released lease "
+    "lists no pages, so that freeing it again would free nothing.",
     law="leak",
     says="freed twice",
     case=Case(

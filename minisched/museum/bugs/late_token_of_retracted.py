@@ -15,9 +15,16 @@ EXHIBIT = Exhibit(
     title="A preempted request's late token is taken for its next",
     chapter="what the scheduler believes",
     references=("vLLM #38624",),
-    symptom="",
-    here="",
-    cure="",
+    symptom="A request that was preempted says the same token twice when it goes on.",
+    here="Step 5 is in flight with b in it when b is preempted: everything that was computed of "
+    "it is forgotten, and it is to begin again with the four tokens that are known. Step 5 comes "
+    "back with 16. Nobody asks under which lease it ran, so it is appended as b's fourth token. "
+    "But b's length was set before: it begins again with four positions and computes the fourth "
+    "token once more. b says 16, 16.",
+    cure="#38624 (closed) wanted to set the discard flag and clear the placeholders wherever a "
+    "request is preempted, and not only where the cache is reset. #48245 let the token be "
+    "delivered and counted at once. Here a row counts only under the lease that it was launched "
+    "with; for vLLM's loops, stale output is delivered and moves the length too.",
     law="identity",
     says="alone it gives",
     case=Case(

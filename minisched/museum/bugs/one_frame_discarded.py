@@ -9,16 +9,27 @@ from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
-from ..shared_edits import ANY_STEP_SETTLES_IT, STALE_BY_COUNT
+from ..shared_edits import STALE_BY_COUNT
 
 EXHIBIT = Exhibit(
     name="one_frame_discarded",
     title="Exactly one output is discarded",
     chapter="what the scheduler believes",
     references=("vLLM #47900", "vLLM #48245"),
-    symptom="",
-    here="",
-    cure="",
+    symptom="EngineCore dies with assert num_output_placeholders >= 0, under memory pressure "
+    "with async scheduling; or a request that was preempted repeats or swaps tokens. It takes "
+    "three steps in flight, as with pipeline parallelism, or speculation.",
+    here="There is no page left for b's next step. As the newest, it is preempted itself, with "
+    "steps 3 and 4 in flight. Its output in flight is marked to be thrown away, all of it as "
+    "one: what comes back first clears the mark. Step 3 comes back: its token, 16, is thrown "
+    "away, and b is free to start again. Step 5 computes what is known of b and samples 16 "
+    "again. Step 4 comes back before it. Nothing says that it is from before the preemption, so "
+    "its token, 4, is taken for the third, and the 16 behind it for the fourth. With two steps "
+    "in flight there is never more than one to throw away, and the flag is right.",
+    cure="#47900 counted at most one output in flight. #48245, which was merged, marks "
+    "everything that is in flight as stale and lets each step that comes back drain its share; "
+    "the request is not resumed before. And stale tokens are delivered: they were computed "
+    "before anything was taken away.",
     law="identity",
     says="alone it gives",
     case=Case(
@@ -42,11 +53,10 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "core.request:Request.restart",
-            healthy="self.num_stale_output_tokens = self.num_in_flight_tokens",
-            bug="self.num_stale_output_tokens = min(1, self.num_in_flight_tokens)",
+            "scheduler.stale_outputs:drain",
+            healthy="            req.num_stale_output_tokens -= len(ids)\n",
+            bug="            req.num_stale_output_tokens = 0\n",
         ),
-        ANY_STEP_SETTLES_IT,
         STALE_BY_COUNT,
     ),
 )

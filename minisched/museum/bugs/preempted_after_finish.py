@@ -16,27 +16,35 @@ EXHIBIT = Exhibit(
     title="A request that has finished is preempted",
     chapter="who owns memory",
     references=("SGLang #18694", "SGLang #17797"),
-    symptom="",
-    here="",
-    cure="",
+    symptom='With priority scheduling the server stops with "Committed KV cache already freed" '
+    "(SGLang #17797): a running request of low priority was preempted, and it had finished a "
+    "moment before.",
+    here="Finishing takes two phases: the result frees a's memory, and the next decode round "
+    "takes a out of the running set. Step 1 comes back: a has finished, and page 1 and row 1 are "
+    "free. Step 2 was b's prompt, so no decode round has tidied the set up when c comes, with a "
+    "higher priority and a wish for more than there is. b is preempted for it, and that is not "
+    "enough; so is a, which seems to hold a page: page 1 and row 1 are freed again. c gets page "
+    "1, and a, which is back in the queue although it has ended, is to get it as well.",
+    cure="#18694 lets preempt_to_schedule pass over whoever has finished: their KV is free "
+    "already. Here a request that ends leaves the running set at once, and what it held is "
+    "counted as on its way back.",
     law="ownership",
     says="was handed out while its last lease is in use",
     case=Case(
         Workload(
             [
                 Request("a", [1], SamplingParams(max_new_tokens=1)),
-                Request("b", [1], SamplingParams(max_new_tokens=1)),
-                Request("c", [14], SamplingParams(max_new_tokens=4), priority=2),
+                Request("b", [3], SamplingParams(max_new_tokens=1)),
+                Request("c", [14], SamplingParams(max_new_tokens=2), priority=1),
             ],
-            arrivals=[0, 2, 3],
+            arrivals=[0, 0, 2],
             aborts={},
             config=SchedulerConfig(
-                kv_tokens=6,
+                kv_tokens=5,
                 max_running_requests=2,
                 disable_radix_cache=True,
                 schedule_policy="priority",
                 priority_scheduling_preemption_threshold=0,
-                schedule_conservativeness=0.0,
             ),
         ),
         "overlap",
@@ -50,19 +58,6 @@ EXHIBIT = Exhibit(
             bug="",
         ),
         ENDED_KEEPS_ITS_LEASE,
-        Edit(
-            "policy.decode:DecodeManager.schedule_next_batch",
-            healthy="    overrun = self.overrun\n",
-            bug="""\
-    self.running_reqs = [req for req in self.running_reqs if not req.finished]
-    overrun = self.overrun
-""",
-        ),
-        Edit(
-            "scheduler.results:Results.process",
-            healthy="if req.lease is not lease:",
-            bug="if req.finished or req.lease is not lease:",
-        ),
         RELEASED_KEEPS_ITS_PAGES,
     ),
 )

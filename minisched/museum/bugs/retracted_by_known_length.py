@@ -15,9 +15,18 @@ EXHIBIT = Exhibit(
     title="Retraction with output in flight leaves a page behind",
     chapter="who owns memory",
     references=("SGLang #11981", "SGLang #11970", "SGLang #14972"),
-    symptom="",
-    here="",
-    cure="",
+    symptom='"token_to_kv_pool_allocator memory leak detected" when the server is idle (SGLang '
+    "#11970): with overlap, each retraction loses what the step in flight had taken. With less "
+    "and less memory, allocation fails in the end (#14972).",
+    here="Step 5 is in flight, and has taken page 8 for b's fourth position. Now a needs a page "
+    "and b is retracted. What b holds is worked out from the tokens that the host knows: prompt "
+    "and three outputs, without the last of them, for which nothing is written yet. These are "
+    "three positions, but step 5 writes a fourth. Pages 4 and 6 come back (page 2 is in the "
+    "cache), and page 8 belongs to nobody for ever. Without overlap the two lengths are the "
+    "same.",
+    cure="#11981 mended the retraction; #12224 then gave up working it out: each request counts "
+    "the KV it has committed and allocated, wherever that happens. Here a lease lists its pages, "
+    "so nobody has to know a length to free them.",
     law="leak",
     says="was retracted",
     case=Case(

@@ -13,8 +13,15 @@ REFUTED = Refuted(
     name="row_reuse_on_one_stream",
     title="Row reuse, blamed for a tensor's short life",
     references=("SGLang #18803", "SGLang #18746", "SGLang #18744", "SGLang #18958"),
-    suspicion="",
-    truth="",
+    suspicion="With overlap, index errors on the device (SGLang #18744): a request that has "
+    "finished gives its row back while a forward that names it still runs, and the next request "
+    "gets the row. That was blamed, and #18746 and #18803 wanted to free rows later.",
+    truth="The maintainers rejected it: the memory of a tensor was handed out while the forward "
+    "stream had yet to read it (see tensor_freed_under_kernel). Row 1 is reused here too: b gets "
+    "it while step 2 runs with a's surplus row. But all that reads or writes a row are ops on "
+    "one stream, each with its own copy of what it needs, so b's come after a's; and every law "
+    "holds. It is another thing where a second stream writes the row: see row_reused_in_flight, "
+    "and SGLang's own barriers for its schedule stream (#26380).",
     case=Case(
         Workload(
             [

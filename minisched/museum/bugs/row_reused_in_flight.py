@@ -15,9 +15,20 @@ EXHIBIT = Exhibit(
     title="A row that gets a new owner while a forward reads it",
     chapter="who owns memory",
     references=("mini-sglang #89", "mini-sglang e7d4f65", "mini-sglang 20fcd7f"),
-    symptom="",
-    here="",
-    cure="",
+    symptom="A prompt is answered as if it said something else, once in a while, when somebody's "
+    "end of text comes just before. A suspicion about mini-sglang at 20fcd7f, confirmed: since "
+    "e7d4f65 a request's row is free as soon as its end is read.",
+    here="Step 1 samples 10, the end of text, but step 2 is in flight with a surplus row for a: "
+    "its forward reads position 1 of row 1 of the token pool, and its sample writes position 2. "
+    "Row 1 is free when step 1 has been processed, and b gets it. Its prompt is copied to "
+    "positions 0 to 2 on the scheduler's stream, and nothing lets that wait for step 2 on the "
+    "engine's stream. Here the copy comes first, a's late token overwrites the last token of b's "
+    "prompt, and b's answer is wrong.",
+    cure="mini-sglang before e7d4f65 freed nobody whom the ongoing batch names "
+    "(finished_reqs.difference(ongoing_reqs)); #89 argued about a race like it and was closed. "
+    "Here that rule is called deferred, and what is used is the lease: memory goes back when "
+    "every step that names it has come back. On one stream the early free would be harmless: see "
+    "row_reuse_on_one_stream.",
     law="race",
     says="writes what sample of step 2",
     case=Case(

@@ -10,17 +10,26 @@ from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..judge_aborts import judge_aborts
 from ..patch import Edit
+from ..points import at
 
 EXHIBIT = Exhibit(
     name="token_after_abort",
     title="A token after the abort",
     chapter="tokens on their way",
     references=("SGLang #34112", "SGLang #34149"),
-    symptom="",
-    here="",
-    cure="",
+    symptom="A client gives a request up, and gets a token all the same before it hears that it "
+    "was aborted (SGLang #34112, #34149).",
+    here="Step 1 computes a's prompt, and is in flight when the abort comes in. The abort is "
+    "noted and waits for the result. Step 1 comes back: its token is appended first, and only "
+    "then somebody looks at the note. The client hears 18, and that it was aborted. The token is "
+    "right and the request ends once, so no law on tokens or ends is broken; it takes one on "
+    "aborts.",
+    cure="Open. #37295 drops the token from what is shown, after the memory has been released, "
+    "as the release counts the output to know what to free. Here an abort ends the request at "
+    "once, whatever is in flight; its memory waits for the steps that name it, and what they "
+    "bring says nothing any more.",
     law="abort",
-    says="after it was aborted",
+    says="after it was aborted, and ended with abort",
     case=Case(
         Workload(
             [Request("a", [7], SamplingParams(max_new_tokens=1))],
@@ -35,12 +44,12 @@ EXHIBIT = Exhibit(
     edits=(
         Edit(
             "scheduler.scheduler:Scheduler.abort",
-            healthy="    return [self._finish(req, FinishReason.ABORT, error=error)] if req else []\n",
+            healthy="    req = self.live.get(rid)\n",
             bug="""\
+    req = self.live.get(rid)
     if req and req.num_output_placeholders:  # later, with the token that is on its way
         req.to_finish = FinishReason.ABORT
         return []
-    return [self._finish(req, FinishReason.ABORT, error=error)] if req else []
 """,
         ),
         Edit(
@@ -55,4 +64,10 @@ EXHIBIT = Exhibit(
         ),
     ),
     judge_by=judge_aborts,
+    points_at=at(
+        ("sample", 1),
+        ("process", 1),
+        says="step 1 was in flight when a was aborted; its token is appended and delivered before "
+        "anybody looks at the abort",
+    ),
 )
