@@ -11,6 +11,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ from minisched.museum.patch import Edit, put_in
 
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass")
 LOCKED = Edit("memory.lease_pool:LeasePool.release", "self.tree.dec_lock_ref(lease.node)", "pass")
+BREAKS = Edit(
+    "scheduler.results:Results.process",
+    "self.batches_in_flight -= 1",
+    "self.batches_in_flight -= 1 // (batch.step != 4 or self.batches_in_flight < 2)",
+)
+"""In the fourth step of a loop with more than one batch in flight something is wrong."""
 COUNTS = ("cases", "identical", "races", "leaks", "workloads", "requests", "aborted", "refused")
 
 
@@ -66,8 +73,14 @@ def test_a_bug_is_told_with_the_line_that_repeats_it(cli: Any, tmp_path: Path) -
     assert code == 1 and {item["law"] for item in failures} >= {"identity", "race"}
     assert all(item["sentence"] in " ".join(out.split()) for item in failures)
     assert "made as small as it could be" in out and "comes at turn" in out
-    [trace] = (tmp_path / "found").glob("*.json")
-    assert native.read(trace).program
+    [baseline] = (tmp_path / "found").glob("*-oracle.json")
+    [trace] = {*(tmp_path / "found").glob("*.json")} - {baseline}
+    assert native.read(trace).program and not native.read(baseline).program
+    line = next(row for row in out.splitlines() if row.startswith("  minisched check found"))
+    assert line.split()[2:] == [str(p.relative_to(tmp_path)) for p in (baseline, trace)]
+    assert f"name {line.split()[2]} before it" in cli(f"check {line.split()[3]}")[1]
+    code, told, _ = cli(line.strip().removeprefix("minisched "))
+    assert code == 1 and "does not wait for" in told
     [picture] = (tmp_path / "found").glob("*.svg")
     assert "what did it, by number" in "".join(ElementTree.parse(picture).getroot().itertext())
 
@@ -140,14 +153,57 @@ def test_what_a_file_does_not_carry_is_said(cli: Any, recorded: Path) -> None:
     assert "✓ leaks" not in out and "✓ races" not in out
     _, out, _ = cli("check chrome.json --json")
     unknown = dict.fromkeys(("identical", "leaks", "races"), "unknown")
-    assert unknown.items() <= answers(out)[0].items()
+    assert unknown.items() <= answers(out)[0].items() and json.loads(out)["holds"] is None
+    code, out, _ = cli("check chrome.json serial.json --json")
+    assert code == 0 and answers(out)[0]["identical"] == "unknown" and json.loads(out)["holds"]
+    assert "No tokens are recorded in chrome.json" in out
 
 
 def test_runs_of_two_workloads_are_not_compared(cli: Any, recorded: Path) -> None:
-    native.write(judge(case_of(4, "serial")).trace, recorded / "other.json")
-    code, out, _ = cli("check serial.json other.json --json")
-    assert code == 0 and answers(out)[1]["identical"] == "unknown"
-    assert "Another workload" in json.loads(out)["runs"][1]["identical"]["sentence"]
+    for seed in (4, 5, 6):
+        native.write(judge(case_of(seed, "serial")).trace, recorded / "other.json")
+        code, out, err = cli("check serial.json other.json --json")
+        assert (code, out) == (2, "") and "Another workload" in err
+
+
+def test_runs_of_two_lengths_say_so_and_never_none(cli: Any, tmp_path: Path) -> None:
+    for name, length in (("long", 9), ("short", 6)):
+        cli(f"compare --requests 3 --max-new-tokens {length} --loops serial --out {name}")
+    code, out, _ = cli("check long/serial.json short/serial.json")
+    assert code == 1 and "ended earlier: after 6 tokens, the baseline after 9" in out
+    assert "were both asked for as many?" in out and "None" not in out
+    code, out, _ = cli("check short/serial.json long/serial.json")
+    assert code == 1 and "ended later: after 9 tokens, the baseline after 6" in out
+
+
+@pytest.mark.parametrize(
+    ("edit", "says", "kept"),
+    [
+        (LOCKED, "MemoryLeak", ["serial.json"]),
+        (BREAKS, "ZeroDivisionError", ["serial.json", "overlap.json"]),
+    ],
+)
+def test_a_run_that_stops_leaves_its_trace(
+    cli: Any, tmp_path: Path, edit: Edit, says: str, kept: list[str]
+) -> None:
+    with put_in([edit]):
+        code, out, err = cli("compare --requests 3 --max-new-tokens 9 --out c")
+        assert (code, out) == (1, "") and says in err and err.strip().count("\n") == 0
+        assert json.loads(cli("compare --requests 3 --max-new-tokens 9 --out c --json")[1])["files"]
+    files = [f"c/{name}" for name in kept]
+    assert sorted(str(p.relative_to(tmp_path)) for p in (tmp_path / "c").iterdir()) == sorted(files)
+    assert err.rstrip().endswith(f"minisched check {' '.join(files)}")
+    code, out, _ = cli(f"check {' '.join(files)}")
+    assert code == 1 and f"it stopped with {says}" in out
+    has_leak = "was taken for r0" in out
+    assert has_leak == (edit is LOCKED)  # what is held in the middle of a run is no leak
+
+
+def test_a_loop_named_like_an_emoji_is_printed_as_it_is(cli: Any, recorded: Path) -> None:
+    trace = replace(judge(case_of(3, "overlap:ring")).trace, loop="overlap:ring:" + "x" * 60)
+    native.write(trace, recorded / "ring.json")
+    out = cli("check ring.json")[1]
+    assert out.splitlines()[0].endswith("x on sim hash, virtual clock") and ":ring:" in out
 
 
 def test_nothing_to_draw_is_said_and_no_error(cli: Any, recorded: Path) -> None:
@@ -176,11 +232,13 @@ def test_nothing_to_draw_is_said_and_no_error(cli: Any, recorded: Path) -> None:
         "serial.json --draw x.png": "--draw is x.png, but its name must end in .svg or .txt.",
         "nosuch.json": "nosuch.json can't be read: No such file or directory.",
         "text.md": "text.md is no trace",
+        "list.json": "list.json is not a Chrome trace of a profiler: it has no op, call or range.",
         "--out text.md --workloads 1": "--out text.md is a file, but it must be a folder.",
     }.items(),
 )
 def test_bad_input_is_one_sentence(cli: Any, recorded: Path, line: str, says: str) -> None:
     (recorded / "text.md").write_text("A text.\n")
+    (recorded / "list.json").write_text("[]")
     code, out, err = cli(f"check {line}")
     assert (code, out) == (2, "")
     assert says in err and err.startswith("minisched: ") and err.count("\n") == 1

@@ -9,15 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.case_text import case_text
-from minisched.checks.draw import LOOPS_EACH, designs_for, draw
+from minisched.checks.draw import LOOPS_EACH, designs_for, draw, loops_that_refuse
 from minisched.checks.draw_axes import count_axes
 from minisched.checks.draw_config import PAGE_SIZES
 from minisched.checks.draw_designs import Design, all_designs, read_design, variants
 from minisched.checks.draw_requests import WISHES
+from minisched.checks.identity import differences
 from minisched.checks.judge import Finding, judge
-from minisched.checks.many import Tried, case_of, try_seed, try_workloads
+from minisched.checks.many import LAWS, Tried, case_of, try_seed, try_workloads
+from minisched.checks.oracle_trace import oracle_trace
+from minisched.checks.same_workload import another_workload
 from minisched.checks.shrink import breaks_the_same, shrink
-from minisched.checks.tally import Tally
+from minisched.checks.tally import CAUSES, Tally
 from minisched.loops.registry import LOOPS
 from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
 from minisched.museum.patch import Edit, put_in
@@ -238,3 +241,42 @@ def test_whoever_fails_without_being_refused_is_not_identical() -> None:
     )
     with put_in([fails]):
         assert {item.law for item in tally_of(range(2)).failures} >= {"identity"}
+
+
+# -- what is shown first ---------------------------------------------------------------------------
+
+
+def test_a_cause_is_shown_before_the_wrong_tokens_that_follow_from_it() -> None:
+    assert sorted(CAUSES) == sorted(LAWS)
+    with put_in([BUGS["race"]]):
+        tally = tally_of(range(2), ("overlap",))
+    assert tally.failures[0].law == "identity"  # it is looked at first
+    assert [failure.law for failure in tally.first] == ["race", "identity"]
+    with put_in([BUGS["identity"]]):
+        assert [item.law for item in tally_of(range(4), ("overlap:ring",)).first] == ["identity"]
+
+
+def test_the_oracle_is_a_baseline_of_whatever_a_workload_became() -> None:
+    """Of who gave up and who was refused, too; and one who heard nothing is not another's."""
+    for seed in range(12):
+        verdict = judge(case_of(seed, "overlap"))
+        oracle = oracle_trace(verdict.workload, verdict.refused)
+        assert another_workload(oracle, verdict.trace) == ""
+        assert differences(oracle, verdict.trace) == []
+    deaf = Edit("engine.recording:Recording.tokens", "if output.token is not None", "if False")
+    with put_in([deaf]):
+        verdict = judge(case_of(3, "overlap"))
+    assert another_workload(oracle_trace(verdict.workload), verdict.trace) == ""
+    assert {item.got for item in differences(oracle_trace(verdict.workload), verdict.trace)} == {
+        None
+    }
+
+
+def test_how_many_loops_refuse_a_workload_is_counted() -> None:
+    tally = tally_of(range(8))
+    for seed, refusing in zip(SEEDS, tally.refusing, strict=False):
+        drawn = draw(seed)
+        takes = {design.loop for design in designs_for(drawn)}
+        assert not takes & loops_that_refuse(drawn)
+        assert refusing == len(loops_that_refuse(drawn))
+        assert bool(refusing) == bool(drawn.workload.config.speculative_algorithm)

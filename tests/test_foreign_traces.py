@@ -130,12 +130,22 @@ def test_a_copy_to_memory_that_is_not_pinned_blocks(tmp_path: Path) -> None:
         {"cat": "cuda_driver", "name": "cuLaunchKernelEx", "tid": 1, "ts": 80, "dur": 5, "c": 3},
         {"cat": "kernel", "name": "k", "tid": 7, "ts": 90, "dur": 50, "c": 3},
     ]  # fmt: skip
+    later = [{**e, "ts": int(str(e["ts"])) + 80, "c": int(str(e["c"])) + 2} for e in events[2:]]
+    events += later
     whole = [{"ph": "X", "pid": 0, "args": {"correlation": e.pop("c")}, **e} for e in events]
     path = tmp_path / "t.json"
     path.write_text(json.dumps(whole), encoding="utf-8")  # a list alone is a Chrome trace too
     found = verdict(read_foreign(path).trace)
-    assert (found.word, found.pairs, found.ahead) == ("serial", 1, 0)
-    assert found.blocking == {"cudaMemcpyAsync": 1}
+    assert (found.word, found.pairs, found.ahead) == ("serial", 2, 0)
+    assert found.blocking == {"cudaMemcpyAsync": 2}
+    alone = replace(read_foreign(path).trace, slices=tuple(first_steps(read_foreign(path).trace)))
+    assert verdict(alone).word == "unknown"  # two steps say nothing about how a loop works
+
+
+def first_steps(trace: Trace) -> list[Slice]:
+    """The slices of all steps but the last."""
+    last = max(item.step for item in trace.slices)
+    return [item for item in trace.slices if item.step < last]
 
 
 def test_real_torch_without_a_gpu(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks import books
+from minisched.checks.ends import find_ends, find_misreads
 from minisched.checks.laws import Broken
 from minisched.checks.leak import Leak
 from minisched.checks.leaks import find_leaks, not_checked
 from minisched.core import Lease, Output, Request, SamplingParams
-from minisched.devices.cost import MICROSECOND, CostModel
+from minisched.devices.cost import MICROSECOND, NO_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.devices.thread import ThreadDevice
 from minisched.engine.engine import Engine
@@ -75,7 +76,7 @@ def test_nothing_leaks_at_any_step(loops: list[LoopOptions], workload: Workload)
     for loop, relay, options in loops:
         trace, said = played(workload, loop, relay, options=options)
         assert said == []
-        assert find_leaks(trace) == []
+        assert find_leaks(trace) == [] == [*find_ends(trace), *find_misreads(trace)]
 
 
 RUNS = [
@@ -93,6 +94,7 @@ def test_nothing_leaks_on_other_clocks_and_with_two_schedulers(
     before = books.threads()
     run = run_loop(loop, device(), HashModel(), requests(), SchedulerConfig(kv_tokens=64))
     assert find_leaks(run.trace) == [] == not_checked(run.trace)
+    assert [*find_ends(run.trace), *find_misreads(run.trace)] == []
     assert find_leaks(from_json(to_json(run.trace))) == []
     assert books.threads() == before
 
@@ -174,11 +176,17 @@ class Bug:
 
 
 BUGS = [
-    Bug(page_forgotten, "page", "", "page", "neither free, nor cached, nor held"),
+    Bug(page_forgotten, "page", "", "page", "nor held: page"),
     Bug(page_freed_twice, "page", "freed", "was freed twice", "times among the free ones"),
-    Bug(row_forgotten, "row", "held", "and its lease was never released", "nobody holds it"),
-    Bug(row_freed_twice, "row", "freed", "although nobody held it", "is held twice"),
-    Bug(lock_forgotten, "lock", "held", "and its row was freed", "nobody who may hold it"),
+    Bug(row_forgotten, "row", "held", "and its lease was never released", "nobody holds it: row"),
+    Bug(row_freed_twice, "row", "freed", "was freed twice: in step", "and again in step"),
+    Bug(
+        lock_forgotten,
+        "lock",
+        "held",
+        "it should have been unlocked then",
+        "it should have been unlocked then",
+    ),
     Bug(lease_of_an_abort_not_closed, "row", "held", "ended (abort)", "lease was never released"),
 ]
 GIVES_UP = SamplingParams(max_new_tokens=9, ignore_eos=True)
@@ -214,7 +222,7 @@ def test_both_readers_find_it_and_say_whose_it_was(bug: Bug) -> None:
     if leak.rid:
         assert leak.rid in rids and leak.rid in str(leak)
         assert {item.id for item in trace.slices} >= set(leak.slices) != set()
-    assert any(rid in words for rid in rids) or leak.resource == "lock"
+    assert any(f"{rid} in step" in words or f"{rid}'s" in words for rid in rids)
 
 
 def one_run() -> Trace:
@@ -264,12 +272,52 @@ def test_a_step_that_never_comes_back_leaves_its_future_slots() -> None:
 
 def test_a_future_slot_that_is_read_by_others_is_told() -> None:
     trace = one_run()
-    at, mark = [item for item in enumerate(trace.marks) if item[1].attrs.get("reads")][-1]
-    lapped = Mark(mark.name, mark.time, {**mark.attrs, "reads": "99"})
-    leaks = find_leaks(replace(trace, marks=(*trace.marks[:at], lapped, *trace.marks[at + 1 :])))
-    assert [str(leak) for leak in leaks] == [
-        f"step {mark.attrs['step']} reads future slot 99, which no step was given"
+    assert find_misreads(trace) == []
+    at, mark = [item for item in enumerate(trace.marks) if " " in str(item[1].attrs.get("reads"))][
+        -1
     ]
+    step, reads = int(mark.attrs["step"]), str(mark.attrs["reads"]).split()
+
+    def told(*wrong: str) -> list[str]:
+        lapped = replace(mark, attrs={**mark.attrs, "reads": " ".join(wrong)})
+        odd = replace(trace, marks=(*trace.marks[:at], lapped, *trace.marks[at + 1 :]))
+        assert find_leaks(odd) == []
+        return [str(item) for item in find_misreads(odd)]
+
+    right = [f"future slot {slot}, which step {step - 1} was given for " for slot in reads]
+    (one,) = told("99", *reads[1:])
+    assert f"step {step} reads future slot 99 for " in one
+    assert f", which no step was given; it should have read {right[0]}" in one
+    swapped = told(reads[1], reads[0], *reads[2:])
+    assert len(swapped) == 2 and f"it should have read {right[1]}" in swapped[1]
+    (late,) = told(*reads, "99")
+    assert late == f"step {step} reads future slot 99, which no step was given"
+    (none,) = told(*reads[:-1])
+    assert "reads no future slot for" in none and f"it should have read {right[-1]}" in none
+
+
+def test_who_ended_twice_or_heard_a_token_behind_the_end_is_told() -> None:
+    trace = one_run()
+    assert find_ends(trace) == []
+    end = next(mark for mark in trace.marks if mark.name == "finish")
+    twice = replace(trace, marks=(*trace.marks, replace(end, time=trace.end)))
+    (found,) = find_ends(twice)
+    assert found.law == "ends" and {item.id for item in trace.slices} >= set(found.slices) != set()
+    assert str(found).startswith("r1 ended twice: (stop) in step 2 (process, 3.6 ms), and again")
+    attrs: dict[str, Any] = {"step": 9, "rids": "r1", "tokens": "5"}
+    behind = replace(trace, marks=(*trace.marks, Mark("tokens", trace.end, attrs)))
+    (found,) = find_ends(behind)
+    assert "r1 heard a token of step 9" in str(found)
+    assert "although it had ended (stop) in step 2 (process, 3.6 ms)" in str(found)
+
+
+def test_phases_that_cost_nothing_are_told_apart() -> None:
+    run = run_loop("overlap", SimDevice(), HashModel(), requests(), SchedulerConfig(), NO_COST)
+    first = next(mark for mark in run.trace.marks if mark.name == "row free")
+    left = tuple(mark for mark in run.trace.marks if mark != first)
+    (leak,) = (item for item in find_leaks(replace(run.trace, marks=left)) if item.what == "row 2")
+    assert "in step 1 (schedule, 0 ms); r1 ended (stop) in step 2 (process, 0 ms)" in str(leak)
+    assert from_json(to_json(run.trace)).marks == run.trace.marks
 
 
 @pytest.mark.parametrize("waits", ["copy", "thread"])
@@ -282,8 +330,8 @@ def test_ops_that_nobody_waited_for(waits: str) -> None:
         leaks = find_leaks(replace(trace, program=tuple(left)))
         assert len(leaks) == len(ids)
         assert str(leaks[0]) == (
-            "host launched the copy of step 1 in its launch of step 1 on copy, and nobody has "
-            "waited for it"
+            "host launched the copy of step 1 in its launch of step 1 on the copy stream, and "
+            "nobody has waited for it"
         )
         return
     lane, call = "worker thread", 10**6

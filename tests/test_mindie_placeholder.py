@@ -117,12 +117,14 @@ def test_preemption_takes_the_placeholders_and_leaves_the_tokens() -> None:
     scene.schedule(0, 4)
     scene.schedule(4, 1)
     scene.respond(7)
+    scene.schedule(5, 1)
+    scene.respond(8)
     scene.req.lease = None
     scene.ledger.clear_terminated()
-    assert scene.output == [7]
+    assert scene.output == [7, 8]
     scene.req.lease = Lease(2)
-    scene.schedule(0, 5)
-    assert scene.output == [7, -1] and scene.computed == 5
+    scene.schedule(0, 6)
+    assert scene.output == [7, 8, -1] and scene.computed == 6
 
 
 # -- the loop --------------------------------------------------------------------------------------

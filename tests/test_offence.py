@@ -15,7 +15,7 @@ from minisched.export.offence_text import to_text
 from minisched.export.svg import WIDTH
 from minisched.trace import Mark, Slice, Trace
 
-from .test_races import NO_WAIT, ONE_SLOT, traced
+from .test_races import FREE_AT_ONCE, NO_WAIT, ONE_SLOT, traced
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -84,6 +84,18 @@ def test_a_slice_of_the_host_may_have_done_it() -> None:
     assert "!! prepare 2 on Scheduler (host), 6.2 to 7.2 ms, for r1 r2 r3" in told
     assert "-> missing: the free in prepare 2 must wait for sample 1" in told
     assert 'data-offence="' in draw(trace, offence)
+
+
+def test_the_edge_that_a_free_lacks_goes_from_the_use_to_the_free() -> None:
+    trace = traced("overlap", "ring", FREE_AT_ONCE)
+    offence = offence_of(find_races(trace)[0], trace)
+    root = ElementTree.fromstring(draw(trace, offence))
+    boxes = {item.id: item for item in trace.slices}
+    [missing] = [item for item in root.iter() if item.get("data-missing")]
+    use, free = (boxes[int(one)] for one in str(missing.get("data-missing")).split())
+    assert (use.name, free.name) == ("forward", "process")
+    says = f"missing: the free in process {free.step} must wait for forward {use.step}"
+    assert says in text_of(root) and f"-> {says}" in to_text(trace, offence)
 
 
 def test_any_law_can_be_drawn() -> None:

@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minisched.loops.overlap_thread_worker as tp_worker_thread
+from minisched.checks.faults.in_step import ForwardRaises
+from minisched.checks.faults.trial import try_fault
+from minisched.checks.judge import Case
 from minisched.checks.overlap import step_intervals
 from minisched.core import FinishReason, Output, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
@@ -35,7 +38,6 @@ from .backends import (
     some_requests,
 )
 from .laws import check_all, play
-from .test_failures import check_failed_step
 from .test_overlap import check_one_row_is_wasted
 from .workloads import VOCAB, Workload, workloads
 
@@ -240,7 +242,8 @@ def test_a_mask_chains_each_sampling_to_the_one_before(
 def test_a_failed_step_ends_only_its_own_requests(
     backend: str, options: dict[str, Any], workload: Workload, at: int
 ) -> None:
-    check_failed_step(backend, LOOP, "ring", options, workload, at)
+    case = Case(workload, LOOP, "ring", options, device=backend)
+    assert not try_fault(case, ForwardRaises(at)).findings
 
 
 @EVERY_BACKEND

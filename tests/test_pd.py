@@ -137,10 +137,12 @@ def decode_before_the_kv_is_there(pair: Pair) -> None:
     assert transfer is not None
     launch = transfer.launch
 
-    def early(label: Any, slots: list[int], to_slots: list[int], last: Transferred | None) -> Any:
+    def early(
+        label: Any, slots: list[int], to_slots: list[int], last: Transferred | None, *before: Any
+    ) -> Any:
         if last is not None:
             transfer.mailbox.post(pair.prefill.device.now(), last)
-        return launch(label, slots, to_slots, None)
+        return launch(label, slots, to_slots, None, *before)
 
     transfer.launch = early  # type: ignore[method-assign]
 

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checks.launches import launches
 from minisched.checks.newest import Newest
+from minisched.checks.pending import find_pending
 from minisched.checks.race_words import Words
 from minisched.checks.races import Examined, Race, examine, find_races, offence_of
 from minisched.checks.spans import cells_of, common, joined, without
@@ -34,6 +36,9 @@ README = Path(__file__).resolve().parents[1] / "traces" / "README.md"
 
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")
 ONE_SLOT = Edit("worker.batch_record:BatchRecord.__init__", "[None] * slots", "[None]")
+FREE_AT_ONCE = Edit(
+    "memory.free_rule:lease", "    return lease.last_step <= steps.returned\n", "    return True\n"
+)
 ONE_BUFFER = Edit(
     "worker.output_ring:OutputRing.hold", "range(len(self), depth)", "range(len(self), 1)"
 )
@@ -95,6 +100,29 @@ def test_one_output_buffer_for_two_steps_in_flight() -> None:
     assert {race.where for race in races} == {
         "device output buffer 0 (cells 0-1)", "host output buffer 0 (cells 0-1)",
     }  # fmt: skip
+
+
+def test_what_the_host_reads_it_reads_in_the_process_of_that_step() -> None:
+    """The trace notes the slice before, which is the launch of the next step."""
+    races = find_races(traced("overlap", "pool", ONE_BUFFER))
+    [read] = [race for race in races if race.first.lane == "host"]
+    assert read.missing_edge == "copy of step 2 does not wait for process of step 1 on the host"
+
+
+def test_memory_freed_under_a_step_in_flight() -> None:
+    """The free has to come later: did the next step wait for it, nothing would overlap."""
+    trace = traced("overlap", "ring", FREE_AT_ONCE)
+    [race] = find_races(trace)
+    slices = {item.id: item for item in trace.slices}
+    assert race.missing
+    use, free = (slices[one] for one in race.missing)
+    assert (use.name, free.name) == ("forward", "process") and use.step == free.step + 1
+    assert str(race).startswith(
+        f"{race.where}: process of step {free.step} on the host (r0) frees what forward of step "
+        f"{use.step} (forward stream; r0) writes, and nothing orders the two: the free must wait "
+        f"for forward of step {use.step}"
+    )
+    assert len(race.also) == 1 and {race.where.split()[0], race.also[0].split()[0]} == {"KV", "row"}
 
 
 @pytest.mark.parametrize("relay", ["token_pool", "pool"])
@@ -176,6 +204,46 @@ def test_a_free_in_no_order_with_a_use_is_a_race() -> None:
         "free",
     )
     assert race.missing_edge == "the free must wait for op 1"
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
+    """One edge, before the first of the frees that the host does in one go."""
+    touches = [("write", "page table", "0-3"), (kind, "kv", "7")]
+    slices = [Slice(9, "host", "process", 8, 9, 13), Slice(1, "a", "forward", 5, 20, 14)]
+    frees = [Act("host", "free", 9, "kv", "7"), Act("host", "free", 9, "page table", "0-3")]
+    acts = [*launched(1), *frees, *op("a", 1, *touches)]
+    [race] = find_races(made(acts, slices))
+    assert (race.first.kind, race.second.kind, race.missing) == (kind, "free", (1, 9))
+    assert str(race) == (
+        f"KV slot 7: process of step 13 on the host frees what forward of step 14 (a stream) "
+        f"{kind}s, and nothing orders the two: the free must wait for forward of step 14; that "
+        "edge would also order page table cells 0-3"
+    )
+    cured = [*launched(1), Act("host", "wait", 1), *frees, *op("a", 1, *touches)]
+    assert find_races(made(cured, slices)) == []
+
+
+def test_the_frees_that_the_host_does_in_one_go_wait_together() -> None:
+    """The row's edge, which is missing twice, would order the slot as well, freed just before."""
+    acts, slices = [], []
+    for step, touches in ((1, [("write", "kv", "1")]), (2, [])):
+        row, process = str(step), 9 * step
+        slices += [Slice(process, "host", "process", 8 * step, 9 * step, step),
+                   Slice(step, "a", "forward", 8 * step, 9 * step, step + 1)]  # fmt: skip
+        acts += launched(step)
+        acts += [Act("host", "free", process, name, row) for name in ("kv", "page table")]
+        acts += op("a", step, ("write", "page table", row), *touches)
+    [race] = find_races(made(acts, slices))
+    assert (race.resource, race.count, race.also) == ("page table", 2, ("KV slot 1",))
+
+
+def test_who_writes_and_was_launched_behind_the_free_is_the_next_owner() -> None:
+    """A thread frees in a call; the host queues the call first, and then the next owner's write."""
+    acts = [*launched(1, 2), *op("worker thread", 1, ("free", "kv", "5")),
+            *op("a", 2, ("write", "kv", "5"))]  # fmt: skip
+    [race] = find_races(made(acts))
+    assert race.missing_edge == "op 2 does not wait for call 1"
 
 
 def test_the_value_of_an_op_is_read_by_who_takes_it() -> None:
@@ -279,8 +347,11 @@ def test_a_long_run_is_looked_at_in_spans() -> None:
         ("token pool", "131", "token-pool cell (row 2, position 3)"),
         ("token pool", "131-133", "token-pool cells (row 2, positions 3-5)"),
         ("token pool", "60-70", "token-pool cells (row 0, position 60) to (row 1, position 6)"),
-        ("token pool", "3 5 9-12 14", "token-pool cells (row 0, position 3) (row 0, position 5) "
-         "and 5 more"),
+        (
+            "token pool",
+            "3 5 9-12 14",
+            "token-pool cells (row 0, position 3) (row 0, position 5) and 5 more",
+        ),
         ("host output 1", "0-1", "host output buffer 1 (cells 0-1)"),
         ("output 0", "0", "device output buffer 0 (cell 0)"),
         ("inputs", "4", "the inputs of step 4"),
@@ -308,6 +379,22 @@ def test_the_example_of_the_readme_is_caught() -> None:
     [race] = find_races(native.from_json(json.dumps(example())))
     said = " ".join(README.read_text(encoding="utf-8").rpartition("\n\n    ")[2].split())
     assert str(race) == said
+
+
+def test_what_is_in_flight_where_a_recording_stops_is_no_leak() -> None:
+    """Nobody waits for step 2 of the example; it is one once its requests have all ended."""
+    data = example()
+    assert find_pending(native.from_json(json.dumps(data))) == []
+    for rid, count in (("a", 0), ("b", 2)):
+        data["marks"].append({"name": "finish", "time": 980000, "attrs": {"rid": rid}})
+        leaks = find_pending(native.from_json(json.dumps(data)))
+        assert [leak.what for leak in leaks] == [
+            f"the {name} of step 2" for name in ("forward", "copy")
+        ][:count]
+
+
+def test_the_example_says_what_launched_each_step() -> None:
+    assert set(launches(native.from_json(json.dumps(example())))) == {2, 3, 5, 6}
 
 
 def test_with_the_wait_that_it_lacks_the_example_is_fine() -> None:

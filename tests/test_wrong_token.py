@@ -143,6 +143,32 @@ def live_last_chunk_flag(engine: Engine) -> None:
     scheduler.process = live  # type: ignore[method-assign]
 
 
+def stale_slot(engine: Engine) -> None:
+    """A step reads the slot of a step before the last one."""
+    relay = engine.worker.relay
+    assert isinstance(relay, FutureMapRing)
+    bind = relay.bind
+
+    def late(batch: ScheduleBatch, previous: ScheduleBatch | None) -> tuple[list[int], list[int]]:
+        for lease in batch.leases:
+            lease.future_slot = max(1, lease.future_slot - 2)
+        return bind(batch, previous)
+
+    relay.bind = late  # type: ignore[method-assign]
+
+
+def end_is_not_seen(engine: Engine) -> None:
+    """A row in flight is delivered although its request has ended."""
+    scheduler, process = engine.scheduler, engine.scheduler.process
+
+    def unseen(batch: ScheduleBatch, result: Result) -> list[Output]:
+        over = [req for req in batch.reqs if req.finished and req.lease is None]
+        late = [Output(req.rid, 5) for req in over]
+        return [*process(batch, result), *late]
+
+    scheduler.process = unseen  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True)
 class Bug:
     """A patch, the loop it is put into, a workload, and what the culprit's sentence has to say."""
@@ -166,6 +192,7 @@ def together(requests: list[Request], **config: Any) -> Workload:
 
 
 ALONE = together([greedy("a", [1, 2, 3], 3)], kv_tokens=8)
+PAIR = together([greedy("a", [1, 2, 3], 5), greedy("b", [4, 5], 5)], kv_tokens=32)
 SHARED = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3]
 EVICTED = together(
     [greedy("a", SHARED, 3), greedy("b", [7, 7, 11, 2, 7, 7, 10, 14, 14, 5, 10, 13, 9], 6)],
@@ -181,11 +208,11 @@ RETRACTED = together(
 
 BUGS = [
     Bug(copy_without_wait, "serial", "host", ALONE,
-        "the copy of step 1 reads cell 0 of output 0, which the sample of step 1 writes, and "
-        "nothing makes one of them wait for the other"),
+        "the copy of step 1 reads cell 0 of device output buffer 0, which the sample of step 1 "
+        "writes, and nothing makes one of them wait for the other"),
     Bug(copy_without_wait, "overlap", "ring", ALONE,
-        "the copy of step 1 reads cell 0 of output 1, which the sample of step 1 writes, and "
-        "nothing makes one of them wait for the other"),
+        "the copy of step 1 reads cell 0 of device output buffer 1, which the sample of step 1 "
+        "writes, and nothing makes one of them wait for the other"),
     Bug(prefix_not_locked, "overlap", "pool", EVICTED,
         "KV slot 20 was given back by the prefix cache after step 4 was committed (schedule, "
         "5.3e-05 ms), although b still reads it in step 6"),
@@ -195,6 +222,11 @@ BUGS = [
     Bug(late_token_of_a_retracted_request, "overlap", "pool", RETRACTED,
         "the token of step 11 was delivered to r2, although r2 had lost the lease that the step "
         "was committed under (retraction): it is computed once more"),
+    Bug(stale_slot, "overlap", "ring", PAIR,
+        "step 2 reads future slot 1 for b, which step 1 was given for a; it should have read "
+        "future slot 2, which step 1 was given for b"),
+    Bug(end_is_not_seen, "overlap", "ring", ALONE,
+        "the token of step 4 was delivered to a, although a ended (length) in step 3 (process, "),
     Bug(unresolved_placeholder, "overlap", "ring", ALONE,
         "step 2 read future slot 1 for a, which step 1 had written for a", is_known=False),
 ]  # fmt: skip

@@ -27,6 +27,8 @@ NAMED = (
     "test_overlap.py::test_consecutive_prefills_overlap_unless_the_rule_says_no",
     "test_overlap.py::test_overlap_is_disabled_for_two_reasons_and_no_other",
     "test_logprobs.py::test_a_cached_prefix_ends_where_logits_are_wanted",
+    "test_pd.py::test_a_failed_transfer_ends_its_request",
+    "test_mindie_placeholder.py::test_preemption_takes_the_placeholders_and_leaves_the_tokens",
 )
 """The quick ones: on the simulated device, and about the layers that are changed."""
 NOTHING = "minisched.nothing"  # no mutant is called so: mutmut gets ready, and stops
@@ -144,8 +146,8 @@ def copy_checkout(root: Path, folder: Path) -> None:
 def settings() -> str:
     """mutmut's section of ``setup.cfg``: what is changed, and which tests are run.
 
-    A mutant may take half as long again as all tests that reach it, and some seconds: a livelock
-    that no bound on turns ends counts as killed then.
+    mutmut's own limit is far off, as it is one of wall time, and a busy machine would kill mutants
+    that live: a test that hangs is ended by ``tests/mutation_plugin.py``, by the processor's time.
     """
     lists = {
         "source_paths": ["minisched"],
@@ -157,7 +159,7 @@ def settings() -> str:
             *(f"tests/{name}.py" for name in TESTS), *(f"tests/{name}" for name in NAMED)
         ],
         "track_dependencies": ["false"],
-        "timeout_multiplier": ["0.75"],
+        "timeout_multiplier": ["15"],
         "timeout_constant": ["4"],
     }  # fmt: skip
     parts = (

@@ -23,7 +23,34 @@ class Known(NamedTuple):
     why: str
 
 
-KNOWN: tuple[Known, ...] = ()
+AS_LONG = f"{EQUIVALENT}: both are made row by row from one batch, so strict finds nothing."
+
+KNOWN: tuple[Known, ...] = (
+    Known(
+        "deliver_logprobs",
+        "for row, found in zip(batch.rows, logprobs, strict=True):",
+        "for row, found in zip(batch.rows, logprobs, strict=False):",
+        AS_LONG,
+    ),
+    Known(
+        "with_prefix_lens",
+        "info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=True)]",
+        "info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=None)]",
+        AS_LONG,
+    ),
+    Known(
+        "FillHost.fill",
+        "for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):",
+        "for at, row in zip(masks.update_indices, masks.hit_indices, strict=False):",
+        AS_LONG,
+    ),
+    Known(
+        "FutureMapPool.__init__",
+        'self.output_tokens_buf = device.memory("future map", size)',
+        'self.output_tokens_buf = device.memory("XXfuture mapXX", size)',
+        f"{WORDING}: what the simulated memory is called; what a step reads is declared apart.",
+    ),
+)
 
 
 def why_it_lives(mutant: Mutant) -> str:

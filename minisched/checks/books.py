@@ -13,6 +13,7 @@ from ..core import Lease
 from ..memory.radix_node import TreeNode
 from ..scheduler import MemoryLeak, Scheduler
 from ..trace.cells import to_text
+from .books_story import story_of, story_of_lock
 from .laws import Broken
 from .leak import plural
 
@@ -64,14 +65,15 @@ def check_pages(scheduler: Scheduler) -> None:
     if lost := [page for page in pages if not places[page]]:
         lease = allocator.last_owner(lost[0])
         mine = [page for page in lost if allocator.last_owner(page) is lease]
-        what = plural("page", to_text(mine))
-        raise Broken(f"leak: {what} {fate_of(lease)}: neither free, nor cached, nor held")
+        what, story = plural("page", to_text(mine)), story_of(scheduler, "page", mine)
+        raise Broken(f"leak: {what} {fate_of(lease)}: neither free, nor cached, nor held{story}")
     for page in (page for page, count in places.items() if count > 1):
         free, whose = allocator.free_pages.count(page), "the prefix cache's"
         if lease := held.get(page) or (allocator.last_owner(page) if free > 1 else None):
             whose = f"{lease.rid}'s"
+        story = story_of(scheduler, "page", [page])
         where = f"{free} times among the free ones" if free > 1 else "in two places"
-        raise Broken(f"leak: page {page} is {where}; it is or was {whose}")
+        raise Broken(f"leak: page {page} is {where}; it is or was {whose}{story}")
     if tree is not None and tree.total_size != len(cached):
         raise Broken(f"leak: the tree counts {tree.total_size} pages and has {len(cached)}")
     for lease in leases_of(scheduler):
@@ -87,10 +89,12 @@ def check_rows(scheduler: Scheduler) -> None:
     places.update(lease.row for lease in leases_of(scheduler))
     for row in range(1, table.size + 1):
         if not places[row]:
-            raise Broken(f"leak: row {row} {fate_of(table.last_owner(row))}: nobody holds it")
+            fate, story = fate_of(table.last_owner(row)), story_of(scheduler, "row", [row])
+            raise Broken(f"leak: row {row} {fate}: nobody holds it{story}")
         if places[row] > 1:
             owner = table.last_owner(row)
-            raise Broken(f"leak: row {row}, {owner.rid if owner else 'nobody'}'s, is held twice")
+            rid, story = owner.rid if owner else "nobody", story_of(scheduler, "row", [row])
+            raise Broken(f"leak: row {row}, {rid}'s, is held twice{story}")
 
 
 def check_locks(scheduler: Scheduler) -> None:
@@ -105,10 +109,13 @@ def check_locks(scheduler: Scheduler) -> None:
             node = node.parent
     for node in nodes_of(scheduler):
         if node.lock_ref != locks[node]:
-            who = ", ".join(holders.get(node, [])) or "nobody"
+            who, story = (
+                ", ".join(holders.get(node, [])) or "nobody",
+                story_of_lock(scheduler, node),
+            )
             raise Broken(
                 f"leak: node {node.id} ({plural('page', to_text(node.edge.page_ids))}) is locked "
-                f"{node.lock_ref} times, but it is {who} who may hold it"
+                f"{node.lock_ref} times, but it is {who} who may hold it{story}"
             )
     locked = sum(node.edge.num_pages for node in nodes_of(scheduler) if node.lock_ref)
     if scheduler.tree is not None and locked != scheduler.tree.protected_size:

@@ -8,6 +8,7 @@ from ..trace import Trace
 from .identity import tokens_heard
 from .leaks import moments
 from .ledger import Ledger
+from .ledger_lease import HeldLease
 
 
 class Misdelivery(NamedTuple):
@@ -38,25 +39,32 @@ def misdeliveries(trace: Trace, side: str = "") -> list[Misdelivery]:
                 is_open = lease.closed is None or lease.closed.step == step
                 says = _judged(
                     step, lease.rid, (lease.rid, step) in heard, lease.row in ledger.chunks[step],
-                    is_open or (lease.rid, step) in stale, lease.why,
+                    is_open or (lease.rid, step) in stale, lease,
                 )  # fmt: skip
                 found += [Misdelivery(step, lease.rid, says)] if says else []
     return found
 
 
-def _judged(step: int, rid: str, is_heard: bool, is_chunk: bool, counts: bool, why: str) -> str:
+def _judged(
+    step: int, rid: str, is_heard: bool, is_chunk: bool, counts: bool, lease: HeldLease
+) -> str:
     """What is wrong about a delivery, or nothing."""
     if is_heard and is_chunk:
         return (
             f"what step {step} sampled for {rid} was delivered, although that step computed a "
             "chunk that is not the last of its prompt: such a sample is no token"
         )
+    if is_heard and not counts and lease.why != "retraction":
+        return (
+            f"the token of step {step} was delivered to {rid}, although {lease.end}: nothing may "
+            "come behind that"
+        )
     if is_heard and not counts:
         return (
             f"the token of step {step} was delivered to {rid}, although {rid} had lost the lease "
-            f"that the step was committed under ({why}): it is computed once more"
+            f"that the step was committed under ({lease.why}): it is computed once more"
         )
-    if not is_heard and not is_chunk and counts and why not in ("error", "abort"):
+    if not is_heard and not is_chunk and counts and lease.why not in ("error", "abort"):
         return (
             f"step {step} sampled a token for {rid}, which was not delivered, although {rid} "
             "still had its lease and all of its prompt was computed"

@@ -20,8 +20,16 @@ from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
 from .books import check_idle, threads
 from .books_each_turn import Books
-from .laws import Broken, check_ends, check_identity, check_leaks, check_races, check_story
-from .play import Livelock, play
+from .laws import (
+    Broken,
+    check_ends,
+    check_identity,
+    check_leaks,
+    check_races,
+    check_story,
+    check_told,
+)
+from .play import Hooks, Livelock, play
 from .play_pd import play_pd
 from .workload import Workload, fresh
 
@@ -62,13 +70,14 @@ class Verdict:
     """What one run broke, in the order in which the laws were looked at, and its trace.
 
     ``workload`` holds the requests as the run has left them; ``finished`` is False for a run that
-    stopped with an error.
+    stopped with an error. ``refused`` are the requests that had to be refused, by id.
     """
 
     findings: tuple[Finding, ...]
     workload: Workload
     trace: Trace
     finished: bool = True
+    refused: frozenset[str] = frozenset()
 
     @property
     def holds(self) -> bool:
@@ -98,18 +107,21 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         findings[law] = Finding(law, f"{type(error).__name__}: {error}")
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
     laws: list[Callable[[], None]] = [books.check, partial(check_races, trace, bool(engines))]
+    refused: frozenset[str] = frozenset()
     if engines:
         refusal = engines[0].scheduler.config.refusal
+        refused = frozenset(r.rid for r in workload.requests if refusal(r) is not None)
         laws = [
             partial(check_identity, workload, refusal),
             partial(check_ends, workload, outputs),
+            partial(check_told, trace),
             partial(check_story, trace),
             *laws,
             *(partial(check_idle, engine.scheduler, before) for engine in engines),
             *(partial(check_leaks, engine) for engine in engines),
         ]
     findings |= broken(laws)
-    return Verdict(tuple(findings.values()), workload, trace, bool(engines))
+    return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
 
 
 def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:
@@ -136,7 +148,7 @@ def run(
     options = dict(case.options)
     if case.loop == "pd":
         pair, outputs = play_pd(
-            workload, case.relay, options, device, model, case.cost, patch, each_turn
+            workload, case.relay, options, device, model, case.cost, Hooks(patch, each_turn)
         )
         return [pair.decode, pair.prefill], outputs
     engine, outputs = play(

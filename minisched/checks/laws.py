@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ..core import FinishReason, Output, Request
 from ..engine.engine import Engine
 from ..trace import Trace
+from .ends import find_ends, find_misreads
 from .leaks import find_leaks
 from .oracle import grammar_of, hash_oracle
 from .races import examine
@@ -83,6 +84,12 @@ def check_story(trace: Trace) -> None:
     """Law 2, as the trace tells it: whoever took memory gave it back, at every step."""
     for leak in find_leaks(trace):
         raise Broken(f"leak: {leak}")
+
+
+def check_told(trace: Trace) -> None:
+    """Laws 1 and 2, as the trace tells them: no end twice or with a token behind it, no misread."""
+    for breach in [*find_ends(trace), *find_misreads(trace)]:
+        raise Broken(f"{breach.law}: {breach}")
 
 
 def check_all(workload: Workload, engine: Engine, outputs: list[Output]) -> None:

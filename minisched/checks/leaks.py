@@ -13,13 +13,13 @@ from .leak import Leak
 from .ledger import Ledger, numbers
 from .ledger_audit import close, settle
 from .ledger_moment import Clock, Moment
-from .pending import find_pending
+from .pending import find_pending, is_complete
 
 NEEDED = {
     "row alloc": "rows of the request table, and who held what",
     "page alloc": "pages",
     "radix lock": "locks on the prefix cache (there may be none)",
-    "finish": "what is held by a request that has ended",
+    "finish": "what is held by a request that has ended, and ops that nobody waited for",
     "commit": "what is held between two steps, and which steps came back: only the end",
     "tokens": "what is held between two steps, and which steps came back: only the end",
 }
@@ -44,6 +44,11 @@ def not_checked(trace: Trace) -> list[str]:
         said.append(
             "The trace has no program, so nothing is known about ops that nobody waited for and "
             "threads that are still in a call."
+        )
+    elif "finish" in names and not is_complete(trace):
+        said.append(
+            "Not every request ends in the trace, so nothing is known about ops that nobody waited "
+            "for: they may be in flight."
         )
     return said
 

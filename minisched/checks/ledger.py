@@ -30,6 +30,7 @@ class Ledger:
         self.newest: dict[str, HeldLease] = {}  # of each request
         self.ending: dict[HeldLease, None] = {}  # closed or released, and not seen to be empty
         self.whose: HeldLease | None = None  # whoever takes or leaves the next locks
+        self.lock_log: list[tuple[int, int, HeldLease, Moment]] = []  # node, delta, by whom, when
         self.commits: dict[int, list[HeldLease | None]] = {}  # by step, row by row
         self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
         self.in_flight: dict[int, Moment] = {}  # steps, with when they were committed
@@ -149,7 +150,9 @@ class Ledger:
         elif name == "radix evict":
             self.pages.evict(int(of["node"]), now)
         elif name == "radix lock" and self.whose and int(of["node"]) != ROOT:
-            self.whose.lock(int(of["node"]), int(of["delta"]), now)
+            node, delta = int(of["node"]), int(of["delta"])
+            self.whose.lock(node, delta, now)
+            self.lock_log.append((node, delta, self.whose, now))
 
 
 def numbers(text: object) -> list[int]:

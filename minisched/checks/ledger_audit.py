@@ -53,7 +53,8 @@ def report(
         verb = "were allocated to" if what.startswith("pages") else "was allocated to"
         verb = "was taken for" if resource == "lock" else verb
         history = lease.lock_history if resource == "lock" else lease.history
-        duty = ", when it should have been unlocked" if resource == "lock" and lease.released else ""
+        is_late = resource == "lock" and lease.released
+        duty = ": it should have been unlocked then" if is_late else ""
         story = f"{what} {verb} {history}, {fate}{duty}"
         ledger.leaks.append(Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices))
 

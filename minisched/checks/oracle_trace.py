@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from urllib.parse import quote
 
 from ..core import FinishReason, Request
@@ -10,12 +11,17 @@ from .laws import tokens_alone
 from .workload import Workload
 
 
-def oracle_trace(workload: Workload) -> Trace:
+def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
     """Marks ``tokens`` and ``finish`` alone: nobody ran it, so it has neither lanes nor times.
 
-    ``workload`` is as a run has left it: of who gave up there, the first tokens are asked for.
+    ``workload`` is as a run has left it: of who gave up there, the first tokens are asked for,
+    and who is ``refused`` gets none.
     """
-    marks = [mark for req in workload.requests for mark in _marks(req, tokens_alone(workload, req))]
+    marks = [
+        mark
+        for req in workload.requests
+        for mark in _marks(req, [] if req.rid in refused else tokens_alone(workload, req))
+    ]
     return Trace("oracle", "", "hash", "virtual", (), (), (), tuple(marks))
 
 

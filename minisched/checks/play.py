@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core import Output
 from ..devices.base import Device
@@ -17,6 +17,13 @@ from ..models.base import Model
 from .workload import Workload
 
 MAX_TURNS = 3000  # no small workload needs a tenth of it: more is a livelock
+
+
+class Hooks(NamedTuple):
+    """What is called with an engine before it starts, and after each of its turns."""
+
+    patch: Callable[[Engine], None] = lambda engine: None
+    each_turn: Callable[[Engine], None] = lambda engine: None
 
 
 class Livelock(AssertionError):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..core import Output
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
-from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.pd import Pair
 from ..loops.pd_run import make_pair
 from ..models.base import Model
-from .play import MAX_TURNS, Livelock
+from .play import MAX_TURNS, Hooks, Livelock
 from .workload import Workload
 
+NO_HOOKS = Hooks()
 SIDES = 20  # turns of either side for a turn of one engine: the side that is behind goes on alone
 
 
@@ -26,13 +25,12 @@ def play_pd(
     device: Device,
     model: Model,
     cost: CostModel = NO_COST,
-    patch: Callable[[Engine], None] = lambda engine: None,
-    each_turn: Callable[[Engine], None] = lambda engine: None,
+    hooks: Hooks = NO_HOOKS,
 ) -> tuple[Pair, list[Output]]:
     """Turn the pair until nothing is left; a turn of the workload is as long as a short step.
 
-    ``options`` are the link's. ``patch`` may change either engine before they start, and
-    ``each_turn`` look at either after every turn. The device is closed at the end.
+    ``options`` are the link's. The ``hooks`` are called with either engine. The device is closed at
+    the end.
 
     Raises:
         Livelock: requests are left after ``SIDES * MAX_TURNS``.
@@ -47,14 +45,14 @@ def play_pd(
     requests, config = workload.requests, workload.config
     try:
         pair = make_pair(device, model, requests, config, frontend, cost, relay, **options)
-        patch(pair.prefill)
-        patch(pair.decode)
+        hooks.patch(pair.prefill)
+        hooks.patch(pair.decode)
         for _ in range(SIDES * MAX_TURNS):
             if pair.is_done:
                 return pair, outputs
             pair.turn()
-            each_turn(pair.prefill)
-            each_turn(pair.decode)
+            hooks.each_turn(pair.prefill)
+            hooks.each_turn(pair.decode)
         raise Livelock("every request must end within a bounded number of turns")
     finally:
         device.close()

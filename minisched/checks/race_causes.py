@@ -67,7 +67,7 @@ def _in_turn(pair: Pair, words: Words) -> tuple[Access, Access]:
     """Who should come first: the lower step; of one step who was launched first, or as taken.
 
     A free comes behind every use, whatever the steps: who frees in step 3 what step 4 was told to
-    use is too early. Only who writes, and was launched when the free was decided, is the next owner.
+    use is too early. Only who writes, and was launched behind the free, is the next owner.
     """
     first, second = pair.first, pair.second
     if pair.kind == "race" and (first.act.kind == "free") != (second.act.kind == "free"):

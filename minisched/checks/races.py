@@ -24,9 +24,10 @@ class Race:
     """Two acts that nothing orders; or a use of what was freed before it.
 
     ``first`` is of the lower step, or was launched first: it should have ended before ``second``.
-    A free is the second, for it comes behind every use; of a use after free it is the first. ``cells`` of ``resource`` are as in an act; ``where`` is
-    what they are called. ``who`` are the two with lane and requests, ``names`` without. There are
-    ``count`` such pairs, and ``also`` is what else the missing edge would have ordered.
+    A free is the second, for it comes behind every use; of a use after free it is the first.
+    ``cells`` of ``resource`` are as in an act; ``where`` is what they are called. ``who`` are the
+    two with lane and requests, ``names`` without. There are ``count`` such pairs, and ``also`` is
+    what else the missing edge would have ordered.
     """
 
     kind: str  # "race" or "use after free"

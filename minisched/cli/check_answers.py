@@ -10,6 +10,7 @@ from ..checks.leaks import find_leaks, not_checked
 from ..checks.offence import Offence
 from ..checks.overlap_report import report
 from ..checks.races import Race, examine, offence_of
+from ..checks.stopped import is_cut_short, without_cut_short
 from ..checks.waits_for_ever import WaitsForEver
 from ..trace.lanes import is_forward
 from .check_reader import Recorded
@@ -42,7 +43,10 @@ class Answer:
 
 def leaks(recorded: Recorded) -> Answer:
     """Whether everybody gave back what they took."""
-    found, missing = find_leaks(recorded.trace), tuple(not_checked(recorded.trace))
+    found = without_cut_short(find_leaks(recorded.trace), recorded.trace)
+    missing = tuple(not_checked(recorded.trace))
+    if is_cut_short(recorded.trace):
+        missing += ("It stopped too early to say what its last requests would have left behind.",)
     if found:
         said = tuple(map(str, found))
         offences = tuple(leak.offence for leak in found)
@@ -59,7 +63,8 @@ def races(recorded: Recorded) -> Answer:
         sentence = "No accesses are recorded in this file: nothing can be said about races."
         return Answer("races", "unknown", sentence)
     seen = examine(recorded.trace)
-    found: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
+    waits = [] if is_cut_short(recorded.trace) else seen.waits
+    found: list[Race | WaitsForEver] = [*seen.races, *waits]
     if not found:
         touches = sum(bool(act.resource) for act in recorded.trace.program)
         lanes = len({act.lane for act in recorded.trace.program})
@@ -70,8 +75,8 @@ def races(recorded: Recorded) -> Answer:
     words = []
     if seen.races:
         words.append(counted(len(seen.races), "race"))
-    if seen.waits:
-        words.append(counted(len(seen.waits), "wait that never ends", "waits that never end"))
+    if waits:
+        words.append(counted(len(waits), "wait that never ends", "waits that never end"))
     offences = tuple(offence_of(item, recorded.trace) for item in found)
     return no("races", " and ".join(words), tuple(map(str, found)), offences)
 

@@ -44,7 +44,8 @@ def check(
 ) -> None:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
 
-    Without a trace it draws random workloads and runs each on up to 12 loops: exit code 1 if a law broke.
+    Without a trace it draws random workloads and runs each on up to 12 of the loops that take it:
+    exit code 1 if a law broke. Runs of two workloads can't be compared: exit code 2.
 
     --json has counts then: cases, identical, races, leaks; and failures, each with seed and loop.
     An aborted request is identical as far as it got, and a refused one if it rightly got nothing.

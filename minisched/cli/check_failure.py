@@ -83,7 +83,7 @@ def save_failure(tally: Tally, folder: Path) -> list[str]:
     verdict = judge(make_small(failure, tally.device))
     stem = f"seed-{failure.seed}-{failure.loop.replace(':', '-')}"
     texts = {
-        f"{stem}{ORACLE}.json": native.to_json(oracle_trace(verdict.workload)),
+        f"{stem}{ORACLE}.json": native.to_json(oracle_trace(verdict.workload, verdict.refused)),
         f"{stem}.json": native.to_json(verdict.trace),
     }
     if (found := verdict.broke(failure.law)) is not None:

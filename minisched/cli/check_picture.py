@@ -41,5 +41,8 @@ def offence_in(verdict: Verdict, finding: Finding) -> Offence:
 def wrong_token(verdict: Verdict) -> Difference | None:
     """The first token that a request would not get alone."""
     requests = verdict.workload.requests
-    alone = {req.rid: tokens_alone(verdict.workload, req) for req in requests}
+    alone = {
+        req.rid: [] if req.rid in verdict.refused else tokens_alone(verdict.workload, req)
+        for req in requests
+    }
     return first_difference(verdict.trace.loop, alone, {r.rid: r.output_ids for r in requests})

@@ -28,8 +28,8 @@ def print_tally(console: Console, tally: Tally, seconds: float, jobs: int) -> No
     last = tally.seed + tally.workloads - 1
     seeds = f"seed {tally.seed}" if last == tally.seed else f"seeds {tally.seed} to {last}"
     console.print(
-        f"{counted(tally.workloads, 'workload')} ({seeds}) on {counted(len(tally.by_loop), 'loop')}: "
-        f"{counted(cases, 'case')} on "
+        f"{counted(tally.workloads, 'workload')} ({seeds}) on "
+        f"{counted(len(tally.by_loop), 'loop')}: {counted(cases, 'case')} on "
         f"{tally.device} with hash, in {seconds:.1f} s on {counted(jobs, 'core')}",
         soft_wrap=True,
     )
@@ -59,8 +59,8 @@ def requests_sentence(tally: Tally) -> str:
         for name in ("requests", "aborted", "refused")
     )
     return (
-        f"{counted(total, 'request')}: {total - aborted - refused} ran to their end, {aborted} given up, "
-        f"{refused} rightly refused"
+        f"{counted(total, 'request')}: {total - aborted - refused} ran to their end, "
+        f"{aborted} given up, {refused} rightly refused"
     )
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..checks.offence import Offence
+from ..checks.stopped import stopped_with
 from ..trace import Trace
 from .check_answers import Answer, leaks, overlaps, races
 from .check_identical import identical
@@ -35,7 +36,7 @@ def check_traces(paths: Sequence[Path], draw: Path | None, as_json_only: bool) -
         raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
     runs = [read_recorded(path) for path in paths]
     answers = {run.file: [identical(runs[0], run, len(runs)), *questions(run)] for run in runs}
-    holds = verdict(answers)
+    holds = verdict(answers) and not any(stopped_with(run.trace) for run in runs)
     if as_json_only:
         print(json.dumps(as_json(runs, answers, holds)))
     else:
@@ -66,6 +67,8 @@ def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[A
         console.print(
             f"[bold]{escape(run.file)}[/]: {escape(what)}, {trace.clock} clock", soft_wrap=True
         )
+        if error := stopped_with(trace):
+            console.print(f"  [red]✗[/] it stopped with {escape(error)}", soft_wrap=True)
         for answer in answers[run.file]:
             sign = SIGNS[answer.holds][answer.word]
             if answer.question == "overlaps" and answer.word == "no":
@@ -86,7 +89,10 @@ def shortened(details: Sequence[str]) -> Iterator[str]:
 def as_json(
     runs: Sequence[Recorded], answers: dict[str, list[Answer]], holds: bool | None
 ) -> dict[str, Any]:
-    """``holds`` (None where nothing could be said about any law), and of each of ``runs`` its ``file``, its header, and the answers by question.
+    """``holds``, and of each of ``runs`` its ``file``, its header, and the answers by question.
+
+    ``holds`` is None where nothing could be said about any law. A run that stopped with an error
+    has it as ``stopped``.
 
     An answer has ``answer`` (yes, no, partly or unknown), ``sentence``, ``details``, and that on
     overlap ``figures`` in nanoseconds.
@@ -98,6 +104,7 @@ def as_json(
             {
                 "file": run.file,
                 **{name: getattr(run.trace, name) for name in header},
+                **({"stopped": error} if (error := stopped_with(run.trace)) else {}),
                 **{item.question: item.as_json() for item in answers[run.file]},
             }
             for run in runs

@@ -73,10 +73,8 @@ def report_stop(stopped: RunStopped, out: Path, as_json_only: bool) -> int:
     files = [str(path) for path in write_traces(stopped.traces, out)]
     if as_json_only:
         print(json.dumps({"identical": False, "error": str(stopped), "files": files}))
-    told = str(stopped).rstrip(".")
-    return complain(
-        f"{told}; its trace is {files[-1]}: minisched check {' '.join(files)}", DIFFERENT
-    )
+    told, line = str(stopped).rstrip(".: "), f"minisched check {' '.join(files)}"
+    return complain(f"{told}; its trace is {files[-1]}, see: {line}", DIFFERENT)
 
 
 def who_takes(names: list[str], wanted: set[str]) -> list[str]:

@@ -50,11 +50,12 @@ def draw_culprits(frame: Frame, scene: Scene) -> list[str]:
 
 
 def draw_missing(frame: Frame, scene: Scene) -> list[str]:
-    """A dashed arrow from the end of the one to the begin of the other, and what it would say."""
+    """A dashed arrow from the end of the one to the begin of the other, or to what it frees."""
     if scene.missing is None:
         return []
     first, second = scene.missing
-    x1, x2 = frame.x(first.slice.end), frame.x(second.slice.start)
+    ready = second.slice.end if scene.waits else second.slice.start  # a free: by the end of it
+    x1, x2 = frame.x(first.slice.end), frame.x(ready)
     y1, y2 = frame.y(first.lane), frame.y(second.lane)
     if first.lane == second.lane:
         y1 = y2 = y1 + BOX

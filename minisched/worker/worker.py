@@ -47,9 +47,10 @@ class Worker:
         scheduler_stream: str = "scheduler",
         late_penalties: bool = False,
     ) -> None:
-        self.device, self.model, self.relay = device, model, relay
-        self.max_len, self.page_size = max_len, page_size
-        self.cost = cost
+        self.device = device
+        self.model = model
+        self.relay = relay
+        self.max_len, self.page_size, self.cost = max_len, page_size, cost
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})

@@ -18,26 +18,23 @@ EXHIBIT = Exhibit(
     references=("vLLM #33377",),
     symptom="Under load, with async scheduling and a KV connector, aborted requests free their "
     "blocks twice (vLLM #33377).",
-    here="b has a page on the decode side, and waits for its KV, when it is aborted. Its page "
-    "has to stay: the network may write to it. So b stays known until the prefill side has "
-    "answered. Then the transfer ends: page 4 is let go, and as b has ended it is free. But "
-    "whoever hears of the end asks only whether b is known, and takes it for a request that is "
-    "to start. Its first token is its last one, b ends for the second time, and page 4 and its "
-    "row are freed again.",
+    here="a has pages 1 and 2 on the decode side. The KV of the first chunk of its prompt has "
+    "come, that of the second has not, when a is aborted. The pages have to stay: the network "
+    "may write to them. So a stays known until the prefill side has answered. It answers: the "
+    "pages are let go, and as a has ended they are free. But whoever hears the answer asks only "
+    "whether a is known, and takes it for a request that is to start. Its first token is its "
+    "last one, a ends for the second time, and the pages and row 1 are freed again.",
     cure="A request used to be skipped if it was gone; #33377 asks whether it has finished, as "
     "one that waits for a transfer has finished and is not gone. Here nobody is known who has "
     "ended: the hold is on the lease, not on the request.",
     law="leak",
-    says="freed twice",
+    says="page 1 was freed twice",
     case=Case(
         Workload(
-            [
-                Request("a", [13], SamplingParams(max_new_tokens=3)),
-                Request("b", [2], SamplingParams(max_new_tokens=1)),
-            ],
-            arrivals=[0, 0],
-            aborts={3: "b"},
-            config=SchedulerConfig(kv_tokens=4, max_running_requests=1),
+            [Request("a", [13, 13], SamplingParams(max_new_tokens=1))],
+            arrivals=[0],
+            aborts={1: "a"},
+            config=SchedulerConfig(kv_tokens=3, max_running_requests=1, chunked_prefill_size=1),
         ),
         "pd",
         "pool",

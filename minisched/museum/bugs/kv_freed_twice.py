@@ -30,7 +30,7 @@ EXHIBIT = Exhibit(
     "ends, and a row counts only under the lease that it was launched with; a released lease "
     "lists no pages, so that freeing it again would free nothing.",
     law="leak",
-    says="freed twice",
+    says="page 1 was freed twice",
     case=Case(
         Workload(
             [Request("a", [1], SamplingParams(max_new_tokens=1))],

@@ -8,7 +8,6 @@ from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
-from ..judge_aborts import judge_aborts
 from ..patch import Edit
 from ..points import at
 
@@ -21,15 +20,15 @@ EXHIBIT = Exhibit(
     "was aborted (SGLang #34112, #34149).",
     here="Step 1 computes a's prompt, and is in flight when the abort comes in. The abort is "
     "noted and waits for the result. Step 1 comes back: its token is appended first, and only "
-    "then somebody looks at the note. The client hears 18, and that it was aborted. The token is "
-    "right and the request ends once, so no law on tokens or ends is broken; it takes one on "
-    "aborts.",
+    "then somebody looks at the note. The client hears 18, and with it that the request was "
+    "aborted. The token is the right one; but whoever ends by an abort is to hear none behind "
+    "it.",
     cure="Open. #37295 drops the token from what is shown, after the memory has been released, "
     "as the release counts the output to know what to free. Here an abort ends the request at "
     "once, whatever is in flight; its memory waits for the steps that name it, and what they "
     "bring says nothing any more.",
-    law="abort",
-    says="after it was aborted, and ended with abort",
+    law="ends",
+    says="although it had ended (abort)",
     case=Case(
         Workload(
             [Request("a", [7], SamplingParams(max_new_tokens=1))],
@@ -63,7 +62,6 @@ EXHIBIT = Exhibit(
 """,
         ),
     ),
-    judge_by=judge_aborts,
     points_at=at(
         ("sample", 1),
         ("process", 1),

@@ -1,0 +1,527 @@
+"""Whatever goes wrong costs nobody else a token, memory, or the run; and who is hit hears why."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.draw import ALGORITHMS, draw
+from minisched.checks.draw_designs import read_design
+from minisched.checks.faults.count import Counted
+from minisched.checks.faults.fault import Fault
+from minisched.checks.faults.from_client import Aborted, CtrlC
+from minisched.checks.faults.in_step import NotNumbers
+from minisched.checks.faults.in_thread import Poison
+from minisched.checks.faults.matrix import FAULTS, Cell, Place, places, try_place
+from minisched.checks.faults.trial import Trial, try_fault
+from minisched.checks.judge import Case, Finding
+from minisched.core import FinishReason, Output, Request, Result, SamplingParams
+from minisched.devices.host_thread import HostThread
+from minisched.devices.registry import open_device
+from minisched.devices.sim import Deadlock, SimDevice
+from minisched.devices.thread import ThreadDevice
+from minisched.engine.client_streams import ClientStreams, ReaderStopped
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.models.llama_mlx import LlamaMlx
+from minisched.models.llama_torch import LlamaTorch
+from minisched.models.not_numbers import read_marks, without_marks
+from minisched.museum.patch import Edit, put_in
+from minisched.scheduler import SchedulerConfig
+from minisched.worker.failure import is_out_of_memory, reason_of
+
+from .adjusting import Rows, Wishes, adjusted, cases, chosen
+from .backends import BACKENDS, EVERY_BACKEND, SOME_LOOPS, check_no_thread_left, some_requests
+from .laws import ONE_ENGINE, SOME_LOOP_OPTIONS
+from .workloads import VOCAB, Workload
+
+EVERY_FAULT = pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
+
+
+# -- the matrix ------------------------------------------------------------------------------------
+
+
+def check_place(kind: type[Fault], loop: str, device: str, seed: int) -> None:
+    """The fault is hit, and survived."""
+    cell = try_place(Place(kind.name, loop, device, seed))
+    assert cell.trial.is_hit, f"{cell} was never hit"
+    assert not cell.trial.findings, cell
+
+
+def loops_for(kind: type[Fault], device: str) -> list[str]:
+    """Where it can happen."""
+    return [
+        loop for loop, spec in LOOPS.items() if device in spec.devices and kind.fits(loop, device)
+    ]
+
+
+@EVERY_FAULT
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_every_fault_is_hit_and_survived_on_sim(kind: type[Fault], data: st.DataObject) -> None:
+    loop = data.draw(st.sampled_from(loops_for(kind, "sim")))
+    check_place(kind, loop, "sim", data.draw(st.integers(0, 10**6)))
+
+
+@EVERY_FAULT
+@pytest.mark.parametrize("device", ["thread", "mlx"])
+@given(data=st.data())
+@settings(max_examples=2, deadline=None)
+def test_every_fault_is_hit_and_survived_in_real_time(
+    kind: type[Fault], device: str, data: st.DataObject
+) -> None:
+    loop = data.draw(st.sampled_from(loops_for(kind, device)))
+    check_place(kind, loop, device, data.draw(st.integers(0, 10**6)))
+
+
+def test_each_loop_meets_every_fault_that_can_happen_on_it() -> None:
+    met = {(place.fault, place.loop) for place in places("sim", 0, 1)}
+    assert met == {(kind.name, loop) for kind in FAULTS for loop in loops_for(kind, "sim")}
+    threads = {loop for fault, loop in met if fault == "worker thread dies"}
+    assert threads == {"overlap_thread", "mindie_plugin", "mindie_dual", "pd"}
+    assert all(fault != "stream dies" for fault, *_ in places("cuda", 0, 1))
+
+
+def test_a_fault_that_was_never_hit_counts_as_not_tried_and_one_that_broke_a_law_as_lost() -> None:
+    broken = Trial(True, (Finding("leak", "a page"),))
+    trials = (Trial(True, (), 1, 2), Trial(False, (), 3, 4), broken)
+    place = Place("abort", "serial", "sim", 7)
+    counted = Counted("sim", 7, [Cell(place, "serial", 3, trial) for trial in trials])
+    assert counted.of() == counted.of("abort", "serial") == (3, 2, 1, 1, 2)
+    assert [cell.trial for cell in counted.failures] == [broken]
+    found = counted.as_json()
+    assert (found["tried"], found["survived"]) == (2, 1)
+    assert found["failures"][0]["findings"] == [{"law": "leak", "sentence": "a page"}]
+
+
+# -- aborts and Ctrl-C at every moment -------------------------------------------------------------
+
+
+def small_workload() -> Workload:
+    """One prompt in chunks, two that share its beginning; one of them waits for a row."""
+    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    prompts = [[7, 7, 11, 2, 7], [7, 7, 3], [7, 7, 11, 5]]
+    requests = [Request(f"r{i}", prompt, params) for i, prompt in enumerate(prompts)]
+    config = SchedulerConfig(
+        kv_tokens=16, max_running_requests=2, chunked_prefill_size=2, context_len=16
+    )
+    return Workload(requests, [0, 0, 2], {}, config, frozenset(), VOCAB)
+
+
+def strike_at_every_turn(loop: str, kind: Callable[[int], Fault]) -> int:
+    """One run for each turn of the loop; how many there were."""
+    case = Case(small_workload(), loop, LOOPS[loop].relays[0])
+    for at in range(1, 200):
+        fault = kind(at)
+        trial = try_fault(case, fault)
+        assert not trial.findings, (at, trial)
+        if not trial.is_hit:
+            return at - 1
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("loop", ONE_ENGINE)
+def test_a_request_may_be_given_up_after_any_turn(loop: str) -> None:
+    turns = [strike_at_every_turn(loop, lambda at, n=number: Aborted(at, n)) for number in range(3)]
+    assert min(turns) > 5 or loop == "multi_step"
+
+
+@pytest.mark.parametrize("loop", ONE_ENGINE)
+def test_ctrl_c_may_come_after_any_turn(loop: str) -> None:
+    assert strike_at_every_turn(loop, CtrlC) >= 4
+
+
+# -- logits that are not numbers -------------------------------------------------------------------
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> tuple[Rows, Wishes, set[int]]:
+    """Rows of logits with wishes; in some of them single logits, or all, are NaN."""
+    rows, wishes = draw(cases())
+    size = len(rows[0])
+    bad = draw(st.sets(st.integers(0, len(rows) - 1)))
+    for row in bad:
+        for at in draw(st.sets(st.integers(0, size - 1), min_size=1)):
+            rows[row][at] = math.nan
+    return rows, wishes, bad
+
+
+@EVERY_BACKEND
+@given(case=spoilt(), greedy=st.booleans(), top_k=st.sampled_from([-1, 1, 3]))
+@settings(max_examples=60, deadline=None)
+def test_a_token_is_marked_if_and_only_if_a_logit_that_it_was_chosen_from_is_nan(
+    backend: str, case: tuple[Rows, Wishes, set[int]], greedy: bool, top_k: int
+) -> None:
+    rows, wishes, _ = case
+    params = SamplingParams(0.0 if greedy else 0.8, top_k=top_k, top_p=1.0 if greedy else 0.9)
+    how = [(params, 3, 5)] * len(rows)
+    marked = chosen(backend, rows, wishes, how)
+    seen = adjusted("sim", rows, wishes)
+    assert [token < 0 for token in marked] == [any(map(math.isnan, row)) for row in seen]
+    tokens, places = read_marks(marked)
+    assert all(0 <= token < len(rows[0]) for token in tokens)
+    assert places == {at for at, token in enumerate(marked) if token < 0}
+    for at, token in enumerate(marked):
+        if token >= 0:
+            assert chosen(backend, [rows[at]], [wishes[at]], how[:1]) == [token]
+
+
+@EVERY_BACKEND
+def test_the_device_goes_on_with_a_token_of_the_vocabulary(backend: str) -> None:
+    device = open_device(backend)
+    marked = [4, -1, -19, 0]
+    try:
+        valid = without_marks(device.xp, device.xp.asarray(marked)).tolist()
+    finally:
+        device.close()
+    assert valid == read_marks(marked)[0] == [4, 0, 18, 0]
+    assert read_marks([]) == ([], frozenset()) and Result([1]).not_numbers == frozenset()
+
+
+WISHES = {
+    "greedy": SamplingParams(max_new_tokens=6),
+    "sampled": SamplingParams(1.2, top_k=9, top_p=0.9, max_new_tokens=6),
+    "penalties": SamplingParams(repetition_penalty=1.3, max_new_tokens=6),
+    "grammar": SamplingParams(regex=r"[\x00-\x09]{9}", max_new_tokens=6),
+    "logprobs": SamplingParams(return_logprob=True, top_logprobs_num=2, max_new_tokens=6),
+}
+MOST_UNLIKE = ("overlap", "overlap_thread")  # the loops that also run in real time here
+TAKEN = [
+    (backend, *item, wish)
+    for backend in BACKENDS
+    for item in SOME_LOOP_OPTIONS
+    for wish in WISHES
+    if wish not in LOOPS[item[0]].refuses and (backend == "sim" or item[0] in MOST_UNLIKE)
+]
+
+
+@pytest.mark.parametrize(("backend", "loop", "relay", "options", "wish"), TAKEN, ids=str)
+def test_only_the_row_with_nan_ends_and_the_others_keep_their_tokens(
+    backend: str, loop: str, relay: str, options: dict[str, Any], wish: str
+) -> None:
+    requests = [Request(f"r{i}", [i + 1, 2, 3], WISHES[wish]) for i in range(3)]
+    config = SchedulerConfig(kv_tokens=64, context_len=16)
+    workload = Workload(requests, [0, 0, 0], {}, config, frozenset(), VOCAB)
+    fault = NotNumbers(at=3, pick=1)
+    trial = try_fault(Case(workload, loop, relay, options, device=backend), fault)
+    assert (trial.is_hit, trial.findings, trial.num_ended, trial.num_whole) == (True, (), 1, 2)
+
+
+@pytest.mark.parametrize("loop", ["overlap:pool", "vllm_async:pool", "mlx_async:pool", "serial"])
+@given(seed=st.integers(0, 10**6), at=st.integers(1, 6), pick=st.integers(0, 999))
+@settings(max_examples=15, deadline=None)
+def test_a_row_with_drafts_keeps_the_tokens_before_nan(
+    loop: str, seed: int, at: int, pick: int
+) -> None:
+    drawn = draw(next(item for item in range(seed, seed + 8) if ALGORITHMS[item % 8]))
+    trial = try_fault(drawn.on(read_design(loop)), NotNumbers(at, pick))
+    assert not trial.findings
+
+
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+def test_a_real_model_too(backend: str, tiny_llama: Any) -> None:
+    def run(fault: Fault | None) -> dict[str, Request]:
+        model: Any = (LlamaTorch if backend == "thread" else LlamaMlx)(tiny_llama)
+        requests = some_requests(8)
+
+        def spoil(forward: Any, *args: Any) -> Any:
+            return fault.around(forward, *args) if isinstance(fault, NotNumbers) else forward(*args)
+
+        forward = model.forward
+        model.forward = lambda *args: spoil(forward, *args)
+        run_loop("overlap", open_device(backend), model, requests, SchedulerConfig(context_len=64))
+        return {req.rid: req for req in requests}
+
+    healthy, fault = run(None), NotNumbers(at=4, pick=1)
+    spoilt_run = run(fault)
+    (victim,) = fault.touched
+    assert spoilt_run[victim].error == "its logits are not numbers (NaN) in step 4."
+    for rid, req in spoilt_run.items():
+        truth = healthy[rid].output_ids
+        assert req.output_ids == (truth[:3] if rid == victim else truth)
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def test_what_has_no_memory_is_known_by_what_it_says() -> None:
+    for take in (lambda: torch.empty(10**17), lambda: mx.eval(mx.zeros((2**31 - 1, 2**20)))):
+        with pytest.raises(RuntimeError) as caught:
+            take()
+        assert is_out_of_memory(caught.value)
+        assert reason_of(caught.value).startswith("out of device memory (")
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    assert is_out_of_memory(MemoryError()) and not is_out_of_memory(ValueError("out of memory"))
+    assert reason_of(MemoryError()) == "out of device memory (MemoryError)"
+    assert reason_of(RuntimeError("one line\nand another")) == "one line"
+
+
+@SOME_LOOPS
+def test_a_run_that_finds_no_memory_to_begin_with_says_what_it_asked_for(
+    loop: str, relay: str, options: dict[str, Any]
+) -> None:
+    config = SchedulerConfig(kv_tokens=10**15, context_len=32)
+    with pytest.raises(
+        ValueError, match=r"^device 'sim' has no memory for a KV pool of 10{15} slo"
+    ):
+        run_loop(loop, SimDevice(), HashModel(), some_requests(), config, relay=relay, **options)
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_dead_thread_hears_that_it_is_dead() -> None:
+    """Calls that were queued before its death, behind it, and after; and signals that it owed."""
+    device = ThreadDevice()
+    try:
+        thread, go = device.thread("a thread"), device.signal("go")
+        owed = device.signal("owed")
+        first = thread.launch(lambda: 1, name="first")
+        thread.wait(go)
+        thread.queue.put(Poison())  # type: ignore[arg-type]
+        behind = thread.launch(lambda: 2, name="behind")
+        go.set()
+        assert first.synchronize() == 1
+        with pytest.raises(RuntimeError, match="the thread 'a thread' has died: it was killed"):
+            behind.synchronize()
+        later = thread.launch(lambda: 3, name="later")
+        with pytest.raises(RuntimeError, match="has died"):
+            later.synchronize()
+        owed.synchronize()
+        thread.thread.join(10)
+        assert not thread.thread.is_alive()
+    finally:
+        device.close()
+    check_no_thread_left()
+
+
+def test_a_stream_that_dies_takes_no_other_one_with_it() -> None:
+    device = ThreadDevice()
+    try:
+        dead, other = device.stream("dead"), device.stream("other")
+        dead.queue.put(Poison())  # type: ignore[arg-type]
+        lost = dead.launch(lambda: 1, name="lost")
+        other.wait(lost)
+        assert other.launch(lambda: 2, name="runs").synchronize() == 2
+        with pytest.raises(RuntimeError, match="has died"):
+            other.launch(lambda x: x, lost, name="takes what is lost").synchronize()
+        assert isinstance(dead, HostThread) and dead.died_of is not None
+    finally:
+        device.close()
+
+
+# -- readers ---------------------------------------------------------------------------------------
+
+
+@SOME_LOOPS
+def test_a_reader_that_raises_loses_its_own_request_only(
+    loop: str, relay: str, options: dict[str, Any]
+) -> None:
+    told: list[Output] = []
+
+    def hear(output: Output) -> None:
+        told.append(output)
+        if output.rid == "r1":
+            raise ConnectionResetError("the client has gone.")
+
+    requests = some_requests(12)
+    run = run_loop(
+        loop, SimDevice(), HashModel(VOCAB, eos_ids=frozenset()), requests, relay=relay,
+        on_output=hear, **options,
+    )  # fmt: skip
+    assert run.errors == {"r1": "its reader is gone (ConnectionResetError: the client has gone)."}
+    assert [output.rid for output in told].count("r1") == 1, "nobody talks to who has gone"
+    assert {req.rid: req.finish_reason for req in requests} == {
+        "r0": FinishReason.LENGTH, "r1": FinishReason.ABORT, "r2": FinishReason.LENGTH,
+    }  # fmt: skip
+    assert len(requests[1].output_ids) < 12
+
+
+def test_a_reader_that_fails_at_the_end_has_nothing_to_lose() -> None:
+    def hear(output: Output) -> None:
+        if output.finish_reason:
+            raise ValueError("too late")
+
+    requests = some_requests(3)
+    run_loop("overlap", SimDevice(), HashModel(), requests, on_output=hear)
+    assert {req.finish_reason for req in requests} <= {FinishReason.LENGTH, FinishReason.STOP}
+
+
+def test_a_stream_keeps_no_more_than_its_limit_and_then_only_the_end() -> None:
+    streams = ClientStreams(limit=3)
+    for token in range(3):
+        streams.hear(Output("slow", token))
+        streams.hear(Output("quick", token))
+        assert [output.token for output in streams.read_now("quick")] == [token]
+    with pytest.raises(ReaderStopped, match="it left 3 outputs unread"):
+        streams.hear(Output("slow", 3))
+    assert streams.num_unread("slow") == 1 and streams.num_unread("quick") == 0
+    (end,) = streams.read("slow")
+    assert end.finish_reason is FinishReason.ABORT
+    assert end.error == "its reader left 3 outputs unread."
+    with pytest.raises(ValueError, match="limit is 0, but it must be at least 1"):
+        ClientStreams(0)
+
+
+def test_clients_read_on_threads_of_their_own_and_one_does_not() -> None:
+    streams, read = ClientStreams(limit=40), dict[str, list[int | None]]()
+
+    def client(rid: str) -> None:
+        read[rid] = [output.token for output in streams.read(rid)]
+
+    requests = some_requests(60)
+    readers = [threading.Thread(target=client, args=(rid,)) for rid in ("r0", "r2")]
+    for reader in readers:
+        reader.start()
+    model = HashModel(VOCAB, eos_ids=frozenset())
+    run = run_loop("overlap", SimDevice(), model, requests, on_output=streams.hear)
+    for reader in readers:
+        reader.join(10)
+    for req in requests:
+        if req.error:  # whoever reads slower than 40 outputs behind is given up too
+            assert "outputs unread" in req.error
+        else:
+            assert read[req.rid] == req.output_ids
+    assert "it left 40 outputs unread" in run.errors["r1"]
+    assert streams.num_unread("r1") == 1
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_counts_what_was_tried_and_survived(cli: Any) -> None:
+    code, out, _ = cli("minisched check --faults --loop serial --seed 3 --jobs 1 --json")
+    found = json.loads(out)
+    assert code == 0 and found["tried"] == found["survived"] == found["places"] == 14
+    assert found["failures"] == [] and found["ended"] > 0 and found["whole"] > 0
+    assert set(found["faults"]) == {kind.name for kind in FAULTS if kind.fits("serial", "sim")}
+    assert {cell["loop"] for cell in found["cells"]} == {"serial"}
+
+
+def test_the_command_tells_what_was_not_survived_and_how_to_repeat_it(cli: Any) -> None:
+    line = "minisched check --faults --loop serial --seed 3 --jobs 1"
+    crashes = Edit("engine.frontend:Frontend.deliver", "except Exception", "except KeyError")
+    with put_in([crashes]):
+        code, out, _ = cli(line)
+    assert code == 1 and "✗ reader raises" in out.replace("│", "").replace("  ", " ")
+    assert "minisched check --faults --loop serial --device sim --seed 3" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("--out x", "--out is x, but --faults draws no pictures."),
+        ("--draw x.svg", "--draw is x.svg, but --faults draws no pictures."),
+        ("run.json", "--faults draws workloads, but run.json is a recorded run."),
+        ("--workloads 0", "--workloads is 0, but it must be at least 1."),
+    ],
+)
+def test_an_option_that_does_not_go_with_faults_is_one_sentence(
+    cli: Any, more: str, sentence: str
+) -> None:
+    assert cli(f"minisched check --faults {more}") == (2, "", f"minisched: {sentence}\n")
+
+
+# -- requests that can't be run, a signal, a deadlock ----------------------------------------------
+
+
+GOOD = SamplingParams(max_new_tokens=4, ignore_eos=True)
+BAD_REQUESTS = [
+    (Request("bad", []), "the prompt is empty"),
+    (Request("bad", [1, 99, 2]), "token id 99 is outside the vocabulary, which ends at 18"),
+    (Request("bad", [1, -1]), "token id -1 is outside the vocabulary"),
+    (Request("bad", [1], SamplingParams(max_new_tokens=0)), "max_new_tokens is 0"),
+    (Request("bad", [1], SamplingParams(temperature=-1)), "temperature is -1"),
+    (Request("bad", [1], SamplingParams(top_p=0)), "top_p is 0"),
+    (Request("bad", [1], SamplingParams(top_k=0)), "top_k is 0"),
+    (Request("bad", [1] * 40, GOOD), "the prompt has 40 tokens"),
+    (Request("bad", [1] * 25, GOOD), "more than the KV pool of 24 slots"),
+    (Request("good", [1], GOOD), "request id 'good' is already in use"),
+]
+
+
+@SOME_LOOPS
+@pytest.mark.parametrize(("bad", "sentence"), BAD_REQUESTS, ids=lambda value: str(value)[:30])
+def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
+    loop: str, relay: str, options: dict[str, Any], bad: Request, sentence: str
+) -> None:
+    good = Request("good", [1, 2, 3], GOOD)
+    bad = Request(bad.rid, bad.prompt, bad.params)
+    config = SchedulerConfig(kv_tokens=24, context_len=32)
+    heard: list[Output] = []
+    device = SimDevice()
+    model = HashModel(VOCAB, eos_ids=frozenset())
+    run_loop(
+        loop, device, model, [good, bad], config, relay=relay, on_output=heard.append, **options
+    )
+    assert sentence in bad.error and bad.error.count(".") <= 2
+    assert bad.finish_reason is FinishReason.ERROR
+    assert good.finish_reason is FinishReason.LENGTH and len(good.output_ids) == 4
+    assert [output.error for output in heard if output.error] == [bad.error]
+
+
+@SOME_LOOPS
+def test_ctrl_c_aborts_every_request_and_leaves_nothing_behind(
+    loop: str, relay: str, options: dict[str, Any]
+) -> None:
+    params = SamplingParams(max_new_tokens=500, ignore_eos=True)
+    requests = [Request(f"r{i}", [1, 2], params, arrival_time=i) for i in range(3)]
+    requests.append(Request("late", [1], params, arrival_time=10**15))
+    count = 0
+
+    def press_ctrl_c(output: Output) -> None:
+        nonlocal count
+        count += 1
+        if count == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    device = SimDevice()
+    model = HashModel(VOCAB, eos_ids=frozenset())
+    run = run_loop(loop, device, model, requests, relay=relay, on_output=press_ctrl_c, **options)
+    assert run.interrupted and device.is_idle
+    assert {req.finish_reason for req in requests} == {FinishReason.ABORT}
+    assert all(req.lease is None for req in requests)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_waiting_for_an_op_that_can_never_run_is_a_named_deadlock() -> None:
+    device = SimDevice()
+    first, second = device.stream("first"), device.stream("second")
+    blocker = second.launch(lambda: 0, name="never")
+    first_op = first.launch(lambda: 1, name="runs")
+    assert first_op.synchronize() == 1 and blocker.synchronize() == 0
+    first.queue.append(("wait", type(blocker)(second, lambda: 0, ())))  # an op nobody launched
+    stuck = first.launch(lambda: 2, name="stuck")
+    with pytest.raises(Deadlock, match="waits for stuck"):
+        stuck.synchronize()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "page_size",
+        "max_running_requests",
+        "max_prefill_tokens",
+        "chunked_prefill_size",
+    ],
+)
+def test_a_size_below_one_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 0, but it must be at least 1"):
+        SchedulerConfig(**{name: 0})
+
+
+def test_a_pool_holds_at_least_one_page() -> None:
+    with pytest.raises(ValueError, match="kv_tokens is 3, but it must be at least one page of 4"):
+        SchedulerConfig(kv_tokens=3, page_size=4, chunked_prefill_size=4)
