@@ -16,18 +16,9 @@ from .devices.cost import NO_COST, CostModel
 from .devices.registry import open_device
 from .loops.refused import refusal, wanted_features
 from .loops.registry import find_loop
-from .loops.run import Run, run_loop
+from .loops.run import Run, RunStopped, run_loop
 from .models.base import Model
 from .scheduler import SchedulerConfig
-from .trace import Trace
-
-
-class RunStopped(RuntimeError):
-    """A loop stopped with an error; ``traces`` are of the runs so far, and the last one is its."""
-
-    def __init__(self, loop: str, error: Exception, trace: Trace) -> None:
-        super().__init__(f"{loop} stopped with {type(error).__name__}: {error}")
-        self.traces = [trace]
 
 
 @dataclass(frozen=True)

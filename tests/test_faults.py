@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import pytest
 import torch
 from hypothesis import given, settings
@@ -91,7 +90,7 @@ def test_each_loop_meets_every_fault_that_can_happen_on_it() -> None:
     assert met == {(kind.name, loop) for kind in FAULTS for loop in loops_for(kind, "sim")}
     threads = {loop for fault, loop in met if fault == "worker thread dies"}
     assert threads == {"overlap_thread", "mindie_plugin", "mindie_dual", "pd"}
-    assert all(fault != "stream dies" for fault, *_ in places("cuda", 0, 1))
+    assert all(place.fault != "stream dies" for place in places("cuda", 0, 1))
 
 
 def test_a_fault_that_was_never_hit_counts_as_not_tried_and_one_that_broke_a_law_as_lost() -> None:
@@ -257,11 +256,12 @@ def test_a_real_model_too(backend: str, tiny_llama: Any) -> None:
 
 
 def test_what_has_no_memory_is_known_by_what_it_says() -> None:
-    for take in (lambda: torch.empty(10**17), lambda: mx.eval(mx.zeros((2**31 - 1, 2**20)))):
-        with pytest.raises(RuntimeError) as caught:
-            take()
-        assert is_out_of_memory(caught.value)
-        assert reason_of(caught.value).startswith("out of device memory (")
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**17)
+    assert is_out_of_memory(caught.value)
+    assert reason_of(caught.value).startswith("out of device memory (")
+    for said in ("[malloc] Unable to allocate 8 bytes.", "[metal::malloc] Attempting to allocate"):
+        assert is_out_of_memory(RuntimeError(said))  # MLX's; on a CPU it dies of a real attempt
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
     assert is_out_of_memory(MemoryError()) and not is_out_of_memory(ValueError("out of memory"))
     assert reason_of(MemoryError()) == "out of device memory (MemoryError)"
@@ -273,9 +273,7 @@ def test_a_run_that_finds_no_memory_to_begin_with_says_what_it_asked_for(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:
     config = SchedulerConfig(kv_tokens=10**15, context_len=32)
-    with pytest.raises(
-        ValueError, match=r"^device 'sim' has no memory for a KV pool of 10{15} slo"
-    ):
+    with pytest.raises(ValueError, match=r"^device 'sim' has no memory for a KV pool of 10{15} "):
         run_loop(loop, SimDevice(), HashModel(), some_requests(), config, relay=relay, **options)
 
 
@@ -402,7 +400,7 @@ def test_clients_read_on_threads_of_their_own_and_one_does_not() -> None:
 
 
 def test_the_command_counts_what_was_tried_and_survived(cli: Any) -> None:
-    code, out, _ = cli("minisched check --faults --loop serial --seed 3 --jobs 1 --json")
+    code, out, _ = cli("check --faults --loop serial --seed 3 --jobs 1 --json")
     found = json.loads(out)
     assert code == 0 and found["tried"] == found["survived"] == found["places"] == 14
     assert found["failures"] == [] and found["ended"] > 0 and found["whole"] > 0
@@ -411,7 +409,7 @@ def test_the_command_counts_what_was_tried_and_survived(cli: Any) -> None:
 
 
 def test_the_command_tells_what_was_not_survived_and_how_to_repeat_it(cli: Any) -> None:
-    line = "minisched check --faults --loop serial --seed 3 --jobs 1"
+    line = "check --faults --loop serial --seed 3 --jobs 1"
     crashes = Edit("engine.frontend:Frontend.deliver", "except Exception", "except KeyError")
     with put_in([crashes]):
         code, out, _ = cli(line)
@@ -431,7 +429,7 @@ def test_the_command_tells_what_was_not_survived_and_how_to_repeat_it(cli: Any) 
 def test_an_option_that_does_not_go_with_faults_is_one_sentence(
     cli: Any, more: str, sentence: str
 ) -> None:
-    assert cli(f"minisched check --faults {more}") == (2, "", f"minisched: {sentence}\n")
+    assert cli(f"check --faults {more}") == (2, "", f"minisched: {sentence}\n")
 
 
 # -- requests that can't be run, a signal, a deadlock ----------------------------------------------

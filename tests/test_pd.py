@@ -297,9 +297,11 @@ def test_a_message_never_comes_too_late(workload: Workload, options: dict[str, A
                 begun.append(side.device.now())
                 receive()
 
-            def check(time: int, message: Message, post: Any = post, begun: Any = begun) -> None:
+            def check(
+                time: int, message: Message, after: int, post: Any = post, begun: Any = begun
+            ) -> None:
                 assert begun[-1] <= time, f"{message} arrives at {time}, a turn began {begun[-1]}"
-                post(time, message)
+                post(time, message, after)
 
             side.recv_requests = turn  # type: ignore[method-assign]
             side.mailbox.post = check  # type: ignore[method-assign]
@@ -315,9 +317,9 @@ def test_every_request_is_answered_once(workload: Workload, options: dict[str, A
     def watch(pair: Pair) -> None:
         post = pair.decode.mailbox.post
 
-        def count(time: int, message: Message) -> None:
+        def count(time: int, message: Message, after: int) -> None:
             answers[message.rid] += isinstance(message, Transferred)
-            post(time, message)
+            post(time, message, after)
 
         pair.decode.mailbox.post = count  # type: ignore[method-assign]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..checks.ends import find_ends, find_misreads
 from ..checks.leaks import find_leaks, not_checked
 from ..checks.offence import Offence
 from ..checks.overlap_report import report
@@ -55,6 +56,20 @@ def leaks(recorded: Recorded) -> Answer:
         sentence = "No memory is recorded in this file: nothing can be said about leaks."
         return Answer("leaks", "unknown", sentence)
     return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
+
+
+def told(recorded: Recorded) -> list[Answer]:
+    """What nobody asks, if it is so: requests that ended twice, future slots read wrongly."""
+    answers = []
+    for question, what, found in (
+        ("ends", "bad end", find_ends(recorded.trace)),
+        ("relay", "wrong read", find_misreads(recorded.trace)),
+    ):
+        if found:
+            offences = [breach.offence for breach in found]
+            said = tuple(map(str, found))
+            answers.append(no(question, counted(len(found), what), said, offences))
+    return answers
 
 
 def races(recorded: Recorded) -> Answer:

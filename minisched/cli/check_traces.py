@@ -13,7 +13,7 @@ from rich.markup import escape
 from ..checks.offence import Offence
 from ..checks.stopped import stopped_with
 from ..trace import Trace
-from .check_answers import Answer, leaks, overlaps, races
+from .check_answers import Answer, leaks, overlaps, races, told
 from .check_identical import identical
 from .check_picture import picture
 from .check_reader import Recorded, read_recorded
@@ -56,7 +56,7 @@ def verdict(answers: dict[str, list[Answer]]) -> bool | None:
 
 def questions(run: Recorded) -> list[Answer]:
     """What can be asked of one run alone."""
-    return [leaks(run), races(run), overlaps(run)]
+    return [*told(run), leaks(run), races(run), overlaps(run)]
 
 
 def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[Answer]]) -> None:

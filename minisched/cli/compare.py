@@ -8,11 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..compare import Comparison, RunStopped, compare
+from ..compare import Comparison, compare
 from ..core import Request
 from ..devices.registry import open_device
 from ..loops.refused import refusal, wanted_features
 from ..loops.registry import find_loop
+from ..loops.run import RunStopped
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from . import advice

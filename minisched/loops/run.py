@@ -47,6 +47,14 @@ class Run:
         return {req.rid: req.error for req in self.requests if req.error}
 
 
+class RunStopped(RuntimeError):
+    """A loop stopped with an error; ``traces`` are of the runs so far, and the last one is its."""
+
+    def __init__(self, loop: str, error: Exception, trace: Trace) -> None:
+        super().__init__(f"{loop} stopped with {type(error).__name__}: {error}")
+        self.traces = [trace]
+
+
 def make_engine(
     loop: str,
     device: Device,

@@ -49,5 +49,6 @@ def most_likely(rows: mx.array, count: int) -> mx.array:
     inside = above | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= room))
     ranks = mx.arange(vocab, 0, -1)
     ids = mx.sort(vocab - mx.topk(inside * ranks, count, axis=-1), axis=-1)
+    ids = mx.minimum(ids, vocab - 1)  # where NaN leaves fewer than ``count``
     order = mx.argsort(-mx.take_along_axis(rows, ids, axis=-1), axis=-1)  # stable
     return mx.take_along_axis(ids, order, axis=-1)

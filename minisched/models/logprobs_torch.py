@@ -39,5 +39,6 @@ def most_likely(rows: Tensor, count: int) -> Tensor:
     inside = above | (equal & (equal.cumsum(-1) <= room))  # count of them in each row
     ranks = torch.arange(vocab, 0, -1, device=rows.device)
     ids = vocab - (inside * ranks).topk(count).values  # rising
+    ids = ids.clamp(max=vocab - 1)  # where NaN leaves fewer than ``count``
     order = rows.gather(-1, ids).argsort(descending=True, stable=True)
     return ids.gather(-1, order)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core import ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Array, Arrays, Buffer, Label, Op, Stream
 from ..models.forward_batch import ForwardBatch
+from ..trace import Touch
 from .generation_batch_result import GenerationBatchResult
 from .pipeline import PipelineWorker
-from .touches import PAGE_TABLE
 from .worker import Worker
 
 
@@ -26,16 +28,15 @@ def lose_step(
     far as it came; None: the relay has not bound it.
     """
     flat, ids = laid_out or flat_of(worker, batch), ids_of(laid_out)
-    cells = [item for item in worker.touches.take(batch).forward if item.resource == PAGE_TABLE]
     stand_in: Op | None = None
-    for stream, place, table in page_tables(worker):
+    for stream, table, touches in page_tables(worker, worker.touches.take(batch).forward):
         if stand_in is not None:
             stream.wait(stand_in)  # so that all have ended when the last one has
         stand_in = stream.launch(
             fill_table, worker, table, flat.table_index, flat.table_slots,
             ids if stream is worker.forward_stream else None,
             name="page table", label=Label(batch.step, batch.mode.value, batch.rids),
-            touches=[item._replace(resource=place + PAGE_TABLE) for item in cells],
+            touches=touches,
         )  # fmt: skip
     assert stand_in is not None
     worker.device.flush(stand_in)
@@ -44,11 +45,16 @@ def lose_step(
     return lost
 
 
-def page_tables(worker: Worker) -> list[tuple[Stream, str, Buffer]]:
-    """Every page table on the device, with the stream that fills it: one for each stage."""
+def page_tables(
+    worker: Worker, whole: Sequence[Touch]
+) -> list[tuple[Stream, Buffer, Sequence[Touch]]]:
+    """Every page table on the device: one, or one for each stage; with the stream that fills it.
+
+    And with what is said to be touched: as for a pass that raises, all that it would have been.
+    """
     if isinstance(worker, PipelineWorker):
-        return [(stage.stream, stage.place, stage.page_table) for stage in worker.stages]
-    return [(worker.forward_stream, "", worker.page_table)]
+        return [(at.stream, at.page_table, list(at.part_of(whole))) for at in worker.stages]
+    return [(worker.forward_stream, worker.page_table, whole)]
 
 
 def flat_of(worker: Worker, batch: ScheduleBatch) -> ModelWorkerBatch:

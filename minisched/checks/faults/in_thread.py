@@ -24,11 +24,16 @@ class Poison:
     """Something in a thread's queue that it can't run, nor survive."""
 
     @property
-    def label(self) -> None:
+    def slice_id(self) -> int:
         """Nobody reads it and lives."""
         raise Death("it was killed")
 
-    slice_id = label
+    def drop(self, error: BaseException) -> None:
+        """Nobody waits for it."""
+
+    def run(self) -> None:
+        """Or runs it."""
+        raise Death("it was killed")
 
 
 class ThreadDies(Fault):
