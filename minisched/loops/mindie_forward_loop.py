@@ -108,7 +108,7 @@ class ForwardLoop:
         except Exception:
             return lose_step(self.engine.worker, output.batch, laid_out(output.inputs), error)
         pending.fail(error)
-        return pending
+        return lose_step(self.engine.worker, output.batch, None, error)
 
     def forward(
         self, item: ModelInput, previous_launch_done: Signal | None
@@ -132,6 +132,7 @@ class ForwardLoop:
                 self.engine.worker.launch_sample(pending, item.inputs)
         except Exception as error:
             pending.fail(error)
+            return lose_step(self.engine.worker, item.batch, None, error)
         return pending
 
     def verify(self, pending: GenerationBatchResult) -> GenerationBatchResult:

@@ -102,7 +102,7 @@ class TpModelWorkerClient:
         except Exception:
             return lose_step(self.engine.worker, step.batch, step.model_worker_batch, error)
         pending.fail(error)
-        return pending
+        return lose_step(self.engine.worker, step.batch, None, error)
 
     def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
         """Build the next step's mask, once the tokens before it are known, and say so."""

@@ -71,4 +71,5 @@ class ForwardThread:
                 pending.delay_sample_func()
         except Exception as error:
             pending.fail(error)
+            return lose_step(self.worker, pending.batch, None, error)
         return pending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from ..core import ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Array, Arrays, Buffer, Label, Op, Stream
@@ -25,11 +26,12 @@ def lose_step(
     the page table that this one was to fill: with what stood there before, it would write into
     pages that are somebody else's by now. So small ops fill them, and let a relay that counts
     steps take its turn. ``laid_out`` is the step as
-    far as it came; None: the relay has not bound it.
+    far as it came; None: the relay has not bound it, or has taken its turn.
     """
     flat, ids = laid_out or flat_of(worker, batch), ids_of(laid_out)
     stand_in: Op | None = None
-    for stream, table, touches in page_tables(worker, worker.touches.take(batch).forward):
+    whole = list(chain.from_iterable(worker.touches.take(batch)))
+    for stream, table, touches in page_tables(worker, whole):
         if stand_in is not None:
             stream.wait(stand_in)  # so that all have ended when the last one has
         stand_in = stream.launch(
@@ -50,7 +52,7 @@ def page_tables(
 ) -> list[tuple[Stream, Buffer, Sequence[Touch]]]:
     """Every page table on the device: one, or one for each stage; with the stream that fills it.
 
-    And with what is said to be touched: as for a pass that raises, all that it would have been.
+    And with what is said to be touched: as in a step that raises, all that it would have been.
     """
     if isinstance(worker, PipelineWorker):
         return [(at.stream, at.page_table, list(at.part_of(whole))) for at in worker.stages]
