@@ -174,15 +174,18 @@ def test_what_goes_back_is_freed_where_the_rule_promises_that_nobody_names_it(
     config = replace(workload.config, free_rule=rule)
     engine, trace = run(replace(workload, config=config), which, Recorder())
     if rule == "lease":
-        check_freed(trace, config.page_size)
+        assert check_freed(trace, config.page_size) >= 0
     else:
         assert not any(act.resource.endswith(("kv", "page table"))
                        for act in trace.program if act.kind == "free")  # fmt: skip
     assert not engine.worker.touches.steps, "every step that was laid out was launched"
 
 
-def check_freed(trace: Trace, page_size: int) -> None:
-    """All pages that the host took back, and all rows, each as often."""
+def check_freed(trace: Trace, page_size: int) -> int:
+    """All pages that the host took back, each as often; how many rows were not freed with them.
+
+    That is a row which never got a page: the page table lists nothing for it.
+    """
     freed = [(act.resource.removeprefix("stage 0 "), act.at)
              for act in trace.program if act.kind == "free"]  # fmt: skip
     marks = [mark for mark in trace.marks if mark.name == "page free"]
@@ -190,11 +193,11 @@ def check_freed(trace: Trace, page_size: int) -> None:
     slots = Counter(cell for resource, at in freed if resource == "kv" for cell in cells_in(at))
     assert slots == Counter(slots_of(pages, page_size))
     rows = [resource for resource, _ in freed].count("page table")
-    assert rows == sum(mark.name == "row free" for mark in trace.marks)
+    return sum(mark.name == "row free" for mark in trace.marks) - rows
 
 
 def test_what_the_cache_gives_up_is_freed_too() -> None:
     workload = small_workload()
     _, trace = run(workload, ("overlap", "pool", {}), Recorder())
     assert any(mark.name == "radix evict" for mark in trace.marks)
-    check_freed(trace, workload.config.page_size)
+    assert check_freed(trace, workload.config.page_size) == 0

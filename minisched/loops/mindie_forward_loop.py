@@ -9,8 +9,9 @@ from typing import NamedTuple
 from ..core import ModelWorkerBatch, Result, ScheduleBatch
 from ..devices.base import Op, Signal
 from ..engine.engine import Engine
-from ..models.forward_batch import ForwardBatch
-from ..worker import GenerationBatchResult
+from ..models.forward_batch import ForwardBatch, make_forward_batch
+from ..worker import GenerationBatchResult, Worker
+from ..worker.failure import is_out_of_memory
 from ..worker.lost_step import lose_step
 
 
@@ -19,6 +20,20 @@ class Unshipped(NamedTuple):
 
     flat: ModelWorkerBatch
     error: Exception
+
+
+def ship(flat: ModelWorkerBatch, worker: Worker) -> ForwardBatch | Unshipped:
+    """Bring a step's arrays to the device.
+
+    Raises:
+        Exception: they can't be, for another reason than lack of memory.
+    """
+    try:
+        return make_forward_batch(flat, worker.device.xp, worker.model.pad_to)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return Unshipped(flat, error)
 
 
 def laid_out(inputs: ForwardBatch | Unshipped) -> ForwardBatch | ModelWorkerBatch:
@@ -100,15 +115,6 @@ class ForwardLoop:
         )
         self.launch_done = engine.device.signal(f"launch_done {item.batch.step}")
         return ModelOutput(item.batch, item.inputs, self.launch_done, launched, verified)
-
-    def left_behind(self, output: ModelOutput, error: Exception) -> GenerationBatchResult:
-        """What the thread has made of a step before it died; its requests end with the error."""
-        try:
-            pending: GenerationBatchResult = output.launched.synchronize()
-        except Exception:
-            return lose_step(self.engine.worker, output.batch, laid_out(output.inputs), error)
-        pending.fail(error)
-        return lose_step(self.engine.worker, output.batch, None, error)
 
     def forward(
         self, item: ModelInput, previous_launch_done: Signal | None

@@ -8,12 +8,12 @@ from typing import Any
 from ..core import ForwardMode, ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_batch
 from ..devices.base import WRONG_TOKEN, Op
 from ..engine.engine import Engine
-from ..models.forward_batch import ForwardBatch, make_forward_batch
+from ..models.forward_batch import ForwardBatch
 from ..relay.placeholder_fill import FillHost, PlaceholderFill
-from ..worker.failure import is_out_of_memory
+from ..worker.lost_step import left_behind
 from ..worker.sampling_info import has_history
 from ..worker.touches import INPUTS
-from .mindie_forward_loop import ForwardLoop, ModelInput, ModelOutput, Unshipped
+from .mindie_forward_loop import ForwardLoop, ModelInput, ModelOutput, Unshipped, laid_out, ship
 from .mindie_plugin_context import GenerationOutput, PluginContext, advance_positions
 
 
@@ -65,7 +65,9 @@ class PluginManager:
         try:
             last.pending = pending = self.block_on(last.verified, last.batch)
         except Exception as error:  # the thread's
-            last.pending = pending = self.forward_loop.left_behind(last, error)
+            worker, inputs = self.engine.worker, laid_out(last.inputs)
+            pending = left_behind(worker, last.batch, inputs, last.launched, error)
+            last.pending = pending
         edge = self.device.recorder.edge
         edge("launch", last.launched.slice_id, pending.logits_output.slice_id)
         if self.fill_host is not None and pending.copy_done is not None:
@@ -80,9 +82,6 @@ class PluginManager:
         """Write N-1's tokens into N, advance the positions of those rows, and ship it.
 
         Where the device fills, only the tokens are missing from what is shipped.
-
-        Raises:
-            Exception: the inputs can't be shipped, for another reason than lack of memory.
         """
         masks, cost = self.relay.filling_masks, 0
         if self.fill_host is not None and masks.hit_rows:
@@ -92,12 +91,7 @@ class PluginManager:
                 self.fill_host.fill(flat, last.result.tokens)
             flat = advance_positions(flat, masks)
             self.device.recorder.program.touch("write", INPUTS, [batch.step])
-            try:
-                return make_forward_batch(flat, self.device.xp, self.engine.worker.model.pad_to)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                return Unshipped(flat, error)
+            return ship(flat, self.engine.worker)
 
     def put(
         self, batch: ScheduleBatch, inputs: ForwardBatch | Unshipped, last: ModelOutput | None

@@ -12,7 +12,7 @@ from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
 from ..worker.failure import is_out_of_memory
-from ..worker.lost_step import lose_step
+from ..worker.lost_step import left_behind
 from .overlap_thread_worker import ForwardThread, FutureStep
 
 
@@ -88,21 +88,13 @@ class TpModelWorkerClient:
         return pending, result
 
     def _launched(self, step: FutureStep, sampled: Op) -> GenerationBatchResult:
-        """What the thread has made of a step. Should it have died, as far as that came."""
+        """What the thread has made of a step; should it have died, as far as that came."""
         try:
             pending: GenerationBatchResult = sampled.synchronize()
         except Exception as error:
-            pending = self._left_behind(step, error)
+            worker, flat = self.engine.worker, step.model_worker_batch
+            pending = left_behind(worker, step.batch, flat, step.launched, error)
         return pending
-
-    def _left_behind(self, step: FutureStep, error: Exception) -> GenerationBatchResult:
-        try:
-            assert step.launched is not None
-            pending: GenerationBatchResult = step.launched.synchronize()
-        except Exception:
-            return lose_step(self.engine.worker, step.batch, step.model_worker_batch, error)
-        pending.fail(error)
-        return lose_step(self.engine.worker, step.batch, None, error)
 
     def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
         """Build the next step's mask, once the tokens before it are known, and say so."""

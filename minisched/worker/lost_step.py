@@ -25,8 +25,8 @@ def lose_step(
     Its requests may be in a step behind it already, which then reads and writes through cells of
     the page table that this one was to fill: with what stood there before, it would write into
     pages that are somebody else's by now. So small ops fill them, and let a relay that counts
-    steps take its turn. ``laid_out`` is the step as
-    far as it came; None: the relay has not bound it, or has taken its turn.
+    steps take its turn. ``laid_out`` is the step as far as it came; None: the relay has not bound
+    it, or has resolved it.
     """
     flat, ids = laid_out or flat_of(worker, batch), ids_of(laid_out)
     stand_in: Op | None = None
@@ -45,6 +45,26 @@ def lose_step(
     lost = GenerationBatchResult(batch, stand_in)
     lost.fail(error)
     return lost
+
+
+def left_behind(
+    worker: Worker,
+    batch: ScheduleBatch,
+    laid_out: ModelWorkerBatch | ForwardBatch | None,
+    launched: Op | None,
+    error: Exception,
+) -> GenerationBatchResult:
+    """Host: what a thread that has died made of a step: at the most, its forward pass runs.
+
+    ``launched`` is the call that was to launch that.
+    """
+    try:
+        assert launched is not None
+        pending: GenerationBatchResult = launched.synchronize()
+    except Exception:
+        return lose_step(worker, batch, laid_out, error)
+    pending.fail(error)
+    return lose_step(worker, batch, None, error)
 
 
 def page_tables(
