@@ -94,6 +94,7 @@ class TpModelWorkerClient:
         except Exception as error:
             worker, flat = self.engine.worker, step.model_worker_batch
             pending = left_behind(worker, step.batch, flat, step.launched, error)
+        step.launched = None  # the call names the step: as a circle they would outlive their use
         return pending
 
     def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
