@@ -247,7 +247,7 @@ DAMAGED = {
     b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}]': "an event is wrong",
     b'{"otherData": {"loop": 1, "device": 1, "model": 1, "clock": 1}, "traceEvents": [{}]}':
         "an event is wrong",
-    gzip.compress(b"[]")[:-9]: "is not JSON",
+    gzip.compress(b"[]", mtime=0)[:-9]: "is not JSON",
     b"SQLite format 3\x00" + b"\x01" * 200: "damaged Nsight Systems export",
 }  # fmt: skip
 
