@@ -219,11 +219,12 @@ def by_hand(*ran: tuple[str, str, int, int, int], edges: tuple[Edge, ...]) -> Tr
 
 
 def test_a_device_that_waits_for_another_stream_is_not_dry() -> None:
-    """Both steps were launched at once; the second one starts late, for whatever reason."""
+    """All steps were launched at once; the second one starts late, for whatever reason."""
     trace = by_hand(
-        ("host", "launch", 0, 1, 1), ("host", "launch", 1, 2, 2),
-        ("forward", "forward", 2, 5, 1), ("forward", "forward", 9, 12, 2),
-        edges=(Edge(1, 3, "launch"), Edge(2, 4, "launch")),
+        ("host", "launch", 0, 1, 1), ("host", "launch", 1, 2, 2), ("host", "launch", 2, 3, 3),
+        ("forward", "forward", 3, 5, 1), ("forward", "forward", 9, 12, 2),
+        ("forward", "forward", 12, 15, 3),
+        edges=(Edge(1, 4, "launch"), Edge(2, 5, "launch"), Edge(3, 6, "launch")),
     )  # fmt: skip
     found = verdict(trace)
     assert (found.word, found.dry) == ("overlapped", ())
@@ -239,7 +240,8 @@ def test_a_call_is_blamed_only_if_it_blocked_until_the_device_was_dry(
         ("host", "launch", 0, 1, 1), ("forward", "forward", 1, 5, 1),
         ("host", "wait", 1, until, 0), ("host", "launch", 8, 9, 2),
         ("forward", "forward", 9, 12, 2),
-        edges=(Edge(1, 2, "launch"), Edge(4, 5, "launch")),
+        ("host", "launch", 9, 10, 3), ("forward", "forward", 12, 14, 3),
+        edges=(Edge(1, 2, "launch"), Edge(4, 5, "launch"), Edge(6, 7, "launch")),
     )  # fmt: skip
     found = verdict(trace)
     assert found.dry == ((5 * US, 9 * US),)

@@ -156,7 +156,7 @@ def test_every_diagram_has_its_picture() -> None:
 def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
     """Nothing generated stays behind when what made it has gone."""
     made = {name for make in makers().values() for name in make()}
-    kept = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("traces/*")}
+    kept = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("traces/*.*")}
     kept |= {f"diagrams/{path.name}" for path in DIAGRAMS.glob("*.md")}
     kept -= {f"traces/{name}.svg" for name in measured()} | {"traces/README.md"}
     assert kept == {name for name in made if name.startswith("traces/") or name.endswith(".md")}
