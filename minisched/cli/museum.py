@@ -32,7 +32,8 @@ def print_chapter(console: Console, heading: str, items: list[Exhibit] | list[Re
     if items:
         console.print(f"\n[bold]{heading[0].upper()}{heading[1:]}[/bold]")
     for item in items:
-        console.print(f"  [cyan]{item.name}[/cyan]: {item.title}")
+        title = Text.assemble((item.name, "cyan"), f": {item.title}")
+        console.print(Padding(title, (0, 0, 0, 2)))
         references = Text(", ".join(item.references), style="dim")
         console.print(Padding(references, (0, 0, 0, 4)))
 
