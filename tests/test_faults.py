@@ -20,17 +20,19 @@ from minisched.checks.draw_designs import read_design
 from minisched.checks.faults.count import Counted
 from minisched.checks.faults.fault import Fault
 from minisched.checks.faults.from_client import Aborted, CtrlC
-from minisched.checks.faults.in_step import NotNumbers
-from minisched.checks.faults.in_thread import Poison
+from minisched.checks.faults.in_step import CopyFails, ForwardRaises, NotNumbers, SamplingRaises
+from minisched.checks.faults.in_thread import Poison, ThreadRaises
 from minisched.checks.faults.matrix import FAULTS, Cell, Place, places, try_place
 from minisched.checks.faults.trial import Trial, try_fault
 from minisched.checks.judge import Case, Finding
 from minisched.core import FinishReason, Output, Request, Result, SamplingParams
+from minisched.devices.cost import CostModel
 from minisched.devices.host_thread import HostThread
 from minisched.devices.registry import open_device
 from minisched.devices.sim import Deadlock, SimDevice
 from minisched.devices.thread import ThreadDevice
 from minisched.engine.client_streams import ClientStreams, ReaderStopped
+from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
@@ -103,6 +105,146 @@ def test_a_fault_that_was_never_hit_counts_as_not_tried_and_one_that_broke_a_law
     found = counted.as_json()
     assert (found["tried"], found["survived"]) == (2, 1)
     assert found["failures"][0]["findings"] == [{"law": "leak", "sentence": "a page"}]
+
+
+# -- what the matrix has found, each with its smallest case ----------------------------------------
+
+
+def greedy(rid: str, prompt: list[int], max_new_tokens: int) -> Request:
+    return Request(rid, prompt, SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True))
+
+
+def small(
+    requests: list[Request], arrivals: list[int], vocab: int = VOCAB, **more: Any
+) -> Workload:
+    """A workload without a stop token, in an engine that admits whom it can."""
+    config = SchedulerConfig(schedule_conservativeness=0.0, context_len=32, **more)
+    return Workload(requests, arrivals, {}, config, frozenset(), vocab)
+
+
+DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
+    "a chained step fails with the one before, and its plan is the next step's": (
+        Edit("worker.worker:Worker.launch_forward", " and is_chained(self.relay)", ""),
+        Case(
+            small([greedy("a", [7], 2), greedy("b", [8], 1)], [0, 2], kv_tokens=20),
+            "multi_step", "prev_sampled",
+        ),
+        SamplingRaises(3),
+    ),
+    "drafts that follow a failed step are written into a prefix that others read": (
+        Edit(
+            "worker.verify_step:VerifyStep.resolve_starts",
+            "max(starts[row], min(start, self.room[row] - inputs.extend_lens[row]))",
+            "start",
+        ),
+        Case(
+            small(
+                [greedy("a", [1], 1), greedy("b", [1], 1), greedy("c", [1, 1, 2, 2, 1, 1], 1)],
+                [0, 0, 0], 3, kv_tokens=10, max_running_requests=1, chunked_prefill_size=-1,
+                max_prefill_tokens=79, schedule_policy="dfs-weight", run_first="unified",
+                speculative_algorithm="NGRAM_GPU", speculative_num_draft_tokens=3,
+            ),
+            "overlap", "pool",
+        ),
+        ForwardRaises(3),
+    ),
+    "the next stage of a pipeline writes through cells that a failed one has left": (
+        Edit(
+            "worker.pipeline:PipelineWorker._run_stage",
+            "return tensors._replace(error=error)",
+            "raise",
+        ),
+        Case(
+            small(
+                [
+                    greedy("d", [(7 * i + 9) % 19 for i in range(9)], 2),
+                    greedy("c", [(7 * i + 2) % 19 for i in range(2)], 18),
+                    greedy("b", [(7 * i + 12) % 19 for i in range(12)], 2),
+                ],
+                [0, 0, 10], kv_tokens=48, page_size=4, max_running_requests=2,
+                disable_radix_cache=True, max_prefill_tokens=5, run_first="unified",
+            ),
+            "vllm_pp2",
+        ),
+        ForwardRaises(17),
+    ),
+    "a step behind one that was never launched writes through cells that it has left": (
+        Edit("worker.lost_step:fill_table", "if len(index):", "if False:"),
+        Case(
+            small(
+                [
+                    greedy("a", [10], 7), greedy("b", [16], 1), greedy("c", [1], 1),
+                    greedy("d", [12, 7, 5], 7),
+                ],
+                [0, 1, 0, 0], kv_tokens=16, page_size=2, max_running_requests=2,
+                disable_radix_cache=True, chunked_prefill_size=-1, max_prefill_tokens=90,
+            ),
+            "overlap_thread",
+        ),
+        ThreadRaises(10),
+    ),
+    "a prompt counts as sent although one of its chunks was lost": (
+        Edit("loops.pd_kv_transfer:KVTransfer.launch", "last, *before,", "last,"),
+        Case(
+            small(
+                [greedy("a", [7, 7, 11, 2, 7, 7, 11, 5, 3, 3, 8, 12], 2)], [0], kv_tokens=14,
+                max_running_requests=1, max_prefill_tokens=1, run_first="unified",
+            ),
+            "pd", "prev_sampled", {"latency": 30_000_000, "slot_bytes": 1_500_000},
+            CostModel({"schedule": 3_000_000, "process": 3_000_000}, 1_000_000, sample=200_000),
+        ),
+        CopyFails(6, 449),
+    ),
+    "a late token counts although the step before it failed": (
+        Edit("scheduler.ending:Endings._late", "if error and self._is_stale(req):", "if False:"),
+        Case(
+            small(
+                [
+                    Request("a", [2, 2, 1, 1, 0], SamplingParams(max_new_tokens=2)),
+                    greedy("b", [1, 1, 2, 2, 1, 1, 0, 2, 2, 0, 0, 0, 2, 1], 8),
+                ],
+                [0, 0], 3, kv_tokens=40, page_size=4, max_running_requests=2,
+                chunked_prefill_size=20, max_prefill_tokens=70, schedule_policy="priority",
+                speculative_algorithm="NGRAM_GPU",
+            ),
+            "vllm_async", "pool", {"depth": 4},
+        ),
+        ForwardRaises(4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("bug", "case", "fault"), DEFECTS.values(), ids=DEFECTS)
+def test_a_defect_that_was_here_is_caught_and_cured(bug: Edit, case: Case, fault: Fault) -> None:
+    def trial() -> Trial:
+        return try_fault(case, type(fault)(fault.at, fault.pick))
+
+    with put_in([bug]):
+        assert "identity" in {item.law for item in trial().findings}
+    assert trial().survived
+
+
+def test_lost_logprobs_end_their_requests_whoever_asks_first() -> None:
+    """The copy of the tokens has arrived by then; asked once more, it must not count."""
+    requests = [Request("r", [1, 2], WISHES["logprobs"])]
+    workload = Workload(requests, [0], {}, SchedulerConfig(context_len=16), frozenset(), VOCAB)
+    asked: list[str] = []
+
+    class Fails(CopyFails):
+        def put_in(self, engine: Engine) -> None:
+            super().put_in(engine)
+            wait_for = engine.wait_for
+
+            def ask_twice(pending: Any) -> Result:
+                asked.extend((wait_for(pending).error, wait_for(pending).error))
+                return wait_for(pending)
+
+            engine.wait_for = ask_twice  # type: ignore[method-assign]
+
+    trial = try_fault(Case(workload, "overlap", "ring"), Fails(2, pick=1))
+    assert trial.survived and trial.num_ended == 1
+    lost = "step 2 failed: the copy did not arrive"
+    assert asked[2:4] == [lost, lost] and set(asked) == {"", lost}
 
 
 # -- aborts and Ctrl-C at every moment -------------------------------------------------------------

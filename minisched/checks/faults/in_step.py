@@ -92,9 +92,15 @@ class NotNumbers(Fault):
         is_cut = isinstance(engine.worker, PipelineWorker)
         wrap(engine.worker.model, "compute_logits" if is_cut else "forward", self.around)
 
-    def around(self, forward: Any, batch: ForwardBatch, *args: Any) -> Any:
-        """Spoil the row's logits, once: those that it samples from are its last ones."""
-        logits = forward(batch, *args)
+    def around(self, forward: Any, batch: ForwardBatch, ids: Any, *args: Any) -> Any:
+        """Spoil the row's logits, once: those that it samples from are its last ones.
+
+        Raises:
+            BadLuck: a step was given what marks NaN, for a token.
+        """
+        if isinstance(ids, list) and ids and min(ids) < 0:
+            raise BadLuck(f"{min(ids)} is no token")
+        logits = forward(batch, ids, *args)
         if self.is_due():
             row = self.pick % len(batch.rows)
             self.hit(batch.label.rids[row])
