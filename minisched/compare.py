@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
-from .checks.identity import Difference, first_difference
-from .checks.logprobs import largest_difference
-from .checks.margin import with_margin
-from .checks.overlap import OverlapReport, ideal_speedup, measure
-from .checks.waits import lost_ns, num_waits
+from .checks.overlap.overlap import OverlapReport, ideal_speedup, measure
+from .checks.overlap.waits import lost_ns, num_waits
+from .checks.tokens.identity import Difference, first_difference
+from .checks.tokens.logprobs import largest_difference
+from .checks.tokens.margin import with_margin
 from .core import Output, Request, SamplingParams
 from .devices.cost import NO_COST, CostModel
 from .devices.registry import open_device

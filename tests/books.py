@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from minisched.checks.books import check_step, leases_of, nodes_of
+from minisched.checks.leaks.books import check_step, leases_of, nodes_of
 from minisched.core import Request
 from minisched.scheduler import Scheduler
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from minisched.checks.oracle import hash_logits
+from minisched.checks.tokens.oracle import hash_logits
 from minisched.core import Output, Request, TokenLogprob
 from minisched.models.hash import LOGIT_SCALE
 from minisched.models.mix import P

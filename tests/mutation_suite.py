@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from minisched.checks.draw_designs import all_designs
+from minisched.checks.draw.designs import all_designs
 from minisched.checks.many import try_seed
 
 EACH = 1  # workloads for each loop, relay and option

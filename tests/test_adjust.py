@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.oracle import penalised
+from minisched.checks.tokens.oracle import penalised
 from minisched.core import LogitAdjustment, SamplingParams
 from minisched.models import adjust, adjust_mlx, adjust_torch
 from minisched.worker.sampling_info import make_adjustment

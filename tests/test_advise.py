@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.advise import FINE, Advice, advise
+from minisched.checks.overlap.advise import FINE, Advice, advise
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND
 from minisched.engine.load import Load

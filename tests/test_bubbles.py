@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.bubbles import bubbles, by_cause, by_phase
-from minisched.checks.overlap import measure, union
-from minisched.checks.overlap_report import report
-from minisched.checks.verdict import verdict
-from minisched.checks.waits import ARRIVAL, HOST, lost_ns
+from minisched.checks.overlap.bubbles import bubbles, by_cause, by_phase
+from minisched.checks.overlap.overlap import measure, union
+from minisched.checks.overlap.report import report
+from minisched.checks.overlap.verdict import verdict
+from minisched.checks.overlap.waits import ARRIVAL, HOST, lost_ns
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.case_text import case_text
-from minisched.checks.draw import LOOPS_EACH, designs_for, draw, loops_that_refuse
-from minisched.checks.draw_axes import count_axes
-from minisched.checks.draw_config import PAGE_SIZES
-from minisched.checks.draw_designs import Design, all_designs, read_design, variants
-from minisched.checks.draw_requests import WISHES
-from minisched.checks.identity import differences
+from minisched.checks.draw.axes import count_axes
+from minisched.checks.draw.config import PAGE_SIZES
+from minisched.checks.draw.designs import Design, all_designs, read_design, variants
+from minisched.checks.draw.draw import LOOPS_EACH, designs_for, draw, loops_that_refuse
+from minisched.checks.draw.requests import WISHES
 from minisched.checks.judge import Finding, judge
 from minisched.checks.many import LAWS, Tried, case_of, try_seed, try_workloads
-from minisched.checks.oracle_trace import oracle_trace
-from minisched.checks.same_workload import another_workload
 from minisched.checks.shrink import breaks_the_same, shrink
 from minisched.checks.tally import CAUSES, Tally
+from minisched.checks.tokens.identity import differences
+from minisched.checks.tokens.oracle_trace import oracle_trace
+from minisched.checks.tokens.same_workload import another_workload
 from minisched.loops.registry import LOOPS
 from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
 from minisched.museum.patch import Edit, put_in

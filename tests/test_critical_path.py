@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.bound import bound, longest_chain
-from minisched.checks.bubbles import bubbles
-from minisched.checks.course import course_of
-from minisched.checks.critical_path import critical_path, shares
-from minisched.checks.removal import AHEAD, largest_bubble
-from minisched.checks.replay import replay
-from minisched.checks.what_if import free, launch_ahead, sample_at_once, unchanged, what_if
+from minisched.checks.overlap.bound import bound, longest_chain
+from minisched.checks.overlap.bubbles import bubbles
+from minisched.checks.overlap.course import course_of
+from minisched.checks.overlap.critical_path import critical_path, shares
+from minisched.checks.overlap.removal import AHEAD, largest_bubble
+from minisched.checks.overlap.replay import replay
+from minisched.checks.overlap.what_if import free, launch_ahead, sample_at_once, unchanged, what_if
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.oracle import hash_logits
+from minisched.checks.tokens.oracle import hash_logits
 from minisched.core import Request, SamplingParams
 from minisched.devices.registry import load, open_device
 from minisched.devices.vector import Vector

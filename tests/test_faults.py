@@ -15,8 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.draw import ALGORITHMS, draw
-from minisched.checks.draw_designs import read_design
+from minisched.checks.draw.designs import read_design
+from minisched.checks.draw.draw import ALGORITHMS, draw
 from minisched.checks.faults.count import Counted
 from minisched.checks.faults.fault import Fault
 from minisched.checks.faults.from_client import Aborted, CtrlC
@@ -70,7 +70,7 @@ def loops_for(kind: type[Fault], device: str) -> list[str]:
 
 @EVERY_FAULT
 @given(data=st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_fault_is_hit_and_survived_on_sim(kind: type[Fault], data: st.DataObject) -> None:
     loop = data.draw(st.sampled_from(loops_for(kind, "sim")))
     check_place(kind, loop, "sim", data.draw(st.integers(0, 10**6)))
@@ -79,7 +79,7 @@ def test_every_fault_is_hit_and_survived_on_sim(kind: type[Fault], data: st.Data
 @EVERY_FAULT
 @pytest.mark.parametrize("device", ["thread", "mlx"])
 @given(data=st.data())
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_every_fault_is_hit_and_survived_in_real_time(
     kind: type[Fault], device: str, data: st.DataObject
 ) -> None:

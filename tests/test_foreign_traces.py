@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.foreign import NotATrace, read_foreign
-from minisched.checks.overlap import length, measure, union
-from minisched.checks.overlap_report import report
+from minisched.checks.foreign.foreign import NotATrace, read_foreign
+from minisched.checks.overlap.overlap import length, measure, union
+from minisched.checks.overlap.report import report
+from minisched.checks.overlap.verdict import verdict
 from minisched.checks.play import play
-from minisched.checks.verdict import verdict
 from minisched.checks.workload import Workload
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minisched
-from minisched.checks.overlap import forwards
+from minisched.checks.overlap.overlap import forwards
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

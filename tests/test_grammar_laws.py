@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.oracle import grammar_of, hash_oracle
+from minisched.checks.tokens.oracle import grammar_of, hash_oracle
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.waits import lost_ns
+from minisched.checks.overlap.waits import lost_ns
 from minisched.core import Request, SamplingParams
 from minisched.core.grammar import Grammar
 from minisched.devices.cost import CostModel

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page
 
-from minisched.checks.overlap import step_intervals
+from minisched.checks.overlap.overlap import step_intervals
 from minisched.compare import compare
 from minisched.export.native import to_json
 from minisched.models.hash import HashModel

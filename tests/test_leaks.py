@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks import books
-from minisched.checks.ends import find_ends, find_misreads
 from minisched.checks.laws import Broken
-from minisched.checks.leak import Leak
-from minisched.checks.leaks import find_leaks, not_checked
+from minisched.checks.leaks import books
+from minisched.checks.leaks.leak import Leak
+from minisched.checks.leaks.leaks import find_leaks, not_checked
+from minisched.checks.tokens.ends import find_ends, find_misreads
 from minisched.core import Lease, Output, Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, NO_COST, CostModel
 from minisched.devices.sim import SimDevice

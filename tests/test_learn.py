@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minisched import learn
-from minisched.checks.oracle import hash_oracle
+from minisched.checks.tokens.oracle import hash_oracle
 from minisched.core import SamplingParams
 from minisched.learn.exercise import attempt, draw_trial, shrink
 from minisched.learn.guard import TooLong, bounded

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.waits import num_waits
+from minisched.checks.overlap.waits import num_waits
 from minisched.cli.options import WorkloadOptions
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.logprobs import largest_difference
+from minisched.checks.tokens.logprobs import largest_difference
 from minisched.core import Output, Request, SamplingParams, TokenLogprob
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

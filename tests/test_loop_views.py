@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from minisched.checks.overlap import forwards
+from minisched.checks.overlap.overlap import forwards
 from minisched.export.layout import Box, View
 from minisched.export.letters import letter
 from minisched.export.recipes import trace_of

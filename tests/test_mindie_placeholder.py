@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap import step_intervals
+from minisched.checks.overlap.overlap import step_intervals
 from minisched.core import ForwardMode, Lease, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap import measure, step_intervals
-from minisched.checks.pipelines import compare_pipelines
+from minisched.checks.overlap.overlap import measure, step_intervals
+from minisched.checks.overlap.pipelines import compare_pipelines
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice

@@ -21,7 +21,7 @@ from minisched.loops.run import run_loop
 from minisched.models import mix, sampling, sampling_mlx
 from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
-from minisched.scheduler import SchedulerConfig
+from minisched.scheduler import Scheduler, SchedulerConfig
 
 from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, named, some_requests
 from .laws import check_ends, check_leaks, play
@@ -252,12 +252,15 @@ def no_device_left_open() -> Iterator[None]:
     check_no_thread_left()
 
 
-def test_an_error_of_the_loop_leaves_no_thread(no_device_left_open: None) -> None:
-    def burst(output: object) -> None:
-        raise KeyError("the client hung up")
+def test_an_error_of_the_loop_leaves_no_thread(
+    no_device_left_open: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def burst(scheduler: Scheduler) -> None:
+        raise KeyError("no batch today")
 
-    with pytest.raises(KeyError, match="hung up"):
-        run_loop("mlx_async", MlxDevice(), HashMlx(), some_requests(), on_output=burst)
+    monkeypatch.setattr(Scheduler, "next_batch", burst)
+    with pytest.raises(KeyError, match="no batch today"):
+        run_loop("mlx_async", MlxDevice(), HashMlx(), some_requests())
 
 
 # -- a real model ------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minisched.checks.oracle import hash_oracle
-from minisched.checks.overlap import measure
+from minisched.checks.overlap.overlap import measure
+from minisched.checks.tokens.oracle import hash_oracle
 from minisched.export.mlx_finish import in_flight
 from minisched.export.mlx_runs import loop_run, sketch_run
 from minisched.export.pictures.mlx import sketch

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.checks.offence import Offence
-from minisched.checks.races import find_races, offence_of
+from minisched.checks.races.races import find_races, offence_of
 from minisched.export.offence import draw
 from minisched.export.offence_text import to_text
 from minisched.export.svg import WIDTH
@@ -153,7 +153,8 @@ def test_light_and_dark(raced: tuple[Trace, Offence]) -> None:
 def test_it_needs_only_the_standard_library() -> None:
     code = (
         "import sys; from minisched.export.offence import draw; "
-        "from minisched.export.offence_text import to_text; from minisched.checks import races; "
+        "from minisched.export.offence_text import to_text; "
+        "from minisched.checks.races import races; "
         "roots = {name.partition('.')[0] for name in sys.modules} - {'minisched', '__main__'}; "
         "print(sorted(roots - sys.stdlib_module_names))"
     )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minisched.loops.overlap as overlap_module
-from minisched.checks.overlap import step_intervals
+from minisched.checks.overlap.overlap import step_intervals
 from minisched.core import ForwardMode, NoBatch, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

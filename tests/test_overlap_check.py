@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap import (
+from minisched.checks.overlap.overlap import (
     gaps,
     ideal_speedup,
     intersection,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap import measure, step_intervals
+from minisched.checks.overlap.overlap import measure, step_intervals
 from minisched.core import FinishReason, Lease, Request, SamplingParams
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice

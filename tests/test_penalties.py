@@ -13,7 +13,7 @@ import torch
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.waits import num_waits
+from minisched.checks.overlap.waits import num_waits
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.mlx import MlxDevice

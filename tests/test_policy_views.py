@@ -18,7 +18,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap import forwards
+from minisched.checks.overlap.overlap import forwards
 from minisched.engine.engine import Engine
 from minisched.export.puml_style import creole
 from minisched.export.recipes import recipes

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.act_order import in_order
-from minisched.checks.race_detector import VALUE, Detector
-from minisched.checks.races import examine
-from minisched.checks.vector_clock import VectorClock
+from minisched.checks.races.act_order import in_order
+from minisched.checks.races.detector import VALUE, Detector
+from minisched.checks.races.races import examine
+from minisched.checks.races.vector_clock import VectorClock
 from minisched.export.native_program import check_program
 from minisched.trace import Act, Trace
 
@@ -318,7 +318,7 @@ class NotPassedOn(Detector):
 def test_what_is_old_is_folded_and_forgotten_without_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("minisched.checks.access_log.RECENT", 1)
+    monkeypatch.setattr("minisched.checks.races.access_log.RECENT", 1)
     assert not any(map(disagreement, random_programs(800)))
 
 

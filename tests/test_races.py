@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.launches import launches
-from minisched.checks.newest import Newest
-from minisched.checks.pending import find_pending
-from minisched.checks.race_words import Words
-from minisched.checks.races import Examined, Race, examine, find_races, offence_of
-from minisched.checks.spans import cells_of, common, joined, without
+from minisched.checks.leaks.pending import find_pending
+from minisched.checks.overlap.launches import launches
+from minisched.checks.races.newest import Newest
+from minisched.checks.races.races import Examined, Race, examine, find_races, offence_of
+from minisched.checks.races.spans import cells_of, common, joined, without
+from minisched.checks.races.words import Words
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from minisched.checks.overlap import measure
+from minisched.checks.overlap.overlap import measure
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.models.hash import HashModel

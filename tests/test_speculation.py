@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.oracle import grammar_of, hash_oracle, says
-from minisched.checks.waits import waits
+from minisched.checks.overlap.waits import waits
+from minisched.checks.tokens.oracle import grammar_of, hash_oracle, says
 from minisched.core import (
     FinishReason,
     ForwardMode,

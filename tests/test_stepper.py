@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
-from minisched.checks.overlap import forwards
+from minisched.checks.overlap.overlap import forwards
 from minisched.trace import Mark, Trace
 
 from .browser import browser, folder

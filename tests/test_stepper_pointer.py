@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from minisched.checks.overlap import forwards
+from minisched.checks.overlap.overlap import forwards
 from minisched.export.layout import boxes_of
 from minisched.trace import Slice, Trace
 

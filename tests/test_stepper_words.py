@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap import measure
+from minisched.checks.overlap.overlap import measure
 from minisched.export.html import to_html
 from minisched.export.html_data import page_data
 from minisched.export.html_panel_legend import LOOKS, panel_legend

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from minisched.checks.overlap import measure
+from minisched.checks.overlap.overlap import measure
 from minisched.core import Request
 from minisched.devices.cost import MILLISECOND
 from minisched.export.figures import figures_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap import gaps, union
+from minisched.checks.overlap.overlap import gaps, union
 from minisched.core import Request
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.waits import num_waits
+from minisched.checks.overlap.waits import num_waits
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend

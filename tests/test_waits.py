@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap import measure
-from minisched.checks.waits import ARRIVAL, HOST, idle_times, lost_ns, num_waits
+from minisched.checks.overlap.overlap import measure
+from minisched.checks.overlap.waits import ARRIVAL, HOST, idle_times, lost_ns, num_waits
 from minisched.cli.report import lost_time
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel

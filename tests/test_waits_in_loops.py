@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from minisched.checks.waits import num_waits, waits
+from minisched.checks.overlap.waits import num_waits, waits
 from minisched.core import NoBatch, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

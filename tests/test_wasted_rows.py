@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.oracle import hash_oracle
+from minisched.checks.tokens.oracle import hash_oracle
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice

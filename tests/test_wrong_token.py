@@ -15,9 +15,9 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.identity import Difference, differences, tokens_heard
-from minisched.checks.known import Knowledge
-from minisched.checks.wrong_token import explain, offence_of
+from minisched.checks.races.known import Knowledge
+from minisched.checks.tokens.identity import Difference, differences, tokens_heard
+from minisched.checks.tokens.wrong_token import explain, offence_of
 from minisched.core import Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from minisched.checks.overlap import step_intervals
+from minisched.checks.overlap.overlap import step_intervals
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from ..checks.overlap import step_intervals
+from ..checks.overlap.overlap import step_intervals
 from ..compare import fresh, run_to_end, warm_up
 from ..core import Request
 from ..devices.cost import MILLISECOND, CostModel

@@ -18,8 +18,6 @@ from ..models.base import Model
 from ..models.registry import HASH
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
-from .books import check_idle, threads
-from .books_each_turn import Books
 from .laws import (
     Broken,
     check_ends,
@@ -29,6 +27,8 @@ from .laws import (
     check_story,
     check_told,
 )
+from .leaks.books import check_idle, threads
+from .leaks.books_each_turn import Books
 from .play import Hooks, Livelock, play
 from .play_pd import play_pd
 from .workload import Workload, fresh

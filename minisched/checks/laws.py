@@ -8,10 +8,10 @@ from collections.abc import Callable
 from ..core import FinishReason, Output, Request
 from ..engine.engine import Engine
 from ..trace import Trace
-from .ends import find_ends, find_misreads
-from .leaks import find_leaks
-from .oracle import grammar_of, hash_oracle
-from .races import examine
+from .leaks.leaks import find_leaks
+from .races.races import examine
+from .tokens.ends import find_ends, find_misreads
+from .tokens.oracle import grammar_of, hash_oracle
 from .workload import Workload
 
 

@@ -18,8 +18,8 @@ from functools import partial
 from multiprocessing import resource_tracker
 
 from ..core import FinishReason
-from .draw import designs_for, draw
-from .draw_designs import read_design
+from .draw.designs import read_design
+from .draw.draw import designs_for, draw
 from .judge import Case, Finding, judge
 
 LAWS = ("identity", "ends", "leak", "race", "ownership", "livelock", "deadlock", "crash")

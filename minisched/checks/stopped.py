@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..trace import Trace
-from .leak import Leak
-from .same_workload import ended, requests_of
+from .leaks.leak import Leak
+from .tokens.same_workload import ended, requests_of
 
 AT_ONCE = ("freed", "given", "used")  # kinds of leaks that are wrong whatever comes later
 

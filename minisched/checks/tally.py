@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .draw import draw, loops_that_refuse
-from .draw_axes import count_axes
+from .draw.axes import count_axes
+from .draw.draw import draw, loops_that_refuse
 from .many import LAWS, Tried
 
 CAUSES = ("race", "ownership", "leak", "deadlock", "crash", "livelock", "ends", "identity")

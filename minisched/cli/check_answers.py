@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..checks.ends import find_ends, find_misreads
-from ..checks.leaks import find_leaks, not_checked
+from ..checks.leaks.leaks import find_leaks, not_checked
 from ..checks.offence import Offence
-from ..checks.overlap_report import report
-from ..checks.races import Race, examine, offence_of
+from ..checks.overlap.report import report
+from ..checks.races.races import Race, examine, offence_of
+from ..checks.races.waits_for_ever import WaitsForEver
 from ..checks.stopped import is_cut_short, without_cut_short
-from ..checks.waits_for_ever import WaitsForEver
+from ..checks.tokens.ends import find_ends, find_misreads
 from ..trace.lanes import is_forward
 from .check_reader import Recorded
 

@@ -11,9 +11,9 @@ from rich.markup import escape
 from ..checks.case_text import case_text
 from ..checks.judge import Case, Finding, Verdict, judge
 from ..checks.many import case_of
-from ..checks.oracle_trace import oracle_trace
 from ..checks.shrink import breaks_the_same, shrink
 from ..checks.tally import CAUSES, Failure, Tally
+from ..checks.tokens.oracle_trace import oracle_trace
 from ..export import native
 from .check_identical import ORACLE, story_of
 from .check_picture import offence_in, picture, wrong_token

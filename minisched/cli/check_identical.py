@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..checks.identity import Difference, differences, tokens_heard
 from ..checks.offence import Offence
-from ..checks.same_workload import another_workload, only_lengths_differ
-from ..checks.wrong_token import explain, offence_of
+from ..checks.tokens.identity import Difference, differences, tokens_heard
+from ..checks.tokens.same_workload import another_workload, only_lengths_differ
+from ..checks.tokens.wrong_token import explain, offence_of
 from ..trace import Trace
 from .check_answers import Answer, counted
 from .check_reader import Recorded

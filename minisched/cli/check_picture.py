@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..checks.identity import Difference, first_difference
 from ..checks.judge import Finding, Verdict
 from ..checks.laws import tokens_alone
-from ..checks.leaks import find_leaks
+from ..checks.leaks.leaks import find_leaks
 from ..checks.offence import Offence
-from ..checks.races import Race, examine, offence_of
-from ..checks.waits_for_ever import WaitsForEver
-from ..checks.wrong_token import explain
-from ..checks.wrong_token import offence_of as wrong_token_offence
+from ..checks.races.races import Race, examine, offence_of
+from ..checks.races.waits_for_ever import WaitsForEver
+from ..checks.tokens.identity import Difference, first_difference
+from ..checks.tokens.wrong_token import explain
+from ..checks.tokens.wrong_token import offence_of as wrong_token_offence
 from ..export.offence import draw
 from ..export.offence_text import to_text
 from ..trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from ..checks.foreign import read_foreign
+from ..checks.foreign.foreign import read_foreign
 from ..export import native
 from ..trace import Trace
 

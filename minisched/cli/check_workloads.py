@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..checks.draw_designs import read_design
+from ..checks.draw.designs import read_design
 from ..checks.many import num_cores, try_workloads
 from ..checks.tally import Tally
 from ..devices.registry import open_device

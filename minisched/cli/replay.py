@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..checks.advise import advise
+from ..checks.overlap.advise import advise
 from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
 from ..models.length import LengthModel

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..checks.drafts import count_drafts
-from ..checks.overlap import OverlapReport
-from ..checks.waits import ARRIVAL, HOST
+from ..checks.overlap.overlap import OverlapReport
+from ..checks.overlap.waits import ARRIVAL, HOST
 from ..compare import Comparison
 from ..devices.cost import MILLISECOND
 from ..export.pd_or_mixed import Row, find_runs, rows

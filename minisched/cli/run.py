@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ..checks.drafts import count_drafts
-from ..checks.overlap import measure
+from ..checks.overlap.overlap import measure
 from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from . import advice, logprobs, request_metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..checks.overlap import OverlapReport, ideal_speedup
+from ..checks.overlap.overlap import OverlapReport, ideal_speedup
 from ..trace import Trace
 from .html_runs import CLOCKS, run_names
 from .units import ms

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..checks.overlap import Interval
-from ..checks.waits import idle_times
+from ..checks.overlap.overlap import Interval
+from ..checks.overlap.waits import idle_times
 from ..trace import Slice, Trace
 from ..trace.lanes import is_forward
 from .lane import Lane, lane_of, lanes_of
@@ -68,7 +68,7 @@ class Bubble:
     """A stretch in which a device idles between two things it runs; ``lane`` is where it forwards.
 
     Of several devices each has its own. ``reason`` is that of the wait which it is charged to
-    (``checks/waits.py``), if there is one.
+    (``checks/overlap/waits.py``), if there is one.
     """
 
     lane: Lane

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
-from ..checks.spans import cells_of
+from ..checks.races.spans import cells_of
 from ..trace import Act
 
 KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")

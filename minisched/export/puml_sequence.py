@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checks.overlap import measure, union
+from ..checks.overlap.overlap import measure, union
 from ..loops.pd_prefill import PrefillEngine
 from ..trace import Trace
 from ..trace.lanes import is_forward

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from ..checks.overlap import measure
+from ..checks.overlap.overlap import measure
 from ..trace import Trace
 from .lane import Lane
 from .layout import Box, View

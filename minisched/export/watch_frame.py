@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 from textwrap import TextWrapper
 
-from ..checks.overlap import step_intervals
+from ..checks.overlap.overlap import step_intervals
 from ..trace import Mark, Trace
 from .layout import View, make_view
 from .state import Panel, panels

@@ -6,16 +6,16 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..checks.identity import first_difference
 from ..checks.judge import STOPPED_BY, Finding, Verdict
 from ..checks.laws import tokens_alone
-from ..checks.leaks import find_leaks
+from ..checks.leaks.leaks import find_leaks
 from ..checks.offence import Offence
-from ..checks.overlap import forwards
-from ..checks.races import find_races
-from ..checks.races import offence_of as races_offence
-from ..checks.waits import idle_times
-from ..checks.wrong_token import explain
+from ..checks.overlap.overlap import forwards
+from ..checks.overlap.waits import idle_times
+from ..checks.races.races import find_races
+from ..checks.races.races import offence_of as races_offence
+from ..checks.tokens.identity import first_difference
+from ..checks.tokens.wrong_token import explain
 from ..core import FinishReason
 from ..trace import Trace
 from ..trace.lanes import is_host

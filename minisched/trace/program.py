@@ -1,8 +1,8 @@
 """What each lane did, in its own order: who started whom, who waited for whom, who touched what.
 
 Slices say when something ran; a program says what had to come before what, whatever the clock.
-It is what races are found from (``checks/races.py``). A stream runs in order, so its part is known
-when it is launched: nothing has to be asked of the device.
+It is what races are found from (``checks/races/races.py``). A stream runs in order, so its part is
+known when it is launched: nothing has to be asked of the device.
 """
 
 from __future__ import annotations

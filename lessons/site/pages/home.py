@@ -1,4 +1,4 @@
-"""The README as the first page."""
+"""The README as the first page, and the format of traces, which it leads to."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from .repository import text
 
 
 def pages() -> dict[str, str]:
-    """The README with a line on where to go, and the site's table of contents."""
+    """The README with a line on where to go, and the site's table of contents; the format."""
     title, rest = as_in_the_site(text("README.md")).split("\n", 1)
     picture_end = rest.index("\n", rest.index("!["))
     first, rest = rest[:picture_end], rest[picture_end:]
-    return {"index.md": f"{title}\n{first}\n\n{WAYS}\n{rest}\n\n{CONTENTS}"}
+    return {
+        "index.md": f"{title}\n{first}\n\n{WAYS}\n{rest}\n\n{CONTENTS}",
+        FORMAT: as_in_the_site(text(FORMAT), "traces/"),
+    }
 
 
+FORMAT = "traces/README.md"
 WAYS = """\
 <p class="ways"><a href="steppers/serial_overlap.html">Step through these two runs</a>
 <a href="lab.html">Change them in the browser</a>
@@ -29,6 +33,7 @@ steppers
 gallery/index
 museum
 diagrams/index
+traces/README
 reference/index
 :::
 """

@@ -8,8 +8,8 @@ from random import Random
 from typing import NamedTuple
 
 from ...loops.registry import LOOPS
-from ..draw import draw
-from ..draw_designs import Design, all_designs, read_design
+from ..draw.designs import Design, all_designs, read_design
+from ..draw.draw import draw
 from ..many import processes, unheard_interrupt
 from .fault import Fault
 from .from_client import Aborted, CtrlC, PipeCloses, ReaderRaises, ReaderStops

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ...core import FinishReason, Output, Request
 from ...trace import Trace
-from ..books import threads
 from ..laws import Broken, tokens_alone
-from ..leaks import find_leaks
+from ..leaks.books import threads
+from ..leaks.leaks import find_leaks
 from ..workload import Workload
 from .fault import Fault
 

@@ -12,10 +12,10 @@ from ...core import Output
 from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
-from ..books import check_idle, threads
-from ..books_each_turn import Books
 from ..judge import STOPPED_BY, Case, Finding, broken, hash_model, run
 from ..laws import check_leaks, check_races
+from ..leaks.books import check_idle, threads
+from ..leaks.books_each_turn import Books
 from ..workload import Workload, fresh
 from .fault import Fault
 from .in_thread import ThreadDies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...checks.judge import Case, Finding, Verdict, judge
-from ...checks.overlap import measure
+from ...checks.overlap.overlap import measure
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST

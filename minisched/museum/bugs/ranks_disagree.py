@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ...checks.judge import Case, Finding, Verdict, judge
-from ...checks.overlap import forwards
+from ...checks.overlap.overlap import forwards
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST

@@ -1,0 +1,104 @@
+"""Random requests: short, alike at their beginning, and with every wish that a request can have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from ...core import Request, SamplingParams
+
+SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # prompts begin with some of it, so that prefixes recur
+WISHES = ("none", "none", "history", "grammar", "everything")
+
+
+@dataclass(frozen=True)
+class Letters:
+    """The tokens that requests are made of, and those that may end one."""
+
+    vocab_size: int
+    stops: tuple[frozenset[int], ...]
+    eos: tuple[frozenset[int], ...]
+
+
+PLAIN = Letters(
+    19,
+    (frozenset(), frozenset({3}), frozenset({5, 6})),
+    (frozenset(), frozenset({2}), frozenset({2, 7})),
+)
+"""Few tokens, so that those which end a request come up by chance."""
+FEW = Letters(3, (frozenset(), frozenset({2})), (frozenset(), frozenset({2})))
+"""So few that a draft is often right."""
+
+
+def draw_requests(rng: Random, letters: Letters, wishes: str, logprobs: bool) -> list[Request]:
+    """One to six requests; with ``wishes`` or ``logprobs`` about half of them have some."""
+    return [
+        Request(
+            f"r{number}",
+            prompt := draw_prompt(rng, letters),
+            draw_params(rng, letters, wishes, len(prompt) if logprobs else 0),
+            priority=rng.randrange(4),
+        )
+        for number in range(rng.randint(1, 6))
+    ]
+
+
+def draw_prompt(rng: Random, letters: Letters) -> list[int]:
+    """Up to 18 tokens, of which the first may be other prompts' too."""
+    shared = SHARED[: rng.choice((0, 0, 3, 6, 10))]
+    own = [rng.randrange(letters.vocab_size) for _ in range(rng.randint(1, 8))]
+    return [token % letters.vocab_size for token in shared] + own
+
+
+def draw_params(rng: Random, letters: Letters, wishes: str, logprobs_of: int) -> SamplingParams:
+    """How one request samples; ``logprobs_of`` is the length of a prompt that may want them."""
+    params = SamplingParams(
+        temperature=rng.choice((0.0, 0.0, 0.7, 1.5)),
+        top_k=rng.choice((-1, -1, 1, 4)),
+        top_p=rng.choice((1.0, 1.0, 0.8)),
+        seed=rng.randrange(10),
+        max_new_tokens=rng.randint(1, 9),
+        stop_token_ids=rng.choice(letters.stops),
+        ignore_eos=rng.random() < 0.5,
+    )
+    if wishes in ("history", "everything"):
+        params = replace(params, **draw_history(rng, letters))
+    if wishes in ("grammar", "everything") and rng.random() < 0.5:
+        params = replace(params, regex=draw_regex(rng, letters, rng.randint(1, 5)))
+    if logprobs_of and rng.random() < 0.5:
+        top, start = rng.choice((0, 1, letters.vocab_size)), rng.randrange(-1, logprobs_of)
+        params = replace(params, return_logprob=True, top_logprobs_num=top, logprob_start_len=start)
+    return params
+
+
+def draw_history(rng: Random, letters: Letters) -> dict[str, Any]:
+    """Penalties, biases and stop strings.
+
+    A byte of a string is a token here, and tokens are few, so that strings are said by chance.
+    """
+    tokens = range(letters.vocab_size)
+    biased = {rng.choice(tokens): rng.choice((-100.0, -2.5, 0.1, 3.0)) for _ in range(3)}
+    strings = ["".join(chr(rng.choice(tokens)) for _ in range(rng.randint(1, 2))) for _ in range(2)]
+    return {
+        "frequency_penalty": rng.choice((0.0, 0.0, 0.4, 2.0, -1.5)),
+        "presence_penalty": rng.choice((0.0, 0.0, 0.3, 1.9, -1.0)),
+        "repetition_penalty": rng.choice((1.0, 1.0, 1.3, 2.0, 0.6)),
+        "logit_bias": dict(list(biased.items())[: rng.randrange(4)]),
+        "stop": tuple(strings[: rng.randrange(3)]),
+    }
+
+
+def draw_regex(rng: Random, letters: Letters, leaves: int) -> str:
+    """A regex over the first bytes, with so many ranges of them."""
+    if leaves == 1:
+        low = rng.randrange(letters.vocab_size)
+        high = min(low + rng.randrange(10), letters.vocab_size - 1)
+        part = rf"[\x{low:02x}-\x{high:02x}]"
+    else:
+        left = rng.randrange(1, leaves)
+        a, b = draw_regex(rng, letters, left), draw_regex(rng, letters, leaves - left)
+        part = a + b if rng.random() < 0.5 else f"(?:{a}|{b})"
+    return (
+        part if rng.random() < 0.5 else f"(?:{part}){rng.choice(('*', '+', '?', '{2}', '{1,3}'))}"
+    )

@@ -1,0 +1,1 @@
+"""Traces of other programs (``torch.profiler``, Nsight Systems). Begin with ``foreign.py``."""

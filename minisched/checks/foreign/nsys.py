@@ -1,0 +1,106 @@
+"""Reads what ``nsys export --type sqlite`` writes, with the standard library's sqlite3.
+
+Tables are there only if the profile has such events: ``CUPTI_ACTIVITY_KIND_KERNEL``, ``_MEMCPY``
+(``copyKind`` 1 is host to device, 2 device to host), ``_MEMSET``, ``_GRAPH_TRACE`` (one row a
+launch, where graphs were not traced node by node), ``_RUNTIME`` (calls, with the ``correlationId``
+of what they launched), ``NVTX_EVENTS`` and ``StringIds``. Times are nanoseconds; a ``globalTid``
+has the process in bits 24 to 47 and the thread below.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from .calls import Call, Range
+from .trace import (
+    KERNEL,
+    TO_DEVICE,
+    TO_HOST,
+    DeviceOp,
+    Foreign,
+    NotATrace,
+    Seen,
+    build,
+)
+
+MAGIC = b"SQLite format 3\x00"
+CUPTI = "CUPTI_ACTIVITY_KIND_"
+COPIES = {1: TO_DEVICE, 2: TO_HOST}
+OPS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+
+
+def read_nsys(path: Path) -> Foreign:
+    """The trace in an exported report.
+
+    Raises:
+        NotATrace: it is not one; the message is one sentence.
+    """
+    if not path.read_bytes()[: len(MAGIC)] == MAGIC:
+        raise NotATrace(f"{path} is not an SQLite database.")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            return build(_seen(Tables(database), path))
+    except KeyError as error:
+        what = f"a table lacks column {error}"
+        raise NotATrace(f"{path} is a damaged Nsight Systems export: {what}.") from None
+    except (sqlite3.Error, TypeError, OverflowError) as error:
+        raise NotATrace(f"{path} is a damaged Nsight Systems export: {error}.") from None
+
+
+class Tables:
+    """Rows of tables that may not be there, as dictionaries."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self.database = database
+        database.row_factory = sqlite3.Row
+        rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        self.names = {str(row["name"]) for row in rows}
+
+    def rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """Every row of a table; nothing if there is no such table."""
+        if name in self.names:
+            for row in self.database.execute(f'SELECT * FROM "{name}"'):
+                yield dict(row)
+
+
+def _seen(tables: Tables, path: Path) -> Seen:
+    if not any(name.startswith(CUPTI) or name == "NVTX_EVENTS" for name in tables.names):
+        raise NotATrace(
+            f"{path} is no Nsight Systems export: it has no {CUPTI}* table and no NVTX_EVENTS."
+        )
+    texts = {row["id"]: str(row["value"]) for row in tables.rows("StringIds")}
+    seen = Seen("nsys")
+    for kind in OPS:
+        seen.ops += [_op(row, kind, texts) for row in tables.rows(CUPTI + kind)]
+    for row in tables.rows(CUPTI + "RUNTIME"):
+        name = texts.get(row.get("nameId"), "")
+        thread, key = _thread(row), _correlation(row, "globalTid")
+        seen.calls.append(Call(thread, name, row["start"], row["end"], key))
+    for row in tables.rows("NVTX_EVENTS"):
+        if row.get("end") is not None:
+            name = row.get("text") or texts.get(row.get("textId"), "")
+            seen.ranges.append(Range(_thread(row), str(name), row["start"], row["end"]))
+    return seen
+
+
+def _op(row: dict[str, Any], kind: str, texts: dict[int, str]) -> DeviceOp:
+    name = texts.get(row.get("shortName") or row.get("demangledName") or 0, kind.lower())
+    stream = f"device {row.get('deviceId', 0)} stream {row.get('streamId', 0)}"
+    is_copy = kind == "MEMCPY"
+    what = COPIES.get(row.get("copyKind", 0), "memcpy") if is_copy else KERNEL
+    what = "memset" if kind == "MEMSET" else what
+    return DeviceOp(stream, what, name, row["start"], row["end"], _correlation(row, "globalPid"))
+
+
+def _thread(row: dict[str, Any]) -> str:
+    return str((row.get("globalTid") or 0) & 0xFFFFFF)
+
+
+def _correlation(row: dict[str, Any], process: str) -> str:
+    """Correlation ids count from 1 in every process."""
+    number = row.get("correlationId")
+    return f"{(row.get(process) or 0) >> 24 & 0xFFFFFF}:{number}" if number else ""

@@ -1,0 +1,124 @@
+"""A trace of a real engine, put together from what a profiler saw: device ops and calls of threads.
+
+The readers (``foreign_chrome.py`` for torch.profiler, ``foreign_nsys.py`` for Nsight Systems) only
+say what is in a file; here it becomes lanes, steps and edges.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ...trace import Edge, Slice, Trace
+from .calls import Call, HostLanes, Range, by_thread, ranges_by_thread
+from .steps import with_steps
+
+KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
+
+
+class NotATrace(ValueError):
+    """A file that no reader understands; the message is one sentence that says why."""
+
+
+class DeviceOp(NamedTuple):
+    """What ran on a stream; times in nanoseconds."""
+
+    stream: str
+    kind: str
+    name: str
+    start: int
+    end: int
+    correlation: str  # that of the call that launched it; empty: unknown
+
+
+@dataclass
+class Seen:
+    """What a file holds; ``source`` is the profiler that wrote it."""
+
+    source: str
+    ops: list[DeviceOp] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    ranges: list[Range] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A trace of another engine, and a sentence for each thing that its file lacks."""
+
+    trace: Trace
+    lacks: tuple[str, ...]
+
+
+def build(seen: Seen) -> Foreign:
+    """The trace of what was seen; the busiest stream is ``forward``, its launcher ``host``."""
+    numbers = itertools.count(1)
+    lanes = dict(lanes_of(seen.ops))
+    ordered = sorted(seen.ops, key=lambda op: (op.start, op.end, op.stream))
+    ops = {next(numbers): op for op in ordered}
+    host = HostLanes({op.correlation: op.end for op in ordered if op.correlation}, numbers)
+    threads, ranges = dict(threads_of(seen, lanes)), ranges_by_thread(seen.ranges)
+    for thread, calls in by_thread(seen.calls).items():
+        host.add(threads[thread], calls, ranges[thread])
+    edges = {
+        Edge(host.launches[op.correlation], number, "launch")
+        for number, op in ops.items()
+        if op.correlation in host.launches
+    }
+    slices = [
+        Slice(number, lanes[op.stream], op.kind, op.start, op.end, attrs={"kernel": op.name})
+        for number, op in ops.items()
+    ]
+    slices, edges = with_steps(from_zero([*slices, *host.slices]), edges)
+    device = "cuda" if ops else "cpu"
+    trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
+    return Foreign(trace, tuple(lacks(trace)))
+
+
+def from_zero(slices: list[Slice]) -> list[Slice]:
+    """The slices on a clock that begins with the first, in order of time."""
+    zero = min((item.start for item in slices), default=0)
+    moved = (
+        replace(item, start=item.start - zero, end=max(item.start, item.end) - zero)
+        for item in slices
+    )
+    return sorted(moved, key=lambda item: (item.start, item.end, item.id))
+
+
+def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:
+    """The lane of each stream: where most kernels run is ``forward``, a stream of copies a copy."""
+    busy: Counter[str] = Counter()
+    kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for op in ops:
+        busy[op.stream] += (op.end - op.start) * (op.kind == KERNEL)
+        kinds[op.stream][op.kind] += 1
+    forward = max(kinds, key=lambda stream: (busy[stream], kinds[stream].total()), default="")
+    for stream, found in kinds.items():
+        if stream == forward:
+            yield stream, "forward"
+        elif found[TO_HOST] and not found[KERNEL]:
+            yield stream, f"{stream} copy"
+        else:
+            yield stream, stream
+
+
+def threads_of(seen: Seen, lanes: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """The lane of each thread that calls the API: who launches most of ``forward`` is ``host``."""
+    forward = {op.correlation for op in seen.ops if lanes[op.stream] == "forward"} - {""}
+    launched = Counter(call.thread for call in seen.calls if call.correlation in forward)
+    main = max(launched, key=lambda thread: launched[thread], default="")
+    for thread in {call.thread for call in seen.calls}:
+        yield thread, "host" if thread == main else f"{thread} thread"
+
+
+def lacks(trace: Trace) -> Iterator[str]:
+    """What a file does not carry."""
+    if not any("kernel" in item.attrs for item in trace.slices):
+        yield "It has no GPU lanes: only the CPU was profiled."
+        return
+    if not any(edge.kind == "launch" for edge in trace.edges):
+        yield "It has no launches: nothing says which call of the host started which op."
+    if not any(item.name == "wait" for item in trace.slices):
+        yield "It has no blocking calls: where the host waited cannot be seen."

@@ -1,0 +1,155 @@
+"""What must be true of a live scheduler's memory after every call, at any depth.
+
+``check_step`` may be called between any two turns of a loop, ``check_idle`` when nothing runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+
+from ...core import Lease
+from ...memory.radix_node import TreeNode
+from ...scheduler import MemoryLeak, Scheduler
+from ...trace.cells import to_text
+from ..laws import Broken
+from .books_story import story_of, story_of_lock
+from .leak import plural
+
+
+def check_step(scheduler: Scheduler) -> None:
+    """Free + cached + held == total, each page and row once; locks are those of who holds memory.
+
+    Raises:
+        Broken: one of it does not hold; the message says whose it was.
+    """
+    check_pages(scheduler)
+    check_rows(scheduler)
+    check_locks(scheduler)
+
+
+def check_idle(scheduler: Scheduler, before: Iterable[str] = ()) -> None:
+    """When every request has ended: nothing is held, and no thread is left.
+
+    ``before`` are the names of the threads that were alive before the run (``threads()``); only
+    call it with them when the device has been closed.
+
+    Raises:
+        Broken: something is held, or a thread is still alive.
+    """
+    check_step(scheduler)
+    try:
+        scheduler.self_check()
+    except MemoryLeak as error:
+        raise Broken(f"leak: {error}") from None
+    known = list(before)
+    left = [name for name in threads() if name not in known] if known else []
+    if left:
+        raise Broken(f"leak: the {plural('thread', ' '.join(left))} is still alive")
+
+
+def threads() -> list[str]:
+    """The names of all threads that are alive."""
+    return [thread.name for thread in threading.enumerate()]
+
+
+def check_pages(scheduler: Scheduler) -> None:
+    """Each page is free, or in the prefix cache, or one lease's own."""
+    tree, allocator = scheduler.tree, scheduler.allocator
+    cached = [page for node in nodes_of(scheduler) for page in node.edge.page_ids]
+    held = {page: lease for lease in leases_of(scheduler) for page in own_pages(lease)}
+    places = Counter(allocator.free_pages) + Counter(cached)
+    places.update(page for lease in leases_of(scheduler) for page in own_pages(lease))
+    pages = range(1, scheduler.config.num_pages + 1)
+    if lost := [page for page in pages if not places[page]]:
+        lease = allocator.last_owner(lost[0])
+        mine = [page for page in lost if allocator.last_owner(page) is lease]
+        what, story = plural("page", to_text(mine)), story_of(scheduler, "page", mine)
+        raise Broken(f"leak: {what} {fate_of(lease)}: neither free, nor cached, nor held{story}")
+    for page in (page for page, count in places.items() if count > 1):
+        free, whose = allocator.free_pages.count(page), "the prefix cache's"
+        if lease := held.get(page) or (allocator.last_owner(page) if free > 1 else None):
+            whose = f"{lease.rid}'s"
+        story = story_of(scheduler, "page", [page])
+        where = f"{free} times among the free ones" if free > 1 else "in two places"
+        raise Broken(f"leak: page {page} is {where}; it is or was {whose}{story}")
+    if tree is not None and tree.total_size != len(cached):
+        raise Broken(f"leak: the tree counts {tree.total_size} pages and has {len(cached)}")
+    for lease in leases_of(scheduler):
+        if gone := set(lease.pages[: lease.shared_pages]) - set(cached):
+            what = plural("page", to_text(gone))
+            raise Broken(f"leak: {lease.rid} reads {what} of a prefix that is not cached any more")
+
+
+def check_rows(scheduler: Scheduler) -> None:
+    """Each row is free or one lease's."""
+    table = scheduler.table
+    places = Counter(table.free_rows)
+    places.update(lease.row for lease in leases_of(scheduler))
+    for row in range(1, table.size + 1):
+        if not places[row]:
+            fate, story = fate_of(table.last_owner(row)), story_of(scheduler, "row", [row])
+            raise Broken(f"leak: row {row} {fate}: nobody holds it{story}")
+        if places[row] > 1:
+            owner = table.last_owner(row)
+            rid, story = owner.rid if owner else "nobody", story_of(scheduler, "row", [row])
+            raise Broken(f"leak: row {row}, {rid}'s, is held twice{story}")
+
+
+def check_locks(scheduler: Scheduler) -> None:
+    """Lock counts are those of the paths of the leases; protected is what is locked."""
+    locks: Counter[TreeNode] = Counter()
+    holders: dict[TreeNode, list[str]] = {}
+    for lease in leases_of(scheduler):
+        node = lease.node
+        while isinstance(node, TreeNode) and node.parent is not None:
+            locks[node] += 1
+            holders.setdefault(node, []).append(lease.rid)
+            node = node.parent
+    for node in nodes_of(scheduler):
+        if node.lock_ref != locks[node]:
+            who, story = (
+                ", ".join(holders.get(node, [])) or "nobody",
+                story_of_lock(scheduler, node),
+            )
+            raise Broken(
+                f"leak: node {node.id} ({plural('page', to_text(node.edge.page_ids))}) is locked "
+                f"{node.lock_ref} times, but it is {who} who may hold it{story}"
+            )
+    locked = sum(node.edge.num_pages for node in nodes_of(scheduler) if node.lock_ref)
+    if scheduler.tree is not None and locked != scheduler.tree.protected_size:
+        raise Broken(
+            f"leak: {locked} pages are locked, {scheduler.tree.protected_size} are counted"
+        )
+
+
+def fate_of(lease: Lease | None) -> str:
+    """What became of the last owner of something that is in no place."""
+    if lease is None:
+        return "was handed to the prefix cache or never to anybody"
+    state = "is released" if lease.is_released else "was never released"
+    return f"was {lease.rid}'s, whose lease {state}"
+
+
+def nodes_of(scheduler: Scheduler) -> list[TreeNode]:
+    """Every node of the radix tree but the root."""
+    found: list[TreeNode] = []
+    stack = list(scheduler.tree.root_node.children.values()) if scheduler.tree else []
+    while stack:
+        node = stack.pop()
+        found.append(node)
+        stack += node.children.values()
+    return found
+
+
+def leases_of(scheduler: Scheduler) -> list[Lease]:
+    """Every lease that is open or on its way back."""
+    leases = [req.lease for req in scheduler.live.values() if req.lease]
+    return [*leases, *scheduler.leases.returning]
+
+
+def own_pages(lease: Lease) -> list[int]:
+    """What only this lease holds."""
+    retired = [page for _, pages in lease.retired for page in pages]
+    return lease.pages[lease.shared_pages :] + retired

@@ -1,0 +1,1 @@
+"""Does it overlap? Begin with ``report.py``: the verdict, the bubbles, the bound and the remedy."""

@@ -1,0 +1,42 @@
+"""What a bubble is, in a sentence."""
+
+from __future__ import annotations
+
+from ...trace import Slice
+
+WHY = {
+    "host": "{where} is busy with {what}",
+    "token": "the tokens of the step before come over the host ({what})",
+    "copy": "the host waits for {what} before it goes on",
+    "mask": "{where} is busy with {what}: what a grammar or penalties let it sample",
+    "upload": "prompts are on their way to the device ({what})",
+    "transfer": "KV is on its way from another device ({what})",
+    "stage": "{where} has it first ({what})",
+    "memory": "nobody can be admitted until memory or a row comes back ({what})",
+    "arrival": "nobody is there to be served",
+    "message": "its scheduler sleeps until the other one says something",
+    "latency": "it has been launched, and the device takes that long to begin",
+    "unknown": "nothing recorded explains it",
+    "grammar": "its mask has to see a token first ({what})",
+    "penalty": "its penalties have to see a token first ({what})",
+    "prefill": "two prefills in a row may not overlap ({what})",
+    "speculation": "its drafts have to see a token first ({what})",
+}
+
+
+def milliseconds(nanoseconds: int) -> str:
+    """A time to read: ``2.2 ms``, to a thousandth of a millisecond."""
+    return f"{round(nanoseconds / 1e6, 3):g} ms"
+
+
+def sentence(lane: str, ns: int, cause: str, item: Slice | None, op: Slice | None) -> str:
+    """``forward idles for 2.2 ms before forward 5: the host is busy with process 4.``"""
+    what = _named(item) if item else "nothing that was recorded"
+    where = (f"the {item.lane}" if item else "nobody").replace("the stage", "stage")
+    why = WHY.get(cause, "it has to wait: " + cause).format(what=what, where=where)
+    before = f" before {_named(op)}" if op else ""
+    return f"{lane} idles for {milliseconds(ns)}{before}: {why}."
+
+
+def _named(item: Slice) -> str:
+    return f"{item.name} {item.step}" if item.step else item.name

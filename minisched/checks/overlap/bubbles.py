@@ -1,0 +1,108 @@
+"""Every bubble has a cause: what the op that ends it had been waiting for, moment by moment.
+
+A device idles from the end of one op to the start of the next one on its lane. Going back from that
+start along what came last (``critical_path.py``), the whole gap is taken up by slices of other
+lanes; each piece of it is charged to one of them, and to a cause:
+
+``host``         the host was at work: scheduling, preparing, launching, processing, telling clients
+``token``        a token was on its way over the host: copied, and processed, before its step
+``copy``         the host had blocked on a copy that brought the step no token
+``mask``         the host built what a step may sample
+``upload``       prompts were on their way to the device
+``transfer``     KV was on its way from another device
+``stage``        another device, or an earlier pipeline stage, had it first
+``memory``       nobody could be admitted until memory, or a row, came back
+``arrival``      nobody was there to be served
+``message``      one of two schedulers slept until the other one said something
+``latency``      launched, and begun less than 0.1 ms later than it could: the device's own delay
+``unknown``      nothing recorded explains it
+
+Where the loop said why an op had to wait (a mark ``wait``, see ``waits.py``: grammar, penalty,
+prefill, speculation), the cause is that reason, whatever lay on the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ...trace import Trace
+from .bubble_causes import Causes
+from .bubble_words import sentence
+from .course import Course, course_of
+from .critical_path import Segment, path_to
+from .waits import Idle, idle_times
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """A piece of time in which a device idled, in nanoseconds, and why.
+
+    ``phase`` is what ran meanwhile (``process``, ``copy``), on ``where``; empty: nothing did.
+    ``waited_for`` are the ids of those slices, and ``op`` is the one that could not start before.
+    ``step`` is the op's.
+    """
+
+    lane: str
+    start: int
+    end: int
+    cause: str
+    phase: str
+    where: str
+    step: int
+    op: int
+    waited_for: tuple[int, ...]
+    sentence: str
+
+    @property
+    def duration(self) -> int:
+        """Nanoseconds."""
+        return self.end - self.start
+
+
+def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
+    """Every bubble of a run in order of time; together exactly ``bubble_ns`` of ``overlap.py``.
+
+    ``course`` is that of the trace, if it is there already.
+    """
+    course = course or course_of(trace)
+    causes = Causes(trace, course)
+    found = [bubble for idle in idle_times(trace) for bubble in _cut(course, causes, idle)]
+    return sorted(found, key=lambda item: (item.start, item.lane, item.end))
+
+
+def by_cause(items: Iterable[Bubble]) -> dict[str, int]:
+    """Nanoseconds by cause, the most first."""
+    sums: Counter[str] = Counter()
+    for item in items:
+        sums[item.cause] += item.duration
+    return dict(sums.most_common())
+
+
+def by_phase(items: Iterable[Bubble]) -> dict[tuple[str, str], int]:
+    """Nanoseconds by cause and phase, the most first."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        sums[item.cause, item.phase] += item.duration
+    return dict(sums.most_common())
+
+
+def _cut(course: Course, causes: Causes, idle: Idle) -> Iterator[Bubble]:
+    """The pieces of one gap, the newest first."""
+    op = course.first_at(idle.lane, idle.end)
+    waiting = course.slices.get(op)
+    nothing = [Segment(idle.start, idle.end, 0, 0)]  # known: its program waits in a circle
+    path = path_to(course.ran, op, idle.start) if op in course.ran else nothing
+    for start, end, cause, number in causes.of(idle, op, path):
+        item = course.slices.get(number)
+        if start < end:
+            yield Bubble(
+                idle.lane, start, end, cause,
+                phase=item.name if item else "",
+                where=item.lane if item else "",
+                step=waiting.step if waiting else 0,
+                op=op,
+                waited_for=(number,) if number else (),
+                sentence=sentence(idle.lane, end - start, cause, item, waiting),
+            )  # fmt: skip

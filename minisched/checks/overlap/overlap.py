@@ -1,0 +1,157 @@
+"""How much of a run overlapped: read off the trace's intervals, never off wall time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...trace import Slice, Trace
+from ...trace.lanes import is_copy, is_forward, is_host
+
+Interval = tuple[int, int]  # start and end, in nanoseconds
+
+
+@dataclass(frozen=True)
+class OverlapReport:
+    """What one run did with its time; all times in nanoseconds.
+
+    ``device_busy_ns`` is the time in which the forward stream ran something. ``host_busy_ns``
+    leaves out the slices in which the host only waited, and ``host_hidden_ns`` is the part of it
+    during which the device was busy: work that cost no time. A bubble lies between the first and
+    the last thing the forward stream ran: time it spent waiting for the host, or for a request
+    to arrive. Where a run has several devices or host threads, each one's time is added up, and
+    ``bubbles`` are those moments at which no device worked.
+    """
+
+    loop: str
+    steps: int
+    tokens: int
+    makespan_ns: int
+    device_busy_ns: int
+    copy_busy_ns: int
+    host_busy_ns: int
+    host_hidden_ns: int
+    bubble_ns: int
+    wasted_rows: int
+    bubbles: tuple[Interval, ...]
+    devices: int = 1
+
+    @property
+    def device_busy_percent(self) -> float:
+        """The share of the makespan in which the forward stream was busy; of several, the mean."""
+        whole = self.makespan_ns * self.devices
+        return 100 * self.device_busy_ns / whole if whole else 0.0
+
+    @property
+    def host_hidden_percent(self) -> float:
+        """The share of the host's work that ran while the device was busy."""
+        return 100 * self.host_hidden_ns / self.host_busy_ns if self.host_busy_ns else 0.0
+
+
+def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
+    """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
+    lanes = {lane: union(trace.on(lane)) for lane in {item.lane for item in trace.slices}}
+    devices = [busy for lane, busy in lanes.items() if is_forward(lane)]
+    device, hosts = device_busy(trace), hosts_busy(trace)
+    return OverlapReport(
+        loop=trace.loop,
+        steps=len(steps_in(trace)),
+        tokens=tokens,
+        makespan_ns=trace.end,
+        device_busy_ns=sum(map(length, devices)),
+        copy_busy_ns=sum(length(busy) for lane, busy in lanes.items() if is_copy(lane)),
+        host_busy_ns=sum(map(length, hosts)),
+        host_hidden_ns=sum(length(intersection(host, device)) for host in hosts),
+        bubble_ns=sum(length(gaps(busy)) for busy in devices),
+        wasted_rows=sum(mark.name == "wasted row" for mark in trace.marks),
+        bubbles=gaps(device),
+        devices=max(1, len(devices)),
+    )
+
+
+def steps_in(trace: Trace) -> set[tuple[str, int]]:
+    """Every step that ran: where it began, and its number."""
+    every = [item for item in trace.slices if is_forward(item.lane) and item.name == "forward"]
+    later = {item.lane for item in every if item.lane.startswith("stage ")} - {forward_lane(trace)}
+    return {(item.lane, item.step) for item in every if item.lane not in later}
+
+
+def ideal_speedup(serial: OverlapReport) -> float:
+    """The most that hiding the shorter of host and device behind the longer could give.
+
+    (H + D) / max(H, D) from the serial run's total host and device time, one device.
+    """
+    longer = max(serial.host_busy_ns, serial.device_busy_ns)
+    return (serial.host_busy_ns + serial.device_busy_ns) / longer if longer else 1.0
+
+
+def step_intervals(trace: Trace) -> list[int]:
+    """Nanoseconds from the start of each step's forward to the start of the next one's."""
+    return [after.start - before.start for before, after in pairwise(forwards(trace))]
+
+
+def forwards(trace: Trace) -> tuple[Slice, ...]:
+    """The forward slice of each step, in order of time; on a pipeline, its first stage's."""
+    return tuple(item for item in trace.on(forward_lane(trace)) if item.name == "forward")
+
+
+def forward_lane(trace: Trace) -> str:
+    """Where a step begins on the device; of several devices, the first by name."""
+    return min((item.lane for item in trace.slices if is_forward(item.lane)), default="forward")
+
+
+def device_busy(trace: Trace) -> tuple[Interval, ...]:
+    """When any forward stream ran something."""
+    return union(item for item in trace.slices if is_forward(item.lane))
+
+
+def host_busy(trace: Trace) -> tuple[Interval, ...]:
+    """When any host thread worked, and did not merely wait."""
+    return union(item for item in trace.slices if works_on_host(item))
+
+
+def hosts_busy(trace: Trace) -> list[tuple[Interval, ...]]:
+    """When each host thread worked."""
+    lanes = {item.lane for item in trace.slices if works_on_host(item)}
+    return [union(filter(works_on_host, trace.on(lane))) for lane in sorted(lanes)]
+
+
+def works_on_host(item: Slice) -> bool:
+    """Whether a slice is work of the host, and not merely waiting."""
+    return is_host(item.lane) and item.name != "wait"
+
+
+def union(slices: Iterable[Slice]) -> tuple[Interval, ...]:
+    """The time covered by any of the slices, as intervals that neither touch nor overlap."""
+    merged: list[Interval] = []
+    for start, end in sorted((item.start, item.end) for item in slices if item.duration > 0):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def gaps(busy: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    """The time between intervals."""
+    return tuple((before[1], after[0]) for before, after in pairwise(busy))
+
+
+def intersection(a: tuple[Interval, ...], b: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    """The time that lies in both; each comes from ``union``, so one pass over both is enough."""
+    common, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if start < end:
+            common.append((start, end))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(common)
+
+
+def length(intervals: tuple[Interval, ...]) -> int:
+    """Nanoseconds covered."""
+    return sum(end - start for start, end in intervals)

@@ -1,0 +1,114 @@
+"""One entry point for the overlap check: verdict, bubbles, critical path, bound, and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...trace import Trace
+from ...trace.lanes import is_forward
+from .bound import Bound, bound
+from .bubble_words import milliseconds
+from .bubbles import Bubble, bubbles, by_cause, by_phase
+from .course import course_of
+from .critical_path import critical_path, shares
+from .overlap import measure
+from .removal import Largest, largest_bubble
+from .verdict import Verdict, verdict
+
+
+@dataclass(frozen=True)
+class OverlapFindings:
+    """What the overlap check says of one trace; times in nanoseconds.
+
+    ``causes`` and ``phases`` (``host: schedule``) together make up ``bubble_ns`` each, the most
+    first. ``critical`` is the critical path by lane and name (``host: process``; empty: nothing
+    ran), together the makespan. ``largest`` is None where no device idled. ``lacks`` are
+    sentences on what the file does not carry. ``sentences`` is all of it to be read, in order;
+    ``bubbles`` are left out of ``to_json``, where there can be thousands.
+    """
+
+    makespan_ns: int
+    bubble_ns: int
+    idle_percent: float  # of the makespan, the mean of all devices
+    causes: dict[str, int]
+    phases: dict[str, int]
+    critical: dict[str, int]
+    verdict: Verdict
+    bound: Bound
+    largest: Largest | None
+    lacks: tuple[str, ...] = ()
+    bubbles: tuple[Bubble, ...] = field(default=(), repr=False)
+
+    @property
+    def unknown_percent(self) -> float:
+        """The share of idle time that nothing recorded explains."""
+        return 100 * self.causes.get("unknown", 0) / self.bubble_ns if self.bubble_ns else 0.0
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The findings in sentences, the verdict first."""
+        return tuple(_sentences(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the single bubbles, as JSON can hold it."""
+        data = asdict(self)
+        del data["bubbles"]
+        data["bound"]["percent"] = self.bound.percent
+        data["unknown_percent"] = self.unknown_percent
+        data["sentences"] = list(self.sentences)
+        return data
+
+
+def report(trace: Trace, lacks: tuple[str, ...] = ()) -> OverlapFindings:
+    """The findings on a trace; ``lacks`` as ``foreign.py`` gives it with a trace of others."""
+    course = course_of(trace)
+    found, path = bubbles(trace, course), critical_path(trace, course)
+    devices = max(1, len({item.lane for item in trace.slices if is_forward(item.lane)}))
+    idle = measure(trace).bubble_ns
+    whole = trace.end * devices
+    return OverlapFindings(
+        makespan_ns=trace.end,
+        bubble_ns=idle,
+        idle_percent=100 * idle / whole if whole else 0.0,
+        causes=by_cause(found),
+        phases={_joined(*name): ns for name, ns in by_phase(found).items()},
+        critical={_joined(*name): ns for name, ns in shares(trace, path).items()},
+        verdict=verdict(trace),
+        bound=bound(trace, course),
+        largest=largest_bubble(trace, found, course),
+        lacks=lacks,
+        bubbles=tuple(found),
+    )
+
+
+def _joined(first: str, second: str) -> str:
+    return f"{first}: {second}" if first and second else first or second
+
+
+def _sentences(found: OverlapFindings) -> Iterator[str]:
+    yield from found.lacks
+    yield found.verdict.sentence
+    if found.bubbles:
+        parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
+        idle = f"{milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} %)"
+        yield f"Between its first op and its last, the device idled for {idle}: {parts}."
+    elif found.verdict.word != "unknown":
+        yield "Between its first op and its last, the device never idled."
+    if found.causes.get("unknown"):
+        yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
+    if found.largest is not None:
+        yield found.largest.sentence
+    if found.critical:
+        top = list(found.critical.items())[:3]
+        named = ", ".join(f"{name or 'nothing recorded'} {milliseconds(ns)}" for name, ns in top)
+        yield f"The critical path takes {milliseconds(found.makespan_ns)}; most of it is {named}."
+    if found.bound.ns:
+        yield _bound_sentence(found.bound)
+
+
+def _bound_sentence(item: Bound) -> str:
+    why = f"{item.lane} has that much work" if item.lane else "its tokens depend on each other"
+    reached = f"this run reached {item.percent:.0f} % of that speed"
+    return f"These batches cannot take less than {milliseconds(item.ns)}, because {why}; {reached}."

@@ -1,0 +1,1 @@
+"""Are the tokens right? Begin with ``identity.py``; ``wrong_token.py`` tells why not."""
