@@ -19,7 +19,7 @@ from .moment import Moment
 
 
 def story_of(scheduler: Scheduler, resource: str, cells: Iterable[int]) -> str:
-    """The story of the first leak of one of these, behind a colon; empty where none was recorded."""
+    """The story of the first leak of one of these, behind a colon; empty where there is none."""
     wanted = set(cells)
     for leak in leaks_so_far(scheduler):
         at = " ".join(word for word in leak.what.split() if word[0].isdecimal())
