@@ -251,7 +251,7 @@ def call(line: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> tuple[Any, 
     [
         ("bench scheduler --nano-vllm .", "--nano-vllm is '.', which is no checkout of nano-vllm"),
         ("bench scheduler --repeat 0", "--repeat is 0, but it must be at least 1."),
-        ("bench hidden --model hash --nano-vllm .", "--nano-vllm is measured by bench scheduler"),
+        ("bench hidden --model hash --nano-vllm .", "--nano-vllm is of no use to bench hidden."),
     ],
 )
 def test_a_bad_option_is_one_sentence(
@@ -264,7 +264,9 @@ def test_a_bad_option_is_one_sentence(
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: Any, as_json: bool) -> None:
+def test_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path, as_json: bool
+) -> None:
     """As a user calls it, with one case in place of all."""
 
     def few(nano: object, reason: str) -> SideBySide:
@@ -272,6 +274,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: Any, as_json: bool
 
     monkeypatch.setattr(scheduler, "step_cases", few)
     monkeypatch.setattr(scheduler, "radix_cases", lambda nano, why: SideBySide("peer", {}, {}))
+    monkeypatch.chdir(tmp_path)
     code, out, _ = call(f"bench scheduler{' --json' * as_json}", monkeypatch, capsys)
     assert code == 0
     if as_json:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from statistics import median
 from typing import Any
+
+from .machine import machine
 
 Measure = Callable[[], float]
 PEER_AIM = 1.0  # at most what the peer takes
@@ -125,7 +126,7 @@ def as_json(figures: Sequence[Figure], peers: Mapping[str, str] | None = None) -
     """What ``bench --json`` prints; ``peers`` names versions that no installer knows."""
     return {
         "rows": [item.as_json() for item in figures],
-        "machine": {"system": platform.platform(), "cpus": os.cpu_count()},
+        "machine": machine(),
         "versions": {"python": platform.python_version(), **versions(), **(peers or {})},
     }
 

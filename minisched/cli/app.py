@@ -76,14 +76,15 @@ def run(
 @app.command()
 def bench(
     part: Annotated[str, typer.Argument(help="hidden, generation, scheduler or mutation.")],
-    device: Annotated[str, typer.Option(help="thread, cuda or mlx.")] = "thread",
-    model: Annotated[str, typer.Option(help="As compare takes it.")] = "smollm2",
-    requests: Annotated[int, typer.Option(help="How many requests.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens that each produces.")] = 32,
+    device: Annotated[str | None, typer.Option(help="thread, cuda or mlx.")] = None,
+    model: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
+    requests: Annotated[int | None, typer.Option(help="How many requests.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens that each produces.")] = None,
     repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 5,
     nano_vllm: Annotated[
-        Path | None, typer.Option(help="A checkout of nano-vllm, for the part scheduler.")
+        Path | None, typer.Option(help="A checkout of nano-vllm, for scheduler and host.")
     ] = None,
+    vidur: Annotated[Path | None, typer.Option(help="A checkout of vidur, for simulator.")] = None,
     sample: Annotated[
         str | None, typer.Option(help="mutation: how many changes are tried, or all (200).")
     ] = None,
@@ -96,13 +97,16 @@ def bench(
 ) -> None:
     """Measure: host work hidden, tokens a second, what scheduling costs, what the tests see."""
     from .bench import run_bench
+    from .bench_call import BenchCall
     from .bench_mutation import check_part, run_mutation
 
     check_part(part, sample=sample, seed=seed, module=module, folder=folder)
     if part == "mutation":
         exit_with(lambda: run_mutation(sample, seed, module, folder, json))
-    workload = WorkloadOptions(device, model, requests, max_new_tokens=max_new_tokens)
-    exit_with(lambda: run_bench(part, workload, repeat, json, nano_vllm))
+    call = BenchCall(
+        part, device, model, requests, max_new_tokens, repeat, nano_vllm=nano_vllm, vidur=vidur
+    )
+    exit_with(lambda: run_bench(call, json))
 
 
 @app.command()

@@ -1,0 +1,91 @@
+"""Environments for peers: one for each, below the folder where models are kept, made once.
+
+A peer's packages and their versions are written down here, so that a table can be made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import venv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import minisched
+
+from .peer import PeerError
+
+TORCH = "torch==2.13.0"
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What ``pip install`` is given for one peer; ``alone`` are installed without dependencies."""
+
+    needed: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Changes with every version."""
+        return hashlib.sha256(repr((self.needed, self.alone)).encode()).hexdigest()[:8]
+
+
+PEERS: Mapping[str, Packages] = {
+    "transformers": Packages((TORCH, "transformers==5.23.0", "accelerate==1.12.0")),
+    "mlx-lm": Packages(("mlx[cpu]==0.32.4", "mlx-lm==0.32.2")),
+}
+
+
+def environment(name: str, home: Path, report: Callable[[str], None] = lambda doing: None) -> Path:
+    """The interpreter of a peer's environment below ``home``, which is made if need be.
+
+    Raises:
+        PeerError: it can't be made; the sentence ends with pip's last line.
+    """
+    packages = PEERS[name]
+    folder = home / "peers" / f"{name}-{packages.key}"
+    python = folder / "bin" / "python"
+    if not (folder / "done").exists():
+        report(f"installing {name} into an environment of its own")
+        venv.create(folder, clear=True, with_pip=True)
+        pip(python, *packages.needed)
+        if packages.alone:
+            pip(python, "--no-deps", *packages.alone)
+        (folder / "done").touch()
+    link(folder)
+    return python
+
+
+def pip(python: Path, *arguments: str) -> None:
+    """Install packages.
+
+    Raises:
+        PeerError: pip could not.
+    """
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "-q", *arguments], capture_output=True, text=True
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no reason was given"]
+        raise PeerError(f"{' '.join(arguments)} can't be installed: {said[-1]}")
+
+
+def link(folder: Path) -> None:
+    """Let the environment import this very package, and nothing else from here."""
+    site = next((folder / "lib").glob("python*/site-packages"))
+    place = site / "minisched"
+    if place.is_symlink():
+        place.unlink()
+    place.symlink_to(Path(minisched.__file__).parent)
+
+
+def clean_env() -> dict[str, str]:
+    """The environment variables of a peer: ours, less those that lead Python elsewhere."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }

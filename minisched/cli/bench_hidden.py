@@ -1,0 +1,23 @@
+"""``minisched bench hidden``: host work added to every step of two loops."""
+
+from __future__ import annotations
+
+from ..bench.hidden import hidden
+from ..bench.rows import Figure
+from .bench_call import BenchCall
+from .bench_case import make_case
+from .loop_choice import overlapped_loop
+
+WORKS_MS = (5.0, 20.0)
+
+
+def measure(call: BenchCall) -> list[Figure]:
+    """What a step costs in both loops, and how much of the work is hidden.
+
+    Raises:
+        ValueError: an option is bad; nothing has run then.
+    """
+    call.refuse("nano_vllm", "vidur")
+    workload = call.workload()
+    loop = overlapped_loop(workload.device)
+    return hidden(make_case(workload), loop, WORKS_MS, call.repetitions, call.report)

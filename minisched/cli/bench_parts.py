@@ -1,0 +1,34 @@
+"""The parts of ``minisched bench``: a module each, ``bench_NAME.py``, whose ``measure`` is called.
+
+A module is loaded when its part is asked for: parts need different libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from ..bench.rows import Figure
+from .bench_call import BenchCall
+
+PARTS = {
+    "hidden": "how much of the host's work two loops hide",
+    "generation": "tokens a second, beside the libraries' own batched generation",
+    "scheduler": "what scheduling costs, beside nano-vllm",
+}
+MUTATION = "mutation"  # has options and a report of its own
+
+
+def find_part(name: str) -> Callable[[BenchCall], list[Figure]]:
+    """What measures a part.
+
+    Raises:
+        ValueError: there is no such part.
+    """
+    if name not in PARTS:
+        known = ", ".join([*PARTS, MUTATION])
+        raise ValueError(f"unknown part {name!r}; the parts are {known}.")
+    measure: Callable[[BenchCall], list[Figure]] = import_module(
+        f".bench_{name}", __package__
+    ).measure
+    return measure
