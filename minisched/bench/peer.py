@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,9 +31,10 @@ class Peer:
         self, python: Path, script: str, settings: Mapping[str, Any], env: Mapping[str, str]
     ) -> None:
         self.script = script
+        self.errors = tempfile.TemporaryFile("w+")  # a pipe that nobody reads would fill up
         self.process = subprocess.Popen(
             [python, "-m", f"minisched.bench.peers.{script}"], env={**env},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
         try:
             self.ask(settings)
@@ -64,6 +66,7 @@ class Peer:
         """End it."""
         self.process.kill()
         self.process.communicate()
+        self.errors.close()
 
     def __enter__(self) -> Self:
         return self
@@ -77,6 +80,7 @@ class Peer:
         self.close()
 
     def _last_words(self) -> str:
-        assert self.process.stderr
-        lines = self.process.stderr.read().strip().splitlines()
-        return lines[-1] if lines else f"exit code {self.process.wait()}"
+        code = self.process.wait()
+        self.errors.seek(0)
+        lines = self.errors.read().strip().splitlines()
+        return lines[-1] if lines else f"exit code {code}"

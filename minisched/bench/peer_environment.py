@@ -34,7 +34,7 @@ class Packages:
 
 
 PEERS: Mapping[str, Packages] = {
-    "transformers": Packages((TORCH, "transformers==5.23.0", "accelerate==1.12.0")),
+    "transformers": Packages((TORCH, "transformers==5.23.0", "accelerate==1.15.0")),
     "mlx-lm": Packages(("mlx[cpu]==0.32.4", "mlx-lm==0.32.2")),
 }
 

@@ -26,7 +26,8 @@ def serve(start: Callable[[dict[str, Any]], Callable[[dict[str, Any]], Answer]])
     for line in sys.stdin:
         try:
             if measure is None:
-                measure, answer = start(json.loads(line)), {"ready": True}
+                measure = start(json.loads(line))
+                answer: Answer = {"ready": True}
             else:
                 answer = measure(json.loads(line))
         except Exception as error:
