@@ -31,7 +31,7 @@ class Peer:
         self, python: Path, script: str, settings: Mapping[str, Any], env: Mapping[str, str]
     ) -> None:
         self.script = script
-        self.errors = tempfile.TemporaryFile("w+")  # a pipe that nobody reads would fill up
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a pipe that nobody reads would fill up)
         self.process = subprocess.Popen(
             [python, "-m", f"minisched.bench.peers.{script}"], env={**env},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
