@@ -12,15 +12,16 @@ from ..checks.judge import Verdict
 from ..checks.offence import Offence
 from ..export.layout import View, make_view
 from ..export.offence_marks import draw_culprits, draw_list, draw_missing, draw_missing_words
+from ..export.offence_paper import axis, document, grid, red_legend
 from ..export.offence_view import Scene, scene_of
-from ..export.svg import left_of
+from ..export.svg import RIGHT, WIDTH, left_of
 from ..export.svg_legend import draw_legend
 from ..export.svg_run import Frame, draw_lanes, draw_run
-from ..export.svg_waits import draw_flags
+from ..export.svg_waits import draw_flags, wait_style
 from ..export.units import MILLISECOND
 from .exhibit import Exhibit
 from .offence import offence_of
-from .paper import RIGHT, WIDTH, axis, document, grid, heading, red_legend, title_of_run
+from .paper import heading, title_of_run
 from .text_picture import text_picture
 
 LONGEST = 110 * MILLISECOND  # what of a run can be read at this width
@@ -46,11 +47,11 @@ def draw(exhibit: Exhibit) -> str:
         if view is scene.view:
             drawn += in_red(frame, scene)
             top += 14 if scene.missing else 0
-    drawn.append(axis(left, top, scene.view.start, longest, scale))
+    drawn.append(axis(frame, longest, top))
     names, top = draw_list(scene, top + 50)
     red, top = red_legend(scene, top + 6)
     legend, top = draw_legend(list(views), top, WIDTH - RIGHT)
-    return document([*drawn, *names, *red, *legend], top + 8, exhibit.title)
+    return document([*drawn, *names, *red, *legend], top + 8, exhibit.title, wait_style())
 
 
 def in_red(frame: Frame, scene: Scene) -> list[str]:
