@@ -11,7 +11,7 @@ import pytest
 from minisched.checks.draw.designs import all_designs
 from minisched.checks.many import try_seed
 
-EACH = 1  # workloads for each loop, relay and option
+EACH = 3  # workloads for each loop, relay and option
 
 
 def cases() -> list[tuple[int, str]]:

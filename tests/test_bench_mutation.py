@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from minisched.bench import mutation, mutation_report, survivors
 from minisched.bench.mutation_diff import TYPE, WORDING, Mutant, mutants_of
 from minisched.bench.mutation_sample import LAYERS, Layer, draw, figures, overall
-from minisched.bench.mutation_tree import LIVED, MutantTree, check_mutmut, read_meta, settings
+from minisched.bench.mutation_tree import (
+    LIVED,
+    NAMED,
+    ROOT,
+    TESTS,
+    MutantTree,
+    check_mutmut,
+    read_meta,
+    settings,
+)
 from minisched.bench.survivors import KNOWN
 
 ORIGINAL = '''"""A module."""
@@ -244,6 +253,13 @@ def test_every_layer_is_changed_and_the_suite_comes_first() -> None:
     assert all(f"    minisched/{layer}/*.py" in text for layer in LAYERS)
     assert "test_selection=\n    tests/mutation_suite.py\n" in text
     assert 0 in LIVED and 1 not in LIVED
+
+
+def test_every_quick_test_is_there() -> None:
+    for name in (*(f"{name}.py" for name in TESTS), *NAMED):
+        path, _, function = name.partition("::")
+        text = (ROOT / "tests" / path).read_text("utf-8")
+        assert f"\ndef {function or 'test_'}" in text, name
 
 
 def test_each_known_survivor_says_what_kind_it_is() -> None:

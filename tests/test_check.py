@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import pytest
 
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
+from minisched.cli.check_picture import offence_in, picture
 from minisched.export import native
 from minisched.export.chrome import to_chrome
+from minisched.museum.exhibit import Exhibit
 from minisched.museum.patch import Edit, put_in
 
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass")
@@ -145,6 +148,33 @@ def test_a_run_with_bugs_beside_its_baseline(cli: Any, recorded: Path) -> None:
     assert title and title in told
     assert cli("check bug.json --draw found.txt")[0] == 1
     assert "!!" in (recorded / "found.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "says"),
+    [
+        ("token_after_abort", "ends", "a heard a token of step 1"),
+        ("ring_lapped", "relay", "step 8 reads future slot 1 for a"),
+    ],
+)
+def test_what_nobody_asks_is_told_if_it_is_so(
+    cli: Any, tmp_path: Path, name: str, question: str, says: str
+) -> None:
+    """A delivery behind the end, and a step that reads another one's future slot."""
+    exhibit: Exhibit = import_module(f"minisched.museum.bugs.{name}").EXHIBIT
+    found = exhibit.with_bug()
+    native.write(found.trace, tmp_path / "bug.json")
+    code, out, _ = cli("check bug.json --draw found.svg")
+    assert code == 1 and f"✗ {question}?" in out and says in out
+    svg = (tmp_path / "found.svg").read_text()
+    title = ElementTree.fromstring(svg)[0].text
+    assert title and title in out
+    if question == "ends":
+        (broken,) = found.findings
+        assert picture(found.trace, offence_in(found, broken), ".svg") == svg, "of a workload too"
+    native.write(exhibit.healthy().trace, tmp_path / "healthy.json")
+    code, out, _ = cli("check healthy.json")
+    assert code == 0 and f"{question}?" not in out
 
 
 def test_what_a_file_does_not_carry_is_said(cli: Any, recorded: Path) -> None:

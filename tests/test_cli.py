@@ -407,6 +407,14 @@ def test_doctor_names_every_device(cli: Any) -> None:
     assert cli("doctor")[0] == 0
 
 
+def test_doctor_says_what_it_takes_to_look_into_weights(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)  # as without the extra
+    code, out, _ = cli("doctor --json")
+    assert code == 0 and "needs the package 'safetensors'" in json.loads(out)["model"]["smollm2"]
+
+
 @pytest.mark.parametrize(("device", "package"), [("thread", "torch"), ("mlx", "mlx")])
 def test_a_missing_extra_is_one_sentence(tmp_path: Path, device: str, package: str) -> None:
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -73,6 +73,17 @@ def test_the_pool_keeps_one_token_for_each_row(rows: list[int]) -> None:
         assert pool.resolve_forward_inputs(Vector(-row for row in rows)) == tokens
 
 
+@given(row=st.integers(1, MOST), drafts=st.integers(0, 3), length=st.integers(1, 9))
+def test_what_a_row_gives_back_is_what_its_steps_touch(row: int, drafts: int, length: int) -> None:
+    """So whoever has the row next is told of every cell that may still be written."""
+    pool = FutureMapPool(SimDevice(), MOST, drafts)
+    touched = {("future map", cell) for cell in [pool.cell(row, 0)]}
+    if drafts:
+        for touch in (pool.touch_drafts([row]), pool.touch_lens("write", [row])):
+            touched |= {(touch.resource, cell) for cell in touch.cells}
+    assert {(name, cell) for name, cells in pool.of_row(row, length) for cell in cells} == touched
+
+
 def test_debug_mode_catches_a_gather_without_a_stash() -> None:
     pool = FutureMapPool(SimDevice(), MOST, debug=True)
     with pytest.raises(RuntimeError, match=r"rows \[2\] were gathered, but nothing was stashed"):

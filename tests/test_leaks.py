@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.judge import judge
 from minisched.checks.laws import Broken
 from minisched.checks.leaks import books
 from minisched.checks.leaks.leak import Leak
 from minisched.checks.leaks.leaks import find_leaks, not_checked
+from minisched.checks.many import case_of
 from minisched.checks.tokens.ends import find_ends, find_misreads
 from minisched.core import Lease, Output, Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, NO_COST, CostModel
@@ -106,6 +108,45 @@ def requests() -> list[Request]:
         Request(f"r{i}", [7, 7, 11, 2, i], SamplingParams(max_new_tokens=6, stop_token_ids=ends))
         for i, ends in enumerate([frozenset[int](), stops, stops])
     ]
+
+
+AT_ONCE = [10, 15, 106]  # in these a row is freed while a step in flight names its duplicates
+
+
+@pytest.mark.parametrize("seed", AT_ONCE)
+def test_duplicates_that_outlive_their_lease_are_no_leak_unless_they_stay(seed: int) -> None:
+    drawn = case_of(seed, "overlap")
+    config = replace(drawn.workload.config, free_rule="at_once")
+    case = replace(drawn, workload=replace(drawn.workload, config=config))
+    outlived = list[Lease]()
+
+    def look(engine: Engine) -> None:
+        leases, came_back = engine.scheduler.leases, engine.scheduler.leases.came_back
+
+        def looked(step: int) -> None:
+            outlived.extend(books.outlived_by_pages(engine.scheduler))
+            came_back(step)
+
+        leases.came_back = looked  # type: ignore[method-assign]
+
+    assert judge(case, look).holds and outlived
+    said = list[str]()
+
+    def forget(engine: Engine) -> None:
+        next_batch = engine.scheduler.next_batch
+
+        def looked() -> Any:
+            try:
+                books.check_pages(engine.scheduler)
+            except Broken as error:
+                said.append(str(error))
+            return next_batch()
+
+        engine.scheduler.leases._free_retired = lambda lease: None  # type: ignore[method-assign]
+        engine.scheduler.next_batch = looked  # type: ignore[method-assign]
+
+    assert judge(case, forget).broke("leak")
+    assert "neither free, nor cached, nor held" in said[0]
 
 
 # -- leaks that are put in ---------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ from minisched.export.views.steps import steps_of
 from minisched.loops.mlx_async import mlx_async
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.hash import HashModel
-from minisched.scheduler import SchedulerConfig
+from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Trace
 from minisched.worker import GenerationBatchResult
 
@@ -106,6 +107,19 @@ def test_the_cache_is_cleared_every_so_many_decodes(every: int) -> None:
     decodes = {s.step for s in trace.on("forward") if s.mode == ForwardMode.DECODE.value}
     cleared = sum(mark.name == "clear cache" for mark in trace.marks)
     assert cleared == (len(decodes) // every if every else 0)
+
+
+@pytest.mark.parametrize("row_len", [2, 5, 8])
+def test_a_batch_may_be_repeated_up_to_the_last_position_of_its_row(row_len: int) -> None:
+    scheduler = Scheduler(SchedulerConfig(row_len=row_len, run_ahead=True, vocab_size=19))
+    scheduler.receive([Request("r", [1], SamplingParams(max_new_tokens=50, ignore_eos=True))])
+    prompt = scheduler.next_batch()
+    assert isinstance(prompt, ScheduleBatch)
+    batch, decodes = scheduler.next_batch(), []
+    while isinstance(batch, ScheduleBatch):
+        decodes.append(batch.starts[0])
+        batch = scheduler.repeat(batch)
+    assert decodes == list(range(1, row_len))
 
 
 # -- laws over any workload --------------------------------------------------------------------

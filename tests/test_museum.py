@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.judge import Case, Verdict, judge
+from minisched.checks.case import Case
+from minisched.checks.judge import Verdict, judge
 from minisched.checks.shrink import simpler
 from minisched.museum import CHAPTERS, Exhibit, Refuted, bugs, exhibits, find, refuted
 from minisched.museum.patch import Edit, StalePatch, diff, put_in

@@ -88,11 +88,12 @@ def test_one_as_json(command: Any, capsys: Capture) -> None:
     assert [bug["name"] for bug in told["bugs"]] == [EXHIBITS[1].name] and told["refuted"] == []
 
 
-def test_it_is_drawn_as_svg_and_as_a_page(command: Any, tmp_path: Path) -> None:
+def test_it_is_drawn_as_svg_and_as_a_page(command: Any, capsys: Capture, tmp_path: Path) -> None:
     item = EXHIBITS[0]
     picture, page = tmp_path / "new" / "a.svg", tmp_path / "a.html"
     assert command("run", item.name, "--out", str(picture)) == 0
     assert command("run", item.name, "--out", str(page)) == 0
+    assert f"Drawn in {picture}." in (said := capsys.readouterr().out) and str(page) in said
     assert picture.read_text(encoding="utf-8").startswith("<svg ")
     shown = page.read_text(encoding="utf-8")
     assert shown == to_html(item) and picture.read_text(encoding="utf-8") in shown

@@ -17,8 +17,10 @@ from minisched.museum import Exhibit, Refuted, exhibits, find, refuted
 from minisched.museum.offence import offence_of
 from minisched.museum.page import page, refuted_page
 from minisched.museum.picture import draw, lines_of
+from minisched.museum.points import at
 
 EXHIBITS = exhibits()
+RECEIVE = ("receive", 0)
 each_bug = pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda item: item.name)
 each_item = pytest.mark.parametrize("item", [*EXHIBITS, *refuted()], ids=lambda item: item.name)
 
@@ -84,3 +86,13 @@ def test_a_bug_that_is_not_caught_cannot_be_drawn() -> None:
     assert not healthy.is_caught
     with pytest.raises(ValueError, match="does not break the law"):
         draw(healthy)
+
+
+def test_points_count_what_has_one_name_and_step() -> None:
+    verdict = with_bug("abort_in_flight")
+    receives = [item.id for item in verdict.trace.slices if (item.name, item.step) == RECEIVE]
+    assert len(receives) == 2
+    offence = at(RECEIVE, (*RECEIVE, 1), says="it")(verdict)
+    assert offence.slices == tuple(receives) and offence.sentence == "it"
+    with pytest.raises(ValueError, match="no 'receive' of step 0 to point at"):
+        at((*RECEIVE, 2), says="it")(verdict)

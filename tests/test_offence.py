@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from textwrap import wrap
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minisched.checks.offence import Offence
 from minisched.checks.races.races import find_races, offence_of
 from minisched.export.offence import draw
+from minisched.export.offence_paper import MARGIN, lines_of
 from minisched.export.offence_text import to_text
 from minisched.export.svg import WIDTH
+from minisched.export.svg_style import char_width
 from minisched.trace import Mark, Slice, Trace
 
 from .test_races import FREE_AT_ONCE, NO_WAIT, ONE_SLOT, traced
@@ -148,6 +153,18 @@ def test_light_and_dark(raced: tuple[Trace, Offence]) -> None:
     styles = "".join("".join(item.itertext()) for item in root.iter(f"{SVG}style"))
     assert styles.count("--red:") == 2 and "prefers-color-scheme: dark" in styles
     assert with_class(root, "quiet") and with_class(root, "red-missing")
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=12), min_size=1, max_size=60))
+def test_a_sentence_takes_as_few_lines_as_it_needs_and_leaves_no_word_alone(
+    words: list[str],
+) -> None:
+    sentence, room = " ".join(words), int((WIDTH - 2 * MARGIN) / char_width(12, bold=True))
+    lines = lines_of(sentence, 12)
+    assert " ".join(lines) == sentence
+    longest = max(map(len, lines))
+    assert longest <= room and len(lines) == len(wrap(sentence, room))
+    assert longest == 1 or len(wrap(sentence, longest - 1)) > len(lines)
 
 
 def test_it_needs_only_the_standard_library() -> None:

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minisched.loops.overlap_thread_worker as tp_worker_thread
+from minisched.checks.case import Case
 from minisched.checks.faults.in_step import ForwardRaises
 from minisched.checks.faults.trial import try_fault
-from minisched.checks.judge import Case
 from minisched.checks.overlap.overlap import step_intervals
 from minisched.core import FinishReason, Output, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel

@@ -26,6 +26,8 @@ from minisched.loops.registry import find_loop
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
+from minisched.relay.registry import RELAYS as REGISTERED
+from minisched.relay.registry import RelayShape
 from minisched.scheduler import SchedulerConfig
 
 from .laws import Broken
@@ -62,6 +64,18 @@ def run(*requests: Request, config: SchedulerConfig | None = None, **options: An
 @settings(max_examples=150, deadline=None)
 def test_every_law_on_both_sides(relay: str, workload: Workload, options: dict[str, Any]) -> None:
     check_pd(workload, play_pd(workload, options, relay=relay))
+
+
+@pytest.mark.parametrize("relay", RELAYS)
+def test_both_sides_have_the_relay_that_was_asked_for(relay: str) -> None:
+    kinds: list[type] = []
+
+    def look(pair: Pair) -> None:
+        kinds.extend(type(side.worker.relay) for side in (pair.prefill, pair.decode))
+
+    play_pd(workload_of(Request("r", [1, 2], tokens(2))), LINK, look, relay)
+    asked_for = REGISTERED[relay].make(SimDevice(), RelayShape(1, 1))
+    assert kinds == [type(asked_for)] * 2
 
 
 @pytest.mark.parametrize("side", ["prefill", "decode"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import ChunkedReq, ForwardMode, Lease, Request, Result, SamplingParams
@@ -255,6 +255,8 @@ def test_who_waits_behind_an_aborted_request_is_asked_at_once() -> None:
     assert batch and batch.rids == ("small",)
 
 
+@example(prompt=9, chunk=4, held=NUM_PAGES - 1, mixed=0, reserve=0, new=1)  # no memory
+@example(prompt=9, chunk=1, held=0, mixed=3, reserve=0, new=1)  # no budget
 @given(
     prompt=st.integers(2, 40),
     chunk=st.integers(1, 30),
@@ -276,7 +278,8 @@ def test_a_chunk_goes_on_by_the_published_rule(
     leases.extend(leases.open(), held)
     running = [Request("x", [1], SamplingParams(max_new_tokens=reserve))] if reserve else []
     budget = PrefillBudget(leases, running, 1.0, 999, chunk, mixed)
-    adder = PrefillAdder(budget, leases, PrefixCache(leases, NullRecorder()), NullRecorder())
+    recorder = Recorder()
+    adder = PrefillAdder(budget, leases, PrefixCache(leases, NullRecorder()), recorder)
     memory = NUM_PAGES - 1 - held
     total = memory - mixed - reserve
     wanted = min(chunk - mixed, total) if total >= 1 else chunk - mixed
@@ -287,3 +290,7 @@ def test_a_chunk_goes_on_by_the_published_rule(
     if expected:
         future = 0 if is_chunked else new
         assert budget.rem_total_tokens == total - expected - future - 1
+    else:
+        mark = recorder.trace("", "", "", "").marks[-1]
+        reason = f"the next chunk: needs 1 token, {min(wanted, 0)} left"
+        assert (mark.name, mark.attrs["rid"], mark.attrs["reason"]) == ("refuse", "r", reason)

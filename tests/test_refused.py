@@ -278,6 +278,16 @@ def test_more_drafts_than_there_is_room_for_are_refused(drafts: int, slots: int,
         run_loop("overlap", SimDevice(), HashModel(), [Request("r", [1])], config)
 
 
+@pytest.mark.parametrize(
+    ("drafts", "what"), [(0, "pool of 20 slots."), (3, "pool of 17 slots (and 3 for drafts).")]
+)
+def test_a_request_that_never_has_enough_memory_hears_what_there_is(drafts: int, what: str) -> None:
+    config = SchedulerConfig(kv_tokens=20, draft_slack=drafts)
+    req = Request("r", [1] * 18, SamplingParams(max_new_tokens=3))
+    sentence = "the prompt has 18 tokens and max_new_tokens is 3, together more than the KV "
+    assert config.refusal(req) == sentence + what
+
+
 def test_a_request_that_one_loop_refuses_is_not_compared() -> None:
     """Overlap needs room for drafts in flight, and serial does not."""
     params = SamplingParams(max_new_tokens=10, ignore_eos=True)

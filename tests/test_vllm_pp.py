@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.overlap.overlap import gaps, union
-from minisched.core import Request
+from minisched.core import Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.loops.registry import find_loop
+from minisched.loops.registry import LOOPS, find_loop
 from minisched.loops.run import run_loop
+from minisched.loops.vllm_pp import vllm_pp
 from minisched.models.hash import NUM_LAYERS, HashModel
+from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
 from minisched.worker.pipeline import PipelineWorker, get_pp_indices
 
@@ -79,6 +81,19 @@ def test_each_stage_touches_its_own_layers_and_page_table(stages: int, workload:
         assert wrote.get(number, own) == own
     if not (workload.aborts or marks(device, "retraction")):
         assert not marks(device, "wasted row"), "nothing runs ahead of its token"
+
+
+@pytest.mark.parametrize("stages", [1, 3, 5])
+def test_there_may_be_any_number_of_stages(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
+    """Also one that preempts: what it has in flight then is kept."""
+    monkeypatch.setitem(LOOPS, f"vllm_pp{stages}", vllm_pp(stages))
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    requests = [Request(f"r{i}", [i] * 4, params) for i in range(3)]
+    config = SchedulerConfig(kv_tokens=20, context_len=16, schedule_conservativeness=0.0)
+    device, workload = SimDevice(), Workload(requests, [0] * 3, {}, config, frozenset())
+    played = play(workload, f"vllm_pp{stages}", "host", {}, device, hash_model("sim", frozenset()))
+    check_all(workload, *played)
+    assert marks(device, "retraction"), "the pool is too small for three"
 
 
 # -- who receives --------------------------------------------------------------------------------

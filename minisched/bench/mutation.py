@@ -8,13 +8,13 @@ each with every law held against it, with the golden runs, and with the quick te
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .mutation_diff import Mutant
 from .mutation_sample import LAYERS, Layer, draw, layers_of
-from .mutation_tree import LIVED, TOO_LONG, MutantTree
+from .mutation_tree import LIVED, TOO_LONG, MutantTree, Report
 from .survivors import why_it_lives
 
 
@@ -65,14 +65,14 @@ def try_mutants(
     seed: int,
     module: str | None,
     children: int,
-    report: Callable[[str], None],
+    report: Report,
 ) -> Tried:
     """Draw a sample and run it.
 
     Raises:
         MutationError: mutmut did not get through.
     """
-    report("making the mutants, and noting which tests reach them (some minutes)")
+    report("making the mutants, and noting which tests reach them (some minutes)", 0, None)
     tree = MutantTree(folder, children)
     mutants = [item for item in tree.generate() if module in (None, item.layer)]
     sample = draw(mutants, size, seed)

@@ -20,15 +20,19 @@ TESTS = (
     "mutation_suite", "mutation_golden", "test_radix_cache", "test_page_allocator",
     "test_token_pool", "test_prev_sampled", "test_placeholder_fill", "test_lazy_chain",
     "test_schedule_policy", "test_prefill", "test_decode", "test_mixed_chunk", "test_unified",
-    "test_retraction", "test_naming", "test_presets", "test_failures",
-    "test_future_map", "test_vllm_step",
+    "test_retraction", "test_naming", "test_presets", "test_future_map", "test_vllm_step",
+    "test_vllm_pp", "test_refused", "test_stale_outputs", "test_mlx_async", "test_engine",
+    "test_mindie_placeholder",
 )  # fmt: skip
 NAMED = (
     "test_overlap.py::test_consecutive_prefills_overlap_unless_the_rule_says_no",
     "test_overlap.py::test_overlap_is_disabled_for_two_reasons_and_no_other",
     "test_logprobs.py::test_a_cached_prefix_ends_where_logits_are_wanted",
     "test_pd.py::test_a_failed_transfer_ends_its_request",
-    "test_mindie_placeholder.py::test_preemption_takes_the_placeholders_and_leaves_the_tokens",
+    "test_pd.py::test_both_sides_have_the_relay_that_was_asked_for",
+    "test_faults.py::test_a_bad_request_ends_with_its_reason_and_the_others_finish",
+    "test_faults.py::test_a_size_below_one_is_refused",
+    "test_faults.py::test_a_pool_holds_at_least_one_page",
 )
 """The quick ones: on the simulated device, and about the layers that are changed."""
 NOTHING = "minisched.nothing"  # no mutant is called so: mutmut gets ready, and stops
@@ -37,6 +41,7 @@ TOO_LONG = (24, -24, 36, 152, 255)
 UNDECIDED = (None, 2, 34)
 POLL_S = 0.5
 LAST_WORDS = 40
+Report = Callable[[str, int, int | None], None]  # what is being done, how many are, and of how many
 
 
 class MutationError(RuntimeError):
@@ -82,7 +87,7 @@ class MutantTree:
             for mutant in mutants_of(name, self.folder / name, mutated / name)
         ]
 
-    def try_all(self, mutants: Sequence[Mutant], report: Callable[[str], None]) -> None:
+    def try_all(self, mutants: Sequence[Mutant], report: Report) -> None:
         """Run the tests against each mutant that has no result yet.
 
         Raises:
@@ -93,7 +98,7 @@ class MutantTree:
             try:
                 while running.poll() is None:
                     done = len(mutants) - len(self._undecided(mutants))
-                    report(f"{done} of {len(mutants)} mutants tried")
+                    report("trying mutants", done, len(mutants))
                     time.sleep(POLL_S)
             finally:
                 running.terminate()

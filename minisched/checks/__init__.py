@@ -1,7 +1,8 @@
 """Verdicts on runs: are the tokens right, does it leak, does it race, does it really overlap?
 
-Begin with ``judge.py``: one case through one loop, and which of ``laws.py`` it broke. Each question
-has a folder (``tokens``, ``leaks``, ``races``, ``overlap``); ``draw`` makes cases, ``many.py`` runs
-them, ``shrink.py`` makes one small, ``faults`` breaks something on purpose, and ``foreign`` reads
-the traces of other engines.
+Begin with ``judge.py``: one case (``case.py``) through one loop, and which of ``laws.py`` it broke.
+Each question has a folder: ``tokens``, ``leaks``, ``races``, ``overlap``. ``draw`` makes random
+cases, ``many.py`` runs them, ``tally.py`` sums up, ``shrink.py`` makes a case that fails small, and
+``case_text.py`` says it in words. ``faults`` breaks something on purpose; ``foreign`` reads the
+traces of other engines.
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core import Request, SamplingParams
 from ..scheduler import SchedulerConfig
-from .judge import Case
+from .case import Case
 
 
 def case_text(case: Case) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from ..core import Output
 from ..devices.base import Device
-from ..devices.cost import NO_COST, CostModel
 from ..devices.registry import load, open_device
 from ..devices.sim import Deadlock
 from ..engine.engine import Engine
@@ -18,6 +17,7 @@ from ..models.base import Model
 from ..models.registry import HASH
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
+from .case import Case
 from .laws import (
     Broken,
     check_ends,
@@ -40,21 +40,6 @@ STOPPED_BY: dict[type[Exception], str] = {
     Deadlock: "deadlock",
     MemoryLeak: "leak",
 }
-
-
-@dataclass(frozen=True)
-class Case:
-    """A workload, and what it runs on; on ``sim`` the same case gives the same run.
-
-    The model is ``hash``, in the device's own tensors: the oracle knows no other.
-    """
-
-    workload: Workload
-    loop: str
-    relay: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    cost: CostModel = NO_COST
-    device: str = "sim"
 
 
 @dataclass(frozen=True)
@@ -145,12 +130,11 @@ def run(
     each_turn: Callable[[Engine], None],
 ) -> tuple[list[Engine], list[Output]]:
     """Drive the case; its engines, the one that clients talk to first, and what these heard."""
-    options = dict(case.options)
     if case.loop == "pd":
-        pair, outputs = play_pd(
-            workload, case.relay, options, device, model, case.cost, Hooks(patch, each_turn)
-        )
+        hooks = Hooks(patch, each_turn)
+        pair, outputs = play_pd(replace(case, workload=workload), device, model, hooks)
         return [pair.decode, pair.prefill], outputs
+    options = dict(case.options)
     engine, outputs = play(
         workload, case.loop, case.relay, options, device, model, case.cost, patch, each_turn
     )
@@ -165,8 +149,3 @@ def hash_model(device: str, workload: Workload) -> Model:
     """
     made = load(*HASH[device], f"model 'hash' on device {device!r}")
     return cast(Model, made(workload.vocab_size, eos_ids=workload.eos_ids))
-
-
-def same_on(case: Case, loop: str, relay: str = "") -> Case:
-    """The case on another loop."""
-    return replace(case, loop=loop, relay=relay, options={})

@@ -18,9 +18,10 @@ from functools import partial
 from multiprocessing import resource_tracker
 
 from ..core import FinishReason
+from .case import Case
 from .draw.designs import read_design
 from .draw.draw import designs_for, draw
-from .judge import Case, Finding, judge
+from .judge import Finding, judge
 
 LAWS = ("identity", "ends", "leak", "race", "ownership", "livelock", "deadlock", "crash")
 SEEN_AT_THE_END = ("identity", "ends")  # not looked at where a run stopped with an error

@@ -44,7 +44,7 @@ def play(
     """Drive the loop turn by turn; requests and aborts come in on their turns.
 
     ``patch`` may change the engine before it starts, and ``each_turn`` look at it after every turn
-    (``books.py:check_step`` of its scheduler does). The device is closed at the end.
+    (``leaks/books.py:check_step`` of its scheduler does). The device is closed at the end.
 
     Raises:
         Livelock: requests are left after ``MAX_TURNS``.

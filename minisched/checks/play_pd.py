@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..core import Output
 from ..devices.base import Device
-from ..devices.cost import NO_COST, CostModel
+from ..devices.cost import CostModel
 from ..engine.frontend import Frontend
 from ..loops.pd import Pair
 from ..loops.pd_run import make_pair
 from ..models.base import Model
+from .case import Case
 from .play import MAX_TURNS, Hooks, Livelock
-from .workload import Workload
 
 NO_HOOKS = Hooks()
 SIDES = 20  # turns of either side for a turn of one engine: the side that is behind goes on alone
 
 
 def play_pd(
-    workload: Workload,
-    relay: str,
-    options: dict[str, Any],
-    device: Device,
-    model: Model,
-    cost: CostModel = NO_COST,
-    hooks: Hooks = NO_HOOKS,
+    case: Case, device: Device, model: Model, hooks: Hooks = NO_HOOKS
 ) -> tuple[Pair, list[Output]]:
     """Turn the pair until nothing is left; a turn of the workload is as long as a short step.
 
-    ``options`` are the link's. The ``hooks`` are called with either engine. The device is closed at
-    the end.
+    The case's options are the link's. The ``hooks`` are called with either engine. The device is
+    closed at the end.
 
     Raises:
         Livelock: requests are left after ``SIDES * MAX_TURNS``.
     """
-    outputs: list[Output] = []
+    workload, cost, outputs = case.workload, case.cost, list[Output]()
+    requests, config = workload.requests, workload.config
     tick = step_ns(cost)
-    for req, turn in zip(workload.requests, workload.arrivals, strict=True):
+    for req, turn in zip(requests, workload.arrivals, strict=True):
         req.arrival_time = turn * tick
-    frontend = Frontend(workload.requests, outputs.append)
+    frontend = Frontend(requests, outputs.append)
     for turn, rid in workload.aborts.items():
         frontend.abort(rid, at=turn * tick)
-    requests, config = workload.requests, workload.config
     try:
-        pair = make_pair(device, model, requests, config, frontend, cost, relay, **options)
+        pair = make_pair(
+            device, model, requests, config, frontend, cost, case.relay, **case.options
+        )
         hooks.patch(pair.prefill)
         hooks.patch(pair.decode)
         for _ in range(SIDES * MAX_TURNS):

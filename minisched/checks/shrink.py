@@ -9,7 +9,8 @@ from itertools import islice
 
 from ..core import Request, SamplingParams
 from ..scheduler import SchedulerConfig
-from .judge import Case, Finding, judge
+from .case import Case
+from .judge import Finding, judge
 from .workload import Workload
 
 SIZES = ("kv_tokens", "max_running_requests", "max_prefill_tokens", "page_size")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..bench.mutation import Tried, check_options, try_mutants
 from ..bench.mutation_report import to_json, write
 from ..bench.mutation_sample import figures
-from ..bench.mutation_tree import ROOT, MutationError, check_mutmut
+from ..bench.mutation_tree import ROOT, MutationError, Report, check_mutmut
 from .bench import table
 from .exit import complain
 
@@ -76,10 +79,25 @@ def read_sample(text: str) -> int | None:
 
 def in_folder(size: int | None, seed: int, module: str | None, folder: Path | None) -> Tried:
     """Work in a folder that is kept, or in one that goes away."""
-    with Console(stderr=True).status("") as status, TemporaryDirectory() as passing:
+    with progress() as report, TemporaryDirectory() as passing:
         work = folder or Path(passing)
         work.mkdir(parents=True, exist_ok=True)
-        return try_mutants(work, size, seed, module, CHILDREN, status.update)
+        return try_mutants(work, size, seed, module, CHILDREN, report)
+
+
+@contextmanager
+def progress() -> Iterator[Report]:
+    """A bar on stderr: what is being done, and how many mutants are tried; gone when done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total
+        )
 
 
 def show(tried: Tried, kept: list[Path]) -> None:

@@ -15,6 +15,7 @@ PARTS = {
     "hidden": "how much of the host's work two loops hide",
     "generation": "tokens a second, beside the libraries' own batched generation",
     "scheduler": "what scheduling costs, beside nano-vllm",
+    "cuda": "one GPU: busy in steady decode, the limit of its memory, and transformers",
 }
 MUTATION = "mutation"  # has options and a report of its own
 

@@ -44,15 +44,18 @@ def check(
 ) -> None:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
 
-    Without a trace it draws random workloads and runs each on up to 12 of the loops that take it:
-    exit code 1 if a law broke. Runs of two workloads can't be compared: exit code 2.
+    Without a trace it draws random workloads and runs each on up to 12 of the
+    loops that take it: exit code 1 if a law broke. Runs of two workloads can't
+    be compared: exit code 2.
 
-    --json has counts then: cases, identical, races, leaks; and failures, each with seed and loop.
-    An aborted request is identical as far as it got, and a refused one if it rightly got nothing.
+    --json has counts then: cases, identical, races, leaks; and failures, each
+    with seed and loop. An aborted request is identical as far as it got, and a
+    refused one if it rightly got nothing.
 
-    With --faults something goes wrong in every run (a pass raises, logits are NaN, a thread dies,
-    memory ends, a reader is gone, ..), on each loop as often as --workloads says, or once. It
-    counts how often that was tried and survived: exit code 1 if not always.
+    With --faults something goes wrong in every run (a pass raises, logits are
+    NaN, a thread dies, memory ends, a reader is gone, ..), on each loop as often
+    as --workloads says, or once. It counts how often that was tried and
+    survived: exit code 1 if not always.
     """
     from .check import run_check
     from .check_workloads import Wanted

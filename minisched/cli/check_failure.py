@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from ..checks.case import Case
 from ..checks.case_text import case_text
-from ..checks.judge import Case, Finding, Verdict, judge
+from ..checks.judge import Finding, Verdict, judge
 from ..checks.many import case_of
 from ..checks.shrink import breaks_the_same, shrink
 from ..checks.tally import CAUSES, Failure, Tally

@@ -8,6 +8,7 @@ from ..checks.leaks.leaks import find_leaks
 from ..checks.offence import Offence
 from ..checks.races.races import Race, examine, offence_of
 from ..checks.races.waits_for_ever import WaitsForEver
+from ..checks.tokens.ends import find_ends
 from ..checks.tokens.identity import Difference, first_difference
 from ..checks.tokens.wrong_token import explain
 from ..checks.tokens.wrong_token import offence_of as wrong_token_offence
@@ -32,6 +33,9 @@ def offence_in(verdict: Verdict, finding: Finding) -> Offence:
         every: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
         for found in every:
             return offence_of(found, trace)
+    if finding.law == "ends":
+        for breach in find_ends(trace):
+            return breach.offence
     if finding.law == "identity" and (difference := wrong_token(verdict)) is not None:
         return wrong_token_offence(explain(difference, trace))
     last = tuple(item.id for item in trace.on("host")[-1:])

@@ -57,7 +57,10 @@ def run_one(name: str, out: Path | None, as_json: bool) -> int:
         if as_json:
             print_json([standing], [])
     if not as_json:
-        show(item, Console(highlight=False, emoji=False))
+        console = Console(highlight=False, emoji=False)
+        show(item, console)
+        if out:
+            console.print(f"\nDrawn in {out}.", soft_wrap=True, markup=False)
     return 0 if is_good else 1
 
 

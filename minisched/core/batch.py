@@ -113,6 +113,11 @@ class ScheduleBatch:
         return sum(map(len, self.ids))
 
     @cached_property
+    def size(self) -> tuple[int, int]:
+        """Rows and new tokens, which decide what a step costs."""
+        return len(self.reqs), self.num_tokens
+
+    @cached_property
     def sample_lens(self) -> list[int]:
         """How many tokens each row samples, [num_reqs]: one, and one for each draft that it has."""
         first = self.num_extend_reqs

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
+ADDED_TO = ("schedule", "process")  # phases that share the host work a run is told to add
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a real machine adds between phases and ops, and takes while both sides work at once.
+
+    ``after`` are nanoseconds of host work behind a phase that no slice shows, ``start`` those from
+    when an op could start until it does, ``wake`` those from an op's end until the host that
+    waited for it goes on. Of 1000 nanoseconds that the host and a stream work at once, the host
+    loses ``host_lost`` to the interpreter lock and shared cores, and the device ``device_lost``.
+    """
+
+    after: Mapping[str, int] = field(default_factory=dict)
+    start: Mapping[str, int] = field(default_factory=dict)
+    wake: int = 0
+    host_lost: int = 0
+    device_lost: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether host and device slow each other down."""
+        return bool(self.host_lost or self.device_lost)
+
+
+IDEAL_PACE = Pace()
 
 
 @dataclass(frozen=True)
@@ -26,10 +53,32 @@ class CostModel:
     draft: int = 0  # one forward pass of a draft model, or one lookup on the device
     recv: int = 0  # the hidden states of a step, from a pipeline stage to the next one
     logprobs: int = 0  # log-probabilities, in a step where somebody wants some
+    pace: Pace = IDEAL_PACE
+
+    def phase(self, name: str, rows: int = 0, tokens: int = 0) -> int:
+        """The cost of a phase of the host for a batch of so many rows and new tokens."""
+        return self.host.get(name, 0)
 
     def forward(self, num_tokens: int) -> int:
         """The cost of a forward pass over ``num_tokens`` positions."""
         return self.forward_base + self.forward_per_token * num_tokens
+
+    def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
+        """The cost of a forward pass over rows of (first new position, new positions)."""
+        return self.forward(sum(length for _, length in rows))
+
+    def sample_rows(self, rows: int) -> int:
+        """The cost of sampling so many tokens."""
+        return self.sample
+
+    def of_loop(self, loop: str) -> CostModel:
+        """What one loop's steps cost, where loops were measured one by one."""
+        return self
+
+    def with_host_work(self, nanoseconds: int) -> Self:
+        """The same with so much pure-Python work added to each step, half before, half after."""
+        added = {name: self.host.get(name, 0) + nanoseconds // 2 for name in ADDED_TO}
+        return replace(self, host={**self.host, **added})
 
 
 # About what a small model on a fast GPU looks like, times ten so that figures read in milliseconds.

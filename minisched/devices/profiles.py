@@ -1,4 +1,4 @@
-"""What steps cost on real machines, worked out from published sizes: profiles for ``replay``.
+"""What steps cost on real machines, worked out from published sizes: profiles for ``sim``.
 
 No figure here was measured. Sizes of models and peak figures of GPUs are published; what share of
 the peaks a step reaches, and what the host costs, are round figures, named as such.

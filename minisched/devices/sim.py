@@ -12,9 +12,13 @@ from contextlib import contextmanager
 
 from ..trace import Recorder, Slice
 from .base import NO_LABEL, Label
+from .cost import IDEAL_PACE, Pace
 from .sim_memory import SimMemory
+from .sim_shared import FINISH, SharedTime, Side
 from .sim_stream import SimOp, SimSignal, SimStream, SimThread
 from .vector import Vector, VectorArrays
+
+Event = tuple[int, int, int, Callable[[], None]]  # time, order, sequence, action
 
 
 class Deadlock(RuntimeError):
@@ -35,8 +39,14 @@ class SimDevice:
         self.running: SimOp | None = None
         self._streams: dict[str, SimStream] = {}
         self._threads: dict[str, SimThread] = {}
-        self._heap: list[tuple[int, int, int, Callable[[], None]]] = []
+        self._heap: list[Event] = []
         self._sequence = 0
+        self.keep_pace(IDEAL_PACE)
+
+    def keep_pace(self, pace: Pace) -> None:
+        """Behave like a machine that needs time between phases and ops; before anything runs."""
+        self.pace = pace
+        self._shared = SharedTime(self, pace) if pace.is_shared else None
 
     def now(self) -> int:
         """Virtual nanoseconds since the start."""
@@ -46,10 +56,12 @@ class SimDevice:
     def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> Iterator[int]:
         """Spend ``cost``: everything that ends meanwhile takes effect, and then the body runs."""
         start, slice_id = self.time, self.recorder.new_id()
-        self.idle_until(start + cost)
+        self.work(cost)
         self.record("host", phase, start, label, slice_id)
         self.recorder.program.enter("host", slice_id)
         yield slice_id
+        if behind := self.pace.after.get(phase, 0):
+            self.work(behind)
 
     def stream(self, name: str) -> SimStream:
         """The stream of that name."""
@@ -103,11 +115,30 @@ class SimDevice:
         Raises:
             Deadlock: nothing is left that could happen.
         """
+        had_to_wait = not op.done
         while not op.done:
             if not self._heap:
                 raise Deadlock(f"the host waits for {op.name}, and nothing is left that could run")
             self._run_next()
+        self.idle_until(self.time + (self.pace.wake if had_to_wait else 0))
+
+    def work(self, cost: int) -> None:
+        """Let the host work for as long as ``cost`` takes it, beside whatever runs meanwhile."""
+        if self._shared is None:
+            self.idle_until(self.time + cost)
+            return
+        ended: list[bool] = []
+        self._shared.begin("host", cost, lambda: ended.append(True))
+        while not ended:
+            self._run_next()
         self.idle_until(self.time)
+
+    def finish_after(self, cost: int, side: Side, action: Callable[[], None]) -> None:
+        """Let ``action`` happen when an op has run that takes ``cost`` alone."""
+        if self._shared is None:
+            self.at(self.time + cost, FINISH, action)
+        else:
+            self._shared.begin(side, cost, action)
 
     def close(self) -> None:
         """Drop what is queued."""
@@ -124,10 +155,18 @@ class SimDevice:
         lanes = [*self._streams.values(), *self._threads.values()]
         return not self._heap and not any(lane.queue or lane.is_busy for lane in lanes)
 
-    def at(self, time: int, order: int, action: Callable[[], None]) -> None:
+    def at(self, time: int, order: int, action: Callable[[], None]) -> Event:
         """Let ``action`` happen at ``time``; finishes come before starts, then first come."""
         self._sequence += 1
-        heapq.heappush(self._heap, (time, order, self._sequence, action))
+        event = (time, order, self._sequence, action)
+        heapq.heappush(self._heap, event)
+        return event
+
+    def cancel(self, event: Event | None) -> None:
+        """Let it not happen, if it has not."""
+        if event in self._heap:
+            self._heap.remove(event)
+            heapq.heapify(self._heap)
 
     def record(self, lane: str, name: str, start: int, label: Label, slice_id: int) -> None:
         """Record a slice that ends now."""

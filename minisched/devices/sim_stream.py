@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ..trace import Touch
 from .base import NO_LABEL, Label
 from .sim_memory import SimMemory
+from .sim_shared import FINISH, Side
 
 if TYPE_CHECKING:
     from .sim import SimDevice
 
-FINISH, START = 0, 1  # at one instant, ops finish before others start
+START = FINISH + 1  # at one instant, ops finish before others start
 
 
 class SimOp:
@@ -94,6 +95,8 @@ class SimSignal:
 class SimStream:
     """A queue of ops and waits, worked off one at a time."""
 
+    side: Side = "device"
+
     def __init__(self, device: SimDevice, name: str) -> None:
         self.device = device
         self.name = name
@@ -136,7 +139,8 @@ class SimStream:
                 self._record_wait(op, is_over=True)
             if isinstance(op, SimOp) and action == "run":
                 self.is_busy = True
-                self.device.at(self.device.time, START, partial(self._start, op))
+                ready = self.device.time + self.device.pace.start.get(op.name, 0)
+                self.device.at(ready, START, partial(self._start, op))
 
     def _record_launch(self, op: SimOp, touches: Sequence[Touch]) -> None:
         """What the op will do is known now: streams run in order."""
@@ -152,7 +156,7 @@ class SimStream:
         self.device.running, outer = op, self.device.running
         op.run()
         self.device.running = outer
-        self.device.at(op.start + op.cost, FINISH, partial(self._finish, op))
+        self.device.finish_after(op.cost, self.side, partial(self._finish, op))
 
     def _finish(self, op: SimOp) -> None:
         for memory, writes in op.writes.items():
@@ -167,9 +171,11 @@ class SimStream:
 class SimThread(SimStream):
     """A further thread of the host: what a call does becomes true at its end, as on the host."""
 
+    side: Side = "host"
+
     def _start(self, op: SimOp) -> None:
         op.start = self.device.time
-        self.device.at(op.start + op.cost, FINISH, partial(self._finish, op))
+        self.device.finish_after(op.cost, self.side, partial(self._finish, op))
 
     def _finish(self, op: SimOp) -> None:
         with self.device.recorder.program.inside(self.name, op.slice_id):

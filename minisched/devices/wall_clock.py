@@ -69,7 +69,7 @@ class WallClock:
             thread.close()
 
     def _release(self) -> None:
-        """Nobody is left who could say what others wait for: they wait no longer."""
+        """Who was to say what others wait for may be gone: nobody waits for any signal longer."""
         for signal in list(self._signals):
             signal.set()
 

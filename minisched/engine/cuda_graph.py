@@ -16,7 +16,7 @@ def launch_cost(
     there are; SGLang ``model_executor/cuda_graph_runner.py``). Prompts have no graph; their cost
     is ``launch`` all the same, since a long step hides it. A larger batch leaves a mark.
     """
-    launch = cost.host.get("launch", 0)
+    launch = cost.phase("launch", *batch.size)
     if batch.mode is not ForwardMode.DECODE or cuda_graph_max_bs is None:
         return launch
     if len(batch.reqs) <= cuda_graph_max_bs:

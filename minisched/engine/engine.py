@@ -41,14 +41,14 @@ class Engine(StepPhases):
         if not messages:
             return
         label = self.recording.arrival(messages)
-        with self.device.host("receive", self.cost.host.get("receive", 0), label):
+        with self.device.host("receive", self.cost.phase("receive", len(messages)), label):
             outputs = self.inbox.process_input_requests(messages)
         self._observe()
         self._stream_output(outputs)
 
     def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
         """Let the scheduler commit a batch."""
-        with self.device.host("schedule", self.cost.host.get("schedule", 0)):
+        with self.device.host("schedule", self.cost.phase("schedule")):
             batch = self.scheduler.next_batch()
         self._scheduled(batch or None)
         self._stream_output(self.scheduler.take_outputs())
@@ -58,7 +58,7 @@ class Engine(StepPhases):
         """Let the scheduler commit the same rows once more; a no costs no time."""
         if not self.scheduler.can_chain(batch):
             return None
-        with self.device.host("schedule", self.cost.host.get("schedule", 0)):
+        with self.device.host("schedule", self.cost.phase("schedule")):
             chained = self.scheduler.chain(batch)
         self._scheduled(chained)
         return chained
@@ -74,7 +74,7 @@ class Engine(StepPhases):
             return None
         label = self.recording.label(batch)
         try:
-            with self.device.host("prepare", self.cost.host.get("advance step", 0), label):
+            with self.device.host("prepare", self.cost.phase("advance step", *batch.size), label):
                 inputs = self.worker.prepare(batch, pending)
         except Exception as error:
             return self.lose_batch(batch, error)
@@ -87,7 +87,7 @@ class Engine(StepPhases):
     def process_result(self, pending: GenerationBatchResult, result: Result) -> None:
         """Let the scheduler say what a step's tokens mean, and clients hear it."""
         batch, label = pending.batch, self.recording.label(pending.batch)
-        with self.device.host("process", self.cost.host.get("process", 0), label) as process:
+        with self.device.host("process", self.cost.phase("process", *batch.size), label) as process:
             outputs = self.scheduler.process(batch, result)
             self.recording.tokens(batch.step, outputs)
         if pending.copy_done is not None:
@@ -146,7 +146,7 @@ class Engine(StepPhases):
         if not process:
             self.recording.tokens(0, outputs)
         self.recording.delivered(outputs, process)
-        with self.device.host("output", self.cost.host.get("output", 0), label):
+        with self.device.host("output", self.cost.phase("output"), label):
             self.metrics.on_outputs(outputs, self.device.now())
             for output in outputs:
                 self.frontend.deliver(output)

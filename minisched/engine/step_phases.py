@@ -67,7 +67,7 @@ class StepPhases:
     ) -> ForwardBatch:
         """Lay a batch out for the device."""
         label = self.recording.label(batch)
-        with self.device.host("prepare", self.cost.host.get("prepare", 0), label) as prepare:
+        with self.device.host("prepare", self.cost.phase("prepare", *batch.size), label) as prepare:
             inputs = self.worker.prepare(batch, previous)
         if not self.worker.uploads.gives_every_input:
             self.recording.tokens_by_host(batch, prepare)
@@ -125,14 +125,14 @@ class StepPhases:
         ``get_grammar_bitmask``. ``newest`` are tokens that only the caller knows yet.
         """
         label = self.recording.label(batch)
-        with self.device.host("mask", self.cost.host.get("mask", 0), label):
+        with self.device.host("mask", self.cost.phase("mask", *batch.size), label):
             self.worker.unsampled.update_vocab_mask(batch, newest)
 
     def launch_batch_sample_if_needed(self, pending: GenerationBatchResult) -> None:
         """Launch the sampling of a step that was told to wait with it."""
         if pending.delay_sample_func is not None:
             label = self.recording.label(pending.batch)
-            with self.device.host("launch", self.cost.host.get("launch sample", 0), label):
+            with self.device.host("launch", self.cost.phase("launch sample", *pending.batch.size), label):
                 pending.delay_sample_func()
 
     def wait_for(self, pending: GenerationBatchResult) -> Result:

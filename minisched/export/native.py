@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def to_json(trace: Trace) -> str:
     parts = [f'"format": {json.dumps(FORMAT)}, "version": {VERSION}']
     parts.append(", ".join(f'"{name}": {json.dumps(getattr(trace, name))}' for name in HEADER))
     for name in EVENTS if trace.program else [name for name in EVENTS if name != "program"]:
-        events = [json.dumps(_known(event)) for event in getattr(trace, name)]
-        parts.append(f'"{name}": [' + ",".join("\n" + event for event in events) + "\n]")
+        events = ",".join("\n" + line_of(event) for event in getattr(trace, name))
+        parts.append(f'"{name}": [{events}\n]')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -97,10 +98,17 @@ def read(path: Path) -> Trace:
     return from_json(text, str(path))
 
 
-def _known(event: Any) -> dict[str, Any]:
-    """An event's fields, without those that are at their default."""
-    values = ((field, getattr(event, field.name)) for field in fields(event))
-    return {field.name: value for field, value in values if value or _required(field)}
+def line_of(event: Any) -> str:
+    """An event as one line: its fields, without those that are at their default."""
+    columns = _columns(type(event))
+    values = ((name, required, getattr(event, name)) for name, required, _ in columns)
+    return json.dumps({name: value for name, required, value in values if value or required})
+
+
+@cache
+def _columns(kind: type) -> tuple[tuple[str, bool, type], ...]:
+    """The fields of a kind of events: name, whether it must be there, and its JSON type."""
+    return tuple((field.name, _required(field), TYPES[str(field.type)]) for field in fields(kind))
 
 
 def _required(field: Field[Any]) -> bool:
@@ -136,10 +144,10 @@ def _events(data: dict[str, Any], name: str) -> list[Any]:
         if not isinstance(raw, dict):
             raise NotATrace(f"{where} is not an object")
         values = {}
-        for field in fields(EVENTS[name]):
-            if _required(field) or field.name in raw:
-                value = _typed(raw, field.name, TYPES[str(field.type)], where)
-                values[field.name] = tuple(value) if isinstance(value, list) else value
+        for field, required, kind in _columns(EVENTS[name]):
+            if required or field in raw:
+                value = _typed(raw, field, kind, where)
+                values[field] = tuple(value) if kind is list else value
         events.append(EVENTS[name](**values))
     return events
 

@@ -11,7 +11,6 @@ from xml.sax.saxutils import escape
 
 from ..checks.offence import Offence
 from ..trace import Trace
-from .layout import View
 from .offence_marks import draw_culprits, draw_list, draw_missing, draw_missing_words
 from .offence_paper import MARGIN, axis, document, grid, lines_of, red_legend
 from .offence_view import scene_of
@@ -27,7 +26,7 @@ def draw(trace: Trace, offence: Offence, around_ns: int | None = None) -> str:
         ValueError: ``around_ns`` is negative.
     """
     scene = scene_of(trace, offence, around_ns)
-    drawn, top = _heading(trace, scene.view, offence)
+    drawn, top = _heading(trace, offence)
     left = left_of([scene.view])
     duration = scene.view.duration
     scale = (WIDTH - left - RIGHT) / duration
@@ -46,7 +45,7 @@ def draw(trace: Trace, offence: Offence, around_ns: int | None = None) -> str:
     return document([*drawn, *names, *red, *legend], top + 8, offence.sentence)
 
 
-def _heading(trace: Trace, view: View, offence: Offence) -> tuple[list[str], float]:
+def _heading(trace: Trace, offence: Offence) -> tuple[list[str], float]:
     """The sentence, then which run it is; and where that ends."""
     drawn, top = [], 30.0
     for line in lines_of(offence.sentence, 13.5):

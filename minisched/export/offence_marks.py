@@ -17,9 +17,9 @@ def red_style() -> str:
     """The rules for what is red and for what is quiet, on light and on dark paper."""
     light, dark = RED
     return (
-        f"<style>\n:root {{ --red: {light} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ --red: {dark} }} }}\n"
-        ".quiet { opacity: .42 }\n"
+        f"<style>\n:root {{ --red: {light}; --quiet: 0.42 }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ --red: {dark}; --quiet: 0.6 }} }}\n"
+        ".quiet { opacity: var(--quiet) }\n"
         ".red { fill: none; stroke: var(--red); stroke-width: 3 }\n"
         ".red-missing { fill: none; stroke: var(--red); stroke-width: 2.2; "
         "stroke-dasharray: 6 4; marker-end: url(#head-red) }\n"

@@ -42,8 +42,8 @@ def grid(frame: Frame, duration: int) -> list[str]:
     ]
 
 
-def axis(frame: Frame, duration: int, top: float) -> str:
-    """The time axis, in milliseconds since the run began."""
+def axis(frame: Frame, duration: int, top: float, words: str = "time in ms") -> str:
+    """The time axis, in milliseconds since the run began; ``words`` stand before it."""
     left, right, start = frame.left, frame.right, frame.view.start
     drawn = [f'<line class="axis" x1="{left:.0f}" y1="{top}" x2="{right}" y2="{top}"/>']
     for time in ticks(start, duration):
@@ -53,7 +53,6 @@ def axis(frame: Frame, duration: int, top: float) -> str:
             f'<text class="small" x="{x:.1f}" y="{top + 18}" text-anchor="middle">'
             f"{exact(time)}</text>"
         )
-    words = "simulated time in ms" if frame.view.trace.clock == "virtual" else "time in ms"
     drawn.append(f'<text class="small faint" x="{MARGIN}" y="{top + 18}">{words}</text>')
     return "".join(drawn)
 

@@ -6,7 +6,9 @@ moment at which the device starts a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..checks.overlap.overlap import measure, union
 from ..loops.pd_prefill import PrefillEngine
@@ -105,18 +107,23 @@ def _participants(view: View) -> Iterator[str]:
 
 def _body(view: View, code: Code) -> Iterator[str]:
     """The rows, and on each forward lane's life line a bar for as long as it is busy."""
-    busy = {lane: union(box.slice for box in boxes) for lane, boxes in _forwards(view).items()}
+    ends = {
+        lane: [end for _, end in union(box.slice for box in boxes)]
+        for lane, boxes in _forwards(view).items()
+    }
+    leaving = _leaving(view)
     until: dict[Lane, int] = {}  # the lanes that have a bar, and where it ends
     for row in rows(view):
         for lane in [lane for lane, end in until.items() if row[0].slice.start >= end]:
             yield f"deactivate {lane.key}"
             del until[lane]
-        yield from _dividers(row, list(busy))
+        yield from _dividers(row, list(ends))
         for box in row:
-            if box.lane in busy and box.lane not in until and box.slice.duration:
-                until[box.lane] = next(end for _, end in busy[box.lane] if end > box.slice.start)
+            if box.lane in ends and box.lane not in until and box.slice.duration:
+                later = bisect_right(ends[box.lane], box.slice.start)
+                until[box.lane] = ends[box.lane][later]
                 yield f"activate {box.lane.key} {paint('forward').fill}"
-        yield from _row(view, row, code)
+        yield from _row(leaving, row, code)
     yield from (f"deactivate {lane.key}" for lane in until)
 
 
@@ -137,7 +144,17 @@ def _dividers(row: list[Box], forwards: list[Lane]) -> Iterator[str]:
             yield f"== {who} starts step {box.step} =="
 
 
-def _row(view: View, row: list[Box], code: Code) -> Iterator[str]:
+def _leaving(view: View) -> Mapping[int, Sequence[tuple[int, Arrow]]]:
+    """By the id of each slice, the arrows that leave it, numbered in their order."""
+    leaving: dict[int, list[tuple[int, Arrow]]] = defaultdict(list)
+    for at, arrow in enumerate(view.arrows):
+        leaving[arrow.src.slice.id].append((at, arrow))
+    return leaving
+
+
+def _row(
+    leaving: Mapping[int, Sequence[tuple[int, Arrow]]], row: list[Box], code: Code
+) -> Iterator[str]:
     """The notes of a row, and the arrows that leave from them."""
     joined = ""
     for box in row:
@@ -147,8 +164,8 @@ def _row(view: View, row: list[Box], code: Code) -> Iterator[str]:
             about = "\\n".join(written(line, colours) for line in lines)
             yield f"{joined}rnote over {box.lane.key} {colours.fill} : {about}"
             joined = "& "
-    shown = {box.slice.id for box in row}
-    yield from (_arrow(arrow, code) for arrow in view.arrows if arrow.src.slice.id in shown)
+    arrows = [item for box in row for item in leaving.get(box.slice.id, ())]
+    yield from (_arrow(arrow, code) for _, arrow in sorted(arrows, key=lambda item: item[0]))
 
 
 def _arrow(arrow: Arrow, code: Code) -> str:

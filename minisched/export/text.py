@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from textwrap import wrap
 
@@ -77,20 +78,28 @@ def row(view: View, lane: Lane, longest: int, cells: int) -> str:
             glyph = WAIT if bubble.reason else BUBBLE
             _fill(drawn, *view.clip(bubble.start, bubble.end), longest, glyph)
     boxes = [box for box in view.on(lane) if box.slice.duration > 0]
-    for cell in range(cells):
-        start = view.start + cell * longest // cells
-        end = min(view.start + (cell + 1) * longest // cells, view.end)
-        covered = [(_common(box, start, end), -at) for at, box in enumerate(boxes)]
-        most, at = max(covered, default=(0, 0))
-        if most > 0:
-            drawn[cell] = letter(boxes[-at].slice.name)
+    for cell, box in _most_of_each_cell(view, boxes, longest, cells).items():
+        drawn[cell] = letter(box.slice.name)
     for box in boxes:
         _write_step(drawn, box, view, longest)
     return "".join(drawn)
 
 
-def _common(box: Box, start: int, end: int) -> int:
-    return min(box.slice.end, end) - max(box.slice.start, start)
+def _most_of_each_cell(
+    view: View, boxes: Sequence[Box], longest: int, cells: int
+) -> dict[int, Box]:
+    """The box that takes the most of each cell's time, the first of equals; one pass over boxes."""
+    edges = [cell * longest // cells for cell in range(cells + 1)]
+    most: dict[int, tuple[int, Box]] = {}
+    for box in boxes:
+        start, end = view.clip(box.slice.start, box.slice.end)
+        cell = bisect_right(edges, start) - 1
+        while cell < cells and edges[cell] < end:
+            common = min(end, edges[cell + 1]) - max(start, edges[cell])
+            if common > most.get(cell, (0, box))[0]:
+                most[cell] = common, box
+            cell += 1
+    return {cell: box for cell, (_, box) in most.items()}
 
 
 def _fill(drawn: list[str], start: int, end: int, longest: int, glyph: str) -> None:

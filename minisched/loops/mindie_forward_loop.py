@@ -92,12 +92,12 @@ class ForwardLoop:
 
     def put(self, item: ModelInput) -> ModelOutput:
         """``input_queue.put``: the output comes in its turn."""
-        engine, cost = self.engine, self.engine.cost.host
+        engine, cost = self.engine, self.engine.cost
         label = engine.recording.label(item.batch)
         if item.newest is not None:
             self.thread.launch(
                 engine.worker.unsampled.update_vocab_mask, item.batch, item.newest,
-                name="mask", cost=cost.get("mask", 0), label=label,
+                name="mask", cost=cost.phase("mask", *item.batch.size), label=label,
             )  # fmt: skip
         launched = self.thread.launch(
             self.forward, item, self.launch_done,
@@ -107,11 +107,11 @@ class ForwardLoop:
             self.thread.wait(item.postprocess_done)
         sampled = self.thread.launch(
             self.sample, item, launched,
-            name="launch sample", cost=cost.get("launch sample", 0), label=label,
+            name="launch sample", cost=cost.phase("launch sample", *item.batch.size), label=label,
         )  # fmt: skip
         self.thread.wait(item.postprocess_done)
         verified = self.thread.launch(
-            self.verify, sampled, name="verify", cost=cost.get("verify", 0), label=label
+            self.verify, sampled, name="verify", cost=cost.phase("verify"), label=label
         )
         self.launch_done = engine.device.signal(f"launch_done {item.batch.step}")
         return ModelOutput(item.batch, item.inputs, self.launch_done, launched, verified)

@@ -45,7 +45,7 @@ class PluginManager:
     def preprocess(self, batch: ScheduleBatch) -> ModelWorkerBatch:
         """Lay N out with holes, at the positions of a context that is one step behind."""
         engine, worker = self.engine, self.engine.worker
-        label, cost = engine.recording.label(batch), engine.cost.host.get("prepare", 0)
+        label, cost = engine.recording.label(batch), engine.cost.phase("prepare", *batch.size)
         with self.device.host("prepare", cost, label) as prepare:
             ids, dests = self.relay.bind(batch, None)
             flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
@@ -85,7 +85,7 @@ class PluginManager:
         """
         masks, cost = self.relay.filling_masks, 0
         if self.fill_host is not None and masks.hit_rows:
-            cost = self.engine.cost.host.get("fill", 0)
+            cost = self.engine.cost.phase("fill", *batch.size)
         with self.device.host("fill", cost, self.engine.recording.label(batch)):
             if self.fill_host is not None and last is not None and last.result is not None:
                 self.fill_host.fill(flat, last.result.tokens)
@@ -130,7 +130,7 @@ class PluginManager:
         if last is None or last.pending is None:
             return GenerationOutput()
         result, engine = self.fetch(last), self.engine
-        cost, label = engine.cost.host.get("postprocess", 0), engine.recording.label(last.batch)
+        cost, label = engine.cost.phase("postprocess", *last.batch.size), engine.recording.label(last.batch)
         with self.device.host("postprocess", cost, label):
             output = self.context.update(last.batch, result)
         output.pending = last.pending

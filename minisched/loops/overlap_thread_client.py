@@ -34,7 +34,7 @@ class TpModelWorkerClient:
     def forward_batch_generation(self, batch: ScheduleBatch, needs_mask: bool) -> FutureStep:
         """Put a batch into the input queue; returns before anything of it is launched."""
         step = self._new_step(batch, needs_mask)
-        label, cost = self.engine.recording.label(batch), self.engine.cost.host
+        label, cost = self.engine.recording.label(batch), self.engine.cost
         self.input_queue.wait(step.sync_event)
         launched = self.input_queue.launch(
             self.forward_thread.forward, step,
@@ -44,7 +44,7 @@ class TpModelWorkerClient:
             self.input_queue.wait(step.sampling_info_done)
         sampled = self.input_queue.launch(
             self.forward_thread.sample, launched,
-            name="launch sample", cost=cost.get("launch sample", 0), label=label,
+            name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
         )  # fmt: skip
         self.output_queue.append(sampled)
         step.launched, step.launched_by = launched, launched.slice_id
@@ -108,7 +108,7 @@ class TpModelWorkerClient:
     def _get_model_worker_batch(self, batch: ScheduleBatch) -> ModelWorkerBatch:
         """Number the unknown tokens, and lay the batch out flat."""
         engine, worker = self.engine, self.engine.worker
-        label, cost = engine.recording.label(batch), engine.cost.host.get("prepare", 0)
+        label, cost = engine.recording.label(batch), engine.cost.phase("prepare", *batch.size)
         with self.device.host("prepare", cost, label) as prepare:
             ids, dests = worker.relay.bind(batch, None)
             flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)

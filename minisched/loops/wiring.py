@@ -8,6 +8,7 @@ from functools import partial
 
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
+from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..grammar import compile_grammar
@@ -96,6 +97,9 @@ def wire(
         ValueError: device or relay do not fit it, or the device has no memory for it.
     """
     spec.check_device(loop, device.name)
+    cost = cost.of_loop(loop)
+    if isinstance(device, SimDevice):
+        device.keep_pace(cost.pace)
     row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
     shape = RelayShape(config.max_running_requests, row_len, config.num_draft_tokens)
     relays, takes = relays_for(loop, spec, config)

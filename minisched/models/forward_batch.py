@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import NoneType
@@ -41,6 +41,11 @@ class ForwardBatch:
     adjustments: list[LogitAdjustment | None] = on_host("[num_samples]", list)  # or none at all
     start_unknown: list[bool] = on_host("[num_reqs]", list)  # only the device has prefix_lens
     logprobs: LogprobInfo | None = on_host("one", NoneType)  # None: nobody wants any
+
+    @property
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """First new position and new positions of each row, which decide what a pass costs."""
+        return zip(self.prefix_lens, self.extend_lens, strict=True)
 
 
 def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> ForwardBatch:

@@ -1,10 +1,11 @@
 """A token whose logits were not numbers (NaN) goes to the host as -1 - token: so the host can tell.
 
-To torch and MLX a NaN is the largest of all logits, and to ``sampling.py`` too. So the one that was
-found to be largest tells whether there is any, and nobody looks at the vocabulary twice. (SGLang
-does, with ``--enable-nan-detection``, and then samples from what is left: ``layers/sampler.py``.)
-Only the host's copy has the mark: steps behind are in flight already, and their models must be
-given a token of the vocabulary.
+To torch a NaN is the largest of all logits, and to ``sampling.py`` too. So the one that was found
+to be largest tells whether there is any, and nobody looks at the vocabulary twice. (In MLX ``max``
+tells, for ``argmax`` has not always done so. SGLang looks for NaN with ``--enable-nan-detection``,
+and then samples from what is left: ``layers/sampler.py``.) All of this happens on the device, and
+nobody waits for it: the mark comes to the host with the token. Only the host's copy has it: steps
+behind are in flight already, and their models must be given a token of the vocabulary.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A draw is a function of (seed, request, position) alone, never of the batch, so that every
 schedule samples the same tokens. It is a Gumbel-max draw: noise for each token, then the maximum.
-A logit that is not a number (NaN) counts as the largest, as in torch and MLX; a token that is
-chosen where there is one comes marked (``not_numbers.py``).
+A logit that is not a number (NaN) counts as the largest, as in torch; a token that is chosen where
+there is one comes marked (``not_numbers.py``).
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def sample(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]
     ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
     with a logit that is not a number gives -1 - token (``not_numbers.py``).
     """
-    tokens = mx.argmax(logits, axis=-1).astype(TOKEN)  # to which NaN is the largest
-    is_nan = mx.isnan(mx.take_along_axis(logits, tokens[:, None], axis=-1))[:, 0]
+    tokens = mx.argmax(logits, axis=-1).astype(TOKEN)
+    is_nan = mx.isnan(mx.max(logits, axis=-1))  # earlier versions' argmax skips NaN (mlx #4274)
     rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
     if rows:
         at = mx.array(rows)

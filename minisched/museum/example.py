@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..checks.case import Case
 from ..checks.case_text import case_text, changed
-from ..checks.judge import Case
 from ..core import Request, SamplingParams
 from ..scheduler import SchedulerConfig
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..checks.judge import Case, Verdict, judge
+from ..checks.case import Case
+from ..checks.judge import Verdict, judge
 from ..checks.offence import Offence
 from .patch import Edit, put_in
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from ..checks.judge import Case, Verdict, judge
+from ..checks.case import Case
+from ..checks.judge import Verdict, judge
 from ..checks.play import Livelock
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine

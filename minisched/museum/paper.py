@@ -34,8 +34,8 @@ def title_of_run(frame: Frame, is_bug: bool, exhibit: Exhibit) -> str:
     if frame.view.end < trace.end:
         about += f", goes on to {ms(trace.end)} ms"
     return (
-        f'<text class="run" x="{MARGIN}" y="{y}">{name}</text><text class="faint" x="{WIDTH - RIGHT}" '
-        f'y="{y}" text-anchor="end">{escape(about)}</text>'
+        f'<text class="run" x="{MARGIN}" y="{y}">{name}</text>'
+        f'<text class="faint" x="{WIDTH - RIGHT}" y="{y}" text-anchor="end">{escape(about)}</text>'
     )
 
 
@@ -48,7 +48,8 @@ def html_style() -> str:
         "max-width: 900px; margin: 32px auto; padding: 0 16px }\n"
         "h1 { font-size: 26px } h2 { font-size: 17px; margin: 28px 0 6px }\n"
         "p { margin: 6px 0 } a { color: inherit }\n"
-        "figure { margin: 0; overflow-x: auto } .bad, .minus { color: var(--red) }\n"
+        "figure { margin: 0 } figure svg { max-width: 100%; height: auto }\n"
+        ".bad, .minus { color: var(--red) }\n"
         "pre { background: var(--lane); padding: 10px; overflow-x: auto; font-size: 13px }\n"
         ".plus, .good { color: var(--copy) } .place { color: var(--faint) }\n</style>"
     )

@@ -47,7 +47,7 @@ def draw(exhibit: Exhibit) -> str:
         if view is scene.view:
             drawn += in_red(frame, scene)
             top += 14 if scene.missing else 0
-    drawn.append(axis(frame, longest, top))
+    drawn.append(axis(frame, longest, top, "simulated time in ms"))
     names, top = draw_list(scene, top + 50)
     red, top = red_legend(scene, top + 6)
     legend, top = draw_legend(list(views), top, WIDTH - RIGHT)

@@ -109,7 +109,9 @@ def make_length_engine(
     """
     spec, tally = find_loop(loop), Tally()
     check_replayable(loop, spec)
-    device = cast(Device, SimDevice(tally))
+    simulated, cost = SimDevice(tally), cost.of_loop(loop)
+    simulated.keep_pace(cost.pace)
+    device = cast(Device, simulated)
     relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.depth, cost)

@@ -7,7 +7,6 @@ from typing import Any
 from ..core import ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import CostModel
-from ..devices.profiles import AttentionCost
 from ..devices.vector import Vector
 from ..models.forward_batch import ForwardBatch
 from ..models.length import LengthModel
@@ -61,7 +60,7 @@ class LengthWorker(Worker):
         batch, label = pending.batch, self._label(pending.batch)
         pending.delay_sample_func = None
         pending.next_token_ids = tokens = self.forward_stream.launch(
-            self._sample_rows, batch, name="sample", cost=self.cost.sample, label=label
+            self._sample_rows, batch, name="sample", cost=self.cost.sample_rows(len(batch.reqs)), label=label
         )
         self.copy_stream.wait(tokens)
         pending.copy_done = copy = self.copy_stream.launch(
@@ -79,9 +78,7 @@ class LengthWorker(Worker):
         num_tokens = sum(length for _, length in lengths)
         self.num_steps += 1
         self.peak_tokens = max(self.peak_tokens, num_tokens)
-        if isinstance(self.cost, AttentionCost):
-            return self.cost.forward_rows(lengths)
-        return self.cost.forward(num_tokens)
+        return self.cost.forward_rows(lengths)
 
     def _sample_rows(self, batch: ScheduleBatch) -> Vector:
         """Device: each row's token, [num_reqs]."""

@@ -27,7 +27,7 @@ class Recorder:
         self.line: Callable[[], int] = lambda: 0
         self._ids = itertools.count(1)
         self._slices: list[Slice] = []
-        self._edges: set[Edge] = set()
+        self._edges: set[tuple[int, int, str]] = set()  # src, dst, kind
         self._counters: list[Counter] = []
         self._marks: list[Mark] = []
         self.program = Program(self.new_id)
@@ -44,7 +44,7 @@ class Recorder:
 
     def edge(self, kind: str, src: int, dst: int) -> None:
         """Record that slice ``dst`` had to wait for slice ``src``."""
-        self._edges.add(Edge(src, dst, kind))
+        self._edges.add((src, dst, kind))
 
     def counter(self, name: str, value: int) -> None:
         """Record a number as it is now."""
@@ -66,7 +66,8 @@ class Recorder:
         """
         slices = sorted(self._slices, key=lambda item: (item.start, item.end, item.id))
         zero = slices[0].start if slices and clock == "wall" else 0
-        slices = [replace(s, start=s.start - zero, end=s.end - zero) for s in slices]
+        if zero:
+            slices = [replace(s, start=s.start - zero, end=s.end - zero) for s in slices]
         ids = {item.id for item in slices}
         return Trace(
             loop,
@@ -74,7 +75,7 @@ class Recorder:
             model,
             clock,
             slices=tuple(slices),
-            edges=tuple(sorted(e for e in self._edges if e.src in ids and e.dst in ids)),
+            edges=tuple(Edge(*e) for e in sorted(self._edges) if e[0] in ids and e[1] in ids),
             counters=tuple(
                 replace(item, time=max(0, item.time - zero))
                 for item in sorted(self._counters, key=lambda item: (item.time, item.name))

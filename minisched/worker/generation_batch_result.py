@@ -87,13 +87,14 @@ class GenerationBatchResult:
                 if op is not None:
                     op.synchronize()  # done before as well
             self.on_read()
-            self._result = result = self._read(values.tolist())
+            result = self._read(values.tolist())
             if self.logprobs is not None:
                 places = self.logprobs.synchronize().tolist()
-                self._result = replace(result, logprobs=read_logprobs(self, result.tokens, places))
+                result = replace(result, logprobs=read_logprobs(self, result.tokens, places))
         except Exception as error:
-            self._result = self.fail(error)
-        return self._result
+            return self.fail(error)
+        self._result = result
+        return result
 
     @property
     def has_failed(self) -> bool:

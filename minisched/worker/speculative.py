@@ -75,7 +75,7 @@ class SpeculativeWorker(OverlapWorker):
         step = self.steps[batch.step] = VerifyStep(self, self.drafter, inputs, bound, room)
         logits = self.forward_stream.launch(
             step.forward,
-            name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,
+            name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,
             touches=self.touches.of(batch).forward,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)

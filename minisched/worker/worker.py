@@ -116,7 +116,7 @@ class Worker:
         logits = self.forward_stream.launch(
             self._forward, inputs,
             previous.next_token_ids if previous and is_chained(self.relay) else None,
-            name="forward", cost=self.cost.forward(inputs.num_tokens), label=inputs.label,
+            name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,
             touches=self.touches.of(batch).forward,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
@@ -134,7 +134,7 @@ class Worker:
         pending.delay_sample_func = None
         pending.next_token_ids = tokens = self.forward_stream.launch(
             self._sample, pending.logits_output, inputs, pending.future_indices,
-            output.on_device, name="sample", cost=cost.sample, label=label,
+            output.on_device, name="sample", cost=cost.sample_rows(len(batch.reqs)), label=label,
             touches=[*self.touches.take(batch).sample, output.left(0, len(batch.reqs))],
         )  # fmt: skip
         self.launch_copy(pending, tokens, len(batch.reqs), inputs)

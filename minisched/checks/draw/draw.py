@@ -8,7 +8,7 @@ from random import Random
 from ...core import Request
 from ...devices.cost import MICROSECOND, NO_COST, CostModel
 from ...loops.registry import LOOPS
-from ..judge import Case
+from ..case import Case
 from ..workload import Workload
 from .config import draw_config, with_drafts
 from .designs import Design, all_designs

@@ -27,6 +27,7 @@ class Fault:
     is_hit: bool = False
     touched: set[str] = field(default_factory=set)
     is_silent: ClassVar[bool] = False
+    says: ClassVar[str] = ""  # stands in the reason of whoever ends with an error because of it
     keeps_from_starting: ClassVar[bool] = False  # then nothing runs, and a sentence says why
     num_chances: int = 0  # so far; of a fault that draws no moment, none are counted
 

@@ -105,8 +105,10 @@ class ReaderStops(Fault):
     is_silent: ClassVar[bool] = True
 
     def prepare(self, workload: Workload) -> None:
-        """Choose one."""
-        self.rid = workload.requests[self.pick % len(workload.requests)].rid
+        """Choose one that will hear more than is kept, and then its end, if there is such a one."""
+        requests = workload.requests
+        able = [req for req in requests if req.params.max_new_tokens >= self.at + 2] or requests
+        self.rid = able[self.pick % len(able)].rid
 
     def put_in(self, engine: Engine) -> None:
         """Clients read from streams of a limited length."""

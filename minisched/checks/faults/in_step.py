@@ -22,6 +22,7 @@ class ForwardRaises(Fault):
     """The ``at``-th forward pass raises (in a pipeline, one of its stages)."""
 
     name: ClassVar[str] = "forward raises"
+    says: ClassVar[str] = "the device is out of luck"
 
     def put_in(self, engine: Engine) -> None:
         """Wrap the model's pass, or its layers where these run in stages."""
@@ -38,13 +39,14 @@ class ForwardRaises(Fault):
 
     def error(self) -> Exception:
         """What is raised."""
-        return BadLuck("the device is out of luck")
+        return BadLuck(self.says)
 
 
 class OutOfMemory(ForwardRaises):
     """A forward pass finds no memory; every other time it is the inputs that are shipped."""
 
     name: ClassVar[str] = "out of device memory"
+    says: ClassVar[str] = "out of device memory (tried to allocate 2.00 GiB)"
 
     def put_in(self, engine: Engine) -> None:
         """Wrap the pass, or what brings arrays to the device."""
@@ -69,6 +71,7 @@ class SamplingRaises(Fault):
     """The ``at``-th sampling raises."""
 
     name: ClassVar[str] = "sampling raises"
+    says: ClassVar[str] = "no token could be chosen"
 
     def put_in(self, engine: Engine) -> None:
         """Wrap the model's sampling."""
@@ -78,7 +81,7 @@ class SamplingRaises(Fault):
         """Raise instead, once."""
         if self.is_due():
             self.hit(*batch.label.rids)
-            raise BadLuck("no token could be chosen")
+            raise BadLuck(self.says)
         return sample(logits, batch)
 
 
@@ -86,6 +89,7 @@ class NotNumbers(Fault):
     """The logits of one row of the ``at``-th forward pass are NaN, and of no other."""
 
     name: ClassVar[str] = "NaN logits"
+    says: ClassVar[str] = "not numbers (NaN)"
 
     def put_in(self, engine: Engine) -> None:
         """Wrap what gives logits."""
@@ -116,6 +120,7 @@ class CopyFails(Fault):
     """The ``at``-th copy fails: of tokens or log-probabilities to the host, or of KV on ``pd``."""
 
     name: ClassVar[str] = "copy fails"
+    says: ClassVar[str] = "did not arrive"
 
     def put_in(self, engine: Engine) -> None:
         """Wrap what launches it; a transfer is one launch of its own."""
@@ -139,7 +144,7 @@ class CopyFails(Fault):
         """Fail to send a request's KV, once."""
         if self.is_due():
             self.hit(rid)
-            raise BadLuck("the link is down")
+            raise BadLuck("the KV did not arrive")
         copy(rid, *args)
 
     @staticmethod

@@ -40,6 +40,7 @@ class ThreadDies(Fault):
     """The loop's own thread dies when the ``at``-th call for it has been queued."""
 
     name: ClassVar[str] = "worker thread dies"
+    says: ClassVar[str] = "has died"
 
     @classmethod
     def fits(cls, loop: str, device: str) -> bool:
@@ -99,6 +100,7 @@ class ThreadRaises(Fault):
     """A call of the loop's own thread raises before it has launched anything."""
 
     name: ClassVar[str] = "worker call raises"
+    says: ClassVar[str] = "the thread is out of luck"
 
     @classmethod
     def fits(cls, loop: str, device: str) -> bool:
@@ -113,7 +115,7 @@ class ThreadRaises(Fault):
         """Raise instead, once."""
         if self.is_due():
             self.hit(*batch.rids)
-            raise Death("the thread is out of luck")
+            raise Death(self.says)
         return launch_forward(batch, *args)
 
 

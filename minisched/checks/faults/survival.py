@@ -80,10 +80,22 @@ def check_tokens(after: Aftermath, refusal: Callable[[Request], str | None]) -> 
         if req.output_ids != (truth[: len(req.output_ids)] if given_up else truth):
             reason = f" ({req.error})" if req.error else ""
             raise Broken(f"identity: {req.rid} gave {req.output_ids}, alone {truth}{reason}")
-        if req.finish_reason is FinishReason.ERROR and not req.error:
-            raise Broken(f"reason: {req.rid} ended with an error, and nobody knows why")
+        if req.finish_reason is FinishReason.ERROR:
+            check_reason(after.fault, req)
         if truth and not given_up and req.finish_reason in ENDED_EARLY:
             raise Broken(f"identity: {req.rid} ended although the fault was none of its own")
+
+
+def check_reason(fault: Fault, req: Request) -> None:
+    """Who ended with an error knows why; and a step has failed because of the fault, and only so.
+
+    Raises:
+        Broken: there is no reason, or another one.
+    """
+    if not req.error:
+        raise Broken(f"reason: {req.rid} ended with an error, and nobody knows why")
+    if req.error.startswith("step ") and fault.says not in req.error:
+        raise Broken(f"reason: {req.rid} ended with {req.error!r}, and not with {fault.says!r}")
 
 
 def check_heard(after: Aftermath) -> None:

@@ -12,7 +12,8 @@ from ...core import Output
 from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
-from ..judge import STOPPED_BY, Case, Finding, broken, hash_model, run
+from ..case import Case
+from ..judge import STOPPED_BY, Finding, broken, hash_model, run
 from ..laws import check_leaks, check_races
 from ..leaks.books import check_idle, threads
 from ..leaks.books_each_turn import Books
@@ -28,7 +29,7 @@ from .survival import (
     check_tokens,
 )
 
-WATCHDOG = 60.0  # seconds after which a run in real time is taken for hung
+WATCHDOG = 30.0  # seconds after which a run in real time is taken for hung
 
 
 class Trial(NamedTuple):

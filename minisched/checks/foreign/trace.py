@@ -1,6 +1,6 @@
 """A trace of a real engine, put together from what a profiler saw: device ops and calls of threads.
 
-The readers (``foreign_chrome.py`` for torch.profiler, ``foreign_nsys.py`` for Nsight Systems) only
+The readers (``chrome.py`` for torch.profiler, ``nsys.py`` for Nsight Systems) only
 say what is in a file; here it becomes lanes, steps and edges.
 """
 

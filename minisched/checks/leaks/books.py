@@ -58,9 +58,10 @@ def check_pages(scheduler: Scheduler) -> None:
     """Each page is free, or in the prefix cache, or one lease's own."""
     tree, allocator = scheduler.tree, scheduler.allocator
     cached = [page for node in nodes_of(scheduler) for page in node.edge.page_ids]
-    held = {page: lease for lease in leases_of(scheduler) for page in own_pages(lease)}
+    leases = leases_of(scheduler) + outlived_by_pages(scheduler)
+    held = {page: lease for lease in leases for page in own_pages(lease)}
     places = Counter(allocator.free_pages) + Counter(cached)
-    places.update(page for lease in leases_of(scheduler) for page in own_pages(lease))
+    places.update(page for lease in leases for page in own_pages(lease))
     pages = range(1, scheduler.config.num_pages + 1)
     if lost := [page for page in pages if not places[page]]:
         lease = allocator.last_owner(lost[0])
@@ -147,6 +148,14 @@ def leases_of(scheduler: Scheduler) -> list[Lease]:
     """Every lease that is open or on its way back."""
     leases = [req.lease for req in scheduler.live.values() if req.lease]
     return [*leases, *scheduler.leases.returning]
+
+
+def outlived_by_pages(scheduler: Scheduler) -> list[Lease]:
+    """Released leases with duplicates that a step in flight names (rule ``at_once``)."""
+    leases = scheduler.leases
+    return [
+        lease for lease in leases.retiring if lease.is_released and not leases.is_settled(lease)
+    ]
 
 
 def own_pages(lease: Lease) -> list[int]:

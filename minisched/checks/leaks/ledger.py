@@ -3,7 +3,7 @@
 It hears ``row alloc``, ``row free``, ``row hold``, ``row let go``, ``page alloc``, ``page disown``,
 ``page free``, ``radix add``, ``radix split``, ``radix evict``, ``radix lock``, ``insert``,
 ``finish``, ``retraction``, ``commit``, ``tokens`` and ``future slots``. What can't be, it notes at
-once; what must not stay, ``ledger_audit.py`` looks for between two steps.
+once; what must not stay, ``audit.py`` looks for between two steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Races: two lanes touch the same memory, one of them writes, and nothing orders them.
 
 Found from a trace's ``program``, so it does not matter which of the two came first this time. What
-orders two lanes, what a free means, and what is no race: ``race_detector.py``.
+orders two lanes, what a free means, and what is no race: ``detector.py``.
 """
 
 from __future__ import annotations

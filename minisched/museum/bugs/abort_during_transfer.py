@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ...checks.judge import Case
+from ...checks.case import Case
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
+from ..points import at
 from ..shared_edits import RELEASED_KEEPS_ITS_PAGES
 
 EXHIBIT = Exhibit(
@@ -52,5 +53,11 @@ EXHIBIT = Exhibit(
 """,
         ),
         RELEASED_KEEPS_ITS_PAGES,
+    ),
+    points_at=at(
+        ("transfer", 2),
+        ("receive", 0, 3),
+        says="a was aborted while step 2's KV was on its way; the answer frees page 1, and then "
+        "starts a, which ends again: page 1 is freed once more",
     ),
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ...checks.judge import Case
+from ...checks.case import Case
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
+from ..points import at
 
 EXHIBIT = Exhibit(
     name="abort_in_flight",
@@ -54,5 +55,11 @@ EXHIBIT = Exhibit(
         req.lease = None
 """,
         ),
+    ),
+    points_at=at(
+        ("receive", 0, 1),
+        ("process", 2),
+        says="a is aborted while step 2 runs; step 2's result frees row 1, and its token ends a "
+        "again: row 1 is freed once more",
     ),
 )

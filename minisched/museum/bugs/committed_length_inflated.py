@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...checks.judge import Case, Finding, Verdict, judge, same_on
+from ...checks.case import Case, same_on
+from ...checks.judge import Finding, Verdict, judge
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST

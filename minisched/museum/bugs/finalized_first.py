@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...checks.judge import Case, Finding, Verdict, judge
+from ...checks.case import Case
+from ...checks.judge import Finding, Verdict, judge
 from ...checks.overlap.overlap import measure
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ...checks.judge import Case
+from ...checks.case import Case
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
+from ..points import at
 from ..shared_edits import ENDED_KEEPS_ITS_LEASE, RELEASED_KEEPS_ITS_PAGES
 
 EXHIBIT = Exhibit(
@@ -50,5 +51,11 @@ EXHIBIT = Exhibit(
             bug="req.known_len >= req.max_device_len",
         ),
         RELEASED_KEEPS_ITS_PAGES,
+    ),
+    points_at=at(
+        ("process", 1),
+        ("process", 2),
+        says="a ends with step 1; step 2's result frees page 1, and then its surplus row ends a "
+        "again: page 1 is freed once more",
     ),
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ...checks.judge import Case
+from ...checks.case import Case
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
+from ..points import at
 from ..shared_edits import ENDED_KEEPS_ITS_LEASE, RELEASED_KEEPS_ITS_PAGES
 
 EXHIBIT = Exhibit(
@@ -59,5 +60,12 @@ EXHIBIT = Exhibit(
         ),
         ENDED_KEEPS_ITS_LEASE,
         RELEASED_KEEPS_ITS_PAGES,
+    ),
+    points_at=at(
+        ("process", 1),
+        ("schedule", 0, 2),
+        ("schedule", 0, 3),
+        says="a ends with step 1, which frees page 1; preempting a for step 3 frees it again; "
+        "step 3 gets it, and a is to get it, too",
     ),
 )

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ...checks.judge import Case, Finding, Verdict, judge
+from ...checks.case import Case
+from ...checks.judge import Finding, Verdict, judge
 from ...checks.overlap.overlap import forwards
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams

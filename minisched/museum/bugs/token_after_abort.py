@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...checks.judge import Case
+from ...checks.case import Case
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST

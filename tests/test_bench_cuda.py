@@ -1,0 +1,98 @@
+"""``bench cuda`` without a GPU: the whole script on the CPU, with what only a GPU has played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minisched.bench import cuda
+from minisched.bench.cuda import LOOPS, Load, cuda_figures
+from minisched.bench.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
+from minisched.bench.steady import steady_busy_percent
+from minisched.models.llama_graphs import LlamaGraphs
+from minisched.trace import Recorder, Slice, Trace
+
+from .test_llama_graphs import PlayedGraph
+
+SMALL = {
+    **COMMON, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8, "vocab_size": 200,
+}  # fmt: skip
+
+
+def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "DEVICE", "thread")
+    monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
+    model = LlamaGraphs(
+        write_random_llama(tmp_path, SMALL), "bfloat16", scripted=False, capture=PlayedGraph()
+    )
+    asked: list[int] = []
+
+    def peer(prompts: Sequence[list[int]], new_tokens: int) -> None:
+        asked.append(len(prompts) * new_tokens)
+
+    load = Load(rows=2, prompt_len=20, new_tokens=12)
+    rows = cuda_figures("small", SMALL, model, peer, load, 2, lambda doing: None)
+    names = [row.name for row in rows]
+    assert len(set(names)) == len(names) == len(LOOPS) * 5 + 3
+    assert asked == [24, 24, 24]  # once to warm up
+    for row in rows:
+        assert row.median is not None and row.min is not None and row.max is not None
+        assert row.min <= row.median <= row.max
+        if row.name.endswith("races"):
+            assert row.met
+
+
+def test_weights_are_of_the_published_sizes(tmp_path: Path) -> None:
+    for shape, billions in (("1B", 1.24), ("8B", 7.5)):
+        assert num_parameters({**COMMON, **SHAPES[shape]}) / 1e9 == pytest.approx(billions, 0.01)
+    written = LlamaGraphs(write_random_llama(tmp_path, SMALL), "bfloat16").weights
+    assert written.embed.dtype == torch.bfloat16
+    read = sum(w.numel() for w in written[1:9] if isinstance(w, torch.Tensor))
+    assert read == num_parameters(SMALL)
+
+
+def steps(busy: int) -> Trace:
+    """Ten decode steps of 100 ns, of which the device works for some; a prefill goes before."""
+    recorder = Recorder()
+    spans = [(0, 1000), *((start, start + busy) for start in range(1000, 2000, 100))]
+    for number, (start, end) in enumerate(spans):
+        mode = "decode" if number else "extend"
+        recorder.slice(
+            Slice(recorder.new_id(), "forward", "forward", start, end, step=number, mode=mode)
+        )
+    return recorder.trace("serial", "cuda", "hash", "wall")
+
+
+@pytest.mark.parametrize("busy", [1, 50, 99, 100])
+def test_busy_is_of_settled_decode_steps_alone(busy: int) -> None:
+    assert steady_busy_percent(steps(busy)) == busy
+
+
+def test_a_short_run_has_no_steady_part() -> None:
+    recorder: Any = Recorder()
+    with pytest.raises(ValueError, match="0 steps has no steady part"):
+        steady_busy_percent(recorder.trace("serial", "cuda", "hash", "wall"))
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--device thread", "--device is 'thread', but bench cuda measures cuda only."),
+        ("--model 3B", "--model is '3B'; bench cuda knows 1B, 8B."),
+        ("--vidur .", "--vidur is of no use to bench cuda."),
+    ],
+)
+def test_a_bad_option_is_one_sentence(cli: Any, line: str, sentence: str) -> None:
+    code, out, err = cli(f"bench cuda {line}")
+    assert (code, out) == (2, "") and sentence in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
+def test_without_a_gpu_it_says_so(cli: Any) -> None:
+    code, out, err = cli("bench cuda")
+    assert (code, out) == (2, "") and "torch sees no GPU" in err
