@@ -26,6 +26,7 @@ from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
 from minisched.museum.patch import Edit, put_in
 from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler.config import ALGORITHMS, RUN_FIRST
+from minisched.trace import Mark, Trace
 
 from .laws import LOOP_OPTIONS
 
@@ -270,6 +271,31 @@ def test_the_oracle_is_a_baseline_of_whatever_a_workload_became() -> None:
     assert {item.got for item in differences(oracle_trace(verdict.workload), verdict.trace)} == {
         None
     }
+
+
+def trace_of(prompts: dict[str, int], ended: str = "") -> Trace:
+    """All that is looked at: how long prompts are, and who has ended."""
+    marks = [Mark("match", 0, {"rid": rid, "prompt_len": size}) for rid, size in prompts.items()]
+    marks += [Mark("finish", 1, {"rid": rid, "reason": "length"}) for rid in ended]
+    return Trace("overlap", "sim", "hash", "virtual", (), (), (), tuple(marks))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (trace_of({"a": 3, "b": 4}, "ab"), trace_of({"a": 3}, "a"), "has the request b."),
+        (trace_of({"a": 3, "b": 4}, "ab"), trace_of({"a": 3}), ""),  # it may have come later
+        (trace_of({"a": 3}, "a"), trace_of({"a": 4}, "a"), "the prompt of a has"),
+        (trace_of({"a": 3}, "a"), trace_of({}, "a"), ""),  # no mark tells its length
+        (trace_of({"a": 3}, "a"), trace_of({"a": 3}, "a"), ""),
+    ],
+)
+def test_two_runs_are_of_one_workload_as_far_as_traces_tell(
+    one: Trace, other: Trace, says: str
+) -> None:
+    for pair in ((one, other), (other, one)):
+        told = another_workload(*pair)
+        assert says in told and bool(told) == bool(says)
 
 
 def test_how_many_loops_refuse_a_workload_is_counted() -> None:

@@ -105,6 +105,11 @@ def test_a_token_without_its_placeholder_is_an_error() -> None:
 
 
 def test_more_placeholders_than_steps_are_an_error() -> None:
+    full = Scene()
+    for step in range(3):
+        full.schedule(4 + step, 1)
+    full.respond(6)
+    assert full.output == [6, -1, -1], "as many as there may be"
     scene = Scene()
     for step in range(4):
         scene.schedule(4 + step, 1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from collections import deque
+from dataclasses import replace
+
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
@@ -55,6 +58,7 @@ def test_the_budget_is_spent_on_who_runs_first_and_never_exceeded(
     raise AssertionError("somebody never ended")
 
 
+@example(waiting=[(1, 3, 0), (15, 3, 0)], extra=0, page=1)  # the second gives way
 @given(waiting=workloads, extra=st.integers(0, 20), page=st.sampled_from([1, 2, 4]))
 @settings(deadline=None)
 def test_the_newest_is_preempted_and_nobody_is_admitted_in_that_step(
@@ -80,6 +84,38 @@ def test_the_newest_is_preempted_and_nobody_is_admitted_in_that_step(
         assert not (gone and started), "nobody is admitted in a step that preempts"
         scheduler.process(batch, Result([5] * len(batch.rows)))
     assert not scheduler.live
+
+
+@given(waiting=workloads, extra=st.integers(0, 6))
+@settings(deadline=None)
+def test_nobody_is_admitted_in_a_step_that_leaves_somebody_out(
+    waiting: list[tuple[int, int, int]], extra: int
+) -> None:
+    """Memory in flight comes back by itself; a newcomer must not take what there is meanwhile."""
+    longest = max(length + new for length, new, _ in waiting)
+    config = replace(unified(16, longest + extra).config, run_ahead=True, overrun=1)
+    scheduler, flying = Scheduler(config, Recorder()), deque[ScheduleBatch]()
+    params = [SamplingParams(max_new_tokens=new, ignore_eos=True) for _, new, _ in waiting]
+    scheduler.receive(
+        [Request(f"r{i}", [i] * waiting[i][0], params[i]) for i in range(len(params))]
+    )
+    while scheduler.live:
+        before = list(scheduler.running_batch)
+        ready = scheduler.decode.schedule_next_batch()
+        batch = scheduler.next_batch()
+        gone = [req for req in before if req not in scheduler.running_batch]
+        rows = batch.reqs if batch else []
+        left = [req for req in ready if req in scheduler.running_batch and req not in rows]
+        if (left or gone) and scheduler.waiting_queue:
+            assert not batch or all(row.start for row in batch.rows[: batch.num_extend_reqs])
+            mark = scheduler.recorder.trace("", "", "", "").marks
+            asked = [item.attrs["reason"] for item in mark if item.name == "refuse"]
+            assert str(asked[-1]).startswith("somebody was preempted or starves")
+        if batch:
+            flying.append(batch)
+        if len(flying) == 2 or not batch:
+            oldest = flying.popleft()
+            scheduler.process(oldest, Result([5] * len(oldest.reqs)))
 
 
 def test_a_prompt_is_cut_to_what_the_decodes_leave() -> None:

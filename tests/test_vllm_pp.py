@@ -85,15 +85,16 @@ def test_each_stage_touches_its_own_layers_and_page_table(stages: int, workload:
 
 @pytest.mark.parametrize("stages", [1, 3, 5])
 def test_there_may_be_any_number_of_stages(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
-    """Also one that preempts: what it has in flight then is kept."""
     monkeypatch.setitem(LOOPS, f"vllm_pp{stages}", vllm_pp(stages))
     params = SamplingParams(max_new_tokens=8, ignore_eos=True)
     requests = [Request(f"r{i}", [i] * 4, params) for i in range(3)]
     config = SchedulerConfig(kv_tokens=20, context_len=16, schedule_conservativeness=0.0)
     device, workload = SimDevice(), Workload(requests, [0] * 3, {}, config, frozenset())
-    played = play(workload, f"vllm_pp{stages}", "host", {}, device, hash_model("sim", frozenset()))
-    check_all(workload, *played)
+    model = hash_model("sim", frozenset())
+    engine, outputs = play(workload, f"vllm_pp{stages}", "host", {}, device, model)
+    check_all(workload, engine, outputs)
     assert marks(device, "retraction"), "the pool is too small for three"
+    assert engine.scheduler.config.keep_stale_outputs
 
 
 # -- who receives --------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ NAMED = (
     "test_overlap.py::test_overlap_is_disabled_for_two_reasons_and_no_other",
     "test_logprobs.py::test_a_cached_prefix_ends_where_logits_are_wanted",
     "test_pd.py::test_a_failed_transfer_ends_its_request",
+    "test_logprobs.py::test_pd_sends_the_prompts_with_the_kv",
     "test_pd.py::test_both_sides_have_the_relay_that_was_asked_for",
     "test_faults.py::test_a_bad_request_ends_with_its_reason_and_the_others_finish",
     "test_faults.py::test_a_size_below_one_is_refused",

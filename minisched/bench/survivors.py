@@ -23,6 +23,7 @@ class Known(NamedTuple):
     why: str
 
 
+IN_MEMORY = f"{WORDING}: what the simulated memory is called; what a step reads is declared apart."
 AS_LONG = f"{EQUIVALENT}: both are made row by row from one batch, so strict finds nothing."
 
 KNOWN: tuple[Known, ...] = (
@@ -48,7 +49,19 @@ KNOWN: tuple[Known, ...] = (
         "FutureMapPool.__init__",
         'self.output_tokens_buf = device.memory("future map", size)',
         'self.output_tokens_buf = device.memory("XXfuture mapXX", size)',
-        f"{WORDING}: what the simulated memory is called; what a step reads is declared apart.",
+        IN_MEMORY,
+    ),
+    Known(
+        "FutureMapPool.__init__",
+        'self.new_seq_lens_buf = device.memory("new seq lens", self.num_rows)',
+        'self.new_seq_lens_buf = device.memory("XXnew seq lensXX", self.num_rows)',
+        IN_MEMORY,
+    ),
+    Known(
+        "FutureMapPool.assert_nonneg_and_invalidate",
+        "pairs = zip(ids.tolist(), tokens.tolist(), strict=True)",
+        "pairs = zip(ids.tolist(), tokens.tolist(), strict=None)",
+        f"{EQUIVALENT}: one token is looked up for each id, so strict finds nothing.",
     ),
 )
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .calibrate_command import calibrate
 from .check_command import check
 from .exit import complain, exit_with
 from .look_commands import stepper, view, watch
@@ -137,6 +138,7 @@ def diagrams(
     exit_with(lambda: run_diagrams(names or [], check, svg, server=server))
 
 
+app.command()(calibrate)
 app.command()(check)
 app.command()(view)
 app.command()(watch)

@@ -14,6 +14,7 @@ from .bench_call import BenchCall
 PARTS = {
     "hidden": "how much of the host's work two loops hide",
     "generation": "tokens a second, beside the libraries' own batched generation",
+    "prediction": "how far sim is from the clock, by a profile measured just before",
     "scheduler": "what scheduling costs, beside nano-vllm",
     "cuda": "one GPU: busy in steady decode, the limit of its memory, and transformers",
 }

@@ -12,6 +12,7 @@ import typer
 
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, NO_COST, SIM_COST, CostModel
+from ..devices.profiles import PROFILES, find_profile
 from ..engine.log import log_to
 from ..models.base import Model
 from ..models.registry import open_model
@@ -76,12 +77,18 @@ class WorkloadOptions:
         int, option("From this token of the prompt on; -1 is none of it.")
     ] = -1
     host_work: Annotated[float, option("Milliseconds of host work to add to each step.")] = 0.0
+    profile: Annotated[
+        str | None,
+        option(f"What steps cost on sim: {', '.join(PROFILES)}, or a file of calibrate."),
+    ] = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.host_work <= MOST_HOST_WORK:
             raise ValueError(
                 f"--host-work is {self.host_work}, but it must be between 0 and {MOST_HOST_WORK}."
             )
+        if self.profile is not None and self.device != "sim":
+            raise ValueError(f"--profile is for --device sim, but --device is {self.device}.")
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
             rest = rest.replace("return_logprob", "--return-logprob")
@@ -129,11 +136,15 @@ class WorkloadOptions:
         ]
 
     def cost(self) -> CostModel:
-        """The cost model of ``sim``, or none; with the added host work in either."""
+        """The cost model of ``sim``, or none; with the added host work in either.
+
+        Raises:
+            ValueError: there is no such profile.
+        """
         cost = SIM_COST if self.device == "sim" else NO_COST
-        half = round(self.host_work * MILLISECOND / 2)
-        host = {name: cost.host.get(name, 0) + half for name in ("schedule", "process")}
-        return replace(cost, host={**cost.host, **host})
+        if self.profile is not None:
+            cost = find_profile(self.profile).cost
+        return cost.with_host_work(2 * round(self.host_work * MILLISECOND / 2))
 
 
 @dataclass(frozen=True)

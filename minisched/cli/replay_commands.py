@@ -15,7 +15,10 @@ from .scheduler_options import SchedulerOptions
 
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
 ProfileName = Annotated[
-    str, typer.Option("--profile", help=f"What steps cost: {', '.join(PROFILES)}.")
+    str,
+    typer.Option(
+        "--profile", help=f"What steps cost: {', '.join(PROFILES)}, or a file of calibrate."
+    ),
 ]
 
 

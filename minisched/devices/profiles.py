@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from .cost import MICROSECOND, CostModel
@@ -123,11 +124,18 @@ DEFAULT_PROFILE = "llama8b-h100"
 
 
 def find_profile(name: str) -> Profile:
-    """The profile of that name.
+    """The profile of that name, or the one that ``minisched calibrate`` has left in a file.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or the file is no profile.
     """
+    if name.endswith(".json"):
+        from .profile_file import read_profile
+
+        return read_profile(Path(name))
     if name not in PROFILES:
-        raise ValueError(f"unknown profile {name!r}; the profiles are {', '.join(PROFILES)}.")
+        raise ValueError(
+            f"unknown profile {name!r}; the profiles are {', '.join(PROFILES)}, and files of "
+            "calibrate, which end in .json."
+        )
     return PROFILES[name]

@@ -7,12 +7,12 @@ it ends, so a missing wait shows as a wrong token and not only as a warning.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ..trace import Recorder, Slice
 from .base import NO_LABEL, Label
 from .cost import IDEAL_PACE, Pace
+from .sim_host import HostPhase
 from .sim_memory import SimMemory
 from .sim_shared import FINISH, SharedTime, Side
 from .sim_stream import SimOp, SimSignal, SimStream, SimThread
@@ -52,16 +52,9 @@ class SimDevice:
         """Virtual nanoseconds since the start."""
         return self.time
 
-    @contextmanager
-    def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> Iterator[int]:
+    def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> HostPhase:
         """Spend ``cost``: everything that ends meanwhile takes effect, and then the body runs."""
-        start, slice_id = self.time, self.recorder.new_id()
-        self.work(cost)
-        self.record("host", phase, start, label, slice_id)
-        self.recorder.program.enter("host", slice_id)
-        yield slice_id
-        if behind := self.pace.after.get(phase, 0):
-            self.work(behind)
+        return HostPhase(self, phase, cost, label)
 
     def stream(self, name: str) -> SimStream:
         """The stream of that name."""

@@ -61,9 +61,7 @@ class SharedTime:
         for task in self.tasks:
             self.device.cancel(task.event)
             takes = -(-task.left // self._rate(task.side))
-            task.event = self.device.at(
-                self.device.time + takes, FINISH, partial(self._end, task)
-            )
+            task.event = self.device.at(self.device.time + takes, FINISH, partial(self._end, task))
 
     def _end(self, task: Task) -> None:
         self._settle()

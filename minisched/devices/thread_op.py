@@ -86,6 +86,5 @@ class ThreadOp:
 
     def drop(self, error: BaseException) -> None:
         """It will never be run; whoever waits for it hears why."""
-        if not self.done.is_set():
-            self.error, self.args = error, ()
-            self.done.set()
+        self.error, self.args = error, ()
+        self.done.set()

@@ -142,6 +142,11 @@ class Metrics:
         return sum(metrics.finish_reason in wanted for metrics in self.ended)
 
     @property
+    def num_retractions(self) -> int:
+        """How often requests that have ended had lost their memory."""
+        return sum(metrics.retractions for metrics in self.ended)
+
+    @property
     def ttft(self) -> Percentiles | None:
         """Time to first token, of ended requests that had one."""
         return percentiles(m.ttft_ns for m in self.ended if m.ttft_ns is not None)

@@ -131,8 +131,8 @@ class StepPhases:
     def launch_batch_sample_if_needed(self, pending: GenerationBatchResult) -> None:
         """Launch the sampling of a step that was told to wait with it."""
         if pending.delay_sample_func is not None:
-            label = self.recording.label(pending.batch)
-            with self.device.host("launch", self.cost.phase("launch sample", *pending.batch.size), label):
+            label, size = self.recording.label(pending.batch), pending.batch.size
+            with self.device.host("launch", self.cost.phase("launch sample", *size), label):
                 pending.delay_sample_func()
 
     def wait_for(self, pending: GenerationBatchResult) -> Result:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from dataclasses import MISSING, Field, fields
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def _required(field: Field[Any]) -> bool:
 def _trace(data: dict[str, Any]) -> Trace:
     header = {name: _typed(data, name, str, "the trace") for name in HEADER}
     events: dict[str, Any] = {name: tuple(_events(data, name)) for name in EVENTS}
+    _put_in_order(events)
     ids = {item.id for item in events["slices"]}
     if len(ids) < len(events["slices"]):
         raise NotATrace("two slices have the same id")
@@ -132,6 +134,13 @@ def _trace(data: dict[str, Any]) -> Trace:
     except BadProgram as error:
         raise NotATrace(str(error)) from None
     return Trace(**header, **events)
+
+
+def _put_in_order(events: dict[str, Any]) -> None:
+    """As ``trace/events.py:Trace`` has them, whatever order a file has."""
+    events["slices"] = tuple(sorted(events["slices"], key=attrgetter("start", "end", "id")))
+    events["edges"] = tuple(sorted(events["edges"], key=attrgetter("src", "dst", "kind")))
+    events["counters"] = tuple(sorted(events["counters"], key=attrgetter("time", "name")))
 
 
 def _events(data: dict[str, Any], name: str) -> list[Any]:

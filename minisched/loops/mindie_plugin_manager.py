@@ -130,7 +130,10 @@ class PluginManager:
         if last is None or last.pending is None:
             return GenerationOutput()
         result, engine = self.fetch(last), self.engine
-        cost, label = engine.cost.phase("postprocess", *last.batch.size), engine.recording.label(last.batch)
+        cost, label = (
+            engine.cost.phase("postprocess", *last.batch.size),
+            engine.recording.label(last.batch),
+        )
         with self.device.host("postprocess", cost, label):
             output = self.context.update(last.batch, result)
         output.pending = last.pending

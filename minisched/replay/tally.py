@@ -1,10 +1,11 @@
-"""A recorder that adds up and keeps nothing, however long the run."""
+"""A recorder that adds up and keeps nothing, however long the run; another one may hear it too."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from ..trace import NullRecorder, Slice
+from ..trace import Mark, NullRecorder, Recorder, Slice
+from ..trace.events import Value
 
 
 class Tally(NullRecorder):
@@ -25,3 +26,40 @@ class Tally(NullRecorder):
             self.busy_ns[item.lane] += item.end - item.start
         if item.end > self.end:
             self.end = item.end
+
+
+class RecordedTally(Tally):
+    """Adds up, and hands everything on to a recorder that keeps it, or writes it down."""
+
+    is_on = True
+
+    def __init__(self, into: Recorder) -> None:
+        super().__init__()
+        self.into = into
+
+    def new_id(self) -> int:
+        """An id of the recorder's."""
+        return self.into.new_id()
+
+    def slice(self, item: Slice) -> None:
+        """Add a slice that has ended, and hand it on."""
+        super().slice(item)
+        self.into.line = self.line
+        self.into.slice(item)
+
+    def edge(self, kind: str, src: int, dst: int) -> None:
+        """Hand an edge on."""
+        self.into.edge(kind, src, dst)
+
+    def counter(self, name: str, value: int) -> None:
+        """Hand a number on."""
+        self.into.now = self.now
+        self.into.counter(name, value)
+
+    def mark(self, name: str, **attrs: Value) -> None:
+        """Hand a moment on."""
+        self.keep(Mark(name, self.now(), attrs, self.program.op))
+
+    def keep(self, mark: Mark) -> None:
+        """Hand a moment on that is known already."""
+        self.into.keep(mark)

@@ -58,9 +58,10 @@ class LengthWorker(Worker):
     def launch_sample(self, pending: GenerationBatchResult, inputs: ForwardBatch) -> None:
         """Host: queue sampling and the copy to the host."""
         batch, label = pending.batch, self._label(pending.batch)
+        cost = self.cost.sample_rows(len(batch.reqs))
         pending.delay_sample_func = None
         pending.next_token_ids = tokens = self.forward_stream.launch(
-            self._sample_rows, batch, name="sample", cost=self.cost.sample_rows(len(batch.reqs)), label=label
+            self._sample_rows, batch, name="sample", cost=cost, label=label
         )
         self.copy_stream.wait(tokens)
         pending.copy_done = copy = self.copy_stream.launch(
@@ -74,16 +75,16 @@ class LengthWorker(Worker):
         return Label(batch.step, batch.mode.value, batch.rids)
 
     def _forward_cost(self, batch: ScheduleBatch) -> int:
-        lengths = [(row.start, len(row.ids)) for row in batch.rows]
-        num_tokens = sum(length for _, length in lengths)
+        lengths = list(map(len, batch.ids))
+        num_tokens = sum(lengths)
         self.num_steps += 1
         self.peak_tokens = max(self.peak_tokens, num_tokens)
-        return self.cost.forward_rows(lengths)
+        return self.cost.forward_rows(zip(batch.starts, lengths, strict=True))
 
     def _sample_rows(self, batch: ScheduleBatch) -> Vector:
         """Device: each row's token, [num_reqs]."""
         token = self.lengths.token
-        return Vector([token(row.req.params) for row in batch.rows])
+        return Vector([token(req.params) for req in batch.reqs])
 
 
 def do_nothing() -> None:

@@ -43,13 +43,17 @@ class ForwardRaises(Fault):
 
 
 class OutOfMemory(ForwardRaises):
-    """A forward pass finds no memory; every other time it is the inputs that are shipped."""
+    """A forward pass finds no memory; every other time it is an array that is shipped."""
 
     name: ClassVar[str] = "out of device memory"
     says: ClassVar[str] = "out of device memory (tried to allocate 2.00 GiB)"
 
     def put_in(self, engine: Engine) -> None:
-        """Wrap the pass, or what brings arrays to the device."""
+        """Wrap the pass, or what brings arrays to the device.
+
+        A step ships several, so not each is a chance: it would always be in the first step.
+        """
+        self.num_arrays, self.each = 0, 1 + self.pick // 2 % 9
         if self.pick % 2:
             super().put_in(engine)
         else:
@@ -57,7 +61,8 @@ class OutOfMemory(ForwardRaises):
 
     def around_array(self, asarray: Any, values: Any) -> Any:
         """Find no memory, once. Which step that was, the requests' reasons say."""
-        if self.is_due():
+        self.num_arrays += 1
+        if self.num_arrays % self.each == 0 and self.is_due():
             self.hit()
             raise self.error()
         return asarray(values)

@@ -120,7 +120,7 @@ class ThreadRaises(Fault):
 
 
 class StreamDies(ThreadDies):
-    """The forward stream stops: on ``thread`` its thread dies, on ``mlx`` that which evaluates."""
+    """The forward stream stops: its thread dies, on ``mlx`` that which evaluates, or watches."""
 
     name: ClassVar[str] = "stream dies"
 
@@ -138,9 +138,9 @@ class StreamDies(ThreadDies):
             self.kill(engine.worker.forward_stream)
 
     def around_submit(self, submit: Any, *args: Any) -> None:
-        """End the evaluator before a step."""
+        """End one of its two threads before a step."""
         if self.is_due():
             self.hit(*EVERYBODY)
-            evaluator: Any = vars(self.runner)["_evaluator"]
-            evaluator.shutdown()
+            executor: Any = vars(self.runner)["_watcher" if self.pick % 2 else "_evaluator"]
+            executor.shutdown()
         submit(*args)

@@ -24,7 +24,7 @@ FAULTS: tuple[type[Fault], ...] = (
     Aborted, CtrlC, ReaderRaises, ReaderStops, PipeCloses,
 )  # fmt: skip
 LATEST = 8  # of the chances in a run, one among so many is chosen
-MOST_WORKLOADS = 6  # that are drawn for a place
+MOST_WORKLOADS = 12  # that are drawn for a place
 MANY = 10**6  # workloads that these are among
 
 

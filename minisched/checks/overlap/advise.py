@@ -52,7 +52,7 @@ def advise(metrics: Metrics, config: SchedulerConfig) -> list[Advice]:
 
 
 def _token_usage(usage: float, running: float, anyone_waits: bool, metrics: Metrics) -> Advice:
-    retractions = sum(request.retractions for request in metrics.ended)
+    retractions = metrics.num_retractions
     verdict, sentence = _within(usage, TOKEN_USAGE), FINE
     if verdict == "above" and retractions:
         sentence = (

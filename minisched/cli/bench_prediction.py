@@ -1,0 +1,25 @@
+"""``minisched bench prediction``: how far ``sim`` is from the clock."""
+
+from __future__ import annotations
+
+from ..bench.calibrate import check_model
+from ..bench.prediction import prediction
+from ..bench.rows import Figure
+from .bench_call import BenchCall
+from .bench_case import check_real_time
+from .loop_choice import choose_loops
+
+
+def measure(call: BenchCall) -> list[Figure]:
+    """By how much makespan and speed-up of each loop are off.
+
+    Raises:
+        ValueError: an option is bad; nothing has run then.
+    """
+    call.refuse("nano_vllm", "vidur", "requests", "max_new_tokens")
+    workload = call.workload()
+    check_real_time(workload)
+    model = workload.open_model()
+    check_model(model)
+    loops = choose_loops(["all"], workload.device, only_serial=False)
+    return prediction(workload.device, model, loops, call.repetitions, call.report)

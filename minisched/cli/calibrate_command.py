@@ -1,0 +1,32 @@
+"""The command ``calibrate`` and its options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .exit import exit_with
+
+
+def calibrate(
+    device: Annotated[str, typer.Option(help="thread, cuda or mlx.")] = "thread",
+    model: Annotated[
+        str, typer.Option(help="hash, smollm2, a directory, or a Hugging Face id.")
+    ] = "smollm2",
+    loops: Annotated[
+        str | None, typer.Option(help="Loops, separated by commas; all that run on the device.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The profile's file; DEVICE-MODEL.json here.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 3,
+) -> None:
+    """Measure what steps cost on this machine, for compare, run and replay --profile FILE.
+
+    Runs a few designed workloads through every loop, and fits costs to their traces.
+    """
+    from .calibrate import run_calibrate
+
+    exit_with(lambda: run_calibrate(device, model, loops, out, repeat))

@@ -1,0 +1,87 @@
+"""What clients waited for, over a run of any length: nothing is kept of a request that has ended."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..core import Request
+from ..engine.metrics import Metrics, Percentiles, RequestMetrics, percentiles
+
+EXACT = 1_000_000  # values that are kept as they are: eight megabytes
+DIGITS = 4  # of a value beyond that: percentiles are wrong by at most one in two thousand
+
+
+class Sample:
+    """Times of which percentiles are wanted; exact up to ``EXACT`` of them, then to ``DIGITS``."""
+
+    def __init__(self) -> None:
+        self._exact = array("q")
+        self._counted: Counter[int] = Counter()
+
+    def extend(self, values: Iterable[int]) -> None:
+        """Add some."""
+        if not self._counted:
+            self._exact.extend(values)
+            if len(self._exact) <= EXACT:
+                return
+            values, self._exact = self._exact, array("q")
+        self._counted.update(map(rounded, values))
+
+    @property
+    def percentiles(self) -> Percentiles | None:
+        """Nearest rank; None of nothing."""
+        return percentiles(self._exact if self._exact else self._counted.elements())
+
+
+def rounded(value: int) -> int:
+    """A time to its first ``DIGITS`` digits."""
+    unit = 10 ** max(0, len(str(value)) - DIGITS)
+    return (value + unit // 2) // unit * unit
+
+
+@dataclass
+class FlatMetrics(Metrics):
+    """The figures of ``Metrics`` from sums and samples; ``ended`` stays empty."""
+
+    ttfts: Sample = field(default_factory=Sample)
+    itls: Sample = field(default_factory=Sample)
+    queues: Sample = field(default_factory=Sample)
+    retracted: int = 0
+    finished: int = 0
+
+    def _end(self, req: Request, metrics: RequestMetrics, now: int) -> None:
+        super()._end(req, metrics, now)
+        self.finished += super().num_finished
+        self.retracted += super().num_retractions
+        self.ended.clear()
+        self.itls.extend(metrics.itls)
+        self.ttfts.extend(() if metrics.ttft_ns is None else (metrics.ttft_ns,))
+        self.queues.extend(() if metrics.queue_ns is None else (metrics.queue_ns,))
+
+    @property
+    def num_finished(self) -> int:
+        """Requests that got all their tokens."""
+        return self.finished
+
+    @property
+    def num_retractions(self) -> int:
+        """How often requests lost their memory."""
+        return self.retracted
+
+    @property
+    def ttft(self) -> Percentiles | None:
+        """Time to first token."""
+        return self.ttfts.percentiles
+
+    @property
+    def itl(self) -> Percentiles | None:
+        """Inter-token latency."""
+        return self.itls.percentiles
+
+    @property
+    def queue(self) -> Percentiles | None:
+        """Time to the first batch."""
+        return self.queues.percentiles
