@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.generate import generate_step
+from mlx_lm.utils import load_model
 
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
@@ -90,12 +91,13 @@ def tiny(tiny_llama: Path) -> Recording:
 
 
 @pytest.fixture(scope="module")
-def logits_after(tiny: Recording) -> Any:
+def logits_after(tiny_llama: Path) -> Any:
     """The truth: mlx-lm's model over all tokens at once, with no cache of ours nor of its own."""
+    lm: Any = load_model(tiny_llama)[0]
 
     @cache
     def forward(tokens: tuple[int, ...]) -> list[float]:
-        last: list[float] = tiny.lm(mx.array([tokens]))[0, -1].tolist()
+        last: list[float] = lm(mx.array([tokens]))[0, -1].tolist()
         return last
 
     return forward
@@ -192,7 +194,7 @@ def test_no_graph_outlives_its_step(
 ) -> None:
     device = MlxDevice()
     run_loop(loop, device, tiny, some_requests(40), relay=relay, **options)
-    state = [*device.arrays, *(layer.keys for layer in tiny.caches)]
+    state = [*device.arrays, *(layer.pool for layer in tiny.caches)]
     assert [operations_behind(array) for array in state] == [0] * len(state)
     assert operations_behind(state[0] + 1) > 0  # the count can see one
 
@@ -210,8 +212,6 @@ def test_memory_stays_flat_over_a_long_run(tiny: Recording) -> None:
 
     def look(output: object) -> None:
         tiny.kept.clear()
-        for layer in tiny.caches:
-            layer.window = None  # grows with the request
         used.append(mx.get_active_memory())
 
     run_loop("serial", MlxDevice(), tiny, [request], on_output=look)
@@ -268,12 +268,11 @@ def test_an_error_of_the_loop_leaves_no_thread(
 
 @pytest.mark.weights
 def test_smollm2_says_what_mlx_lm_says(smollm2: Path) -> None:
-    model = LlamaMlx(smollm2)
+    model, lm = LlamaMlx(smollm2), load_model(smollm2)[0]
     prompts = [model.tokenizer.encode(text) for text in PROMPTS]
     truth = {
         f"r{i}": [
-            int(token)
-            for token, _ in generate_step(mx.array(prompt), model.lm, max_tokens=NEW_TOKENS)
+            int(token) for token, _ in generate_step(mx.array(prompt), lm, max_tokens=NEW_TOKENS)
         ]
         for i, prompt in enumerate(prompts)
     }

@@ -262,15 +262,14 @@ def test_smollm2_is_penalised_as_by_transformers(smollm2: Path) -> None:
 def test_smollm2_is_penalised_as_by_mlx_lm(smollm2: Path) -> None:
     from mlx_lm.generate import generate_step
     from mlx_lm.sample_utils import make_logits_processors
+    from mlx_lm.utils import load_model
 
-    model = LlamaMlx(smollm2)
+    model, lm = LlamaMlx(smollm2), load_model(smollm2)[0]
     prompts = [model.tokenizer.encode(text) for text in PROMPTS[:2]]
     truth = {}
     for at, prompt in enumerate(prompts):
         processors = make_logits_processors(repetition_penalty=1.3, repetition_context_size=999)
-        steps = generate_step(
-            mx.array(prompt), model.lm, max_tokens=16, logits_processors=processors
-        )
+        steps = generate_step(mx.array(prompt), lm, max_tokens=16, logits_processors=processors)
         truth[f"r{at}"] = [int(token) for token, _ in steps]
     wish = SamplingParams(repetition_penalty=1.3, max_new_tokens=16, ignore_eos=True)
     for loop in ("serial", "mlx_async"):

@@ -31,11 +31,13 @@ class Workload:
     spare_rows: int = 0  # requests that could run beside them, as far as rows go
     finished: int = 0  # requests that came and went before
     distinct: int = 1  # prompts of those, before they begin again
+    page_size: int = PAGE
 
     @property
     def num_pages(self) -> int:
         """The pool: what running requests will hold, and the page more that admission asks for."""
-        return self.running * (-(-(self.prompt_len + NEW_TOKENS) // PAGE) + 1) + self.spare_pages
+        pages = -(-(self.prompt_len + NEW_TOKENS) // self.page_size)
+        return self.running * (pages + 1) + self.spare_pages
 
 
 class Engine(Protocol):
@@ -50,10 +52,10 @@ class Minisched:
 
     def __init__(self, load: Workload, run_ahead: bool = False) -> None:
         config = SchedulerConfig(
-            kv_tokens=load.num_pages * PAGE, page_size=PAGE,
+            kv_tokens=load.num_pages * load.page_size, page_size=load.page_size,
             max_running_requests=load.running + load.spare_rows,
             chunked_prefill_size=-1, max_prefill_tokens=PREFILL_TOKENS,
-            context_len=load.num_pages * PAGE, vocab_size=VOCAB_SIZE, run_ahead=run_ahead,
+            context_len=load.num_pages * load.page_size, vocab_size=VOCAB_SIZE, run_ahead=run_ahead,
         )  # fmt: skip
         self.scheduler = Scheduler(config)
         self.numbers = count()

@@ -25,6 +25,7 @@ from . import advice
 from .loop_choice import choose_loops
 from .options import ReportOptions
 from .replay_report import print_report
+from .replay_trace import tally_into
 from .scheduler_options import SchedulerOptions
 
 BAD_INPUT = 2  # exit code
@@ -39,6 +40,7 @@ def run_replay(
     profile: str = DEFAULT_PROFILE,
     limit: int | None = None,
     out: Path | None = None,
+    recorded: Path | None = None,
 ) -> int:
     """Replay a trace and report; returns the exit code, 2 if a request was refused.
 
@@ -49,13 +51,18 @@ def run_replay(
     asked = [] if loop is None else [loop]
     [name] = choose_loops(asked, "sim", scheduler.disable_overlap_schedule)
     trace = TraceFile(file, limit)
-    check_target(out, file)
+    check_target("--out", out, file)
+    check_target("--trace", recorded, file)
     survey = trace.survey()
     config = make_config(scheduler, survey, machine)
     model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
     errors: list[str] = []
-    with request_progress(survey.requests, errors) as on_output, wanted.logging():
-        run = play(name, model, trace.requests(), config, machine.cost, on_output)
+    with (
+        request_progress(survey.requests, errors) as on_output,
+        wanted.logging(),
+        tally_into(recorded, name) as tally,
+    ):
+        run = play(name, model, trace.requests(), config, machine.cost, on_output, tally)
     say(run, survey, machine, wanted, out)
     return complain_of(errors)
 
@@ -124,7 +131,7 @@ def complain_of(errors: Sequence[str]) -> int:
     return BAD_INPUT if errors else 0
 
 
-def check_target(out: Path | None, file: Path) -> None:
+def check_target(option: str, out: Path | None, file: Path) -> None:
     """Find out before a long run whether its result can be written.
 
     Raises:
@@ -133,11 +140,11 @@ def check_target(out: Path | None, file: Path) -> None:
     if out is None:
         return
     if out.is_dir():
-        raise ValueError(f"--out {out} can't be written: Is a directory.")
+        raise ValueError(f"{option} {out} can't be written: Is a directory.")
     if not out.parent.is_dir():
-        raise ValueError(f"--out {out} can't be written: there is no folder {out.parent}.")
+        raise ValueError(f"{option} {out} can't be written: there is no folder {out.parent}.")
     if out.resolve() == file.resolve():
-        raise ValueError(f"--out {out} is the trace itself, and would overwrite it.")
+        raise ValueError(f"{option} {out} is the trace itself, and would overwrite it.")
 
 
 def write(result: dict[str, Any], out: Path) -> None:

@@ -31,6 +31,9 @@ def replay(
     profile: ProfileName = DEFAULT_PROFILE,
     limit: Annotated[int | None, typer.Option(help="Only so many requests, the first.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file for what --json prints.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="A file for the run's trace, written as it goes on.")
+    ] = None,
 ) -> None:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
@@ -39,7 +42,7 @@ def replay(
     """
     from .replay import run_replay
 
-    exit_with(lambda: run_replay(file, scheduler, report, loop, profile, limit, out))
+    exit_with(lambda: run_replay(file, scheduler, report, loop, profile, limit, out, trace))
 
 
 def scenario(

@@ -1,4 +1,4 @@
-"""A Llama on MLX: mlx-lm's own layers over a paged KV cache."""
+"""A Llama on MLX, over a paged KV cache."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.utils import load_model
 
 from ..devices.base import Device
 from .adjust_mlx import adjust
-from .equal_extent import equal_extents
+from .equal_extent import Run, equal_extents
 from .forward_batch import ForwardBatch
+from .llama_mlx_layers import hidden_states, logits
+from .llama_mlx_weights import read_weights
 from .logprobs_mlx import logprobs
-from .paged_cache_mlx import PagedCache, Window
+from .paged_cache_mlx import PagedCache, window_of
 from .sampling_mlx import sample
 from .tokenizer import Tokenizer
 from .weights import read_config
@@ -41,9 +42,8 @@ class LlamaMlx:
         self.context_len = config.max_position_embeddings
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        self.lm: Any = load_model(directory)[0]
+        self.weights = read_weights(directory, config)
         self.num_layers = config.num_hidden_layers
-        self.is_tied = config.tie_word_embeddings
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.caches: list[PagedCache] = []
 
@@ -54,39 +54,31 @@ class LlamaMlx:
         return draft
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """Keys and values of ``num_slots`` positions for every layer.
-
-        mlx-lm runs as many layers as it is given caches.
-        """
+        """Keys and values of ``num_slots`` positions for every layer that runs."""
         self.max_len = max_len
-        dtype = self.lm.model.norm.weight.dtype
+        dtype = self.weights.embed.dtype
         self.caches = [PagedCache(num_slots, *self.kv_shape, dtype) for _ in range(self.num_layers)]
-        mx.eval([(cache.keys, cache.values) for cache in self.caches])
+        mx.eval([cache.pool for cache in self.caches])
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Logits [num_logits, vocab] after each of the tokens that are asked for."""
-        ends = [p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True)]
         hidden = [
-            self._run(
-                Window.of(
-                    page_table, self.max_len, batch.rows[run.rows],
-                    batch.positions[run.tokens].reshape(-1, run.extend_len),
-                    max(ends[run.rows]),
-                ),
-                ids[run.tokens].reshape(-1, run.extend_len),
-            )
-            for run in equal_extents(batch.extend_lens)
-        ]  # fmt: skip
-        head = self.lm.model.embed_tokens.as_linear if self.is_tied else self.lm.lm_head
-        logits: mx.array = head(mx.concatenate(hidden)[batch.logits_at])
-        return logits
+            self._run(run, batch, ids, page_table) for run in equal_extents(batch.extend_lens)
+        ]
+        return logits(self.weights, mx.concatenate(hidden)[batch.logits_at])
 
-    def _run(self, window: Window, ids: mx.array) -> mx.array:
-        """Rows of equal extent: ``ids`` [rows, extent] to hidden states [rows * extent, dim]."""
-        for cache in self.caches:
-            cache.window = window
-        hidden: mx.array = self.lm.model(ids, self.caches)
-        return hidden.flatten(0, 1)
+    def _run(self, run: Run, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
+        """Rows of equal extent: hidden states [rows * extent, dim] of their tokens."""
+        starts, lens = batch.prefix_lens[run.rows], batch.extend_lens[run.rows]
+        window = window_of(
+            page_table,
+            [row * self.max_len for row in batch.rows[run.rows]],
+            batch.positions[run.tokens].reshape(-1, run.extend_len),
+            max(start + extend for start, extend in zip(starts, lens, strict=True)),
+            self.kv_shape[0],
+            (self.weights.cos, self.weights.sin),
+        )
+        return hidden_states(self.weights, self.caches, window, ids[run.tokens])
 
     def logprobs(self, logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
         """How likely tokens are, by some of the logits."""

@@ -1,8 +1,7 @@
-"""A paged KV cache with the interface that mlx-lm's attention layers expect of theirs."""
+"""A paged KV cache on MLX, and which of its slots a step writes and reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -17,63 +16,55 @@ class Window:
     adds zeros at the end and changes no bit.
     """
 
-    offset: mx.array  # [rows] position of each row's first new token
     write: mx.array  # [rows * extent] KV slots of the new tokens
-    read: mx.array  # [rows, width] KV slots of the window
+    read: mx.array  # [2 * kv_heads, rows, width] heads of KV slots: where the window's numbers lie
     mask: mx.array  # [rows, 1, extent, width] booleans
+    cos: mx.array  # [rows * extent, 1, d] of the rotary embedding, for both halves of a head
+    sin: mx.array  # [rows * extent, 1, d] with the sign that each half needs
 
-    @classmethod
-    def of(
-        cls,
-        page_table: mx.array,
-        max_len: int,
-        rows: Sequence[int],
-        positions: mx.array,
-        width: int,
-    ) -> Window:
-        """The window of ``rows`` of the page table, which compute ``positions`` [rows, extent].
 
-        ``width`` covers every row, and may be wider: the host need not know how long each row is.
-        """
-        cells = mx.array([row * max_len for row in rows])[:, None]  # where each row's table begins
-        window = mx.arange(width)
-        return cls(
-            offset=positions[:, 0],
-            write=page_table[cells + positions].reshape(-1),
-            read=page_table[cells + mx.minimum(window, positions[:, -1:])],
-            mask=(window <= positions[..., None])[:, None],
-        )
+def window_of(
+    table: mx.array,
+    cells: list[int],
+    positions: mx.array,
+    width: int,
+    kv_heads: int,
+    rope: tuple[mx.array, mx.array],
+) -> Window:
+    """The window of rows whose page tables begin at ``cells`` of ``table``.
+
+    They compute ``positions`` [rows, extent]. ``width`` covers every row, and may be wider: the
+    host need not know how long each row is. ``rope`` are cosines and sines [context_len, d / 2].
+    """
+    begin, seen = mx.array(cells)[:, None], mx.arange(width)
+    slots = table[begin + mx.minimum(seen, positions[:, -1:])]
+    heads = mx.arange(2 * kv_heads, dtype=slots.dtype)
+    cos, sin = (part[positions.reshape(-1, 1)] for part in rope)
+    return Window(
+        write=table[begin + positions].reshape(-1),
+        read=slots * (2 * kv_heads) + heads[:, None, None],
+        mask=(seen <= positions[..., None])[:, None],
+        cos=mx.concatenate([cos, cos], axis=-1),
+        sin=mx.concatenate([-sin, sin], axis=-1),
+    )
 
 
 class PagedCache:
-    """One layer's keys and values, [num_slots, kv_heads, head_dim] each.
+    """One layer's keys and values, side by side: [num_slots, 2 * kv_heads, head_dim].
 
-    ``window`` is set before a forward. mlx-lm reads ``offset`` (for the rotary embedding), and
-    calls ``make_mask`` and ``update_and_fetch`` (``mlx_lm/models/cache.py:BatchKVCache``).
+    A step writes both at once, and reads both at once, heads first: so each head of a row is a
+    matrix that BLAS takes as it lies.
     """
 
     def __init__(self, num_slots: int, kv_heads: int, head_dim: int, dtype: mx.Dtype) -> None:
-        self.keys = mx.zeros((num_slots, kv_heads, head_dim), dtype)
-        self.values = mx.zeros((num_slots, kv_heads, head_dim), dtype)
-        self.window: Window | None = None
+        self.kv_heads, self.head_dim = kv_heads, head_dim
+        self.pool = mx.zeros((num_slots, 2 * kv_heads, head_dim), dtype)
 
-    @property
-    def offset(self) -> mx.array:
-        """Position of each row's first new token, [rows]."""
-        assert self.window is not None
-        return self.window.offset
+    def write(self, window: Window, keys: mx.array, values: mx.array) -> None:
+        """Keep [rows * extent, kv_heads, head_dim] of each."""
+        self.pool[window.write] = mx.concatenate([keys, values], axis=1)
 
-    def make_mask(self, extent: int, **options: object) -> mx.array:
-        """Who sees what, [rows, 1, extent, width]."""
-        assert self.window is not None
-        return self.window.mask
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write [rows, kv_heads, extent, head_dim], read [rows, kv_heads, width, head_dim]."""
-        assert self.window is not None
-        return self._through(self.keys, keys), self._through(self.values, values)
-
-    def _through(self, pool: mx.array, new: mx.array) -> mx.array:
-        assert self.window is not None
-        pool[self.window.write] = new.swapaxes(1, 2).reshape(-1, *pool.shape[1:])
-        return pool[self.window.read].swapaxes(1, 2)
+    def read(self, window: Window) -> tuple[mx.array, mx.array]:
+        """Keys and values that the rows attend to, [kv_heads, rows, width, head_dim] each."""
+        both = self.pool.reshape(-1, self.head_dim)[window.read]
+        return both[: self.kv_heads], both[self.kv_heads :]

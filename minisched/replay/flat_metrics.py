@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from ..core import Request
 from ..engine.metrics import Metrics, Percentiles, RequestMetrics, percentiles
 
-EXACT = 1_000_000  # values that are kept as they are: eight megabytes
+EXACT = 1 << 18  # values that are kept as they are: two megabytes
 DIGITS = 4  # of a value beyond that: percentiles are wrong by at most one in two thousand
 
 
@@ -33,7 +35,15 @@ class Sample:
     @property
     def percentiles(self) -> Percentiles | None:
         """Nearest rank; None of nothing."""
-        return percentiles(self._exact if self._exact else self._counted.elements())
+        return percentiles_of(self._counted) if self._counted else percentiles(self._exact)
+
+
+def percentiles_of(counted: Counter[int]) -> Percentiles:
+    """The percentiles of values that were counted, at least one."""
+    ordered = sorted(counted)
+    ranks = list(accumulate(counted[value] for value in ordered))
+    wanted = (-(-ranks[-1] * percent // 100) for percent in (50, 90, 99))
+    return Percentiles(*(ordered[bisect_left(ranks, rank)] for rank in wanted))
 
 
 def rounded(value: int) -> int:

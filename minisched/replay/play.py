@@ -24,6 +24,7 @@ from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..worker import Worker
 from ..worker.batch_record import OverlapWorker
+from .flat_metrics import FlatMetrics
 from .tally import Tally
 from .worker import LengthWorker
 
@@ -55,8 +56,12 @@ def play(
     config: SchedulerConfig,
     cost: CostModel,
     on_output: Callable[[Output], None] = lambda output: None,
+    tally: Tally | None = None,
 ) -> Played:
     """Run requests, read as they arrive, through one loop on a fresh ``sim``.
+
+    However many there are, the memory that it takes is what those take which are live; a ``tally``
+    that records must not keep what it hears either.
 
     Raises:
         ValueError: the loop is unknown, or the requests are not in order of arrival.
@@ -64,7 +69,8 @@ def play(
     """
     began = perf_counter()
     frontend = Frontend(requests, on_output)
-    engine, worker, tally = make_length_engine(loop, model, config, frontend, cost)
+    tally = tally or Tally()
+    engine, worker = make_length_engine(loop, model, config, frontend, cost, tally)
     with abort_on_interrupt(frontend):
         drive(find_loop(loop).start(engine), engine)
     if frontend.interrupted:
@@ -100,14 +106,19 @@ def check_replayable(loop: str, spec: LoopSpec) -> None:
 
 
 def make_length_engine(
-    loop: str, model: LengthModel, config: SchedulerConfig, frontend: Frontend, cost: CostModel
-) -> tuple[Engine, LengthWorker, Tally]:
+    loop: str,
+    model: LengthModel,
+    config: SchedulerConfig,
+    frontend: Frontend,
+    cost: CostModel,
+    tally: Tally,
+) -> tuple[Engine, LengthWorker]:
     """What ``loops/run.py:make_engine`` makes, but with the worker that ships no tokens.
 
     Raises:
         ValueError: the loop is unknown, or is none that can be replayed.
     """
-    spec, tally = find_loop(loop), Tally()
+    spec = find_loop(loop)
     check_replayable(loop, spec)
     simulated, cost = SimDevice(tally), cost.of_loop(loop)
     simulated.keep_pace(cost.pace)
@@ -115,4 +126,5 @@ def make_length_engine(
     relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.depth, cost)
-    return Engine(Scheduler(config, tally), worker, device, frontend, cost), worker, tally
+    scheduler = Scheduler(config, tally)
+    return Engine(scheduler, worker, device, frontend, cost, FlatMetrics()), worker

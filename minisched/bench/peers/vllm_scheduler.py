@@ -1,0 +1,123 @@
+"""vLLM's own scheduler: ``schedule`` and ``update_from_output`` in turn, with made-up tokens.
+
+Built as vLLM's tests build it (``tests/v1/core/utils.py:create_scheduler``), from real configs but
+for the model's, which would ask for a model's folder and for a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from ..engines import ANY_TOKEN, NEW_TOKENS, PREFILL_TOKENS, Workload, settle
+from .missing import stand_in
+from .serve import Answer, serve
+from .steps import answer_with
+
+MOST_LEN = 1 << 20  # tokens; longer than the longest prompt of any workload
+SETTINGS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+class StandInModelConfig(SimpleNamespace):
+    """What the scheduler asks about the model: a text model without anything special."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class VllmScheduler:
+    """A scheduler with a workload set up; prefix caching and chunked prefill are on, as always."""
+
+    def __init__(self, load: Workload) -> None:
+        self.numbers = count()
+        self.page_size = load.page_size
+        self.Request = import_module("vllm.v1.request").Request
+        self.SamplingParams = import_module("vllm.sampling_params").SamplingParams
+        self.Output = import_module("vllm.v1.outputs").ModelRunnerOutput
+        self.hasher = make_hasher(load.page_size)
+        self.scheduler = make_scheduler(load)
+        settle(self, load, self.add)
+
+    def add(self, tokens: list[int]) -> None:
+        """Receive one request."""
+        params = self.SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True, temperature=0.0)
+        name = str(next(self.numbers))
+        self.scheduler.add_request(
+            self.Request(
+                request_id=name, prompt_token_ids=tokens, sampling_params=params,
+                pooling_params=None, block_hasher=self.hasher,
+            )
+        )  # fmt: skip
+
+    def step(self) -> int:
+        """One turn of its engine core."""
+        plan = self.scheduler.schedule()
+        names = list(plan.num_scheduled_tokens)
+        places = {name: at for at, name in enumerate(names)}
+        output = self.Output(names, places, [[ANY_TOKEN] for _ in names])
+        self.scheduler.update_from_output(plan, output)
+        return len(names)
+
+
+def make_hasher(page_size: int) -> Any:
+    """Names blocks by their content, with vLLM's default hash."""
+    utils = import_module("vllm.v1.core.kv_cache_utils")
+    hash_of = import_module("vllm.utils.hashing").get_hash_fn_by_name("sha256")
+    utils.init_none_hash(hash_of)
+    return utils.get_request_block_hasher(page_size, hash_of)
+
+
+def make_scheduler(load: Workload) -> Any:
+    """A scheduler over a pool of ``load.num_pages`` blocks."""
+    config = make_config(load)
+    structured = import_module("vllm.v1.structured_output").StructuredOutputManager(config)
+    return import_module("vllm.v1.core.sched.scheduler").Scheduler(
+        vllm_config=config, kv_cache_config=make_kv_config(load), log_stats=False,
+        block_size=load.page_size, structured_output_manager=structured,
+    )  # fmt: skip
+
+
+def make_config(load: Workload) -> Any:
+    """vLLM's settings, at its defaults where the workload says nothing."""
+    config = import_module("vllm.config")
+    scheduler_config = config.SchedulerConfig(
+        max_num_seqs=load.running + load.spare_rows, max_num_batched_tokens=PREFILL_TOKENS,
+        max_model_len=MOST_LEN, is_encoder_decoder=False, enable_chunked_prefill=True,
+    )  # fmt: skip
+    cache_config = config.CacheConfig(block_size=load.page_size, enable_prefix_caching=True)
+    cache_config.num_gpu_blocks = load.num_pages
+    whole = config.VllmConfig(
+        scheduler_config=scheduler_config,
+        cache_config=cache_config,
+        device_config=config.DeviceConfig(device="cpu"),
+    )
+    whole.model_config = StandInModelConfig(
+        max_model_len=MOST_LEN, runner_type="generate", skip_tokenizer_init=True
+    )
+    return whole
+
+
+def make_kv_config(load: Workload) -> Any:
+    """One group of layers with full attention; block 0 is vLLM's own, so there is one more."""
+    interface = import_module("vllm.v1.kv_cache_interface")
+    spec = interface.FullAttentionSpec(
+        block_size=load.page_size, num_kv_heads=1, head_size=1, dtype=import_module("torch").float32
+    )
+    group = interface.KVCacheGroupSpec(["layer"], spec)
+    return interface.KVCacheConfig(load.num_pages + 1, [], [group])
+
+
+def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+    """Import it; ``stand_ins`` of the settings are packages that are not installed."""
+    os.environ.update(SETTINGS)
+    stand_in(*settings["stand_ins"])
+    import_module("vllm.v1.core.sched.scheduler")
+    return answer_with(VllmScheduler)
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -1,0 +1,95 @@
+"""Reads a Llama's tensors into the form that ``llama_mlx_layers.py`` multiplies by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from .llama_config import LlamaConfig
+from .weights import weight_files
+
+
+class LayerWeights(NamedTuple):
+    """One layer; ``dim`` is the hidden size, ``d`` a head's, ``width`` that of the MLP."""
+
+    attention_norm: mx.array  # [dim]
+    qkv: mx.array  # [dim, (heads + 2 kv_heads) * d]
+    out: mx.array  # [heads * d, dim]
+    mlp_norm: mx.array  # [dim]
+    gate: mx.array  # [dim, width]
+    up: mx.array  # [dim, width]
+    down: mx.array  # [width, dim]
+
+
+class LlamaWeights(NamedTuple):
+    """Every weight, and what a forward takes from the configuration."""
+
+    embed: mx.array  # [vocab, dim]
+    layers: list[LayerWeights]
+    final_norm: mx.array  # [dim]
+    head: mx.array  # [dim, vocab]
+    cos: mx.array  # [context_len, d / 2]
+    sin: mx.array  # [context_len, d / 2]
+    eps: float  # of the norms
+    heads: int
+    kv_heads: int
+
+
+def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
+    """Every weight in its own dtype, in the order [in, out] of ``x @ w``.
+
+    Files hold [out, in]. Transposed, the plain BLAS of the stock Linux wheel adds vectors instead
+    of multiplying them to a number each, which takes half the time and gives the same bits.
+
+    Raises:
+        WeightsError: there is no weights file. Tensors are checked by ``weights.find_model``.
+    """
+    raw: dict[str, mx.array] = {}
+    for file in weight_files(directory):
+        raw |= mx.load(str(file))  # type: ignore[arg-type]
+
+    def matrix(*names: str) -> mx.array:
+        """Matrices side by side, [in, sum of out]."""
+        return mx.contiguous(mx.concatenate([raw[f"{name}.weight"] for name in names]).T)
+
+    def layer(index: int) -> LayerWeights:
+        at = f"model.layers.{index}"
+        return LayerWeights(
+            attention_norm=raw[f"{at}.input_layernorm.weight"],
+            qkv=matrix(*(f"{at}.self_attn.{part}_proj" for part in "qkv")),
+            out=matrix(f"{at}.self_attn.o_proj"),
+            mlp_norm=raw[f"{at}.post_attention_layernorm.weight"],
+            gate=matrix(f"{at}.mlp.gate_proj"),
+            up=matrix(f"{at}.mlp.up_proj"),
+            down=matrix(f"{at}.mlp.down_proj"),
+        )
+
+    embed = raw["model.embed_tokens.weight"]
+    cos, sin = rope_tables(config, embed.dtype)
+    weights = LlamaWeights(
+        embed=embed,
+        layers=[layer(index) for index in range(config.num_hidden_layers)],
+        final_norm=raw["model.norm.weight"],
+        head=matrix("model.embed_tokens" if config.tie_word_embeddings else "lm_head"),
+        cos=cos,
+        sin=sin,
+        eps=config.rms_norm_eps,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+    )
+    mx.eval(weights)
+    return weights
+
+
+def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
+    """Cosines and sines [context_len, d / 2]: what MLX's rotary embedding makes of (1, 0)."""
+    half = config.head_dim // 2
+    ones = mx.ones((config.max_position_embeddings, half), dtype)
+    rotated = mx.fast.rope(
+        mx.concatenate([ones, mx.zeros_like(ones)], axis=-1)[None],
+        config.head_dim, traditional=False, base=config.rope_theta, scale=1.0, offset=0,
+    )  # fmt: skip
+    cos, sin = mx.split(rotated[0], 2, axis=-1)
+    return cos, sin
