@@ -63,7 +63,7 @@ class Minisched:
             self.add(prompt(-1 - number % load.distinct, PAGE + 1), 1)
         while self.scheduler.live:
             self.step()
-        settle(self, load, partial(self.add, max_new_tokens=NEW_TOKENS))
+        settle(self.step, load, partial(self.add, max_new_tokens=NEW_TOKENS))
 
     def add(self, tokens: list[int], max_new_tokens: int) -> None:
         """Receive one request."""
@@ -101,7 +101,7 @@ class NanoVllmEngine:
         self.nano = nano
         most = load.running + load.spare_rows
         self.scheduler = nano.scheduler(load.num_pages, most, PREFILL_TOKENS)
-        settle(self, load, self.add)
+        settle(self.step, load, self.add)
 
     def add(self, tokens: list[int]) -> None:
         """Receive one request."""
@@ -114,14 +114,14 @@ class NanoVllmEngine:
         return len(seqs)
 
 
-def settle(engine: Engine, load: Workload, add: Callable[[list[int]], None]) -> None:
-    """Admit the requests that run, then queue those that wait."""
+def settle(admit: Callable[[], int], load: Workload, add: Callable[[list[int]], None]) -> None:
+    """Admit the requests that run, as ``admit`` does step by step; then queue those that wait."""
     numbers: Iterator[int] = count()
     for _ in range(load.running):
         add(prompt(next(numbers), load.prompt_len))
     admitted = 0
     while admitted < load.running:
-        admitted += engine.step()
+        admitted += admit()
     for place in range(load.waiting):
         add(prompt(next(numbers), load.prompt_len if place else load.head_len))
 

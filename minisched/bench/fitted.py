@@ -14,10 +14,10 @@ from .least_squares import not_negative, predict
 from .observed import GROWING, Observed, Piece
 
 ROUNDS = 3  # of taking off what both sides lose to each other, and fitting again
-LEAST_BESIDE = 4  # one in so many nanoseconds beside the other: less says too little of the loss
 MOST_LOST = 900  # per mille
 OFTEN = 3  # times that a number of tokens has to be seen for a knot of its own
 Pieces = dict[str, list[Piece]]
+Loss = tuple[Fraction, int]  # the share that was lost, and of how many nanoseconds
 
 
 def fit_cost(runs: Sequence[Observed], pad_to: int = 1) -> MeasuredCost:
@@ -31,7 +31,7 @@ def fit_cost(runs: Sequence[Observed], pad_to: int = 1) -> MeasuredCost:
     for _ in range(ROUNDS):
         added = fit_added_work(serial, pace)
         loops = {
-            loop: fit_host([run for run in runs if run.loop == loop], pace, added)
+            loop: fit_host([run for run in runs if run.loop == loop], pace)
             for loop in dict.fromkeys(run.loop for run in runs)
         }
         cost = replace(fit_device(serial, pad_to, pace), loops=loops, added_work=added, pace=pace)
@@ -64,11 +64,11 @@ def fit_device(runs: Sequence[Observed], pad_to: int, pace: Pace) -> MeasuredCos
     )
 
 
-def fit_host(runs: Sequence[Observed], pace: Pace, added: int) -> HostCost:
+def fit_host(runs: Sequence[Observed], pace: Pace) -> HostCost:
     """One loop's phases: a constant, and what grows with rows and new tokens."""
     lost = pace.host_lost
     found: dict[str, list[Fraction]] = {}
-    for name, pieces in by_name(piece for run in runs for piece in own_work(run, added)).items():
+    for name, pieces in by_name(piece for run in runs for piece in own_work(run)).items():
         rows = [[1, len(piece.rows), piece.tokens] for piece in pieces]
         if name not in GROWING:
             rows = [[1, 0, 0] for _ in pieces]
@@ -81,13 +81,11 @@ def fit_host(runs: Sequence[Observed], pace: Pace, added: int) -> HostCost:
     return HostCost(base, some(per_row), some(per_token), some(after))
 
 
-def own_work(run: Observed, added: int) -> Iterable[Piece]:
-    """The phases of a run, without the work that was added to them."""
-    extra = run.work // 2 * added // 1000
+def own_work(run: Observed) -> Iterable[Piece]:
+    """The phases of a run that had something to do, but for those to which work was added."""
     for piece in run.phases():
-        less = extra if piece.name in ADDED_TO else 0
-        if piece.duration:  # else it had nothing to do
-            yield Piece(piece.name, max(0, piece.duration - less), piece.beside, piece.rows)
+        if piece.duration and not (run.work and piece.name in ADDED_TO):
+            yield piece
 
 
 def fit_added_work(runs: Sequence[Observed], pace: Pace) -> int:
@@ -115,8 +113,8 @@ def fit_lost(runs: Sequence[Observed], cost: MeasuredCost) -> Pace:
 
     Costs alone are those of the serial loop, whose host does little beside the device.
     """
-    host: list[Fraction] = []
-    device: list[Fraction] = []
+    host: list[Loss] = []
+    device: list[Loss] = []
     for run in runs:
         mine = cost.with_host_work(run.work).of_loop("serial")
         for piece in run.phases():
@@ -128,16 +126,21 @@ def fit_lost(runs: Sequence[Observed], cost: MeasuredCost) -> Pace:
     return replace(cost.pace, host_lost=per_mille(host), device_lost=per_mille(device))
 
 
-def loss(piece: Piece, expected: int) -> list[Fraction]:
-    """What was lost of each nanosecond beside the other side; nothing where that was short."""
-    if piece.beside * LEAST_BESIDE < piece.duration:
+def loss(piece: Piece, expected: int) -> list[Loss]:
+    """What was lost of each nanosecond beside the other side, and how many these were."""
+    if not piece.beside:
         return []
-    return [Fraction(piece.duration - expected, piece.beside)]
+    return [(Fraction(piece.duration - expected, piece.beside), piece.beside)]
 
 
-def per_mille(shares: Sequence[Fraction]) -> int:
-    """The median, within bounds."""
-    return min(MOST_LOST, max(0, round(1000 * median(shares)))) if shares else 0
+def per_mille(losses: Sequence[Loss]) -> int:
+    """The median over all nanoseconds that both sides worked, within bounds."""
+    half = sum(beside for _, beside in losses) / 2
+    for share, beside in sorted(losses):
+        half -= beside
+        if half <= 0:
+            return min(MOST_LOST, max(0, round(1000 * share)))
+    return 0
 
 
 def by_name(pieces: Iterable[Piece]) -> Pieces:

@@ -107,40 +107,46 @@ class Observed:
         copy = self.ends.get(("copy", wait.step))
         return copy is not None and copy.end > wait.start
 
-    def phases(self) -> Iterator[Piece]:
-        """Every phase, by the name that the cost model has for it."""
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """What the cost model calls each phase, by the slice's id.
+
+        The second launch of a step only samples; a prepare behind a launch only goes one step on.
+        """
+        names: dict[int, str] = {}
         launched: set[int] = set()
         before = ""
-        for item in self.trace.slices:
-            if not is_host(item.lane) or item.name == "wait":
-                continue
-            name = item.name
-            if item.lane == "host":
-                if name == "launch" and item.step in launched:
-                    name = "launch sample"
-                if name == "prepare" and before == "launch":
-                    name = "advance step"
-                launched |= {item.step} if name == "launch" else set()
-                before = item.name
-            rows = self.rows.get(item.step, [(0, 1)] * len(item.rids))
-            yield self.piece(name, item.start, self.seen_end(item, name), rows, self.device_busy)
+        for item in self.host:
+            names[item.id] = item.name
+            if item.name == "launch" and item.step in launched:
+                names[item.id] = "launch sample"
+            elif item.name == "launch":
+                launched.add(item.step)
+            elif item.name == "prepare" and before == "launch":
+                names[item.id] = "advance step"
+            before = item.name
+        return names
 
-    def seen_end(self, item: Slice, name: str) -> int:
-        """The end of a phase; of a launch on an idle device, when what it launched could start."""
+    def phases(self) -> Iterator[Piece]:
+        """Every phase of the host, also of its threads."""
+        for item in self.trace.slices:
+            if is_host(item.lane) and item.name != "wait":
+                name = self.names.get(item.id, item.name)
+                rows = self.rows.get(item.step, [(0, 1)] * len(item.rids))
+                yield self.piece(name, item.start, self.seen_end(item), rows, self.device_busy)
+
+    def seen_end(self, item: Slice) -> int:
+        """The end of a phase; of a launch on an idle device, when what it launched began."""
         first = self.ends.get(("forward", item.step))
-        if name != "launch" or item.lane != "host" or first is None:
+        if self.names.get(item.id) != "launch" or first is None:
             return item.end
-        is_first = item.start <= first.start < item.end
-        return (
-            first.start
-            if is_first and not overlap(self.device_busy, item.start, first.start)
-            else item.end
-        )
+        is_idle = not overlap(self.device_busy, item.start, first.start)
+        return first.start if is_idle and item.start <= first.start < item.end else item.end
 
     def gaps(self) -> Iterator[Piece]:
-        """What follows each phase and is no slice, by the phase's name."""
+        """What follows each phase and is no slice, by the phase's name in the trace."""
         for phase, until in self.followed():
-            start = self.seen_end(phase, phase.name)
+            start = self.seen_end(phase)
             yield self.piece(phase.name, start, until, [], self.device_busy)
 
     def ops(self) -> Iterator[Piece]:

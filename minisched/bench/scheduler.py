@@ -117,7 +117,15 @@ def step_us(engine_of: Callable[[Workload], Engine], load: Workload) -> float:
     Raises:
         RuntimeError: somebody else did, or not all of them.
     """
-    taken, rows = timed(engine_of(load), WARM_UP, STEPS)
+    return per_step(*timed(engine_of(load), WARM_UP, STEPS), load)
+
+
+def per_step(taken: float, rows: int, load: Workload) -> float:
+    """Microseconds of one of the steps timed.
+
+    Raises:
+        RuntimeError: others took part than those who run, or not all of them.
+    """
     if rows != load.running * STEPS:
         raise RuntimeError(f"{rows / STEPS} requests ran in a step, not {load.running}")
     return taken / STEPS
@@ -125,7 +133,17 @@ def step_us(engine_of: Callable[[Workload], Engine], load: Workload) -> float:
 
 def admission_us(engine_of: Callable[[Workload], Engine], load: Workload) -> float:
     """Microseconds of admitting one request and of taking its first token."""
-    taken, admitted = timed(engine_of(load), 1, ADMITTING_STEPS)
+    return per_request(*timed(engine_of(load), 1, ADMITTING_STEPS))
+
+
+def per_request(taken: float, admitted: int) -> float:
+    """Microseconds of one of the requests admitted.
+
+    Raises:
+        RuntimeError: there were none.
+    """
+    if not admitted:
+        raise RuntimeError("no request was admitted in the steps that were timed")
     return taken / admitted
 
 

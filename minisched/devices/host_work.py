@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from time import perf_counter_ns
 
 ROUNDS = 20_000  # a millisecond or so: short enough to find a run that nobody disturbed
+Way = Callable[[int], object]  # spends so many nanoseconds of work
 
 
 def work(rounds: int) -> int:
@@ -27,10 +30,34 @@ def nanoseconds_per_round() -> float:
     return min(times) / ROUNDS
 
 
+def rounds_of(cost: int) -> int:
+    """How many rounds take ``cost`` nanoseconds when a thread runs alone."""
+    return round(cost / nanoseconds_per_round())
+
+
+def compute(cost: int) -> None:
+    """The work itself, in this thread."""
+    work(rounds_of(cost))
+
+
+_ways: list[Way] = [compute]
+
+
 def spend(cost: int) -> None:
     """Do the amount of work that takes ``cost`` nanoseconds when this thread runs alone.
 
     It is a fixed amount of work, not a deadline: while another thread holds the interpreter lock
     or the core, no time passes for it. Only so does a measurement show what is really hidden.
     """
-    work(round(cost / nanoseconds_per_round()))
+    if cost:
+        _ways[-1](cost)
+
+
+@contextmanager
+def done_by(way: Way) -> Iterator[None]:
+    """Let ``way`` do the work meanwhile: a bench asks what it costs elsewhere."""
+    _ways.append(way)
+    try:
+        yield
+    finally:
+        _ways.remove(way)

@@ -107,7 +107,7 @@ def line_of(event: Any) -> str:
 
 
 @cache
-def _columns(kind: type) -> tuple[tuple[str, bool, type], ...]:
+def _columns(kind: Hashable) -> tuple[tuple[str, bool, type], ...]:
     """The fields of a kind of events: name, whether it must be there, and its JSON type."""
     return tuple((field.name, _required(field), TYPES[str(field.type)]) for field in fields(kind))
 

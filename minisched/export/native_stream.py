@@ -32,7 +32,7 @@ class StreamRecorder(Recorder):
         said = ", ".join(f'"{name}": {json.dumps(value)}' for name, value in about.items())
         self._file.write(f'{{\n"format": {json.dumps(FORMAT)}, "version": {VERSION},\n{said}')
         self._lists = {
-            name: TemporaryFile("w+", encoding="utf-8", newline="\n", dir=path.parent)
+            name: TemporaryFile("w+", encoding="utf-8", newline="\n", dir=path.parent)  # noqa: SIM115
             for name in ("slices", "edges", "counters", "marks")
         }
         self._to_come: dict[int, set[Edge]] = {}  # by the slice that they lead to

@@ -1,4 +1,4 @@
-"""What clients waited for, over a run of any length: nothing is kept of a request that has ended."""
+"""How long clients waited, over a run of any length: no request is kept when it has ended."""
 
 from __future__ import annotations
 

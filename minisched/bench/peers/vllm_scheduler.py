@@ -13,11 +13,12 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from ..engines import ANY_TOKEN, NEW_TOKENS, PREFILL_TOKENS, Workload, settle
+from ..engines import ANY_TOKEN, PAGE, PREFILL_TOKENS, Workload, settle
 from .missing import stand_in
 from .serve import Answer, serve
 from .steps import answer_with
 
+MOST_NEW = PAGE + 128  # tokens: those admitted first decode beside the others' prompts
 MOST_LEN = 1 << 20  # tokens; longer than the longest prompt of any workload
 SETTINGS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -40,11 +41,11 @@ class VllmScheduler:
         self.Output = import_module("vllm.v1.outputs").ModelRunnerOutput
         self.hasher = make_hasher(load.page_size)
         self.scheduler = make_scheduler(load)
-        settle(self, load, self.add)
+        settle(self.admit, load, self.add)
 
     def add(self, tokens: list[int]) -> None:
         """Receive one request."""
-        params = self.SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True, temperature=0.0)
+        params = self.SamplingParams(max_tokens=MOST_NEW, ignore_eos=True, temperature=0.0)
         name = str(next(self.numbers))
         self.scheduler.add_request(
             self.Request(
@@ -53,14 +54,22 @@ class VllmScheduler:
             )
         )  # fmt: skip
 
+    def admit(self) -> int:
+        """One turn; how many requests started in it."""
+        return len(self.turn().scheduled_new_reqs)
+
     def step(self) -> int:
-        """One turn of its engine core."""
+        """One turn; how many requests took part."""
+        return len(self.turn().num_scheduled_tokens)
+
+    def turn(self) -> Any:
+        """One turn of its engine core: what it has scheduled."""
         plan = self.scheduler.schedule()
         names = list(plan.num_scheduled_tokens)
         places = {name: at for at, name in enumerate(names)}
         output = self.Output(names, places, [[ANY_TOKEN] for _ in names])
         self.scheduler.update_from_output(plan, output)
-        return len(names)
+        return plan
 
 
 def make_hasher(page_size: int) -> Any:
@@ -89,7 +98,7 @@ def make_config(load: Workload) -> Any:
         max_model_len=MOST_LEN, is_encoder_decoder=False, enable_chunked_prefill=True,
     )  # fmt: skip
     cache_config = config.CacheConfig(block_size=load.page_size, enable_prefix_caching=True)
-    cache_config.num_gpu_blocks = load.num_pages
+    cache_config.num_gpu_blocks = load.num_pages + 1
     whole = config.VllmConfig(
         scheduler_config=scheduler_config,
         cache_config=cache_config,

@@ -1,0 +1,75 @@
+"""``minisched bench overlap``: what is hidden of what could be, device by device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..bench.overlap import overlap_figures
+from ..bench.overlap_cells import BATCHES, DEVICES, MODELS, make_cell, write_small
+from ..bench.overlap_ways import ways
+from ..bench.rows import Figure, not_measured
+from ..devices.registry import open_device
+from ..models.registry import open_model
+from .bench_call import BenchCall
+from .loop_choice import overlapped_loop
+
+
+def measure(call: BenchCall) -> list[Figure]:
+    """Every cell of devices, models and batches, or those that options name.
+
+    Raises:
+        ValueError: an option is bad; nothing has run then.
+    """
+    call.refuse("nano_vllm", "vidur", "max_new_tokens")
+    check(call)
+    figures = []
+    with TemporaryDirectory() as folder, ways() as doing:
+        small = str(write_small(Path(folder)))
+        for device, name, batch in cells(call):
+            if reason := absent(device):
+                figures.append(not_measured(f"{device}, {name}", "%", reason))
+                continue
+            title = f"{device}, {name}, batch {batch}"
+            call.report(title)
+            model = open_model(small if name == "small" else name, device)
+            cell = make_cell(title, device, model, batch, overlapped_loop(device))
+            figures += overlap_figures(cell, doing, call.repetitions, call.report)
+    return figures
+
+
+def check(call: BenchCall) -> None:
+    """Refuse what can't be measured.
+
+    Raises:
+        ValueError: the device has no real time or is not here, or no request is asked for.
+    """
+    if call.device not in (None, *DEVICES):
+        raise ValueError(f"--device is {call.device!r}; bench overlap knows {', '.join(DEVICES)}.")
+    if call.device and (reason := absent(call.device)):
+        raise ValueError(reason)
+    if call.model == "hash":
+        raise ValueError("bench overlap measures real models, so --model can't be hash.")
+    if call.model and call.model not in MODELS:
+        open_model(call.model, call.device or DEVICES[0])
+    if call.requests is not None and call.requests < 1:
+        raise ValueError(f"--requests is {call.requests}, but it must be at least 1.")
+
+
+def cells(call: BenchCall) -> Iterator[tuple[str, str, int]]:
+    """(device, model, batch); of a device that is not here, one for each model."""
+    for device in [call.device] if call.device else DEVICES:
+        for name in [call.model] if call.model else MODELS:
+            batches = [call.requests] if call.requests else BATCHES
+            for batch in batches[:1] if absent(device) else batches:
+                yield device, name, batch
+
+
+def absent(device: str) -> str:
+    """Why a device can't be opened here, or nothing."""
+    try:
+        open_device(device).close()
+    except ValueError as error:
+        return str(error)
+    return ""
