@@ -74,7 +74,7 @@ def error(loop: str, load: Load, truth: MeasuredCost, found: MeasuredCost) -> fl
     return abs(makespan(predict(loop, model, load, found).trace) / real - 1)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(machines())
 def test_calibrating_a_simulated_machine_gives_back_its_costs(truth: MeasuredCost) -> None:
     found = calibrate("sim", HashModel(), LOOPS, 1, truth)
@@ -97,7 +97,7 @@ def test_calibrating_a_simulated_machine_gives_back_its_costs(truth: MeasuredCos
             assert error(loop, load, truth, found) < 1e-6
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(machines(lost=500))
 def test_what_both_sides_lose_is_found_too(truth: MeasuredCost) -> None:
     found = calibrate("sim", HashModel(), LOOPS, 1, truth)

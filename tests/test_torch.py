@@ -124,7 +124,7 @@ def alone(model: LlamaTorch, tokens: tuple[int, ...]) -> torch.Tensor:
     """
     count = len(tokens)
     padding = [0] * (-count % ROWS)
-    shape = (model.weights.qkv.size(0), count + 1, *model.kv_shape)
+    shape = (len(model.weights.qkv), count + 1, *model.kv_shape)
     kv = PagedKV(
         keys=torch.zeros(shape, dtype=model.weights.embed.dtype),
         values=torch.zeros(shape, dtype=model.weights.embed.dtype),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -10,13 +10,13 @@ from statistics import median
 
 from ..devices.cost import ADDED_TO, Pace
 from ..devices.measured_cost import HostCost, MeasuredCost
-from .least_squares import not_negative, predict
+from .fitted_device import fit_device
+from .least_squares import not_negative
 from .observed import GROWING, Observed, Piece
+from .pieces import alone, by_name, middle, some
 
 ROUNDS = 3  # of taking off what both sides lose to each other, and fitting again
 MOST_LOST = 900  # per mille
-OFTEN = 3  # times that a number of tokens has to be seen for a knot of its own
-Pieces = dict[str, list[Piece]]
 Loss = tuple[Fraction, int]  # the share that was lost, and of how many nanoseconds
 
 
@@ -37,31 +37,6 @@ def fit_cost(runs: Sequence[Observed], pad_to: int = 1) -> MeasuredCost:
         cost = replace(fit_device(serial, pad_to, pace), loops=loops, added_work=added, pace=pace)
         pace = fit_lost(runs, cost)
     return replace(cost, pace=pace)
-
-
-def fit_device(runs: Sequence[Observed], pad_to: int, pace: Pace) -> MeasuredCost:
-    """Costs of forward passes, sampling and copies."""
-    pieces = by_name(piece for run in runs for piece in run.ops())
-    passes, samples, lost = pieces["forward"], pieces["sample"], pace.device_lost
-    knots = knots_of([padded(piece, pad_to) for piece in passes])
-    rows = [[*bends(knots, padded(piece, pad_to)), *attention(piece)] for piece in passes]
-    found = not_negative(rows, alone(passes, lost), free=len(knots))
-    read, pairs, per_row = found[len(knots) :]
-    sample, per_sample = not_negative(
-        [[1, len(piece.rows)] for piece in samples], alone(samples, lost), free=1
-    )
-    return MeasuredCost(
-        forward_knots=tuple(
-            (at, max(0, round(predict(found[: len(knots)], bends(knots, at))))) for at in knots
-        ),
-        kv_read_ps=round(read * 1000),
-        attention_ps=round(pairs * 1000),
-        forward_per_row=round(per_row),
-        sample=max(0, round(sample)),
-        sample_per_row=round(per_sample),
-        copy=middle(alone(pieces["copy"], lost)),
-        pad_to=pad_to,
-    )
 
 
 def fit_host(runs: Sequence[Observed], pace: Pace) -> HostCost:
@@ -141,49 +116,3 @@ def per_mille(losses: Sequence[Loss]) -> int:
         if half <= 0:
             return min(MOST_LOST, max(0, round(1000 * share)))
     return 0
-
-
-def by_name(pieces: Iterable[Piece]) -> Pieces:
-    """Pieces sorted by their name."""
-    found: Pieces = defaultdict(list)
-    for piece in pieces:
-        found[piece.name].append(piece)
-    return found
-
-
-def alone(pieces: Sequence[Piece], lost: int) -> list[int]:
-    """What each would have taken alone."""
-    return [max(0, piece.alone(lost)) for piece in pieces]
-
-
-def middle(values: Sequence[int]) -> int:
-    """The median in whole nanoseconds, 0 of nothing."""
-    return round(median(values)) if values else 0
-
-
-def some(costs: dict[str, int]) -> dict[str, int]:
-    """Without what costs nothing."""
-    return {name: cost for name, cost in costs.items() if cost}
-
-
-def padded(piece: Piece, pad_to: int) -> int:
-    """New tokens, as many as the model computes."""
-    return -(-piece.tokens // pad_to) * pad_to
-
-
-def knots_of(counts: Sequence[int]) -> list[int]:
-    """Where the line may bend: at numbers of tokens that were seen often, and at both ends."""
-    often = {count for count, times in Counter(counts).items() if times >= OFTEN}
-    return sorted(often | {min(counts), max(counts)}) if counts else []
-
-
-def bends(knots: Sequence[int], at: int) -> list[int]:
-    """Features of a line that bends at each knot but the last one: 1, x, and x beyond each."""
-    return [1, at, *(max(0, at - knot) for knot in knots[1:-1])][: len(knots)]
-
-
-def attention(piece: Piece) -> list[int]:
-    """Tokens attended to, pairs of tokens, and rows."""
-    attended = sum(start + length for start, length in piece.rows)
-    pairs = sum(length * (2 * start + length + 1) // 2 for start, length in piece.rows)
-    return [attended, pairs, len(piece.rows)]

@@ -17,23 +17,18 @@ from .peer import Peer, PeerError
 from .peer_environment import clean_env, environment
 from .rows import Measure, SideBySide
 from .scheduler import (
-    ADMITTING,
-    ADMITTING_STEPS,
     BATCH_FULL,
     DECODING,
     RUNNING,
     STEPS,
     WARM_UP,
-    admission_us,
-    admitting,
-    per_request,
     per_step,
     running,
     step_us,
     waiting,
 )
 
-WAITING = 1_000  # requests behind a full batch, and to be admitted
+WAITING = 1_000  # requests behind a full batch
 
 
 @dataclass(frozen=True)
@@ -45,16 +40,16 @@ class SchedulerPeer:
     script: str  # in peers/
     page_size: int
     stand_ins: tuple[str, ...]  # packages that are not installed
-    admits_alone: bool  # False: a step that admits decodes too, so it has more to do than ours
+    has_queue: bool  # whether what is measured looks at who waits
 
 
-VLLM = SchedulerPeer("vLLM", "vllm", "vllm_scheduler", PAGE, ("xgrammar", "llguidance"), False)
+VLLM = SchedulerPeer("vLLM", "vllm", "vllm_scheduler", PAGE, ("xgrammar", "llguidance"), True)
 SGLANG = SchedulerPeer(
     "SGLang", "sglang", "sglang_scheduler", 1,
     ("triton", "IPython", "torchvision", "tvm_ffi", "sentencepiece", "compressed_tensors", "gguf"),
-    True,
+    has_queue=False,
 )  # fmt: skip
-SCHEDULER_PEERS = (VLLM, SGLANG)  # the paged allocator of SGLang needs a GPU, so its page is 1
+SCHEDULER_PEERS = (VLLM, SGLANG)  # SGLang's allocator of larger pages is a GPU's kernel
 
 
 def peer_cases(
@@ -72,20 +67,21 @@ def peer_cases(
 
 
 def cases(known: SchedulerPeer, peer: Peer | None, reason: str = "") -> SideBySide:
-    """Steps of those who decode, and admission, at a page size that the peer has as well."""
+    """Steps of those who decode, at a page size that the peer has as well.
+
+    Admission is left out: vLLM decodes in the same step, and SGLang's takes kernels of a GPU.
+    """
     size = known.page_size
-    steps = {running(count): replace(DECODING, running=count) for count in RUNNING}
-    steps[waiting("batch", WAITING)] = replace(BATCH_FULL, waiting=WAITING)
-    admits = {admitting(WAITING): replace(ADMITTING, waiting=WAITING)} if known.admits_alone else {}
-    ours: dict[str, Measure] = {}
-    theirs: dict[str, Measure | None] = {}
-    for loads, own, other in (
-        (steps, step_us, peer_step_us), (admits, admission_us, peer_admission_us)
-    ):  # fmt: skip
-        for case, load in loads.items():
-            name, load = paged(case, size), with_pages(load, size)
-            ours[name] = partial(own, Minisched, load)
-            theirs[name] = partial(other, peer, load) if peer else None
+    loads = {running(count): replace(DECODING, running=count) for count in RUNNING}
+    if known.has_queue:
+        loads[waiting("batch", WAITING)] = replace(BATCH_FULL, waiting=WAITING)
+    loads = {paged(case, size): with_pages(load, size) for case, load in loads.items()}
+    ours: dict[str, Measure] = {
+        case: partial(step_us, Minisched, load) for case, load in loads.items()
+    }
+    theirs = {
+        case: partial(peer_step_us, peer, load) if peer else None for case, load in loads.items()
+    }
     return SideBySide(known.name, ours, theirs, reason=reason)
 
 
@@ -103,11 +99,6 @@ def with_pages(load: Workload, page_size: int) -> Workload:
 def peer_step_us(peer: Peer, load: Workload) -> float:
     """``step_us``, taken by the peer."""
     return per_step(*ask(peer, load, WARM_UP, STEPS), load)
-
-
-def peer_admission_us(peer: Peer, load: Workload) -> float:
-    """``admission_us``, taken by the peer."""
-    return per_request(*ask(peer, load, 1, ADMITTING_STEPS))
 
 
 def ask(peer: Peer, load: Workload, warm_up: int, steps: int) -> tuple[float, int]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import median
 
 from ..checks.overlap.overlap import device_busy, forwards, intersection, length
@@ -54,15 +55,18 @@ class Step:
 
 
 def step_of(case: Case, loop: str, work_ms: float, way: Way) -> Step:
-    """Run the workload once; the mean over its settled steps."""
+    """Run the workload once; medians over its settled steps."""
     cost = NO_COST.with_host_work(round(work_ms * MILLISECOND))
     with done_by(way):
         requests = [fresh(request) for request in case.requests]
         run = run_to_end(loop, case.device, case.model, requests, case.config, cost)
-    starts = [item.start for item in forwards(run.trace)][SETTLED : -SETTLED or None]
-    busy = intersection(device_busy(run.trace), ((starts[0], starts[-1]),))
-    scale = (len(starts) - 1) * MILLISECOND
-    return Step((starts[-1] - starts[0]) / scale, length(busy) / scale)
+    starts = [item.start for item in forwards(run.trace)][SETTLED:-SETTLED]
+    busy = device_busy(run.trace)
+    steps = list(pairwise(starts))
+    return Step(
+        median(end - start for start, end in steps) / MILLISECOND,
+        median(length(intersection(busy, (step,))) for step in steps) / MILLISECOND,
+    )
 
 
 def overlap_figures(

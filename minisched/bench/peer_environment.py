@@ -33,38 +33,31 @@ class Packages:
         return hashlib.sha256(repr((self.needed, self.alone)).encode()).hexdigest()[:8]
 
 
+# What importing the two schedulers needs; what a GPU needs has stand-ins (peers/missing.py).
+VLLM_NEEDS = """
+    numpy==2.4.6 transformers==5.19.0 fastapi==0.136.3 openai==3.54.0 openai-harmony==0.0.8
+    aiohttp==3.14.5 cachetools==8.0.1 cbor2==6.2.1 cloudpickle==3.1.2 msgspec==0.22.0
+    packaging==26.3 pillow==13.0.0 partial-json-parser==0.2.1.1.post7 prometheus-client==0.26.0
+    psutil==7.2.2 py-cpuinfo==9.0.0 pybase64==1.5.1 pydantic==2.14.3 pyzmq==27.3.0
+    regex==2026.11.15 requests==2.34.2 uvloop==0.23.0
+"""
+SGLANG_NEEDS = """
+    numpy==2.4.6 transformers==5.19.0 fastapi==0.165.0 openai==2.8.0 aiohttp==3.14.5 dill==0.4.1
+    distro==1.9.0 einops==0.8.2 msgspec==0.22.0 numba==0.65.1 orjson==3.13.0 packaging==26.3
+    pillow==13.0.0 partial-json-parser==0.2.1.1.post7 prometheus-client==0.26.0 psutil==7.2.2
+    pybase64==1.5.1 pydantic==2.14.3 python-multipart==0.0.34 pyzmq==27.3.0 regex==2026.11.15
+    requests==2.34.2 scipy==1.17.1 setproctitle==1.3.8 uvicorn==0.54.0 uvloop==0.23.0
+    xxhash==4.1.0
+"""
+
 PEERS: Mapping[str, Packages] = {
     "transformers": Packages((TORCH, "transformers==5.23.0", "accelerate==1.15.0")),
     "mlx-lm": Packages(("mlx[cpu]==0.32.4", "mlx-lm==0.32.2")),
-    "vidur": Packages(("numpy==2.4.6", "pandas==3.1.1", "ddsketch==3.0.1")),  # it is a checkout
-    "vllm": Packages(  # what importing its scheduler needs
-        (
-            TORCH,
-            "numpy==2.4.6",
-            "transformers==5.19.0",
-            "fastapi==0.136.3",
-            "openai==3.54.0",
-            "openai-harmony==0.0.8",
-            "aiohttp==3.14.5",
-            "cachetools==8.0.1",
-            "cbor2==6.2.1",
-            "cloudpickle==3.1.2",
-            "msgspec==0.22.0",
-            "packaging==26.3",
-            "pillow==13.0.0",
-            "partial-json-parser==0.2.1.1.post7",
-            "prometheus-client",
-            "psutil==7.2.2",
-            "py-cpuinfo==9.0.0",
-            "pybase64==1.5.1",
-            "pydantic==2.14.3",
-            "pyzmq==27.3.0",
-            "regex==2026.11.15",
-            "requests==2.34.2",
-            "uvloop==0.23.0",
-        ),
-        alone=("vllm==0.33.0",),
+    "vidur": Packages(  # what importing a checkout of it needs
+        ("numpy==2.4.6", "pandas==3.1.1", "scipy==1.17.1", "ddsketch==3.0.1")
     ),
+    "vllm": Packages((TORCH, *VLLM_NEEDS.split()), alone=("vllm==0.33.0",)),
+    "sglang": Packages((TORCH, *SGLANG_NEEDS.split()), alone=("sglang==0.5.23",)),
 }
 
 

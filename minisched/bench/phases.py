@@ -1,12 +1,15 @@
 """Microseconds of each phase of the host in a real loop, and of what lies between the phases.
 
 The loop is ``serial`` on ``thread`` with the hash model: the device is idle while the host works,
-so it does not take the interpreter away. It is recorded, and what recording costs is in the times.
+so it does not take the interpreter away. Only the phases' own slices are recorded, nothing else:
+what a trace costs is measured elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import pairwise
 from statistics import median
 
 from ..core import Request, SamplingParams
@@ -14,9 +17,9 @@ from ..devices.registry import open_device
 from ..engine.frontend import Frontend
 from ..loops.registry import find_loop
 from ..loops.run import make_engine
-from ..models.hash import HashModel
+from ..models.registry import open_model
 from ..scheduler import SchedulerConfig
-from ..trace import Slice
+from ..trace import NullRecorder, Slice
 from .rows import Figure, figure, ratio
 
 LOOP, DEVICE = "serial", "thread"
@@ -31,6 +34,19 @@ QUEUE_GROWTH = ((256, 100_000), (256, 0))
 MICROSECOND = 1000
 
 Phases = dict[str, float]
+
+
+class OnlySlices(NullRecorder):
+    """Keeps the host's slices and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Slice] = []
+
+    def slice(self, item: Slice) -> None:
+        """One more."""
+        if item.lane == "host":
+            self.kept.append(item)
 
 
 def phase_figures(
@@ -72,7 +88,7 @@ def phases_us(running: int, waiting: int) -> Phases:
     per_request = sum(item.duration for item in received) / (running + waiting)
     turns = split(slices)[SETTLED:]
     taken = {name: median(spent(turn, name) for turn in turns) for name in STEP_PHASES}
-    between = median(turn[-1].start - turn[0].start - worked(turn[:-1]) for turn in turns)
+    between = median(map(between_phases, turns))
     found = {RECEIVE: per_request, **taken, BETWEEN: between}
     return {name: value / MICROSECOND for name, value in found.items()}
 
@@ -90,30 +106,37 @@ def record(running: int, waiting: int) -> list[Slice]:
     prompts = ([number % 256] * PROMPT_LEN for number in range(running + waiting))
     requests = [Request(f"r{at}", prompt, params) for at, prompt in enumerate(prompts)]
     device = open_device(DEVICE)
+    device.recorder = recorder = OnlySlices()
+    recorder.now = device.now
     try:
-        engine = make_engine(LOOP, device, HashModel(), config, Frontend(requests))
+        engine = make_engine(LOOP, device, open_model("hash", DEVICE), config, Frontend(requests))
         turns = find_loop(LOOP).start(engine)
         for _ in range(1 + SETTLED + TURNS):
             next(turns)
-        trace = device.recorder.trace(LOOP, DEVICE, "hash", device.clock)
     finally:
         device.close()
     if len(engine.scheduler.running_batch) != running:
         raise RuntimeError(f"{len(engine.scheduler.running_batch)} requests ran, not {running}")
-    return [item for item in trace.slices if item.lane == "host"]
+    return recorder.kept
 
 
 def split(slices: list[Slice]) -> list[list[Slice]]:
     """Each turn's slices, from a schedule up to the next turn's schedule, which is the last."""
     starts = [at for at, item in enumerate(slices) if item.name == "schedule"]
-    return [slices[begin : end + 1] for begin, end in zip(starts, starts[1:], strict=False)]
-
-
-def worked(slices: Iterable[Slice]) -> int:
-    """Nanoseconds in phases, and in waiting for the device."""
-    return sum(item.duration for item in slices)
+    return [slices[begin : end + 1] for begin, end in pairwise(starts)]
 
 
 def spent(turn: list[Slice], name: str) -> int:
     """Nanoseconds of one turn in a phase."""
-    return worked(item for item in turn[:-1] if item.name == name)
+    return sum(item.duration for item in turn[:-1] if item.name == name)
+
+
+def between_phases(turn: list[Slice]) -> int:
+    """Nanoseconds of one turn in no phase, while the device had nothing to do either.
+
+    From the end of the last launch to the beginning of processing it is the device's time: it
+    shares the interpreter, and so the host's wait may begin late.
+    """
+    at = {item.name: item for item in turn[:-1]}
+    on_device = at["process"].start - at["launch"].end
+    return turn[-1].start - turn[0].start - on_device - sum(map(partial(spent, turn), STEP_PHASES))

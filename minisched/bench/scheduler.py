@@ -133,17 +133,7 @@ def per_step(taken: float, rows: int, load: Workload) -> float:
 
 def admission_us(engine_of: Callable[[Workload], Engine], load: Workload) -> float:
     """Microseconds of admitting one request and of taking its first token."""
-    return per_request(*timed(engine_of(load), 1, ADMITTING_STEPS))
-
-
-def per_request(taken: float, admitted: int) -> float:
-    """Microseconds of one of the requests admitted.
-
-    Raises:
-        RuntimeError: there were none.
-    """
-    if not admitted:
-        raise RuntimeError("no request was admitted in the steps that were timed")
+    taken, admitted = timed(engine_of(load), 1, ADMITTING_STEPS)
     return taken / admitted
 
 

@@ -16,6 +16,7 @@ PARTS = {
     "overlap": "what is hidden of what could be, and what the lock and the cores cost",
     "generation": "tokens a second, beside the libraries' own batched generation",
     "prediction": "how far sim is from the clock, by a profile measured just before",
+    "host": "a step's cost on the host by phase, and beside other engines' schedulers",
     "scheduler": "what scheduling costs, beside nano-vllm",
     "simulator": "requests and steps simulated a second, beside vidur, and memory",
     "tracing": "what recording costs, and every exporter at 100,000 slices",

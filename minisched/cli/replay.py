@@ -17,6 +17,7 @@ from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
 from ..models.length import LengthModel
 from ..replay.defaults import check_size, default_settings
+from ..replay.flat_metrics import FlatMetrics
 from ..replay.play import Played, play
 from ..replay.report import as_json
 from ..replay.trace_file import Survey, TraceFile
@@ -62,7 +63,8 @@ def run_replay(
         wanted.logging(),
         tally_into(recorded, name) as tally,
     ):
-        run = play(name, model, trace.requests(), config, machine.cost, on_output, tally)
+        requests, kept = trace.requests(), FlatMetrics()
+        run = play(name, model, requests, config, machine.cost, on_output, tally, kept)
     say(run, survey, machine, wanted, out)
     return complain_of(errors)
 

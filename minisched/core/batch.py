@@ -83,7 +83,7 @@ class ScheduleBatch:
     extend_logprob_start_lens: list[int] = on_host("[num_extend_reqs]", list)  # see logprobs.py
 
     def __repr__(self) -> str:
-        return f"<ScheduleBatch step {self.step}, {self.mode.value}, {' '.join(self.rids)}>"
+        return f"<ScheduleBatch step {self.step}, {self.mode.value}, {' '.join(req.rid for req in self.reqs)}>"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -95,7 +95,7 @@ class ScheduleBatch:
             for index, (req, lease, start, ids, deliver) in enumerate(columns)
         )
 
-    @property
+    @cached_property
     def rids(self) -> tuple[str, ...]:
         """The request ids, row by row."""
         return tuple(req.rid for req in self.reqs)

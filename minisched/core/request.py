@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from .grammar import Grammar
 from .lease import Lease
@@ -93,7 +94,7 @@ class Request:
         """Whether the request has ended, for whatever reason."""
         return self.finish_reason is not None
 
-    @property
+    @cached_property
     def sampling_key(self) -> int:
         """A number for (seed, request); with the position it decides every random draw."""
         return (zlib.crc32(self.rid.encode()) * 0x9E3779B1 + self.params.seed) % (2**31 - 1)

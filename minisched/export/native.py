@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, Field, fields
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,18 @@ TYPES: dict[str, type] = {
     "tuple[str, ...]": list,
     "dict[str, Value]": dict,
 }  # the JSON type of a field, by its annotation
+
+
+def _columns(kind: type) -> tuple[tuple[str, bool, type], ...]:
+    """The fields of a kind of events: name, whether it must be there, and its JSON type."""
+    return tuple((field.name, _required(field), TYPES[str(field.type)]) for field in fields(kind))
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+COLUMNS = {kind: _columns(kind) for kind in EVENTS.values()}
 
 
 class NotATrace(ValueError):
@@ -101,19 +112,9 @@ def read(path: Path) -> Trace:
 
 def line_of(event: Any) -> str:
     """An event as one line: its fields, without those that are at their default."""
-    columns = _columns(type(event))
+    columns = COLUMNS[type(event)]
     values = ((name, required, getattr(event, name)) for name, required, _ in columns)
     return json.dumps({name: value for name, required, value in values if value or required})
-
-
-@cache
-def _columns(kind: Hashable) -> tuple[tuple[str, bool, type], ...]:
-    """The fields of a kind of events: name, whether it must be there, and its JSON type."""
-    return tuple((field.name, _required(field), TYPES[str(field.type)]) for field in fields(kind))
-
-
-def _required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _trace(data: dict[str, Any]) -> Trace:
@@ -153,7 +154,7 @@ def _events(data: dict[str, Any], name: str) -> list[Any]:
         if not isinstance(raw, dict):
             raise NotATrace(f"{where} is not an object")
         values = {}
-        for field, required, kind in _columns(EVENTS[name]):
+        for field, required, kind in COLUMNS[EVENTS[name]]:
             if required or field in raw:
                 value = _typed(raw, field, kind, where)
                 values[field] = tuple(value) if kind is list else value

@@ -15,8 +15,8 @@ from ..devices.base import Array, Buffer, Device
 from .adjust_torch import adjust
 from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
-from .llama_torch_layers import BLOCK, ROWS, Group, LlamaWeights, PagedKV, llama_step
-from .llama_torch_weights import read_weights
+from .llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step
+from .llama_torch_weights import place, read_weights
 from .logprobs_torch import logprobs
 from .sampling_torch import choose
 from .tokenizer import Tokenizer
@@ -71,8 +71,7 @@ class LlamaTorch:
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Put weights and KV where the device's memory is."""
         where = device.memory("probe", 1).device
-        moved = [w.to(where) if isinstance(w, torch.Tensor) else w for w in self.weights]
-        self.weights = LlamaWeights(*moved)
+        self.weights = place(self.weights, where)
         shape = (self.num_layers, num_slots, *self.kv_shape)
         self.keys = torch.zeros(shape, dtype=self.weights.embed.dtype, device=where)
         self.values = torch.zeros_like(self.keys)

@@ -2,9 +2,10 @@
 
 Batch shape normally changes a float's last bits, because kernels split their sums by shape. Here
 no sum has a shape that depends on the batch: linears and attention see rows in multiples of
-``ROWS`` (MKL gives left-over rows to other kernels), and attention multiplies blocks of ``BLOCK``
-positions and adds them up one after the other, so that a block of mere padding adds exact zeros.
-Measured on the CPU with MKL, in float32, float64 and bfloat16; elsewhere it is not claimed.
+``ROWS`` (libraries give left-over rows to other kernels), and attention multiplies blocks of
+``BLOCK`` positions and adds them up one after the other, so that a block of mere padding adds exact
+zeros. Measured on the CPU with oneDNN (float32, bfloat16) and MKL (float64); elsewhere it is not
+claimed.
 
 The functions are plain torch in the subset that ``torch.jit.script`` compiles: compiled, a whole
 step runs without the interpreter lock. (It can't read postponed annotations of named tuples, so
@@ -22,15 +23,15 @@ BLOCK = 64
 
 
 class LlamaWeights(NamedTuple):
-    """Every weight, those of the layers stacked; ``dim`` is the hidden size, ``d`` a head's."""
+    """Every weight; ``dim`` is the hidden size, ``d`` a head's. Matrices may be packed."""
 
     embed: Tensor  # [vocab, dim]
     attention_norm: Tensor  # [layers, dim]
-    qkv: Tensor  # [layers, (heads + 2 kv_heads) * d, dim]
-    out: Tensor  # [layers, dim, heads * d]
+    qkv: list[Tensor]  # of each layer: [(heads + 2 kv_heads) * d, dim]
+    out: list[Tensor]  # [dim, heads * d]
     mlp_norm: Tensor  # [layers, dim]
-    gate_up: Tensor  # [layers, 2 * width, dim]
-    down: Tensor  # [layers, dim, width]
+    gate_up: list[Tensor]  # [2 * width, dim]
+    down: list[Tensor]  # [dim, width]
     final_norm: Tensor  # [dim]
     head: Tensor  # [vocab, dim]
     cos: Tensor  # [context_len, d]
@@ -68,6 +69,13 @@ def pad_rows(x: Tensor, rows: int = ROWS) -> Tensor:
     return F.pad(x, [0, 0, 0, -x.size(-2) % rows])
 
 
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """``x`` [m, in] times a matrix [out, in] of ``llama_torch_weights.pack``, or a plain one."""
+    if weight.is_mkldnn:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return F.linear(x, weight)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding of x [num_tokens, heads, d]; cos and sin [num_tokens, 1, d]."""
     half = x.size(-1) // 2
@@ -98,12 +106,20 @@ def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: 
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, block: int = BLOCK) -> Tensor:
-    """Masked attention of q [b, m, d] over k and v [b, window, d], block by block."""
-    scores = torch.cat([torch.bmm(q, part.transpose(1, 2)) for part in k.split(block, 1)], -1)
-    weights = (scores * q.size(-1) ** -0.5 + mask).softmax(-1)
-    out = torch.zeros_like(q)
-    for weight, part in zip(weights.split(block, -1), v.split(block, 1)):  # noqa: B905
-        out = torch.baddbmm(out, weight, part)
+    """Masked attention of q [b, m, d] over k and v [b, window, d], block by block.
+
+    All blocks are multiplied in one call; only their sum is taken one after the other.
+    """
+    b, m, d = q.size()
+    blocks = k.size(1) // block
+    q = (q * d**-0.5).repeat_interleave(blocks, 0)  # [b * blocks, m, d]
+    scores = torch.bmm(q, k.view(-1, block, d).transpose(1, 2)).view(b, blocks, m, block)
+    weights = (scores.transpose(1, 2).reshape(b, m, -1) + mask).softmax(-1)
+    weights = weights.view(b, m, blocks, block).transpose(1, 2).reshape(-1, m, block)
+    parts = torch.bmm(weights, v.view(-1, block, d)).view(b, blocks, m, d).unbind(1)
+    out = parts[0]
+    for part in parts[1:]:
+        out = out + part
     return out
 
 
@@ -137,25 +153,26 @@ def llama_step(
     padding is not written. ``logits_at`` [num_logits] says after which tokens logits are wanted.
     """
     kv_heads, d = kv.keys.size(2), kv.keys.size(3)
-    heads = weights.qkv.size(1) // d - 2 * kv_heads
+    heads = weights.qkv[0].size(0) // d - 2 * kv_heads
     x, eps, dim = weights.embed[ids], weights.eps, [weights.embed.size(1)]
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
     views = [look(group, kv, positions, token_rows, heads // kv_heads) for group in groups]
     real = groups[-1].first + groups[-1].num_rows * groups[-1].extend_len
     new = kv.page_table[(token_rows * kv.max_len + positions)[:real]]  # the tokens' own KV slots
-    for layer in range(weights.qkv.size(0)):
+    for layer in range(len(weights.qkv)):
         keys, values = kv.keys[layer], kv.values[layer]
-        h = F.linear(F.rms_norm(x, dim, weights.attention_norm[layer], eps), weights.qkv[layer])
-        q, k, v = h.view(x.size(0), -1, d).split([heads, kv_heads, kv_heads], 1)
-        keys.index_copy_(0, new, rotate(k, cos, sin)[:real])
+        h = linear(F.rms_norm(x, dim, weights.attention_norm[layer], eps), weights.qkv[layer])
+        qk, v = h.view(x.size(0), -1, d).split([heads + kv_heads, kv_heads], 1)
+        q, k = rotate(qk, cos, sin).split([heads, kv_heads], 1)  # both in one go
+        keys.index_copy_(0, new, k[:real])
         values.index_copy_(0, new, v[:real])
-        q, seen = rotate(q, cos, sin), torch.zeros_like(q)
+        seen = torch.zeros([x.size(0), heads, d], dtype=x.dtype, device=x.device)
         for group, view in zip(groups, views):  # noqa: B905
             tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
             seen[tokens] = attend_group(q[tokens], keys, values, view, group)
-        x = x + F.linear(seen.flatten(1), weights.out[layer])
-        h = F.linear(F.rms_norm(x, dim, weights.mlp_norm[layer], eps), weights.gate_up[layer])
+        x = x + linear(seen.flatten(1), weights.out[layer])
+        h = linear(F.rms_norm(x, dim, weights.mlp_norm[layer], eps), weights.gate_up[layer])
         gate, up = h.chunk(2, -1)
-        x = x + F.linear(silu(gate) * up, weights.down[layer])
+        x = x + linear(silu(gate) * up, weights.down[layer])
     x = F.rms_norm(x[logits_at], dim, weights.final_norm, eps)
-    return F.linear(pad_rows(x), weights.head)[: logits_at.size(0)]
+    return linear(pad_rows(x), weights.head)[: logits_at.size(0)]

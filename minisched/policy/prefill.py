@@ -47,7 +47,7 @@ class PrefillManager:
         Opens a lease for each request that starts. A prompt that does not fit into the chunk
         becomes ``chunked_req``; nobody else is admitted before it is done.
         """
-        if self.chunked_req is None and (not self.waiting_queue or self.batch_is_full):
+        if not self.may_start:
             return []
         adder = self._adder(running, num_mixed_decode_tokens)
         if self.chunked_req is not None and not adder.add_chunked_req(self.chunked_req.req):
@@ -57,6 +57,11 @@ class PrefillManager:
         elif adder.can_run_list:
             self._refuse_next(adder.budget)
         return adder.can_run_list
+
+    @property
+    def may_start(self) -> bool:
+        """Whether anybody is worth asking: a prompt that goes on, or one that waits."""
+        return self.chunked_req is not None or bool(self.waiting_queue) and not self.batch_is_full
 
     @property
     def batch_is_full(self) -> bool:

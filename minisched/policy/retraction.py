@@ -36,13 +36,9 @@ class Retraction:
     leases: LeasePool
     recorder: Recorder
     starved: bool = False
+    num_retractions: int = 0  # how often somebody has lost their memory so far
     num_by_reason: Counter[str] = field(default_factory=Counter)  # memory, priority, unified
     hopeless: list[Request] = field(default_factory=list)  # alone, and still too large
-
-    @property
-    def num_retractions(self) -> int:
-        """How often somebody has lost their memory so far."""
-        return self.num_by_reason.total()
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
         """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
@@ -87,6 +83,7 @@ class Retraction:
         self.recorder.mark(
             "retraction", rid=req.rid, reason=reason, outputs=len(req.output_ids), pages=pages
         )
+        self.num_retractions += 1
         self.num_by_reason[reason] += 1
         self.prefill.remove_req(req)
         self.decode.remove_req(req)

@@ -54,7 +54,7 @@ class RunFirst:
         """The next step's work; retracts whoever has to give way."""
         num_retractions = self.retraction.num_retractions
         plan = self._choose()
-        if plan.mode is ForwardMode.IDLE and self.retraction.num_retractions > num_retractions:
+        if not any(plan) and self.retraction.num_retractions > num_retractions:
             return self.plan()  # there may be room now for whom they gave way to
         return plan
 
@@ -78,6 +78,8 @@ class RunFirst:
         return self.retraction.make_room(ready)
 
     def _prompts(self) -> Plan:
+        if not self.prefill.may_start:
+            return Plan([], [])
         running = self.decode.running_reqs
         mixed = self.decode.schedule_next_batch() if self.enable_mixed_chunk else []
         if not can_mix(mixed):

@@ -24,7 +24,7 @@ class HostTrip:
         Raises:
             ValueError: a token is not known yet.
         """
-        return [token for row in batch.rows for token in known_ids(row.ids)], []
+        return [token for ids in batch.ids for token in known_ids(ids)], []
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """Nothing: tokens go over the host."""

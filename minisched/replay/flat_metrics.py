@@ -48,7 +48,7 @@ def percentiles_of(counted: Counter[int]) -> Percentiles:
 
 def rounded(value: int) -> int:
     """A time to its first ``DIGITS`` digits."""
-    unit = 10 ** max(0, len(str(value)) - DIGITS)
+    unit: int = 10 ** max(0, len(str(value)) - DIGITS)
     return (value + unit // 2) // unit * unit
 
 
@@ -60,11 +60,11 @@ class FlatMetrics(Metrics):
     itls: Sample = field(default_factory=Sample)
     queues: Sample = field(default_factory=Sample)
     retracted: int = 0
-    finished: int = 0
+    gone_well: int = 0
 
     def _end(self, req: Request, metrics: RequestMetrics, now: int) -> None:
         super()._end(req, metrics, now)
-        self.finished += super().num_finished
+        self.gone_well += super().num_finished
         self.retracted += super().num_retractions
         self.ended.clear()
         self.itls.extend(metrics.itls)
@@ -74,7 +74,7 @@ class FlatMetrics(Metrics):
     @property
     def num_finished(self) -> int:
         """Requests that got all their tokens."""
-        return self.finished
+        return self.gone_well
 
     @property
     def num_retractions(self) -> int:

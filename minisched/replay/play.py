@@ -24,7 +24,6 @@ from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..worker import Worker
 from ..worker.batch_record import OverlapWorker
-from .flat_metrics import FlatMetrics
 from .tally import Tally
 from .worker import LengthWorker
 
@@ -57,11 +56,12 @@ def play(
     cost: CostModel,
     on_output: Callable[[Output], None] = lambda output: None,
     tally: Tally | None = None,
+    metrics: Metrics | None = None,
 ) -> Played:
     """Run requests, read as they arrive, through one loop on a fresh ``sim``.
 
-    However many there are, the memory that it takes is what those take which are live; a ``tally``
-    that records must not keep what it hears either.
+    With ``FlatMetrics`` it takes no more memory however many there are, if a ``tally`` that
+    records keeps nothing either.
 
     Raises:
         ValueError: the loop is unknown, or the requests are not in order of arrival.
@@ -70,7 +70,9 @@ def play(
     began = perf_counter()
     frontend = Frontend(requests, on_output)
     tally = tally or Tally()
-    engine, worker = make_length_engine(loop, model, config, frontend, cost, tally)
+    engine, worker = make_length_engine(
+        loop, model, config, frontend, cost, tally, metrics or Metrics()
+    )
     with abort_on_interrupt(frontend):
         drive(find_loop(loop).start(engine), engine)
     if frontend.interrupted:
@@ -112,6 +114,7 @@ def make_length_engine(
     frontend: Frontend,
     cost: CostModel,
     tally: Tally,
+    metrics: Metrics,
 ) -> tuple[Engine, LengthWorker]:
     """What ``loops/run.py:make_engine`` makes, but with the worker that ships no tokens.
 
@@ -127,4 +130,4 @@ def make_length_engine(
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.depth, cost)
     scheduler = Scheduler(config, tally)
-    return Engine(scheduler, worker, device, frontend, cost, FlatMetrics()), worker
+    return Engine(scheduler, worker, device, frontend, cost, metrics), worker

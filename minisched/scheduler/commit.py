@@ -49,8 +49,9 @@ def record_commit(recorder: Recorder, batch: ScheduleBatch) -> None:
 
 def mode_of(state: SchedulerState, plan: Plan) -> ForwardMode:
     """What the batch is: decodes that may carry drafts are there to be verified."""
-    is_verify = plan.mode is ForwardMode.DECODE and state.config.num_draft_tokens
-    return ForwardMode.TARGET_VERIFY if is_verify else plan.mode
+    mode = plan.mode
+    is_verify = mode is ForwardMode.DECODE and state.config.num_draft_tokens
+    return ForwardMode.TARGET_VERIFY if is_verify else mode
 
 
 def add_prompt(state: SchedulerState, batch: ScheduleBatch, req: Request, extend_len: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..core import Request
 from ..memory.eviction import POLICIES as EVICTION_POLICIES
@@ -118,7 +119,7 @@ class SchedulerConfig:
                 "late_penalties does not go with speculation: a step late is several tokens late."
             )
 
-    @property
+    @cached_property
     def num_draft_tokens(self) -> int:
         """Drafts that a step may carry; 0 without speculation."""
         return self.speculative_num_draft_tokens if self.speculative_algorithm else 0

@@ -104,14 +104,15 @@ class Results(Endings):
         """Share what a step has computed, and let those resume of whom nothing is stale now."""
         if batch.has_wishes and self.recorder.is_on:
             record_accepted(self.recorder, batch, outputs)
-        self._cache_prompts(batch)
+        if batch.num_extend_reqs:
+            self._cache_prompts(batch)
         for req in drained:
             if not req.finished:
                 self.waiting_queue.add(req)
 
     def _cache_prompts(self, batch: ScheduleBatch) -> None:
         """Share the prompts, or the chunks, that a step has computed, if they still run."""
-        for row in batch.rows[: batch.num_extend_reqs] if batch.num_extend_reqs else ():
+        for row in batch.rows[: batch.num_extend_reqs]:
             if row.req.lease is row.lease:
                 row.lease.settled_len = row.end
                 self.prefix_cache.cache_unfinished_req(row.req, row.lease)

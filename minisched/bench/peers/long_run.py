@@ -11,6 +11,7 @@ from ...core import Request, SamplingParams
 from ...devices.profiles import find_profile
 from ...export.native_stream import StreamRecorder
 from ...models.length import LengthModel
+from ...replay.flat_metrics import FlatMetrics
 from ...replay.play import play
 from ...replay.tally import RecordedTally
 from ...scheduler import SchedulerConfig
@@ -38,13 +39,24 @@ def run(steps: int, folder: Path) -> Answer:
     recorder = StreamRecorder(path, "overlap", "sim", "length")
     try:
         played = play(
-            "overlap", model, requests(number), config, profile.cost, tally=RecordedTally(recorder)
+            "overlap",
+            model,
+            requests(number),
+            config,
+            profile.cost,
+            tally=RecordedTally(recorder),
+            metrics=FlatMetrics(),
         )
         recorder.close()
         size = path.stat().st_size
     finally:
         path.unlink()
-    return {"mib": most_memory() / MEBIBYTE, "steps": played.num_steps, "seconds": played.host_seconds, "bytes": size}
+    return {
+        "mib": most_memory() / MEBIBYTE,
+        "steps": played.num_steps,
+        "seconds": played.host_seconds,
+        "bytes": size,
+    }
 
 
 def requests(number: int) -> Iterator[Request]:

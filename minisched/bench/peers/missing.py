@@ -20,6 +20,7 @@ class Anything:
         pass
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        """Itself; as a decorator, what it decorates."""
         return args[0] if len(args) == 1 and callable(args[0]) and not options else self
 
     def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,147 @@
+"""SGLang's own decode step: ``ScheduleBatch`` and the result processor, with made-up tokens.
+
+A turn is what ``update_running_batch`` and ``process_batch_result_decode`` do for those who run:
+filter, check memory, ``prepare_for_decode``, process; tensors are on the CPU. Prompts are put into
+the pools by hand, as extending a batch takes kernels of a GPU. So admission is not measured, and
+neither is what the scheduler's other parts do (metrics, output to the detokenizer): they stand in.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable
+from importlib import import_module
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from ..engines import ANY_TOKEN, NEW_TOKENS, VOCAB_SIZE, Workload, prompt
+from .missing import stand_in
+from .serve import Answer, serve
+from .steps import answer_with
+
+
+class Nothing:
+    """Settings of which each is off, in groups where ``depth`` says so."""
+
+    def __init__(self, depth: int = 0, **given: Any) -> None:
+        self.__dict__.update(given)
+        self._depth = depth
+
+    def __getattr__(self, name: str) -> Nothing | None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing(self._depth - 1) if self._depth else None
+
+
+class Silent(SimpleNamespace):
+    """Whoever hears of the step, and does nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **options: None
+
+
+class SGLangScheduler:
+    """Requests that decode, one token each, with the KV pool and the radix cache of SGLang."""
+
+    def __init__(self, load: Workload) -> None:
+        torch, memory = import_module("torch"), "sglang.srt.mem_cache"
+        length, size = load.prompt_len + NEW_TOKENS, load.num_pages * load.page_size
+        self.torch = torch
+        self.pool = import_module(f"{memory}.memory_pool").ReqToTokenPool(
+            load.running, length, "cpu", False
+        )
+        self.allocator = import_module(f"{memory}.allocator.token").TokenToKVPoolAllocator(
+            size, torch.float16, "cpu", None, False
+        )
+        params = import_module(f"{memory}.cache_init_params").CacheInitParams(
+            disable=False, req_to_token_pool=self.pool, page_size=load.page_size,
+            token_to_kv_pool_allocator=self.allocator,
+        )  # fmt: skip
+        self.tree = import_module(f"{memory}.radix_cache").RadixCache(params)
+        self.model = Nothing(vocab_size=VOCAB_SIZE)
+        numbers = count()
+        self.reqs = [make_req(next(numbers), load.prompt_len) for _ in range(load.running)]
+        self.batch = self.make_batch(load.prompt_len)
+        self.processor = self.make_processor()
+        self.result = make_result(torch.full((load.running,), ANY_TOKEN))
+
+    def make_batch(self, prompt_len: int) -> Any:
+        """The running batch, as it is after the prompts."""
+        torch, rows = self.torch, self.pool.alloc(self.reqs)
+        for req, row in zip(self.reqs, rows, strict=True):
+            places = self.allocator.alloc(prompt_len).to(torch.int32)
+            self.pool.write((row, slice(0, prompt_len)), places)
+            req.kv.kv_allocated_len = req.kv.kv_committed_len = prompt_len
+            req.output_ids.append(ANY_TOKEN)
+        none = import_module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm.NONE
+        batch = import_module("sglang.srt.managers.schedule_batch").ScheduleBatch.init_new(
+            self.reqs, self.pool, self.allocator, self.tree, self.model, False, none
+        )
+        batch.req_pool_indices = batch.req_pool_indices_cpu = torch.tensor(rows)
+        lens = torch.full((len(rows),), prompt_len)
+        batch.seq_lens, batch.seq_lens_cpu = lens, lens.clone()
+        batch.orig_seq_lens = lens.to(torch.int32)
+        info = import_module("sglang.srt.sampling.sampling_batch_info").SamplingBatchInfo
+        batch.sampling_info = info.from_schedule_batch(batch, VOCAB_SIZE)
+        return batch
+
+    def make_processor(self) -> Any:
+        """What takes results; whoever it tells about them is silent."""
+        components = "sglang.srt.managers.scheduler_components"
+        return import_module(f"{components}.batch_result_processor").SchedulerBatchResultProcessor(
+            is_generation=True, disaggregation_mode=None, enable_overlap=False,
+            enable_overlap_mlx=False, model_config=self.model, tree_cache=self.tree,
+            token_to_kv_pool_allocator=self.allocator, req_to_token_pool=self.pool,
+            hisparse_coordinator=None, decode_offload_manager=None, metrics_collector=None,
+            metrics_reporter=Silent(num_generated_tokens=0, forward_ct_decode=0),
+            draft_worker=None, model_worker=None, logprob_result_processor=None,
+            output_streamer=Silent(), beam_coordinator=Silent(), abort_request=None,
+        )  # fmt: skip
+
+    def step(self) -> int:
+        """One turn; how many requests took part."""
+        batch = self.batch
+        batch.filter_batch()
+        assert batch.check_decode_mem(), "there is room for everybody"
+        batch.prepare_for_decode()
+        self.processor.process_batch_result_decode(batch, self.result)
+        return len(batch.reqs)
+
+
+def make_req(number: int, length: int) -> Any:
+    """A request that runs to its length."""
+    params = import_module("sglang.srt.sampling.sampling_params").SamplingParams(
+        max_new_tokens=NEW_TOKENS, ignore_eos=True, temperature=0.0
+    )
+    params.normalize(None)
+    tokens = array("q", prompt(number, length))
+    req = import_module("sglang.srt.managers.schedule_batch").Req
+    return req(str(number), "", tokens, params, eos_token_ids=set(), vocab_size=VOCAB_SIZE)
+
+
+def make_result(tokens: Any) -> Any:
+    """What a step has sampled."""
+    return SimpleNamespace(
+        next_token_ids=tokens, copy_done=None, auxiliary_host_output=None, logits_output=None,
+        routed_experts_output=None, indexer_topk_output=None, can_run_cuda_graph=False,
+        get_num_generated_tokens=lambda batch_size: batch_size,
+    )  # fmt: skip
+
+
+def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+    """Import it; ``stand_ins`` of the settings are packages that are not installed."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import_module("torch")  # these two look for optional packages, and must not find stand-ins
+    import_module("transformers.image_utils")
+    import_module("transformers.utils.import_utils").is_torchvision_available()
+    stand_in(*settings["stand_ins"])
+    context = import_module("sglang.srt.runtime_context")
+    context.RuntimeContext.config_bag = lambda self, name: Nothing(depth=name == "exec")
+    import_module("sglang.srt.managers.scheduler_components.batch_result_processor")
+    return answer_with(SGLangScheduler)
+
+
+if __name__ == "__main__":
+    serve(start)

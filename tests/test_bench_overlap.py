@@ -1,0 +1,159 @@
+"""What ``bench overlap`` says of its runs, and that host work is done where it is said to be.
+
+No time is asserted but that of sums: what is slow on one machine is fast on another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from minisched.bench import overlap, overlap_cells, overlap_ways
+from minisched.bench.overlap import AIM, Cell, Step, rows_of
+from minisched.bench.overlap_ways import PROCESS, PYTHON, SLEEP
+from minisched.checks.overlap.overlap import forwards
+from minisched.cli import bench_overlap
+from minisched.cli.bench_call import BenchCall
+from minisched.devices import host_work
+from minisched.devices.host_work import done_by, spend
+from minisched.devices.thread import ThreadDevice
+from minisched.loops.run import run_loop
+from minisched.models.hash_torch import HashTorch
+
+times = st.floats(0.01, 100.0)
+
+
+@given(host=times, device=times, share=st.floats(0.0, 1.0))
+def test_what_is_hidden_is_a_share_of_what_could_be(
+    host: float, device: float, share: float
+) -> None:
+    serial, hideable = host + device, min(host, device)
+    assume(abs(hideable - 1.0) > 1e-6)
+    taken = serial - share * hideable
+    rows = {
+        row.name: row
+        for row in rows_of("it", [serial], [device], {PYTHON: [taken], PROCESS: [], SLEEP: []})
+    }
+    assert len(rows) == 5
+    assert rows["it: host"].median == pytest.approx(host)
+    assert rows["it: hidden"].median == pytest.approx(100 * share, abs=1e-6)
+    assert rows["it: hidden"].aim == (AIM if hideable > 1.0 else None)
+    over = rows["it: makespan / max(host, device)"].median
+    speed = rows["it: speed-up / ideal"].median
+    assert over and speed and over * speed == pytest.approx(1.0)
+    assert over == pytest.approx(taken / max(host, device))
+
+
+def test_the_lock_and_the_cores_are_told_apart() -> None:
+    taken = {PYTHON: [31.0], PROCESS: [24.0], SLEEP: [20.0]}
+    rows = {row.name: row.median for row in rows_of("it", [40.0], [20.0], taken)}
+    assert rows["it: the lock costs"] == 7.0 and rows["it: the cores cost"] == 4.0
+    assert rows["it: hidden"] == pytest.approx(45.0)
+    assert rows["it: hidden, by a worker process"] == pytest.approx(80.0)
+
+
+def test_loops_take_turns_and_every_amount_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, float, object]] = []
+
+    def step_of(case: object, loop: str, work: float, way: object) -> Step:
+        asked.append((loop, work, way))
+        return Step(10.0 + work, 6.0)
+
+    monkeypatch.setattr(overlap, "step_of", step_of)
+    monkeypatch.setattr(overlap, "warm_up", lambda *case: None)
+    ways: dict[str, Any] = {PYTHON: "p", PROCESS: "w", SLEEP: "s"}
+    hash_model: Any = HashTorch()
+    case = overlap_cells.make_case("thread", hash_model, 2, 4)
+    cell = Cell("it", case, "overlap", (0.0, 5.0))
+    rows = overlap.overlap_figures(cell, ways, 2, lambda doing: None)
+    turn = [("serial", 0.0, "p"), ("overlap", 0.0, "p"), ("serial", 5.0, "p"),
+            *(("overlap", 5.0, way) for way in "pws")]  # fmt: skip
+    assert asked == turn * 2
+    names = [row.name for row in rows]
+    assert len(names) == len(set(names)) == 5 + 8
+    assert {row.median for row in rows if row.name.endswith(": host")} == {4.0, 9.0}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_settled_step_is_a_decode_of_the_whole_batch(batch: int) -> None:
+    """Every step that is timed has all requests, and nobody has ended."""
+    hash_model: Any = HashTorch(eos_ids=frozenset())
+    steps = overlap_cells.FEWEST + 2 * overlap.SETTLED + 1
+    case = overlap_cells.make_case("thread", hash_model, batch, steps)
+    device = ThreadDevice()
+    run = run_loop("overlap", device, case.model, list(case.requests), case.config)
+    settled = forwards(run.trace)[overlap.SETTLED : -overlap.SETTLED]
+    assert len(settled) >= overlap_cells.FEWEST
+    assert all(item.mode == "decode" and len(item.rids) == batch for item in settled)
+
+
+def test_work_is_done_the_way_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    with done_by(done.append):
+        spend(7)
+        spend(0)
+    rounds: list[int] = []
+    monkeypatch.setattr(host_work, "work", rounds.append)
+    spend(1_000_000)
+    assert done == [7] and len(rounds) == 1
+
+
+def test_the_worker_process_is_another_one_and_ends() -> None:
+    with overlap_ways.ways() as doing:
+        assert list(doing) == [PYTHON, PROCESS, SLEEP]
+        doing[PROCESS](100_000)
+        doing[PROCESS](1_000)
+        (worker,) = active_children()
+        assert worker.pid != os.getpid()
+    assert not worker.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (BenchCall("overlap", device="sim"), "--device is 'sim'"),
+        (BenchCall("overlap", model="hash"), "--model can't be hash"),
+        (BenchCall("overlap", model="nobody"), "No model 'nobody'"),
+        (BenchCall("overlap", requests=0), "--requests is 0"),
+        (BenchCall("overlap", max_new_tokens=5), "--max-new-tokens is of no use"),
+    ],
+)
+def test_a_bad_option_is_one_sentence(call: BenchCall, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        bench_overlap.measure(call)
+
+
+def test_options_choose_cells_and_an_absent_device_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        bench_overlap, "absent", lambda device: "there is none" if device == "cuda" else ""
+    )
+    monkeypatch.setattr(bench_overlap, "overlap_figures", lambda cell, *rest: [cell])
+    monkeypatch.setattr(bench_overlap, "make_cell", lambda title, *rest: title)
+    monkeypatch.setattr(bench_overlap, "open_model", lambda name, device: None)
+    found: list[Any] = bench_overlap.measure(BenchCall("overlap"))
+    absent = [row for row in found if not isinstance(row, str)]
+    assert [row.reason for row in absent] == ["there is none"] * 2
+    assert len(found) == 2 * 2 * 3 + 2
+    found = bench_overlap.measure(BenchCall("overlap", device="mlx", model="small", requests=5))
+    assert found == ["mlx, small, batch 5"]
+
+
+def test_one_cell_from_the_command_line(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(overlap_cells, "WORKS_MS", (0.0, 1.0))
+    monkeypatch.setattr(overlap_cells, "RUN_S", 0.0)
+    code, out, _ = cli("bench overlap --device mlx --model small --requests 2 --repeat 1 --json")
+    assert code == 0
+    rows = json.loads(out)["rows"]
+    assert len(rows) == 5 + 8 and all(row["median"] is not None for row in rows)
