@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.overlap.advise import FINE, Advice, advise
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND
+from minisched.engine.advise import FINE, Advice, advise
 from minisched.engine.load import Load
 from minisched.engine.metrics import Metrics, RequestMetrics
 from minisched.scheduler import SchedulerConfig

@@ -141,6 +141,7 @@ def test_recording_is_measured_with_and_without_in_turn(monkeypatch: pytest.Monk
         return run
 
     monkeypatch.setattr(tracing, "run_loop", run_loop)
+    monkeypatch.setattr(tracing, "RUNS", 1)
     figures = tracing.recording(case, "overlap", 2, print)
     assert asked == [Recorder.__name__, NullRecorder.__name__] * 3  # once to warm up
     assert [item.unit for item in figures] == ["s", "s", "ratio"]

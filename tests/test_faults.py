@@ -32,6 +32,7 @@ from minisched.checks.faults.in_step import (
 from minisched.checks.faults.in_thread import Poison, ThreadRaises
 from minisched.checks.faults.matrix import FAULTS, Cell, Place, places, try_place
 from minisched.checks.faults.trial import Trial, try_fault
+from minisched.checks.faults.whom import Whom
 from minisched.checks.judge import Finding
 from minisched.core import FinishReason, Output, Request, Result, SamplingParams
 from minisched.devices.cost import CostModel
@@ -56,7 +57,7 @@ from minisched.worker.failure import is_out_of_memory, reason_of
 
 from .adjusting import Rows, Wishes, adjusted, cases, chosen
 from .backends import BACKENDS, EVERY_BACKEND, SOME_LOOPS, check_no_thread_left, some_requests
-from .laws import ONE_ENGINE, SOME_LOOP_OPTIONS
+from .laws import SOME_LOOP_OPTIONS
 from .workloads import VOCAB, Workload
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # a lower seed is no smaller case
@@ -67,10 +68,10 @@ EVERY_FAULT = pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name
 
 
 def check_place(kind: type[Fault], loop: str, device: str, seed: int) -> None:
-    """The fault is hit, and survived."""
+    """The fault hits somebody, spares somebody if it can, and is survived."""
     cell = try_place(Place(kind.name, loop, device, seed))
-    assert cell.trial.is_hit, f"{cell} was never hit"
     assert not cell.trial.findings, cell
+    assert cell.trial.whom.tells, f"{cell} had nobody to judge"
 
 
 def loops_for(kind: type[Fault], device: str) -> list[str]:
@@ -107,15 +108,16 @@ def test_each_loop_meets_every_fault_that_can_happen_on_it() -> None:
     assert all(place.fault != "stream dies" for place in places("cuda", 0, 1))
 
 
-def test_a_fault_that_was_never_hit_counts_as_not_tried_and_one_that_broke_a_law_as_lost() -> None:
+def test_a_fault_that_hit_nobody_counts_as_not_tried_and_one_that_broke_a_law_as_lost() -> None:
     broken = Trial(True, (Finding("leak", "a page"),))
-    trials = (Trial(True, (), 1, 2), Trial(False, (), 3, 4), broken)
+    nobody = Trial(True, (), Whom(ended=1, whole=5))
+    trials = Trial(True, (), Whom(1, 2, 1)), Trial(False, (), Whom(3, 4)), broken, nobody
     place = Place("abort", "serial", "sim", 7)
     counted = Counted("sim", 7, [Cell(place, "serial", 3, trial) for trial in trials])
-    assert counted.of() == counted.of("abort", "serial") == (3, 2, 1, 1, 2)
+    assert counted.of() == counted.of("abort", "serial") == (4, 2, 1, 1, 2, 1)
     assert [cell.trial for cell in counted.failures] == [broken]
     found = counted.as_json()
-    assert (found["tried"], found["survived"]) == (2, 1)
+    assert (found["tried"], found["survived"], found["hit_nobody"]) == (2, 1, 1)
     assert found["failures"][0]["findings"] == [{"law": "leak", "sentence": "a page"}]
 
 
@@ -285,12 +287,16 @@ def test_lost_logprobs_end_their_requests_whoever_asks_first() -> None:
             engine.wait_for = ask_twice  # type: ignore[method-assign]
 
     trial = try_fault(Case(workload, "overlap", "ring"), Fails(2, pick=1))
-    assert trial.survived and trial.num_ended == 1
+    assert trial.survived and trial.whom.struck == 1
     lost = "step 2 failed: the copy did not arrive"
     assert asked[2:4] == [lost, lost] and set(asked) == {"", lost}
 
 
 # -- aborts and Ctrl-C at every moment -------------------------------------------------------------
+
+
+NUM_OUTPUTS = 12  # of the small workload: three requests with four tokens
+AT_OUTPUT = 7  # added to a choice of ``Aborted``, which then comes from within ``on_output``
 
 
 def small_workload() -> Workload:
@@ -304,8 +310,8 @@ def small_workload() -> Workload:
     return Workload(requests, [0, 0, 2], {}, config, frozenset(), VOCAB)
 
 
-def strike_at_every_turn(loop: str, kind: Callable[[int], Fault]) -> int:
-    """One run for each turn of the loop; how many there were."""
+def strike_at_every_chance(loop: str, kind: Callable[[int], Fault]) -> int:
+    """One run for each chance that the loop gives a fault; how many there were."""
     case = Case(small_workload(), loop, LOOPS[loop].relays[0])
     for at in range(1, 200):
         fault = kind(at)
@@ -316,15 +322,19 @@ def strike_at_every_turn(loop: str, kind: Callable[[int], Fault]) -> int:
     raise AssertionError("it never ends")
 
 
-@pytest.mark.parametrize("loop", ONE_ENGINE)
-def test_a_request_may_be_given_up_after_any_turn(loop: str) -> None:
-    turns = [strike_at_every_turn(loop, lambda at, n=number: Aborted(at, n)) for number in range(3)]
-    assert min(turns) > 5 or loop == "multi_step"
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_request_may_be_given_up_at_any_moment(loop: str, number: int) -> None:
+    """After any turn, and by a client while it hears any output, of its own or another's."""
+    after_turn, at_output = number, AT_OUTPUT + number
+    turns = strike_at_every_chance(loop, lambda at: Aborted(at, after_turn))
+    assert turns > 5 or loop == "multi_step"
+    assert strike_at_every_chance(loop, lambda at: Aborted(at, at_output)) == NUM_OUTPUTS
 
 
-@pytest.mark.parametrize("loop", ONE_ENGINE)
+@pytest.mark.parametrize("loop", LOOPS)
 def test_ctrl_c_may_come_after_any_turn(loop: str) -> None:
-    assert strike_at_every_turn(loop, CtrlC) >= 4
+    assert strike_at_every_chance(loop, CtrlC) >= 4
 
 
 # -- logits that are not numbers -------------------------------------------------------------------
@@ -427,7 +437,7 @@ def test_only_the_row_with_nan_ends_and_the_others_keep_their_tokens(
     workload = Workload(requests, [0, 0, 0], {}, config, frozenset(), VOCAB)
     fault = NotNumbers(at=3, pick=1)
     trial = try_fault(Case(workload, loop, relay, options, device=backend), fault)
-    assert (trial.is_hit, trial.findings, trial.num_ended, trial.num_whole) == (True, (), 1, 2)
+    assert (trial.is_hit, trial.findings, trial.whom) == (True, (), Whom(1, 2, 1, 2, True))
 
 
 @pytest.mark.parametrize("loop", ["overlap:pool", "vllm_async:pool", "mlx_async:pool", "serial"])

@@ -61,7 +61,8 @@ def test_the_file_says_what_a_recorder_keeps(
     streamed.close()
     in_memory = kept.trace(loop, "sim", "length", "virtual")
     assert native.read(path) == replace(in_memory, program=())
-    assert in_memory.slices and in_memory.edges and in_memory.counters and in_memory.marks
+    assert in_memory.slices and in_memory.edges and in_memory.marks[-1].time > 0
+    assert in_memory.counters[-1].time > 0
     assert [path] == list(path.parent.iterdir())
     for run_of in (one, other):
         assert run_of.tally.busy_ns["forward"] == sum(

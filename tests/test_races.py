@@ -16,7 +16,7 @@ from minisched.checks.leaks.pending import find_pending
 from minisched.checks.overlap.launches import launches
 from minisched.checks.races.newest import Newest
 from minisched.checks.races.races import Examined, Race, examine, find_races, offence_of
-from minisched.checks.races.spans import cells_of, common, joined, without
+from minisched.checks.races.spans import cached_spans, common, joined, without
 from minisched.checks.races.words import Words
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
@@ -457,7 +457,7 @@ cells = st.sets(st.integers(0, 30))
 
 @given(a=cells, b=cells)
 def test_spans_are_sets_of_cells(a: set[int], b: set[int]) -> None:
-    some, others = cells_of(to_text(a)), cells_of(to_text(b))
+    some, others = cached_spans(to_text(a)), cached_spans(to_text(b))
     numbers = {cell for first, last in common(some, others) for cell in range(first, last + 1)}
     assert numbers == a & b
     rest = without(some, others)

@@ -17,6 +17,7 @@ from .pieces import alone, by_name, middle, some
 
 ROUNDS = 3  # of taking off what both sides lose to each other, and fitting again
 MOST_LOST = 900  # per mille
+SamePass = tuple[int, tuple[tuple[int, int], ...]]  # added work, and the rows of the pass
 Loss = tuple[Fraction, int]  # the share that was lost, and of how many nanoseconds
 
 
@@ -86,8 +87,10 @@ def fit_pace(runs: Sequence[Observed]) -> Pace:
 def fit_lost(runs: Sequence[Observed], cost: MeasuredCost) -> Pace:
     """What each side loses beside the other, by what durations have beyond their costs alone.
 
-    Costs alone are those of the serial loop, whose host does little beside the device.
+    Costs alone are those of the serial loop, whose host does little beside the device: of the same
+    pass in the same workload where there is one, since added work also leaves caches cold.
     """
+    seen = serial_passes(runs, cost.pace)
     host: list[Loss] = []
     device: list[Loss] = []
     for run in runs:
@@ -97,8 +100,21 @@ def fit_lost(runs: Sequence[Observed], cost: MeasuredCost) -> Pace:
                 host += loss(piece, mine.phase(piece.name, len(piece.rows), piece.tokens))
         for piece in run.ops():
             if piece.name == "forward":
-                device += loss(piece, mine.forward_rows(piece.rows))
+                same = seen.get((run.work, tuple(piece.rows)))
+                device += loss(piece, middle(same) if same else mine.forward_rows(piece.rows))
     return replace(cost.pace, host_lost=per_mille(host), device_lost=per_mille(device))
+
+
+def serial_passes(runs: Iterable[Observed], pace: Pace) -> dict[SamePass, list[int]]:
+    """What each forward pass took alone in the serial loop."""
+    seen: dict[SamePass, list[int]] = defaultdict(list)
+    for run in runs:
+        if run.loop == "serial":
+            for piece in run.ops():
+                if piece.name == "forward":
+                    alone_ns = piece.alone(pace.device_lost)
+                    seen[run.work, tuple(piece.rows)].append(alone_ns)
+    return seen
 
 
 def loss(piece: Piece, expected: int) -> list[Loss]:

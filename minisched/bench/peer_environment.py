@@ -53,6 +53,9 @@ SGLANG_NEEDS = """
 PEERS: Mapping[str, Packages] = {
     "transformers": Packages((TORCH, "transformers==5.23.0", "accelerate==1.15.0")),
     "mlx-lm": Packages(("mlx[cpu]==0.32.4", "mlx-lm==0.32.2")),
+    "llama-cpp": Packages(  # built from source, which takes about five minutes
+        ("llama-cpp-python==0.3.36", "gguf==0.19.0", "safetensors==0.8.0", "numpy==2.4.6")
+    ),
     "vidur": Packages(  # what importing a checkout of it needs
         ("numpy==2.4.6", "pandas==3.1.1", "scipy==1.17.1", "ddsketch==3.0.1")
     ),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from ..core import Request, SamplingParams
+from ..devices.cost import IDEAL_PACE, SIM_COST
 from ..scheduler import SchedulerConfig
 from .case import Case
 
@@ -19,12 +20,14 @@ def case_text(case: Case) -> list[str]:
         for request, turn in zip(workload.requests, workload.arrivals, strict=True)
     ]
     lines += [f"{rid} is given up at turn {turn}" for turn, rid in sorted(workload.aborts.items())]
+    if case.cost == SIM_COST:
+        lines.append("costs: the usual ones of sim")
     if workload.eos_ids:
         lines.append(f"end of text: {', '.join(map(str, sorted(workload.eos_ids)))}")
     for name, values in (
         ("settings", changed(workload.config, SchedulerConfig())),
         ("options", dict(case.options)),
-        ("costs (ns)", costs(case)),
+        ("costs (ns)", {} if case.cost == SIM_COST else costs(case)),
     ):
         if values:
             words = (f"{key} {value}" for key, value in values.items())
@@ -51,7 +54,12 @@ def changed(item: Any, default: Any) -> dict[str, Any]:
     }
 
 
-def costs(case: Case) -> dict[str, int]:
-    """What costs anything, in nanoseconds."""
-    every = {**case.cost.host, **{k: v for k, v in vars(case.cost).items() if k != "host"}}
+def costs(case: Case) -> dict[str, Any]:
+    """What costs anything, in nanoseconds; of a pace, only what it changes."""
+    cost = case.cost
+    own = {name: value for name, value in vars(cost).items() if name not in ("host", "pace")}
+    every = {**cost.host, **own}
+    for name, value in changed(cost.pace, IDEAL_PACE).items():
+        each = value.items() if isinstance(value, Mapping) else [("", value)]
+        every |= {" ".join(filter(None, ("pace", name, of))): ns for of, ns in each}
     return {name: value for name, value in every.items() if value}

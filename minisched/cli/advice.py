@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..checks.overlap.advise import Advice, advise
+from ..engine.advise import Advice, advise
 from ..loops.run import Run
 from ..scheduler import SchedulerConfig
 

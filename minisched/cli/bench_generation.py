@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from ..bench.generation import generation
+from ..bench.generation import PARTS, generation
 from ..bench.rows import Figure
 from .bench_call import BenchCall
-from .bench_case import check_real_time, find_folder, make_case
-from .loop_choice import overlapped_loop
+from .bench_case import find_folder
 
 
 def measure(call: BenchCall) -> list[Figure]:
-    """Two loops and the device's own library.
+    """Each library beside its peers, on loads of its own.
 
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    call.refuse("nano_vllm", "vidur")
-    workload = call.workload()
-    check_real_time(workload)
-    if workload.model == "hash":
+    call.refuse("nano_vllm", "vidur", "requests", "max_new_tokens")
+    if call.device not in (None, *PARTS):
+        raise ValueError(f"--device is {call.device!r}; bench generation knows {', '.join(PARTS)}.")
+    if call.model == "hash":
         raise ValueError("generation compares real models, so --model can't be hash.")
-    if workload.device == "cuda":
-        raise ValueError("generation is measured on --device thread and mlx only.")
-    loops = ("serial", overlapped_loop(workload.device))
-    case = make_case(workload)
-    return generation(case, loops, find_folder(workload), call.repetitions, call.report)
+    folder = find_folder(call.workload())
+    return generation(folder, call.repetitions, call.report, call.device)

@@ -15,6 +15,7 @@ PARTS = {
     "hidden": "how much of the host's work two loops hide",
     "overlap": "what is hidden of what could be, and what the lock and the cores cost",
     "generation": "tokens a second, beside the libraries' own batched generation",
+    "limit": "decode steps and prefill beside what memory and matrices allow, by part",
     "prediction": "how far sim is from the clock, by a profile measured just before",
     "host": "a step's cost on the host by phase, and beside other engines' schedulers",
     "scheduler": "what scheduling costs, beside nano-vllm",

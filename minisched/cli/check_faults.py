@@ -75,8 +75,8 @@ def report(console: Console, counted: Counted, seconds: float) -> None:
     total = counted.of()
     console.print(
         f"{len(counted.faults)} kinds of faults on {len(counted.loops)} loops, on {counted.device} "
-        f"with hash, from seed {counted.seed}: {total.tried} of {total.places} were hit, in "
-        f"{seconds:.1f} s"
+        f"with hash, from seed {counted.seed}: {total.tried} of {total.places} hit somebody "
+        f"({total.hit_nobody} hit nobody), in {seconds:.1f} s"
     )
     console.print(by_fault(counted))
     for at in range(0, len(counted.faults), COLUMNS):

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..checks.overlap.advise import advise
 from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
+from ..engine.advise import advise
 from ..models.length import LengthModel
 from ..replay.defaults import check_size, default_settings
 from ..replay.flat_metrics import FlatMetrics

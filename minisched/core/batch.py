@@ -83,7 +83,8 @@ class ScheduleBatch:
     extend_logprob_start_lens: list[int] = on_host("[num_extend_reqs]", list)  # see logprobs.py
 
     def __repr__(self) -> str:
-        return f"<ScheduleBatch step {self.step}, {self.mode.value}, {' '.join(req.rid for req in self.reqs)}>"
+        rids = " ".join(req.rid for req in self.reqs)  # not ``self.rids``: it may still grow
+        return f"<ScheduleBatch step {self.step}, {self.mode.value}, {rids}>"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -97,7 +98,7 @@ class ScheduleBatch:
 
     @cached_property
     def rids(self) -> tuple[str, ...]:
-        """The request ids, row by row."""
+        """The request ids, row by row; read once the batch is committed."""
         return tuple(req.rid for req in self.reqs)
 
     @property

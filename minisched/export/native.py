@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..trace import Act, Counter, Edge, Mark, Slice, Trace
+from ..trace.known_marks import BadMark, check_marks, check_slices
 from .native_program import BadProgram, check_program
 
 FORMAT, VERSION = "minisched trace", 1
@@ -131,8 +132,10 @@ def _trace(data: dict[str, Any]) -> Trace:
         if edge.src not in ids or edge.dst not in ids:
             raise NotATrace(f"edge {edge.src} to {edge.dst} names a slice that is not there")
     try:
+        check_slices(events["slices"])
+        check_marks(events["marks"])
         check_program(events["program"])
-    except BadProgram as error:
+    except (BadMark, BadProgram) as error:
         raise NotATrace(str(error)) from None
     return Trace(**header, **events)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
-from ..checks.races.spans import cells_of
+from ..checks.races.spans import cached_spans
 from ..trace import Act
 
 KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
@@ -60,7 +60,7 @@ def _wrong_by_itself(act: Act) -> str:
 
 def _wrong_cells(at: str) -> str:
     """Cells are numbers and spans in order, with a blank between them: ``3-7 9``."""
-    spans = cells_of(at) if CELLS.fullmatch(at) else ()
+    spans = cached_spans(at) if CELLS.fullmatch(at) else ()
     numbers = [-1, *(number for span in spans for number in span)]
     is_in_order = all(before <= after for before, after in pairwise(numbers))
     is_apart = all(one[1] < other[0] for one, other in pairwise(spans))

@@ -61,7 +61,9 @@ class PrefillManager:
     @property
     def may_start(self) -> bool:
         """Whether anybody is worth asking: a prompt that goes on, or one that waits."""
-        return self.chunked_req is not None or bool(self.waiting_queue) and not self.batch_is_full
+        if self.chunked_req is not None:
+            return True
+        return bool(self.waiting_queue) and not self.batch_is_full
 
     @property
     def batch_is_full(self) -> bool:

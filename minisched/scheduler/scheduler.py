@@ -84,7 +84,9 @@ class Scheduler(Results):
             self.new_token_ratio.reset()
             return NoBatch.IDLE
         if not (self.batches_in_flight or self.outbox or self.awaits_others):
-            raise SchedulerStuck(f"nothing can run, yet {len(self.live)} requests are not done")
+            left = len(self.live)
+            stuck = "1 request is" if left == 1 else f"{left} requests are"
+            raise SchedulerStuck(f"nothing can run, yet {stuck} not done")
         return NoBatch.WAIT
 
     def can_chain(self, batch: ScheduleBatch) -> bool:

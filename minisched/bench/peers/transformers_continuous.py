@@ -24,9 +24,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
             max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
         )
         begin = time.perf_counter()
-        outputs = model.generate_batch(
-            inputs=prompts, generation_config=config, progress_bar=False
-        )
+        outputs = model.generate_batch(inputs=prompts, generation_config=config, progress_bar=False)
         seconds = time.perf_counter() - begin
         tokens = sum(len(out.generated_tokens) for out in outputs.values())
         if tokens != len(prompts) * new_tokens:

@@ -11,9 +11,11 @@ from .matrix import Cell
 
 
 class Count(NamedTuple):
-    """Of some of the trials: those in which the fault was hit, and those of them that held.
+    """Of some of the trials: those in which the fault hit somebody, and those of them that held.
 
     ``ended`` are the requests that ended early in them, ``whole`` those that got all their tokens.
+    ``hit_nobody`` are trials in which it was hit when nobody was left to be hit but those whom the
+    workload itself gives up; they are not among the tried.
     """
 
     places: int
@@ -21,6 +23,7 @@ class Count(NamedTuple):
     survived: int
     ended: int
     whole: int
+    hit_nobody: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,14 @@ class Counted:
             for cell in self.cells
             if fault in (None, cell.place.fault) and loop in (None, base_of(cell.place.loop))
         ]
+        tried = [trial for trial in found if trial.is_hit and not trial.hit_nobody]
         return Count(
             len(found),
-            sum(trial.is_hit for trial in found),
-            sum(trial.survived for trial in found),
-            sum(trial.num_ended for trial in found if trial.is_hit),
-            sum(trial.num_whole for trial in found if trial.is_hit),
+            len(tried),
+            sum(trial.survived for trial in tried),
+            sum(trial.whom.ended for trial in tried),
+            sum(trial.whom.whole for trial in tried),
+            sum(trial.hit_nobody for trial in found),
         )
 
     @property
@@ -64,9 +69,10 @@ class Counted:
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --faults --json`` prints; all the numbers are counts.
 
-        ``tried``: trials in which the fault was hit; ``survived``: those of them in which every
-        affected request ended with a reason, no other one changed a token, nothing leaked and
-        nothing hung. ``faults`` and ``cells`` have the same by fault, and by fault and loop.
+        ``tried``: trials in which the fault hit somebody; ``survived``: those of them in which
+        every affected request ended with a reason, no other one changed a token, nothing leaked
+        and nothing hung. ``hit_nobody``: trials in which only requests were hit that the workload
+        itself gives up. ``faults`` and ``cells`` have the same by fault, and by fault and loop.
         """
         total = self.of()
         return {

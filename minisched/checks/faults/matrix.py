@@ -48,14 +48,17 @@ class Cell(NamedTuple):
 
 
 def try_place(place: Place) -> Cell:
-    """Draw a workload and a moment for the fault.
+    """Draw a workload and a moment for the fault, until the trial tells something.
 
     Where the moment did not come, the run was too short, and it is drawn once more from those that
-    did. Where the fault can't happen in the workload at all, another one is drawn: a fault that
-    was never hit counts as not tried.
+    did. Another workload is drawn where the fault can't happen in it at all, where it hits nobody
+    but whom the workload itself gives up, and where nobody is left who must not notice. If none of
+    them will do, it is the trial that tells most: one that was never hit, or that hit nobody,
+    counts as not tried.
     """
     kind = next(item for item in FAULTS if item.name == place.fault)
     rng = Random(f"{place.fault} {place.loop} {place.seed}")
+    cells: list[Cell] = []
     for _ in range(MOST_WORKLOADS):
         seed = rng.randrange(MANY)
         design = design_for(place.loop, seed)
@@ -63,10 +66,11 @@ def try_place(place: Place) -> Cell:
         while latest:
             at, pick = rng.randint(1, latest), rng.randrange(1000)
             trial = try_fault(case, kind(at, pick))
-            if trial.is_hit or trial.findings:
-                return Cell(place, design.name, at, trial)
-            latest = min(trial.num_chances, at - 1)
-    return Cell(place, design.name, at, trial)
+            cells.append(Cell(place, design.name, at, trial))
+            if trial.findings or trial.whom.tells:
+                return cells[-1]
+            latest = 0 if trial.is_hit else min(trial.num_chances, at - 1)
+    return max(cells, key=lambda cell: (cell.trial.is_hit, cell.trial.whom.struck))
 
 
 def design_for(loop: str, seed: int) -> Design:

@@ -27,10 +27,16 @@ class Aftermath:
 
     def may_end(self, req: Request) -> bool:
         """Whether a request may have ended early: by the fault, or because the workload says so."""
-        if self.fault.may_end(req.rid) or req.rid in self.workload.aborts.values():
-            return True
+        return self.is_given_up(req) or self.is_touched(req)
+
+    def is_given_up(self, req: Request) -> bool:
+        """Whether the workload itself gives a request up, at one time or another."""
+        return req.rid in self.workload.aborts.values()
+
+    def is_touched(self, req: Request) -> bool:
+        """Whether the fault has to do with a request; where it can't say with whom, they do."""
         is_unknown = self.fault.is_hit and not self.fault.touched
-        return is_unknown and req.rid in self.failed_with
+        return self.fault.may_end(req.rid) or (is_unknown and req.rid in self.failed_with)
 
     @property
     def failed_with(self) -> set[str]:

@@ -21,34 +21,34 @@ from ..workload import Workload, fresh
 from .fault import Fault
 from .in_thread import ThreadDies
 from .survival import (
-    ENDED_EARLY,
     Aftermath,
     check_heard,
     check_no_leak,
     check_threads,
     check_tokens,
 )
+from .whom import Whom, kept_from_starting, whom
 
 WATCHDOG = 30.0  # seconds after which a run in real time is taken for hung
 
 
 class Trial(NamedTuple):
-    """What became of a run with a fault in it.
-
-    ``num_ended`` are the requests that ended early, or were refused; ``num_whole`` those that got
-    all their tokens. Those that the workload itself gives up are in neither.
-    """
+    """What became of a run with a fault in it; ``whom`` is empty where a law was broken."""
 
     is_hit: bool
     findings: tuple[Finding, ...]
-    num_ended: int = 0
-    num_whole: int = 0
+    whom: Whom = Whom()
     num_chances: int = 0  # how often the fault could have struck
 
     @property
     def survived(self) -> bool:
         """Whether it was hit, and every law held."""
         return self.is_hit and not self.findings
+
+    @property
+    def hit_nobody(self) -> bool:
+        """Whether it was hit, and cost nobody anything but whom the workload itself gives up."""
+        return self.survived and not self.whom.struck
 
 
 @dataclass
@@ -82,6 +82,12 @@ class Course:
             device.close()
         self.trace = device.recorder.trace(self.case.loop, device.name, model.name, device.clock)
 
+    @property
+    def aftermath(self) -> Aftermath:
+        """What is left when it is over."""
+        assert self.trace is not None
+        return Aftermath(self.fault, self.workload, self.outputs, self.trace)
+
     def look(self, engine: Engine) -> None:
         """After a turn."""
         self.fault.each_turn(engine)
@@ -102,11 +108,15 @@ def try_fault(case: Case, fault: Fault) -> Trial:
     if not finished(course):
         return Trial(fault.is_hit, (Finding("hang", f"it still runs after {WATCHDOG:.0f} s"),))
     findings = course.findings | broken(laws_of(course, before))
-    others = [req for req in workload.requests if req.rid not in workload.aborts.values()]
-    ended = sum(req.finish_reason in ENDED_EARLY for req in others)
-    whole = sum(req.finish_reason not in (None, *ENDED_EARLY) for req in others)
-    chances = fault.num_chances
-    return Trial(fault.is_hit, tuple(findings.values()), ended, whole, chances)
+    counted = Whom() if findings else whom_of(course)
+    return Trial(fault.is_hit, tuple(findings.values()), counted, fault.num_chances)
+
+
+def whom_of(course: Course) -> Whom:
+    """Whom the fault has cost something, in a run in which every law held."""
+    if not course.engines:
+        return kept_from_starting(len(course.workload.requests))
+    return whom(course.aftermath)
 
 
 def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
@@ -121,7 +131,7 @@ def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
     ]
     if not engines:
         return laws
-    after = Aftermath(fault, course.workload, course.outputs, course.trace)
+    after = course.aftermath
     return [
         partial(check_tokens, after, engines[0].scheduler.config.refusal),
         partial(check_heard, after),

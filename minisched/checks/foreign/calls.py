@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...trace import Slice
 from ...trace.events import Value
 from ..overlap.overlap import Interval, intersection
+from .phases import Phases, Range
 
 BLOCKS = re.compile(
     r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize"
@@ -28,20 +29,11 @@ class Call(NamedTuple):
     correlation: str  # that of the op it launched, if any
 
 
-class Range(NamedTuple):
-    """Anything else that a thread said it was doing: an operator, an annotation, a function."""
-
-    thread: str
-    name: str
-    start: int
-    end: int
-
-
 class HostLanes:
     """Makes the slices of all threads; ``op_ends`` is when what a correlation launched ended.
 
     A call that launches is a ``launch``, one that blocks until the device is done a ``wait``, and
-    the rest of a thread's ranges is ``work``. A copy that returns only after it has ended blocks
+    the rest of a thread's ranges is called as the outermost annotation around it, or ``work``. A copy that returns only after it has ended blocks
     too, whatever it is called: its memory was not pinned.
     """
 
@@ -91,6 +83,7 @@ class Around:
         self.open: list[Range] = []
         self.opened = self.passed = 0
         self.covered: list[Interval] = []
+        self.phases = Phases(self.ranges)
         for item in self.ranges:
             if self.covered and item.start <= self.covered[-1][1]:
                 first, last = self.covered.pop()
@@ -115,7 +108,8 @@ class Around:
         at = self.passed
         while at < len(self.covered) and self.covered[at][0] < end:
             for since, until in intersection((self.covered[at],), ((start, end),)):
-                yield Slice(next(numbers), lane, "work", since, until)
+                for name, first, last in self.phases.cut(since, until):
+                    yield Slice(next(numbers), lane, name, first, last)
             at += 1
 
 

@@ -14,8 +14,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from .calls import Call, Range
+from .calls import Call
 from .own_export import is_own, own_trace
+from .phases import Range
 from .trace import (
     KERNEL,
     TO_DEVICE,
@@ -73,7 +74,8 @@ def seen_in(events: list[dict[str, Any]]) -> Seen:
         elif cat in CALLS:
             seen.calls.append(Call(f"{event['tid']}", name, start, end, correlation))
         else:
-            seen.ranges.append(Range(f"{event['tid']}", name, start, end))
+            is_annotation = cat == "user_annotation"
+            seen.ranges.append(Range(f"{event['tid']}", name, start, end, is_annotation))
     return seen
 
 

@@ -83,7 +83,7 @@ def _seen(tables: Tables, path: Path) -> Seen:
     for row in tables.rows("NVTX_EVENTS"):
         if row.get("end") is not None:
             name = row.get("text") or texts.get(row.get("textId"), "")
-            seen.ranges.append(Range(_thread(row), str(name), row["start"], row["end"]))
+            seen.ranges.append(Range(_thread(row), str(name), row["start"], row["end"], True))
     return seen
 
 

@@ -101,6 +101,21 @@ def forward_lane(trace: Trace) -> str:
     return min((item.lane for item in trace.slices if is_forward(item.lane)), default="forward")
 
 
+def device_named(trace: Trace, lane: str) -> str:
+    """A forward lane in a sentence: ``the device``; of several, ``the decode device``, ``stage 0``.
+
+    Which of them it is, is said only where a run has more than one.
+    """
+    if len({item.lane for item in trace.slices if is_forward(item.lane)}) < 2:
+        return "the device"
+    return f"the {lane.removesuffix('forward')}device" if lane.endswith("forward") else lane
+
+
+def span(busy: tuple[Interval, ...]) -> int:
+    """Nanoseconds from the first of some intervals to the last: what ``gaps`` are a share of."""
+    return busy[-1][1] - busy[0][0] if busy else 0
+
+
 def device_busy(trace: Trace) -> tuple[Interval, ...]:
     """When any forward stream ran something."""
     return union(item for item in trace.slices if is_forward(item.lane))

@@ -9,12 +9,15 @@ from ...trace import Trace
 from .bubble_words import milliseconds
 from .bubbles import Bubble, by_cause, by_phase
 from .course import Course, course_of
+from .verdict import Verdict, verdict
+from .waits import ARRIVAL
 from .what_if import Change, free, launch_ahead, makespan, makespan_of, sample_at_once
 
 AHEAD = (
-    "launch each step before the one before it is processed, and keep its tokens on the device "
+    "launch {which} before the one before it is processed, and keep its tokens on the device "
     "(overlap)"
 )
+MOST_NAMED = 3  # steps
 BY_HOST = ("host", "token", "copy", "prefill")  # a launch that comes earlier hides these
 BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
 
@@ -44,21 +47,24 @@ class Largest:
         start = f"Most idle time has the cause {self.cause} "
         start += f"({milliseconds(self.ns)}, {self.percent:.0f} %)"
         start += f", above all {self.phase}" if self.phase else ""
+        if self.cause == ARRIVAL:
+            return f"{start}: nobody was there, and only more requests would fill that time."
         if not self.removals:
-            return f"{start}; no change to this trace would say what it costs."
+            return f"{start}; replaying cannot tell what removing this would save."
         best = self.removals[0]
         return (
-            f"{start}; {best.change}: {milliseconds(best.ns)} "
+            f"{start}; {best.change}, and the run takes {milliseconds(best.ns)} "
             f"instead of {milliseconds(best.was_ns)}."
         )
 
 
 def largest_bubble(
-    trace: Trace, found: list[Bubble], course: Course | None = None
+    trace: Trace, found: list[Bubble], course: Course | None = None, said: Verdict | None = None
 ) -> Largest | None:
     """The largest cause and its remedies; None where no device idled.
 
-    A remedy that another order gives comes before one that makes work free, where it gains at
+    ``course`` and ``said`` (the verdict) are those of the trace, if they are there already. A
+    remedy that another order gives comes before one that makes work free, where it gains at
     least as much.
     """
     causes = by_cause(found)
@@ -69,16 +75,19 @@ def largest_bubble(
     phase = next(iter(phases))
     course = course or course_of(trace)
     was = makespan_of(course.ran)
-    tried = [Removal(name, ns, was) for name, ns in _tried(trace, course, cause, phase)]
+    said = said or verdict(trace)
+    tried = [Removal(name, ns, was) for name, ns in _tried(trace, course, said, cause, phase)]
     better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())
     return Largest(cause, phase, causes[cause], percent, tuple(better))
 
 
-def _tried(trace: Trace, course: Course, cause: str, phase: str) -> Iterator[tuple[str, int]]:
+def _tried(
+    trace: Trace, course: Course, said: Verdict, cause: str, phase: str
+) -> Iterator[tuple[str, int]]:
     changes: list[tuple[str, Change]] = []
     if cause in BY_HOST:
-        changes.append((AHEAD, launch_ahead))
+        changes.append((AHEAD.format(which=_which(said)), launch_ahead))
     if cause in ("grammar", "penalty"):
         changes.append((f"sample without waiting for the {cause}", sample_at_once(trace, cause)))
     if cause in BY_PHASE and phase:
@@ -86,3 +95,13 @@ def _tried(trace: Trace, course: Course, cause: str, phase: str) -> Iterator[tup
     for name, change in changes:
         if (lanes := change(course)) is not None:
             yield name, makespan(lanes)
+
+
+def _which(said: Verdict) -> str:
+    """The steps that were launched late, as far as there are others."""
+    if not said.ahead or not said.late:
+        return "each step"
+    if len(said.late) > MOST_NAMED:
+        return f"the {len(said.late)} late steps, too, each"
+    *most, last = map(str, said.late)
+    return f"steps {', '.join(most)} and {last}, too, each" if most else f"step {last}, too,"

@@ -13,7 +13,7 @@ from .bubble_words import milliseconds
 from .bubbles import Bubble, bubbles, by_cause, by_phase
 from .course import course_of
 from .critical_path import critical_path, shares
-from .overlap import measure
+from .overlap import measure, span, union
 from .removal import Largest, largest_bubble
 from .verdict import Verdict, verdict
 
@@ -31,7 +31,7 @@ class OverlapFindings:
 
     makespan_ns: int
     bubble_ns: int
-    idle_percent: float  # of the makespan, the mean of all devices
+    idle_percent: float  # of the time from a device's first op to its last, over all devices
     causes: dict[str, int]
     phases: dict[str, int]
     critical: dict[str, int]
@@ -40,6 +40,7 @@ class OverlapFindings:
     largest: Largest | None
     lacks: tuple[str, ...] = ()
     bubbles: tuple[Bubble, ...] = field(default=(), repr=False)
+    devices: int = 1
 
     @property
     def unknown_percent(self) -> float:
@@ -65,9 +66,10 @@ def report(trace: Trace, lacks: tuple[str, ...] = ()) -> OverlapFindings:
     """The findings on a trace; ``lacks`` as ``foreign.py`` gives it with a trace of others."""
     course = course_of(trace)
     found, path = bubbles(trace, course), critical_path(trace, course)
-    devices = max(1, len({item.lane for item in trace.slices if is_forward(item.lane)}))
+    lanes = {item.lane for item in trace.slices if is_forward(item.lane)}
     idle = measure(trace).bubble_ns
-    whole = trace.end * devices
+    whole = sum(span(union(trace.on(lane))) for lane in lanes)
+    said = verdict(trace)
     return OverlapFindings(
         makespan_ns=trace.end,
         bubble_ns=idle,
@@ -75,11 +77,12 @@ def report(trace: Trace, lacks: tuple[str, ...] = ()) -> OverlapFindings:
         causes=by_cause(found),
         phases={_joined(*name): ns for name, ns in by_phase(found).items()},
         critical={_joined(*name): ns for name, ns in shares(trace, path).items()},
-        verdict=verdict(trace),
+        verdict=said,
         bound=bound(trace, course),
-        largest=largest_bubble(trace, found, course),
+        largest=largest_bubble(trace, found, course, said),
         lacks=lacks,
         bubbles=tuple(found),
+        devices=max(1, len(lanes)),
     )
 
 
@@ -91,24 +94,40 @@ def _sentences(found: OverlapFindings) -> Iterator[str]:
     yield from found.lacks
     yield found.verdict.sentence
     if found.bubbles:
-        parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
-        idle = f"{milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} %)"
-        yield f"Between its first op and its last, the device idled for {idle}: {parts}."
+        yield _idle_sentence(found)
     elif found.verdict.word != "unknown":
-        yield "Between its first op and its last, the device never idled."
+        yield f"{_devices(found)} never idled."
     if found.causes.get("unknown"):
         yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
     if found.largest is not None:
         yield found.largest.sentence
     if found.critical:
         top = list(found.critical.items())[:3]
-        named = ", ".join(f"{name or 'nothing recorded'} {milliseconds(ns)}" for name, ns in top)
+        named = ", ".join(f"{name or 'nothing ran'} {milliseconds(ns)}" for name, ns in top)
         yield f"The critical path takes {milliseconds(found.makespan_ns)}; most of it is {named}."
     if found.bound.ns:
         yield _bound_sentence(found.bound)
 
 
+def _devices(found: OverlapFindings) -> str:
+    """Whose time it is, and which part of it."""
+    if found.devices == 1:
+        return "Between its first op and its last, the device"
+    return f"Each between its first op and its last, the {found.devices} devices"
+
+
+def _idle_sentence(found: OverlapFindings) -> str:
+    parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
+    whose = "of that time" if found.devices == 1 else "of their time, added up"
+    share = f"{milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} % {whose})"
+    return f"{_devices(found)} idled for {share}: {parts}."
+
+
 def _bound_sentence(item: Bound) -> str:
-    why = f"{item.lane} has that much work" if item.lane else "its tokens depend on each other"
-    reached = f"this run reached {item.percent:.0f} % of that speed"
-    return f"These batches cannot take less than {milliseconds(item.ns)}, because {why}; {reached}."
+    why = "each token needs the one before it, and the first one its request"
+    why = f"that much work is on lane {item.lane}" if item.lane else why
+    return (
+        "As long as each piece of work takes what it took, these batches cannot take less than "
+        f"{milliseconds(item.ns)}, because {why}; this run reached {item.percent:.0f} % of that "
+        "speed."
+    )

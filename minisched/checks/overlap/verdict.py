@@ -10,33 +10,36 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 
 from ...trace import Slice, Trace
-from .bubble_words import milliseconds
 from .course import in_time
+from .dry_words import UNTOLD, dry_words
 from .launches import Blocked, Launch, call_of, launches
-from .overlap import Interval, forward_lane, gaps, intersection, union
+from .overlap import Interval, device_named, forward_lane, gaps, intersection, span, union
 from .waits import nobody_there, side_of
 
 MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
 LEAST = 2  # steps after another one: a single one says nothing about how a loop works
-UNTOLD = "no blocking call"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """``word`` is overlapped, partly, serial or unknown; times in nanoseconds.
 
-    ``ahead`` of ``pairs`` steps were launched before the one before had ended. ``dry`` are the
-    spells in which the device had nothing queued, as far as launches are known; ``blocking`` says
-    how many of them came after which call, the most frequent first.
+    It is about one device, where steps begin: ``lane``. ``ahead`` of ``pairs`` steps were launched
+    before the one before had ended, and ``late`` are the other steps. ``dry`` are the spells in
+    which the device had nothing queued, as far as launches are known; ``blocking`` says how many
+    of them came after which call, the most frequent first. Spells in which nobody was there to be
+    served, at any moment, are not among them but ``deserted``.
     """
 
     word: str
+    lane: str
     pairs: int
     ahead: int
-    dry: tuple[tuple[int, int], ...]
+    late: tuple[int, ...]
+    dry: tuple[Interval, ...]
+    deserted: int
     dry_percent: float  # of the time from the device's first op to its last
     blocking: dict[str, int]
     sentence: str
@@ -49,25 +52,32 @@ class Verdict:
 
 def verdict(trace: Trace) -> Verdict:
     """The verdict on a trace, of this program or of a real engine."""
-    ops, known = in_time(trace.on(forward_lane(trace))), launches(trace)
+    lane = forward_lane(trace)
+    ops, known = in_time(trace.on(lane)), launches(trace)
     steps = _steps(ops)
-    absent = nobody_there(trace, side_of(forward_lane(trace)))
+    absent = nobody_there(trace, side_of(lane))
     pairs = [
         (max(item.end for item in before), after[0])
         for before, after in pairwise(steps)
         if after[0].id in known and not _during(absent, before[-1].end, after[0].start)
     ]
-    ahead = sum(known[op.id].time <= end for end, op in pairs)
-    spells = [item for item in _dry(ops, known) if not _during(absent, *item[0])]
-    dry = tuple(spell for spell, _ in spells)
+    late = tuple(op.step for end, op in pairs if known[op.id].time > end)
+    ended = _gaps_ended_by(ops, known)
+    empty = [(gap, launch) for gap, launch in ended if launch.time > gap[0]]
+    spells = [(gap, launch) for gap, launch in empty if not _during(absent, *gap)]
+    dry = tuple(gap for gap, _ in spells)
     blocked = Blocked(trace)
-    calls = Counter(_call(blocked, launch, spell[0]) for spell, launch in spells)
-    span = ops[-1].end - ops[0].start if ops else 0
-    percent = 100 * sum(end - start for start, end in dry) / span if span else 0.0
-    word = _word(len(pairs), ahead)
-    blocking = dict(calls.most_common())
-    said = _sentence(word, len(pairs), ahead, dry, percent, blocking, bool(ops), bool(known))
-    return Verdict(word, len(pairs), ahead, dry, percent, blocking, said)
+    calls = Counter(_call(blocked, launch, gap[0]) for gap, launch in spells)
+    whole = span(union(ops))
+    percent = 100 * sum(end - start for start, end in dry) / whole if whole else 0.0
+    blocking, ahead = dict(calls.most_common()), len(pairs) - len(late)
+    word, deserted = _word(len(pairs), ahead), len(empty) - len(spells)
+    device = device_named(trace, lane)
+    said = _unknown(len(pairs), bool(ops), bool(known)) or (
+        f"{_ahead_words(word, device, len(pairs), ahead)}; "
+        f"{dry_words(device, dry, percent, blocking, deserted, len(ended) - len(empty))}."
+    )
+    return Verdict(word, lane, len(pairs), ahead, late, dry, deserted, percent, blocking, said)
 
 
 def _steps(ops: list[Slice]) -> list[list[Slice]]:
@@ -79,17 +89,13 @@ def _steps(ops: list[Slice]) -> list[list[Slice]]:
     return list(steps.values())
 
 
-def _dry(ops: list[Slice], known: dict[int, Launch]) -> list[tuple[tuple[int, int], Launch]]:
-    """The gaps before an op that was launched only when the device had run dry already."""
+def _gaps_ended_by(ops: list[Slice], known: dict[int, Launch]) -> list[tuple[Interval, Launch]]:
+    """The gaps between ops, each with the launch of the op after it, where that is known."""
     first: dict[int, Slice] = {}
     for op in ops:
         first.setdefault(op.start, op)
-    found = []
-    for start, end in gaps(union(ops)):
-        launch = known.get(first[end].id)
-        if launch is not None and launch.time > start:
-            found.append(((start, end), launch))
-    return found
+    found = [(gap, known.get(first[gap[1]].id)) for gap in gaps(union(ops))]
+    return [(gap, launch) for gap, launch in found if launch is not None]
 
 
 def _during(absent: tuple[Interval, ...], start: int, end: int) -> bool:
@@ -109,25 +115,19 @@ def _word(pairs: int, ahead: int) -> str:
     return "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
 
 
-def _sentence(
-    word: str, pairs: int, ahead: int, dry: tuple[tuple[int, int], ...], percent: float,
-    blocking: dict[str, int], has_ops: bool, has_launches: bool,
-) -> str:  # fmt: skip
+def _unknown(pairs: int, has_ops: bool, has_launches: bool) -> str:
+    """Why nothing can be said; empty where something can."""
     if not has_ops:
         return "Unknown: nothing ran on a device in this trace."
     if not has_launches:
         return "Unknown: the trace does not say which call of the host launched what."
     if pairs < LEAST:
         return f"Unknown: the trace has fewer than {LEAST + 1} steps that could be told apart."
+    return ""
+
+
+def _ahead_words(word: str, device: str, pairs: int, ahead: int) -> str:
     verb = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}[word]
-    parts = f"{verb}: {ahead} of {pairs} steps ({100 * ahead / pairs:.0f} %) were launched before "
-    parts += "the one before had ended"
-    if not dry:
-        return parts + "; the device never ran dry."
-    often = "once" if len(dry) == 1 else f"{len(dry)} times"
-    typical = milliseconds(int(median(end - start for start, end in dry)))
-    parts += f"; the device ran dry {often}, {typical} at the median and {percent:.1f} % "
-    call, count = next(iter(blocking.items()))
-    if call == UNTOLD:
-        return parts + "of the time, mostly while the host was at work and not blocked."
-    return parts + f"of the time; before {count} of them the host was blocked in {call}."
+    where = "" if device == "the device" else f"on {device}, "
+    share = f"{ahead} of {pairs} steps ({100 * ahead / pairs:.0f} %)"
+    return f"{verb}: {where}{share} were launched before the one before had ended"

@@ -57,16 +57,19 @@ def launch_ahead(course: Course) -> Lanes | None:
     """Each step is launched before the one before it is processed: what ``overlap`` does.
 
     Its tokens then stay on the device. A step whose mask the host has to build stays where it is:
-    it needs the token. None where every step is launched ahead already, or where forward passes
-    run on several lanes: there a step must not start before the last stage has its token.
+    it needs the token. So does one that the host had scheduled in vain before: for want of memory,
+    say, which only a result gives back. None where every step is launched ahead already, or where
+    forward passes run on several lanes: there a step must not start before the last stage has its
+    token.
     """
     if len({item.lane for item in course.slices.values() if is_forward(item.lane)}) != 1:
         return None
     masked = {item.step for item in course.slices.values() if item.name == "mask"}
     moved = {
-        lane: _overtaken(items, course.slices, masked) if is_host(lane) else items
+        lane: _overtaken(items, course.slices, masked | _in_vain(items, course.slices))
+        if is_host(lane) else items
         for lane, items in course.lanes.items()
-    }
+    }  # fmt: skip
     return None if moved == course.lanes else moved
 
 
@@ -94,7 +97,22 @@ def _without_time(item: Item, slices: dict[int, Slice], name: str) -> Item:
     return replace(item, duration=0) if is_named else item
 
 
-def _overtaken(items: list[Item], slices: dict[int, Slice], masked: set[int]) -> list[Item]:
+def _in_vain(items: list[Item], slices: dict[int, Slice]) -> set[int]:
+    """The steps before whose launch a lane scheduled more than once: first, it found nothing."""
+    found: set[int] = set()
+    tries = 0
+    for item in items:
+        here = slices.get(item.id) if item.kind == "run" else None
+        if here and here.name == "schedule":
+            tries += 1
+        elif here and here.name == "launch":
+            if tries > 1:
+                found.add(here.step)
+            tries = 0
+    return found
+
+
+def _overtaken(items: list[Item], slices: dict[int, Slice], stay: set[int]) -> list[Item]:
     """A lane on which what follows each step's result comes after the next step's launch."""
     done: list[Item] = []
     held: list[Item] = []  # what follows a result, until the next step has been launched
@@ -108,7 +126,7 @@ def _overtaken(items: list[Item], slices: dict[int, Slice], masked: set[int]) ->
         is_after = (item.kind == "wait" and step == newest) or (
             item.kind == "run" and here is not None and here.name in AFTERWARDS and step == newest
         )
-        if is_after and step and step + 1 not in masked:
+        if is_after and step and step + 1 not in stay:
             held.append(item)
             continue
         done.append(item)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...trace import Act
 from ...trace.cells import Span
 from .newest import Newest
-from .spans import cells_of, common, without
+from .spans import cached_spans, common, without
 from .vector_clock import VectorClock
 
 RECENT = 32  # accesses that are compared one by one
@@ -67,7 +67,7 @@ class AccessLog:
         for access in reversed(self.recent):
             if access.moment <= known:
                 return
-            if shared := list(common(cells, cells_of(access.act.at))):
+            if shared := list(common(cells, cached_spans(access.act.at))):
                 yield from ((access, span) for span in shared)
                 cells = without(cells, shared)
         if self.latest_older > known:
@@ -77,5 +77,5 @@ class AccessLog:
 
     def _fold(self, access: Access) -> None:
         self.latest_older = access.moment
-        for span in cells_of(access.act.at):
+        for span in cached_spans(access.act.at):
             self.older.put(*span, access)

@@ -24,7 +24,7 @@ from ...trace import Act
 from ...trace.cells import Span
 from .access_log import Access, AccessLog, Point
 from .newest import Newest
-from .spans import cells_of
+from .spans import cached_spans
 from .vector_clock import VectorClock
 
 VALUE = "value"  # what an op gives: written by its end, read by the ops that take it
@@ -98,7 +98,7 @@ class Detector:
         for (lane, was_read), log in memory.logs.items():
             is_conflict = lane != act.lane and not (is_read and was_read)
             if is_conflict and not clock.knows(lane, log.latest):
-                for other, span in log.unknown(cells_of(act.at), clock.get(lane, 0)):
+                for other, span in log.unknown(cached_spans(act.at), clock.get(lane, 0)):
                     self._found("race", other, access, span)
         if (act.lane, is_read) not in memory.logs:
             memory.logs[act.lane, is_read] = AccessLog()
@@ -110,11 +110,11 @@ class Detector:
         """Note what is free from now on, or used although it is."""
         act, freed = access.act, memory.freed
         if act.kind == "free":
-            for first, last in cells_of(act.at):
+            for first, last in cached_spans(act.at):
                 freed.put(first, last, access)
         elif not freed.is_empty:
             clock = self.clocks[act.lane]
-            for span in freed.shared(cells_of(act.at)):
+            for span in freed.shared(cached_spans(act.at)):
                 if act.kind == "write":
                     freed.clear(*span)
                     continue

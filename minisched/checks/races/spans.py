@@ -9,7 +9,7 @@ from ...trace.cells import Span, span_text
 
 
 @lru_cache(maxsize=1 << 16)
-def cells_of(text: str) -> tuple[Span, ...]:
+def cached_spans(text: str) -> tuple[Span, ...]:
     """The spans in ``3-7 9``, as quickly as can be: a run has millions of them."""
     parts = [part.partition("-") for part in text.split()]
     return tuple([(int(first), int(last or first)) for first, _, last in parts])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...engine.metrics import Metrics
-from ...scheduler import SchedulerConfig
+from ..scheduler import SchedulerConfig
+from .metrics import Metrics
 
 TOKEN_USAGE = (60.0, 80.0)  # percent of the KV pool
 RUNNING = (70.0, 80.0)  # percent of max_running_requests

@@ -1,0 +1,46 @@
+"""When a device ran dry, in words: how often, for how long, and what the host did before."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from .bubble_words import milliseconds
+from .overlap import Interval
+
+UNTOLD = "no blocking call"
+
+
+def dry_words(
+    device: str, dry: tuple[Interval, ...], percent: float, blocking: dict[str, int],
+    deserted: int, queued: int,
+) -> str:  # fmt: skip
+    """``the device ran dry once, for 7.2 ms (3.3 % of the time); ...``, without a full stop.
+
+    ``deserted`` is how many spells more there were in which nobody was left to be served, and
+    ``queued`` how many gaps end with something that had been launched before them.
+    """
+    if not dry:
+        only = f"ran dry only where nobody was left to be served ({_times(deserted)})"
+        said = f"{device} {only if deserted else 'never ran dry'}"
+        others = "its other gaps" if deserted else "its gaps"
+        return said + (f", as what ended {others} had been launched before them" if queued else "")
+    longest = milliseconds(int(median(end - start for start, end in dry)))
+    said = f"{device} ran dry {_times(len(dry))}, for {longest}"
+    said += f" ({percent:.1f} %" if len(dry) == 1 else f" at the median ({percent:.1f} %"
+    said += " of the time)" if len(dry) == 1 else " of the time in all)"
+    if deserted:
+        said += f", besides {_times(deserted)} when nobody was left to be served"
+    return f"{said}; {_before(len(dry), blocking)}"
+
+
+def _before(spells: int, blocking: dict[str, int]) -> str:
+    call, count = next(iter(blocking.items()))
+    if call == UNTOLD:
+        mostly = "" if count == spells else "mostly, "
+        return f"{mostly}the host was at work then, and not blocked"
+    which = f"{count} of them" if count < spells else "it" if spells == 1 else "each of them"
+    return f"before {which} the host was blocked in {call}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

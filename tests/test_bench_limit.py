@@ -1,0 +1,65 @@
+"""How ``bench limit`` is put together: parts that are a whole step, rates in turn with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from minisched.bench import limit as module
+from minisched.bench import limit_rates
+from minisched.bench.limit import AIM, limit, rest, share
+from minisched.bench.limit_parts import Shape, parts
+from minisched.models.llama_torch import LlamaTorch
+
+
+def test_a_step_reads_each_weight_and_what_is_remembered_once(tiny_llama: Path) -> None:
+    model = LlamaTorch(tiny_llama)
+    w = model.weights
+    found = parts(model, Shape(batch=3, extend=1, before=99))
+    matrices = [*w.qkv, *w.out, *w.gate_up, *w.down, w.head]
+    kv_heads, d = model.kv_shape
+    remembered = 2 * model.num_layers * 3 * 100 * kv_heads * d
+    assert found["step"].num_bytes == 4 * (sum(m.numel() for m in matrices) + remembered)
+    assert found["qkv"].operations == 2 * 3 * sum(m.numel() for m in w.qkv)
+
+
+@pytest.mark.parametrize("shape", [Shape(3, 1, 70), Shape(1, 66, 0), Shape(2, 40, 5)])
+def test_every_part_runs_and_a_step_gives_a_row_for_each_request(
+    shape: Shape, tiny_llama: Path
+) -> None:
+    model = LlamaTorch(tiny_llama)
+    with torch.inference_mode():
+        logits, *_ = (part.run() for part in parts(model, shape).values())
+    assert isinstance(logits, torch.Tensor)
+    assert logits.shape == (shape.batch, model.vocab_size) and logits.isfinite().all()
+
+
+def test_the_limit_is_told_for_every_part_that_has_one(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DECODES", (Shape(1, 1, 9), Shape(2, 1, 9)))
+    monkeypatch.setattr(module, "PREFILL", Shape(1, 8, 0))
+    monkeypatch.setattr(limit_rates, "READ", 1 << 12)
+    monkeypatch.setattr(limit_rates, "SIDE", 8)
+    said: list[str] = []
+    rows = limit(tiny_llama, 2, said.append, ["float32"])
+    units = {row.name: row.unit for row in rows}
+    assert units["float32 decode, batch 1: limit"] == "GB/s"
+    assert units["float32 prefill of 8: limit"] == "GFLOP/s"
+    assert units["float32 decode, batch 2: attention, of the limit"] == "%"
+    assert [row.name for row in rows if row.aim] == ["float32 decode, batch 1: step, of the limit"]
+    turns = [doing for doing in said if "batch 1: " in doing]
+    assert "rate, repetition 1" in turns[0] and "step, repetition 1" in turns[1]
+    assert turns[len(turns) // 2].endswith("rate, repetition 2 of 2")
+
+
+def test_twice_the_least_time_is_half_of_the_limit() -> None:
+    assert share(500, [2.0, 1.0], [500_000.0, 500_000.0]) == [AIM, 100.0]
+
+
+def test_the_rest_is_what_the_parts_leave() -> None:
+    found = dict.fromkeys(["step", "a", "b"])
+    values = {"rate": [1.0], "step": [10.0], "a": [3.0], "b": [4.0]}
+    assert rest(values, found) == [3.0]  # type: ignore[arg-type]
