@@ -228,7 +228,9 @@ def test_a_device_that_waits_for_another_stream_is_not_dry() -> None:
     )  # fmt: skip
     found = verdict(trace)
     assert (found.word, found.dry) == ("overlapped", ())
-    assert found.sentence.endswith("the device never ran dry.")
+    assert found.sentence.endswith(
+        "the device never ran dry, as what ended its gaps had been launched before them."
+    )
 
 
 @pytest.mark.parametrize(("until", "blocks"), [(3, False), (6, True)])

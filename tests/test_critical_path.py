@@ -156,7 +156,7 @@ def test_the_remedy_for_serial_is_overlap() -> None:
     largest = largest_bubble(trace, bubbles(trace))
     assert largest is not None and largest.cause == "host"
     best = largest.removals[0]
-    assert best.change == AHEAD and best.was_ns == trace.end
+    assert best.change == AHEAD.format(which="each step") and best.was_ns == trace.end
     assert best.ns == what_if(trace, launch_ahead)
     assert largest_bubble(fixed("overlap"), bubbles(fixed("overlap"))) is None
 

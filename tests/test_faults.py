@@ -83,7 +83,7 @@ def loops_for(kind: type[Fault], device: str) -> list[str]:
 
 @EVERY_FAULT
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, phases=NO_SHRINKING)
+@settings(max_examples=8, deadline=None, phases=NO_SHRINKING)
 def test_every_fault_is_hit_and_survived_on_sim(kind: type[Fault], data: st.DataObject) -> None:
     loop = data.draw(st.sampled_from(loops_for(kind, "sim")))
     check_place(kind, loop, "sim", data.draw(st.integers(0, 10**6)))
@@ -92,7 +92,7 @@ def test_every_fault_is_hit_and_survived_on_sim(kind: type[Fault], data: st.Data
 @EVERY_FAULT
 @pytest.mark.parametrize("device", ["thread", "mlx"])
 @given(data=st.data())
-@settings(max_examples=4, deadline=None, phases=NO_SHRINKING)
+@settings(max_examples=2, deadline=None, phases=NO_SHRINKING)
 def test_every_fault_is_hit_and_survived_in_real_time(
     kind: type[Fault], device: str, data: st.DataObject
 ) -> None:

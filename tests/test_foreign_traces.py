@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.foreign.foreign import NotATrace, read_foreign
+from minisched.checks.foreign.phases import Phases, Range
 from minisched.checks.overlap.overlap import length, measure, union
 from minisched.checks.overlap.report import report
 from minisched.checks.overlap.verdict import verdict
@@ -118,6 +119,47 @@ def test_what_a_file_carries_is_what_ran(tmp_path: Path, how: str) -> None:
     assert findings.unknown_percent == 0 and "host" in findings.causes
     waits = length(union(item for item in theirs.slices if item.name == "wait"))
     assert waits == length(union(item for item in ours.slices if item.name == "wait"))
+
+
+@pytest.mark.parametrize("how", FORMATS)
+def test_what_the_host_did_is_called_as_its_authors_called_it(tmp_path: Path, how: str) -> None:
+    """By ``record_function`` or an NVTX range: what to make faster is then known by its name."""
+    ours = run("serial")
+    theirs = read_foreign(written(ours, tmp_path / "file", how)).trace
+    assert {"schedule", "process", "prepare", "output"} <= {item.name for item in theirs.slices}
+    for phase in ("schedule", "process", "prepare"):
+        mine, here = ([i for i in t.slices if i.name == phase] for t in (ours, theirs))
+        first = theirs.slices[0].start - ours.slices[0].start
+        assert length(union(here)) <= length(union(mine)), "what comes after the last call is left"
+        assert {i.end - i.start for i in here} <= {i.end - i.start for i in mine} and first == 0
+    largest = report(theirs).largest
+    assert largest is not None and largest.phase == "process" and "work" not in largest.sentence
+
+
+ANNOTATED = [
+    Range("1", "ProfilerStep#3", 0, 100, True),
+    Range("1", "step 12", 10, 40, True),
+    Range("1", "inner", 20, 30, True),
+    Range("1", "aten::mul", 41, 60),
+    Range("1", "wait", 70, 80, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "found"),
+    [
+        (0, 5, [("work", 0, 5)]),
+        (5, 25, [("work", 5, 10), ("step", 10, 25)]),
+        (35, 75, [("step", 35, 40), ("work", 40, 70), ("wait (annotated)", 70, 75)]),
+        (80, 99, [("work", 80, 99)]),
+    ],
+)
+def test_the_outermost_annotation_names_a_piece_of_work(
+    since: int, until: int, found: list[tuple[str, int, int]]
+) -> None:
+    """But not the profiler's own, and not by names that mean something else in our traces."""
+    assert list(Phases(ANNOTATED).cut(since, until)) == found
+    assert sum(end - start for _, start, end in found) == until - since
 
 
 def test_a_copy_to_memory_that_is_not_pinned_blocks(tmp_path: Path) -> None:

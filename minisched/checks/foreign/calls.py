@@ -33,8 +33,9 @@ class HostLanes:
     """Makes the slices of all threads; ``op_ends`` is when what a correlation launched ended.
 
     A call that launches is a ``launch``, one that blocks until the device is done a ``wait``, and
-    the rest of a thread's ranges is called as the outermost annotation around it, or ``work``. A copy that returns only after it has ended blocks
-    too, whatever it is called: its memory was not pinned.
+    the rest of a thread's ranges is called as the outermost annotation around it, or ``work``. A
+    copy that returns only after it has ended blocks too, whatever it is called: its memory was not
+    pinned.
     """
 
     def __init__(self, op_ends: Mapping[str, int], numbers: Iterator[int]) -> None:

@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from .calls import Call, Range
+from .calls import Call
+from .phases import Range
 from .trace import (
     KERNEL,
     TO_DEVICE,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ...trace import Edge, Slice, Trace
-from .calls import Call, HostLanes, Range, by_thread, ranges_by_thread
+from .calls import Call, HostLanes, by_thread, ranges_by_thread
+from .phases import Range
 from .steps import with_steps
 
 KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are

@@ -24,8 +24,8 @@ def dry_words(
         said = f"{device} {only if deserted else 'never ran dry'}"
         others = "its other gaps" if deserted else "its gaps"
         return said + (f", as what ended {others} had been launched before them" if queued else "")
-    longest = milliseconds(int(median(end - start for start, end in dry)))
-    said = f"{device} ran dry {_times(len(dry))}, for {longest}"
+    typical = milliseconds(int(median(end - start for start, end in dry)))
+    said = f"{device} ran dry {_times(len(dry))}, for {typical}"
     said += f" ({percent:.1f} %" if len(dry) == 1 else f" at the median ({percent:.1f} %"
     said += " of the time)" if len(dry) == 1 else " of the time in all)"
     if deserted:
@@ -35,10 +35,9 @@ def dry_words(
 
 def _before(spells: int, blocking: dict[str, int]) -> str:
     call, count = next(iter(blocking.items()))
-    if call == UNTOLD:
-        mostly = "" if count == spells else "mostly, "
-        return f"{mostly}the host was at work then, and not blocked"
     which = f"{count} of them" if count < spells else "it" if spells == 1 else "each of them"
+    if call == UNTOLD:
+        return f"before {which} no call had blocked the host"
     return f"before {which} the host was blocked in {call}"
 
 

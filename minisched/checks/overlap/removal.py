@@ -17,7 +17,7 @@ AHEAD = (
     "launch {which} before the one before it is processed, and keep its tokens on the device "
     "(overlap)"
 )
-MOST_NAMED = 3  # steps
+MOST_NAMED = 5  # steps
 BY_HOST = ("host", "token", "copy", "prefill")  # a launch that comes earlier hides these
 BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
 
