@@ -295,13 +295,13 @@ def test_lost_logprobs_end_their_requests_whoever_asks_first() -> None:
 # -- aborts and Ctrl-C at every moment -------------------------------------------------------------
 
 
-NUM_OUTPUTS = 12  # of the small workload: three requests with four tokens
+NUM_OUTPUTS = 9  # of the small workload: three requests with three tokens
 AT_OUTPUT = 7  # added to a choice of ``Aborted``, which then comes from within ``on_output``
 
 
 def small_workload() -> Workload:
     """One prompt in chunks, two that share its beginning; one of them waits for a row."""
-    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
     prompts = [[7, 7, 11, 2, 7], [7, 7, 3], [7, 7, 11, 5]]
     requests = [Request(f"r{i}", prompt, params) for i, prompt in enumerate(prompts)]
     config = SchedulerConfig(

@@ -285,10 +285,21 @@ DAMAGED = {
     b"{": "is not JSON",
     b"{}": "lacks a list of traceEvents",
     b'{"traceEvents": 3}': "lacks a list of traceEvents",
-    b'[{"ph": "X", "cat": "kernel", "name": "k"}]': "an event is wrong",
-    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}]': "an event is wrong",
+    b"[]": "is neither a minisched trace .* nor a Chrome trace of a profiler",
+    b'{"version": 1, "loop": "serial", "slices": []}': "is neither a minisched trace",
+    b'[{"ph": "X", "cat": "kernel", "name": "k"}]': r"traceEvents\[0\] lacks 'ts'",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}]':
+        r'traceEvents\[0\] has ts = "soon", but it must be a number\.',
+    b'[{}, {"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]':
+        r"traceEvents\[1\] lacks 'dur'",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -5}]':
+        r"traceEvents\[0\] has dur = -5, but it must be a number of microseconds from 0\.",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": NaN}]': "has dur = NaN",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": "x"}]':
+        'has args = "x", but it must be an object',
+    b'[{"ph": "X", "cat": "cuda_runtime", "name": "k", "ts": 1, "dur": 1}]': "lacks 'tid'",
     b'{"otherData": {"loop": 1, "device": 1, "model": 1, "clock": 1}, "traceEvents": [{}]}':
-        "an event is wrong",
+        "an event lacks 'ph'",
     gzip.compress(b"[]", mtime=0)[:-9]: "is not JSON",
     b"SQLite format 3\x00" + b"\x01" * 200: "damaged Nsight Systems export",
 }  # fmt: skip
@@ -316,6 +327,12 @@ def test_other_databases_and_reports(tmp_path: Path) -> None:
         database.commit()
     with pytest.raises(NotATrace, match="lacks column 'end'"):
         read_foreign(path)
+    to_nsys(run("serial"), path := tmp_path / "damaged.sqlite")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET end = start - 1")
+        database.commit()
+    with pytest.raises(NotATrace, match=r"a row has start = \d+ and end = "):
+        read_foreign(path)
     report_file = tmp_path / "run.nsys-rep"
     report_file.write_bytes(b"\x01\x02")
     with pytest.raises(NotATrace, match=r"nsys export --type sqlite run\.nsys-rep"):
@@ -339,4 +356,5 @@ def test_no_damage_gives_a_traceback(tmp_path_factory: pytest.TempPathFactory, d
     try:
         report(read_foreign(path).trace)
     except NotATrace as error:
-        assert str(error).endswith(".")
+        said = str(error)
+        assert said.endswith(".") and "Error" not in said and "int()" not in said, "Python's words"

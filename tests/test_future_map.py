@@ -6,14 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.core import Request
+from minisched.checks.case import Case
+from minisched.checks.judge import judge
+from minisched.checks.workload import Workload
+from minisched.core import Request, SamplingParams
 from minisched.devices.base import Device
+from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.devices.vector import Vector
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
+from minisched.museum.patch import Edit, put_in
 from minisched.relay import FutureMapPool, FutureMapRing
 from minisched.relay.registry import RELAYS, RelayShape
+from minisched.scheduler import SchedulerConfig
 
 MOST = 6  # max_running_requests
 batch_sizes = st.lists(st.integers(1, MOST), min_size=1, max_size=40)
@@ -43,6 +49,21 @@ def test_tokens_live_for_two_full_batches_more(sizes: list[int]) -> None:
         stored.append((indices, tokens))
         for slots, expected in stored[-3:]:
             assert ring.resolve_future(Vector(-slot for slot in slots)) == expected
+
+
+def test_four_steps_in_flight_lap_a_ring_that_is_a_third_as_long() -> None:
+    """While the chunks of b's prompt take slots, a's token is read three steps after its own."""
+    requests = [
+        Request("a", [17], SamplingParams(max_new_tokens=3)),
+        Request("b", [18, 16], SamplingParams(max_new_tokens=1)),
+    ]
+    config = SchedulerConfig(kv_tokens=64, max_running_requests=2, chunked_prefill_size=1)
+    workload = Workload(requests, [0, 2], {}, config)
+    case = Case(workload, "vllm_async", "ring", {"depth": 4}, SIM_COST)
+    long, short = "= 3 * max_running_requests", "= max_running_requests"
+    with put_in([Edit("relay.future_map:FutureMapRing.__init__", long, short)]):
+        assert judge(case).broke("identity")
+    assert judge(case).holds
 
 
 def test_a_placeholder_that_waits_too_long_is_lapped() -> None:

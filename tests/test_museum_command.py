@@ -40,12 +40,24 @@ def test_the_list_names_everything_by_chapter(command: Any, capsys: Capture) -> 
     assert headings[0] == "Who owns memory" and headings[-1] == "Refuted"
 
 
+def test_a_suspicion_that_was_confirmed_is_called_so(command: Any, capsys: Capture) -> None:
+    assert command("list") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    confirmed = {item.name for item in EXHIBITS if item.suspected_at}
+    assert confirmed == {"abort_in_flight", "row_reused_in_flight", "zombie_token_replied"}
+    for item in EXHIBITS:
+        where = ", ".join(item.references)
+        assert (f"{where} (a suspicion, confirmed)" in said) == bool(item.suspected_at), item.name
+        assert not item.suspected_at or item.suspected_at in item.references
+
+
 def test_all_are_tried_and_the_object_says_what_stands(command: Any, capsys: Capture) -> None:
     assert command("run", "--all", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert [bug["name"] for bug in told["bugs"]] == [item.name for item in EXHIBITS]
     for bug, item in zip(told["bugs"], EXHIBITS, strict=True):
         assert bug["caught_by"] == item.law and bug["healthy_passes"] is True
+        assert bug["suspected_at"] == (item.suspected_at or None)
         assert bug["reference"] == ", ".join(item.references) and len(bug["links"]) > 0
         example, requests = bug["example"], item.case.workload.requests
         assert [it["prompt_len"] for it in example["requests"]] == [len(r.prompt) for r in requests]
@@ -104,6 +116,7 @@ def test_it_is_drawn_as_svg_and_as_a_page(command: Any, capsys: Capture, tmp_pat
     ("args", "sentence"),
     [
         (["run", EXHIBITS[0].name[:-2]], f"did you mean {EXHIBITS[0].name}"),
+        (["run", EXHIBITS[0].name.upper()], f"did you mean {EXHIBITS[0].name}"),
         (["run", "zzzz"], "the museum has no 'zzzz'; `museum list` names them all."),
         (["run"], "museum run takes the name of one exhibit, or --all."),
         (["run", EXHIBITS[0].name, "--all"], "museum run takes the name of one exhibit, or --all."),

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from minisched.checks.case import Case
-from minisched.checks.case_text import case_text
 from minisched.checks.overlap.dry_words import UNTOLD, dry_words
 from minisched.checks.overlap.overlap import gaps, length, union
 from minisched.checks.overlap.report import OverlapFindings, report
-from minisched.checks.workload import Workload
 from minisched.core import Request, SamplingParams
-from minisched.devices.cost import MILLISECOND, NO_COST, SIM_COST, CostModel, Pace
+from minisched.devices.cost import MILLISECOND, SIM_COST
 from minisched.devices.registry import open_device
 from minisched.export.native import read
 from minisched.loops.run import run_loop
@@ -82,6 +79,22 @@ def test_which_device_is_said_where_there_are_several(golden: Golden) -> None:
     assert (f"the {len(lanes)} devices" in text) is (len(lanes) > 1)
 
 
+def test_only_free_work_beats_the_bound(golden: Golden) -> None:
+    """So the sentence on the bound says that work takes what it took."""
+    _, found = golden
+    removals = found.largest.removals if found.largest else ()
+    faster = [item.change for item in removals if item.ns < found.bound.ns]
+    assert all(change.endswith("take no time") for change in faster)
+    assert found.sentences[-1].startswith("As long as each piece of work takes what it took, ")
+
+
+def test_what_no_replay_can_tell() -> None:
+    """Most idle time of a pipeline is that of stages that wait for the one before."""
+    found = said("vllm_pp4", asks("a", 4), asks("b", 4)).largest
+    assert found is not None and (found.cause, found.removals) == ("stage", ())
+    assert found.sentence.endswith("replaying cannot tell what removing this would save.")
+
+
 def test_a_device_that_nobody_asks_is_dry_for_want_of_requests() -> None:
     found = said("overlap", *(asks(f"r{at}", 4, 900 * at) for at in range(3)))
     assert found.verdict.deserted == 2
@@ -89,7 +102,7 @@ def test_a_device_that_nobody_asks_is_dry_for_want_of_requests() -> None:
         "the device ran dry only where nobody was left to be served (2 times)."
     )
     assert found.largest is not None and found.largest.sentence.endswith(
-        "nobody was there, and only more requests would fill that time."
+        "what idled had no request to serve, and only more of them would fill that time."
     )
     serial = said("serial", *(asks(f"r{at}", 4, 900 * at) for at in range(3))).verdict
     assert len(serial.dry) == 9 and serial.deserted == 2
@@ -116,34 +129,29 @@ def test_late_steps_are_named() -> None:
     assert many is not None and " late steps, too, each before" in many.sentence
 
 
+ONCE = "the device ran dry once, for 2 ms (9.0 % of the time); "
+TWICE = "the device ran dry 2 times, for 2 ms at the median (9.0 % of the time in all); "
+
+
 @pytest.mark.parametrize(
-    ("spells", "blocking", "words"),
+    ("spells", "launcher", "blocking", "words"),
     [
-        (1, {"x": 1}, "the device ran dry once, for 2 ms (9.0 % of the time); before it the host "
-                      "was blocked in x"),
-        (2, {"x": 2}, "the device ran dry 2 times, for 2 ms at the median (9.0 % of the time in "
-                      "all); before each of them the host was blocked in x"),
-        (3, {UNTOLD: 2, "x": 1}, "the device ran dry 3 times, for 2 ms at the median (9.0 % of "
-                                 "the time in all); before 2 of them no call had blocked the host"),
+        (1, "host", {"x": 1}, ONCE + "just before, the host was blocked in x"),
+        (1, "host", {UNTOLD: 1}, ONCE + "just before, no call had blocked the host"),
+        (2, "host", {"x": 2}, TWICE + "before each of them the host was blocked in x"),
+        (2, "host", {UNTOLD: 1, "x": 1}, TWICE + "before 1 of them no call had blocked the host"),
     ],
-)  # fmt: skip
-def test_one_dry_spell_has_no_median(spells: int, blocking: dict[str, int], words: str) -> None:
+)
+def test_a_dry_spell_in_words(
+    spells: int, launcher: str, blocking: dict[str, int], words: str
+) -> None:
     dry = tuple((at, at + 2 * MILLISECOND) for at in range(spells))
-    assert dry_words("the device", dry, 9, blocking, deserted=0, queued=0) == words
+    assert dry_words("the device", dry, 9, launcher, blocking, deserted=0, queued=0) == words
 
 
-def test_a_case_says_only_what_is_not_as_usual() -> None:
-    workload = Workload([asks("r", 1)], [0], {}, SchedulerConfig())
-
-    def lines(cost: CostModel) -> list[str]:
-        return [line for line in case_text(Case(workload, "serial", cost=cost)) if "cost" in line]
-
-    assert lines(NO_COST) == []
-    assert lines(SIM_COST) == ["costs: the usual ones of sim"]
-    assert lines(CostModel({"schedule": 7, "launch": 0}, copy=3)) == [
-        "costs (ns): schedule 7, copy 3"
-    ]
-    paced = Pace(after={"launch": 5}, wake=2)
-    assert lines(CostModel(copy=3, pace=paced)) == [
-        "costs (ns): copy 3, pace after launch 5, pace wake 2"
-    ]
+def test_the_thread_that_launches_is_named_where_another_one_waits() -> None:
+    """The scheduler's thread is blocked in each of these gaps; the one that launches is not."""
+    found = said("mindie_dual", asks("a", 6))
+    assert found.verdict.sentence.endswith(
+        "before each of them no call had blocked the forward thread, which launches."
+    )

@@ -23,6 +23,7 @@ from .laws import (
     check_ends,
     check_identity,
     check_leaks,
+    check_positions,
     check_races,
     check_story,
     check_told,
@@ -91,7 +92,9 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
         findings[law] = Finding(law, f"{type(error).__name__}: {error}")
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws: list[Callable[[], None]] = [books.check, partial(check_races, trace, bool(engines))]
+    laws: list[Callable[[], None]] = [
+        books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
+    ]  # fmt: skip
     refused: frozenset[str] = frozenset()
     if engines:
         refusal = engines[0].scheduler.config.refusal

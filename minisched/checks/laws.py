@@ -9,6 +9,7 @@ from ..core import FinishReason, Output, Request
 from ..engine.engine import Engine
 from ..trace import Trace
 from .leaks.leaks import find_leaks
+from .leaks.positions import find_unlisted
 from .races.races import examine
 from .tokens.ends import find_ends, find_misreads
 from .tokens.oracle import grammar_of, hash_oracle
@@ -97,6 +98,16 @@ def check_all(workload: Workload, engine: Engine, outputs: list[Output]) -> None
     check_identity(workload)
     check_ends(workload, outputs)
     check_leaks(engine)
+
+
+def check_positions(trace: Trace) -> None:
+    """Law 2, as the trace tells it: what a step computes lies in pages that its request holds.
+
+    Raises:
+        Broken: it does not.
+    """
+    for sentence in find_unlisted(trace):
+        raise Broken(f"ownership: {sentence}")
 
 
 def check_races(trace: Trace, is_over: bool = False) -> None:

@@ -34,7 +34,9 @@ def print_chapter(console: Console, heading: str, items: list[Exhibit] | list[Re
     for item in items:
         title = Text.assemble((item.name, "cyan"), f": {item.title}")
         console.print(Padding(title, (0, 0, 0, 2)))
-        references = Text(", ".join(item.references), style="dim")
+        is_confirmed = isinstance(item, Exhibit) and item.suspected_at
+        confirmed = " (a suspicion, confirmed)" if is_confirmed else ""
+        references = Text(", ".join(item.references) + confirmed, style="dim")
         console.print(Padding(references, (0, 0, 0, 4)))
 
 

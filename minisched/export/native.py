@@ -152,16 +152,19 @@ def _events(data: dict[str, Any], name: str) -> list[Any]:
     events = []
     if name == "program" and name not in data:
         return []  # a trace that says nothing about it
+    made, columns = EVENTS[name], COLUMNS[EVENTS[name]]
     for index, raw in enumerate(_typed(data, name, list, "the trace")):
         where = f"{name}[{index}]"
         if not isinstance(raw, dict):
             raise NotATrace(f"{where} is not an object")
         values = {}
-        for field, required, kind in COLUMNS[EVENTS[name]]:
+        for field, required, kind in columns:
             if required or field in raw:
-                value = _typed(raw, field, kind, where)
+                value: Any = raw.get(field)
+                if type(value) is not kind or kind is list:  # what is right needs no second look
+                    value = _typed(raw, field, kind, where)
                 values[field] = tuple(value) if kind is list else value
-        events.append(EVENTS[name](**values))
+        events.append(made(**values))
     return events
 
 

@@ -27,6 +27,9 @@ class Exhibit:
     it takes other laws than the general ones. ``points_at`` says what a picture shows in red,
     where ``museum/offence.py`` cannot work it out from the law; it takes the verdict with the bug.
 
+    ``suspected_at`` is the reference, one of ``references``, whose source was only suspected of the
+    bug, and which its model here confirms; empty where somebody had met it.
+
     The costs of ``case`` are what its picture shows: ``SIM_COST``, unless the bug takes others.
     """
 
@@ -43,6 +46,7 @@ class Exhibit:
     edits: tuple[Edit, ...]
     judge_by: Callable[[Case], Verdict] = field(default=judge)
     points_at: Callable[[Verdict], Offence] | None = None
+    suspected_at: str = ""
 
     def with_bug(self) -> Verdict:
         """The verdict on the case with the bug in the code."""

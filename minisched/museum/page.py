@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..checks.judge import Verdict
+from ..checks.many import LAWS
 from .example import in_words
 from .exhibit import Exhibit, Refuted
 from .offence import plainly
@@ -35,6 +36,7 @@ def page(exhibit: Exhibit, command: str = "") -> list[Part]:
         Part("Symptom", "text", exhibit.symptom),
         Part("The smallest case", "list", "\n".join(in_words(exhibit.case))),
         verdict_part("With the bug", exhibit.with_bug(), exhibit.law),
+        *own_law(exhibit),
         verdict_part("Without it, on the same requests", exhibit.healthy()),
         Part("What happens", "text", exhibit.here),
         Part("The counterexample", "picture", ""),
@@ -60,6 +62,17 @@ def refuted_page(item: Refuted) -> list[Part]:
     if item.edits:  # what it took to try it
         parts.insert(2, Part("Tried with this taken out", "diff", diff(item.edits)))
     return [*parts, Part("Published", "links", "\n".join(item.references))]
+
+
+def own_law(exhibit: Exhibit) -> list[Part]:
+    """That the law which catches a bug is none of the general ones, where it is so."""
+    if exhibit.law in LAWS:
+        return []
+    said = (
+        f"'{exhibit.law}' is a law of this exhibit alone: no general law is broken here, and "
+        "minisched check does not hold this one against its workloads."
+    )
+    return [Part("A law of its own", "text", said)]
 
 
 def verdict_part(heading: str, verdict: Verdict, law: str = "") -> Part:

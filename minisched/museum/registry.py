@@ -34,8 +34,9 @@ def find(name: str) -> Exhibit | Refuted:
     known = {item.name: item for item in everything()}
     if name in known:
         return known[name]
-    alike = [other for other in known if name and (name in other or other in name)]
-    alike = alike or get_close_matches(name, known, n=3, cutoff=0.4)
+    folded = name.casefold()
+    alike = [other for other in known if name and (folded in other or other in folded)]
+    alike = alike or get_close_matches(folded, known, n=3, cutoff=0.4)
     near = f"did you mean {', '.join(alike[:3])}?" if alike else "`museum list` names them all."
     raise ValueError(f"the museum has no {name!r}; {near}")
 

@@ -46,6 +46,7 @@ def bug_json(standing: Standing) -> dict[str, Any]:
         "chapter": exhibit.chapter,
         "reference": ", ".join(exhibit.references),
         "links": [address(reference) for reference in exhibit.references],
+        "suspected_at": exhibit.suspected_at or None,
         "caught_by": standing.caught_by,
         "sentence": standing.sentence,
         "healthy_passes": standing.healthy_passes,

@@ -21,6 +21,10 @@ from ...scheduler.config import ALGORITHMS
 OTHER_VALUES = {"clear_cache_every": 3, "depth": 4, "max_async_schedule_times": 2, "num_steps": 3}
 """What a loop's number is set to instead of its default; a loop's yes or no is turned round."""
 
+OFTEN = {"vllm_async:ring:depth=4": 3}
+"""How often a design comes in its loop's round, where it is not once. With four steps in flight
+the ring is used to its whole length; few workloads do that, so it is tried on more of them."""
+
 
 @dataclass(frozen=True)
 class Design:

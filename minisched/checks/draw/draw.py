@@ -11,7 +11,7 @@ from ...loops.registry import LOOPS
 from ..case import Case
 from ..workload import Workload
 from .config import draw_config, with_drafts
-from .designs import Design, all_designs
+from .designs import OFTEN, Design, all_designs
 from .requests import FEW, PLAIN, WISHES, draw_requests
 
 ALGORITHMS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
@@ -108,7 +108,7 @@ def designs_by_loop(drawn: Drawn, device: str) -> dict[str, list[Design]]:
     by_loop: dict[str, list[Design]] = {}
     for design in all_designs():
         if device in LOOPS[design.loop].devices and algorithm not in design.refuses():
-            by_loop.setdefault(design.loop, []).append(design)
+            by_loop.setdefault(design.loop, []).extend([design] * OFTEN.get(design.name, 1))
     return by_loop
 
 

@@ -66,8 +66,8 @@ def check_threads(before: Iterable[str]) -> None:
 def check_no_leak(trace: Trace, is_dead: bool) -> None:
     """Whoever took memory gave it back; and what was launched has ended, as somebody knows.
 
-    A dead thread has not run what was launched for it. Or it has, in time, and nobody asked: whoever
-    was about to has heard of its death first.
+    A dead thread has not run what was launched for it. Or it has, in time, and nobody asked:
+    whoever was about to has heard of its death first.
 
     Raises:
         Broken: somebody did not.

@@ -49,7 +49,7 @@ def whom(after: Aftermath) -> Whom:
 
 
 def can_spare(fault: Fault, others: list[Request]) -> bool:
-    """Whether a fault could leave one of these alone: there are two, and it is not for everybody."""
+    """Whether a fault could leave one of these alone: there are two, and it spares somebody."""
     return len(others) > 1 and not EVERYBODY & fault.touched
 
 

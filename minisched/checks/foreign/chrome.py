@@ -14,7 +14,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from ...trace import Trace
+from ...trace.known_marks import BadMark, check_marks, check_slices
 from .calls import Call
+from .event import BadEvent, check_span
 from .own_export import is_own, own_trace
 from .phases import Range
 from .trace import (
@@ -32,6 +35,10 @@ OPS = {"kernel", "gpu_memcpy", "gpu_memset"}
 CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver"}
 RANGES = {"cpu_op", "user_annotation", "python_function", "operator"}
 GZIP = b"\x1f\x8b"
+NEITHER = (
+    '{} is neither a minisched trace (it lacks "format": "minisched trace") nor a Chrome trace of '
+    "a profiler ({})."
+)
 
 
 def read_chrome(path: Path) -> Foreign:
@@ -44,27 +51,53 @@ def read_chrome(path: Path) -> Foreign:
     data = _json(path)
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise NotATrace(f"{path} is not a Chrome trace: it lacks a list of traceEvents.")
+        raise NotATrace(NEITHER.format(path, "it lacks a list of traceEvents"))
     try:
         if isinstance(data, dict) and is_own(data):
-            return Foreign(own_trace(data), ())
+            return Foreign(_own(data), ())
         if (seen := seen_in(events)).ops or seen.calls or seen.ranges:
             return build(seen)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise NotATrace(f"{path} is a damaged Chrome trace: an event is wrong ({what}).") from None
-    raise NotATrace(f"{path} is not a Chrome trace of a profiler: it has no op, call or range.")
+    except KeyError as error:
+        raise NotATrace(f"{path} is a damaged Chrome trace: an event lacks {error}.") from None
+    except (BadEvent, BadMark) as error:
+        raise NotATrace(f"{path} is a damaged Chrome trace: {error}.") from None
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        what = "an event has a value that cannot be read"
+        raise NotATrace(f"{path} is a damaged Chrome trace: {what}.") from None
+    raise NotATrace(NEITHER.format(path, "it has no op, call or range"))
+
+
+def _own(data: dict[str, Any]) -> Trace:
+    """The trace in this program's own export, its events checked.
+
+    Raises:
+        KeyError, TypeError, ValueError: an event is not as it was written.
+    """
+    for index, event in enumerate(data["traceEvents"]):
+        if event.get("ph") == "X":
+            check_span(event, index)
+    trace = own_trace(data)
+    check_slices(trace.slices)
+    check_marks(trace.marks)
+    return trace
 
 
 def seen_in(events: list[dict[str, Any]]) -> Seen:
-    """What a profiler's events say."""
+    """What a profiler's events say.
+
+    Raises:
+        BadEvent: one has no time, or no duration, or is of no thread.
+    """
     seen = Seen("torch.profiler")
-    for event in events:
+    for index, event in enumerate(events):
         cat = str(event.get("cat", "")).lower()
         if event.get("ph") != "X" or cat not in OPS | CALLS | RANGES:
             continue
+        check_span(event, index)
+        if cat not in OPS and "tid" not in event:
+            raise BadEvent(f"traceEvents[{index}] lacks 'tid'")
         start = round(event["ts"] * 1000)
-        end = start + round(event.get("dur", 0) * 1000)
+        end = start + round(event["dur"] * 1000)
         args, name = event.get("args") or {}, str(event.get("name", ""))
         correlation = str(args.get("correlation", args.get("Correlation ID", "")))
         if cat in OPS:

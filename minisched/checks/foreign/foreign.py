@@ -32,6 +32,6 @@ def read_foreign(path: Path) -> Foreign:
             f"nsys export --type sqlite {path.name}."
         )
     raise NotATrace(
-        f"{path} is no trace: neither a Chrome trace (JSON, perhaps in gzip) "
-        "nor an SQLite export of Nsight Systems."
+        f"{path} is no trace: neither a minisched trace, nor a Chrome trace (JSON, perhaps in "
+        "gzip), nor an SQLite export of Nsight Systems."
     )

@@ -48,7 +48,7 @@ def read_nsys(path: Path) -> Foreign:
     except KeyError as error:
         what = f"a table lacks column {error}"
         raise NotATrace(f"{path} is a damaged Nsight Systems export: {what}.") from None
-    except (sqlite3.Error, TypeError, OverflowError) as error:
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
         raise NotATrace(f"{path} is a damaged Nsight Systems export: {error}.") from None
 
 
@@ -80,7 +80,7 @@ def _seen(tables: Tables, path: Path) -> Seen:
     for row in tables.rows(CUPTI + "RUNTIME"):
         name = texts.get(row.get("nameId"), "")
         thread, key = _thread(row), _correlation(row, "globalTid")
-        seen.calls.append(Call(thread, name, row["start"], row["end"], key))
+        seen.calls.append(Call(thread, name, *_span(row), key))
     for row in tables.rows("NVTX_EVENTS"):
         if row.get("end") is not None:
             name = row.get("text") or texts.get(row.get("textId"), "")
@@ -94,7 +94,20 @@ def _op(row: dict[str, Any], kind: str, texts: dict[int, str]) -> DeviceOp:
     is_copy = kind == "MEMCPY"
     what = COPIES.get(row.get("copyKind", 0), "memcpy") if is_copy else KERNEL
     what = "memset" if kind == "MEMSET" else what
-    return DeviceOp(stream, what, name, row["start"], row["end"], _correlation(row, "globalPid"))
+    return DeviceOp(stream, what, name, *_span(row), _correlation(row, "globalPid"))
+
+
+def _span(row: dict[str, Any]) -> tuple[int, int]:
+    """When a row starts and ends.
+
+    Raises:
+        KeyError: it has no such column.
+        ValueError: they are no whole numbers, or it ends before it starts.
+    """
+    start, end = row["start"], row["end"]
+    if not (isinstance(start, int) and isinstance(end, int) and start <= end):
+        raise ValueError(f"a row has start = {start!r:.60} and end = {end!r:.60}")
+    return start, end
 
 
 def _thread(row: dict[str, Any]) -> str:

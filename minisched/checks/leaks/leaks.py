@@ -83,7 +83,8 @@ def moments(trace: Trace, side: str = "") -> Iterator[tuple[Mark, Moment]]:
     marks = [mark for mark in trace.marks if mark.attrs.get("side", "") == side]
     clock, after = Clock(trace, side), 0
     for mark, (commit, rows, back) in zip(marks, steps_ahead(marks), strict=True):
-        step = int(mark.attrs.get("step", 0))
+        said = mark.attrs.get("step", 0)
+        step = said if isinstance(said, int) else 0  # marks of unknown names may say anything
         if mark.name in ("row alloc", "page alloc") and mark.attrs.get("row") in rows:
             step = commit
         elif mark.name == "finish" and mark.attrs.get("reason") in ("stop", "length"):

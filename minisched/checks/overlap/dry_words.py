@@ -11,13 +11,14 @@ UNTOLD = "no blocking call"
 
 
 def dry_words(
-    device: str, dry: tuple[Interval, ...], percent: float, blocking: dict[str, int],
-    deserted: int, queued: int,
+    device: str, dry: tuple[Interval, ...], percent: float, launcher: str,
+    blocking: dict[str, int], deserted: int, queued: int,
 ) -> str:  # fmt: skip
     """``the device ran dry once, for 7.2 ms (3.3 % of the time); ...``, without a full stop.
 
-    ``deserted`` is how many spells more there were in which nobody was left to be served, and
-    ``queued`` how many gaps end with something that had been launched before them.
+    ``launcher`` is the lane that launched what came after. ``deserted`` is how many spells more
+    there were in which nobody was left to be served, and ``queued`` how many gaps end with
+    something that had been launched before them.
     """
     if not dry:
         only = f"ran dry only where nobody was left to be served ({_times(deserted)})"
@@ -30,15 +31,17 @@ def dry_words(
     said += " of the time)" if len(dry) == 1 else " of the time in all)"
     if deserted:
         said += f", besides {_times(deserted)} when nobody was left to be served"
-    return f"{said}; {_before(len(dry), blocking)}"
+    return f"{said}; {_before(len(dry), launcher, blocking)}"
 
 
-def _before(spells: int, blocking: dict[str, int]) -> str:
+def _before(spells: int, launcher: str, blocking: dict[str, int]) -> str:
     call, count = next(iter(blocking.items()))
-    which = f"{count} of them" if count < spells else "it" if spells == 1 else "each of them"
+    which = f"before {count} of them" if count < spells else "before each of them"
+    who = "the host" if launcher == "host" else f"the {launcher}, which launches,"
+    when = "just before," if spells == 1 else which
     if call == UNTOLD:
-        return f"before {which} no call had blocked the host"
-    return f"before {which} the host was blocked in {call}"
+        return f"{when} no call had blocked {who}".rstrip(",")
+    return f"{when} {who} was blocked in {call}"
 
 
 def _times(count: int) -> str:

@@ -48,7 +48,8 @@ class Largest:
         start += f"({milliseconds(self.ns)}, {self.percent:.0f} %)"
         start += f", above all {self.phase}" if self.phase else ""
         if self.cause == ARRIVAL:
-            return f"{start}: nobody was there, and only more requests would fill that time."
+            why = "what idled had no request to serve, and only more of them would fill that time"
+            return f"{start}: {why}."
         if not self.removals:
             return f"{start}; replaying cannot tell what removing this would save."
         best = self.removals[0]

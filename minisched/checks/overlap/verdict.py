@@ -68,6 +68,8 @@ def verdict(trace: Trace) -> Verdict:
     dry = tuple(gap for gap, _ in spells)
     blocked = Blocked(trace)
     calls = Counter(_call(blocked, launch, gap[0]) for gap, launch in spells)
+    by = Counter(launch.lane for _, launch in spells)
+    launcher = next(iter(by.most_common(1)), ("", 0))[0]
     whole = span(union(ops))
     percent = 100 * sum(end - start for start, end in dry) / whole if whole else 0.0
     blocking, ahead = dict(calls.most_common()), len(pairs) - len(late)
@@ -75,7 +77,7 @@ def verdict(trace: Trace) -> Verdict:
     device = device_named(trace, lane)
     said = _unknown(len(pairs), bool(ops), bool(known)) or (
         f"{_ahead_words(word, device, len(pairs), ahead)}; "
-        f"{dry_words(device, dry, percent, blocking, deserted, len(ended) - len(empty))}."
+        f"{dry_words(device, dry, percent, launcher, blocking, deserted, len(ended) - len(empty))}."
     )
     return Verdict(word, lane, len(pairs), ahead, late, dry, deserted, percent, blocking, said)
 

@@ -38,7 +38,7 @@ class Words:
                 side = str(mark.attrs.get("side", ""))
                 named = ((f"{side} {name}".strip(), size) for name, size in mark.attrs.items())
                 self.row_lens.update({name: int(size) for name, size in named
-                                      if not isinstance(size, str) and size > 0})  # fmt: skip
+                                      if isinstance(size, int) and size > 0})  # fmt: skip
 
     def op(self, op: int, lane: str) -> str:
         """``copy of step 3``; ``prepare of step 5 on the host``; ``op 17`` without a slice."""

@@ -31,6 +31,7 @@ EXHIBIT = Exhibit(
     "is in no step in flight and did not finish by itself. Here an abort ends the request as "
     "everything else does: the lease is given up once, and the row that comes back finds that it "
     "is not the request's any more.",
+    suspected_at="mini-sglang 20fcd7f",
     law="leak",
     says="row 1",
     case=Case(

@@ -20,20 +20,21 @@ EXHIBIT = Exhibit(
     "and, seldom, one request's KV lies over another's (#30093).",
     here="Step 3 is chained upon step 2 without the scheduler: it takes no KV slot, and no length "
     "is advanced. Its row of the page table has nothing at that position, so it writes where the "
-    "cell happens to point. Step 3 brings a's last token, and what was computed goes to the "
-    "prefix cache: three positions, but pages for two of them.",
+    "cell happens to point: into somebody else's KV, if there is somebody. And nobody waits for a "
+    "step that was never counted: step 2 brings a's last token, and a's row is freed while step 3 "
+    "still reads it.",
     cure="#33874 commits a real slot and real lengths for every chained step; #30147 only keeps "
     "what was never committed out of the pool. In SGLang decoding itself stays right, because MLX "
     "keeps each request's KV in arrays of its own, and only the shared pool suffers. Here the "
     "pool is all there is, and a chained step is committed as every other.",
-    law="crash",
-    says="whole pages of tokens came with",
+    law="ownership",
+    says="step 3 computes a's position 2, but a holds pages for 2 positions only",
     case=Case(
         Workload(
-            [Request("a", [4], SamplingParams(max_new_tokens=3))],
+            [Request("a", [4], SamplingParams(max_new_tokens=2))],
             arrivals=[0],
             aborts={},
-            config=SchedulerConfig(kv_tokens=4, max_running_requests=1),
+            config=SchedulerConfig(kv_tokens=3, max_running_requests=1),
         ),
         "mlx_async",
         "chain",
@@ -59,7 +60,7 @@ EXHIBIT = Exhibit(
     ),
     points_at=at(
         ("forward", 3),
-        ("process", 3),
-        says="step 3 has no slot to write to, and the scheduler has not counted it",
+        ("process", 2),
+        says="step 3 has no slot to write to, and a's row is freed under it: nobody has counted it",
     ),
 )

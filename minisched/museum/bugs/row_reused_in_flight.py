@@ -29,6 +29,7 @@ EXHIBIT = Exhibit(
     "Here that rule is called deferred, and what is used is the lease: memory goes back when "
     "every step that names it has come back. On one stream the early free would be harmless: see "
     "row_reuse_on_one_stream.",
+    suspected_at="mini-sglang 20fcd7f",
     law="race",
     says="writes what sample of step 2",
     case=Case(

@@ -27,6 +27,7 @@ EXHIBIT = Exhibit(
     cure="Until e7d4f65 mini-sglang passed over a request that had finished before it looked at "
     "the token; since then it looks only at whether to free. Here the row of a request that has "
     "ended is a wasted row: it is counted, and says nothing.",
+    suspected_at="mini-sglang 20fcd7f",
     law="identity",
     says="alone it gives",
     case=Case(
