@@ -84,6 +84,10 @@ def test_a_token_for_each_request_and_times_in_order() -> None:
     assert "marks[0], a 'tokens', has 2 rids, but 1 tokens" in refused([mark])
     said = refused([whole("insert"), whole("finish", 4)])
     assert "marks[1], a 'finish', is at 4, before marks[0], which is at 5" in said
+    sides = [whole("insert"), whole("finish", 4), whole("commit", 6)]
+    sides[1]["attrs"]["side"] = "decode"
+    text = json.dumps({**HEADER, "marks": sides})
+    assert [mark.time for mark in native.from_json(text).marks] == [4, 5, 6]
     alike = [whole("page free"), whole("page free", 6)]
     alike[1]["attrs"]["pages"] = "x"
     assert "marks[1], a 'page free', has pages" in refused(alike)

@@ -284,8 +284,8 @@ def test_host_work_is_an_amount_and_not_a_deadline(monkeypatch: pytest.MonkeyPat
             pass
     device.close()
     rate = host_work.nanoseconds_per_round()
-    assert done == [0, round(1_000_000 / rate), round(20_000_000 / rate)]
-    assert done[1] > 100
+    assert done == [round(1_000_000 / rate), round(20_000_000 / rate)]  # none of it costs nothing
+    assert done[0] > 100
 
 
 def test_an_error_is_passed_on_and_the_device_goes_on() -> None:

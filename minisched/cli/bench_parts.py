@@ -13,14 +13,14 @@ from .bench_call import BenchCall
 
 PARTS = {
     "hidden": "how much of the host's work two loops hide",
-    "overlap": "what is hidden of what could be, and what the lock and the cores cost",
     "generation": "tokens a second, beside the libraries' own batched generation",
-    "limit": "decode steps and prefill beside what memory and matrices allow, by part",
-    "prediction": "how far sim is from the clock, by a profile measured just before",
-    "host": "a step's cost on the host by phase, and beside other engines' schedulers",
     "scheduler": "what scheduling costs, beside nano-vllm",
+    "overlap": "what is hidden of what could be, and what the lock and the cores cost",
+    "limit": "decode steps and prefill beside what memory and matrices allow, by part",
+    "host": "a step's cost on the host by phase, and beside other engines' schedulers",
     "simulator": "requests and steps simulated a second, beside vidur, and memory",
     "tracing": "what recording costs, and every exporter at 100,000 slices",
+    "prediction": "how far sim is from the clock, by a profile measured just before",
     "cuda": "one GPU: busy in steady decode, the limit of its memory, and transformers",
 }
 MUTATION = "mutation"  # has options and a report of its own

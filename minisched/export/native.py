@@ -134,6 +134,7 @@ def _trace(data: dict[str, Any]) -> Trace:
     try:
         check_slices(events["slices"])
         check_marks(events["marks"])
+        events["marks"] = tuple(sorted(events["marks"], key=attrgetter("time")))
         check_program(events["program"])
     except (BadMark, BadProgram) as error:
         raise NotATrace(str(error)) from None

@@ -74,7 +74,8 @@ def check_slices(slices: Iterable[Slice]) -> None:
 
 
 def check_marks(marks: Iterable[Mark]) -> None:
-    """Look at each mark: whether it says what its name promises, and stands in order of time.
+    """Look at each mark: whether it says what its name promises, and stands in order of
+    time: behind those of its side.
 
     Marks of one name, with attributes of the same names and types, are looked at once; after
     that, only their lists are.
@@ -83,7 +84,7 @@ def check_marks(marks: Iterable[Mark]) -> None:
         BadMark: see the README of the folder ``traces``.
     """
     lists: dict[tuple[object, ...], list[tuple[str, str]]] = {}  # by shape: attribute and kind
-    newest: int | None = None
+    newest: dict[Value, tuple[int, int]] = {}  # by side: time and index
     for index, mark in enumerate(marks):
         shape = (mark.name, *mark.attrs, *map(type, mark.attrs.values()))
         wrong = ""
@@ -91,12 +92,14 @@ def check_marks(marks: Iterable[Mark]) -> None:
             wrong = _wrong_values(mark.attrs) or _wrong_kinds(mark)
             lists[shape] = [item for item in _kinds(mark) if item[1] in LISTS]
         wrong = wrong or (_wrong_lists(mark, lists[shape]) if lists[shape] else "")
-        if newest is not None and mark.time < newest:
-            wrong = wrong or f"is at {mark.time}, before marks[{index - 1}], which is at {newest}"
+        side = mark.attrs.get("side", "") if not wrong else ""
+        time, before = newest.get(side, (mark.time, index))
+        if mark.time < time:
+            wrong = wrong or f"is at {mark.time}, before marks[{before}], which is at {time}"
         if wrong:
             article = "an" if mark.name[:1] in tuple("aeiou") else "a"
             raise BadMark(f"marks[{index}], {article} {mark.name!r}, {wrong}")
-        newest = mark.time
+        newest[side] = mark.time, index
 
 
 def _kinds(mark: Mark) -> list[tuple[str, str]]:
