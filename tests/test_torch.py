@@ -26,7 +26,7 @@ from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash_torch import HashTorch
 from minisched.models.llama_torch import DTYPES, LlamaTorch
 from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
-from minisched.scheduler import SchedulerConfig
+from minisched.scheduler import Scheduler, SchedulerConfig
 
 from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, some_requests
 from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play, runs_on
@@ -346,16 +346,18 @@ def test_closing_drops_what_is_queued_even_behind_a_wait() -> None:
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 @SOME_LOOPS
 def test_an_error_of_the_loop_leaves_no_thread(
-    loop: str, relay: str, options: dict[str, Any], error: type[BaseException]
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def burst(output: object) -> None:
-        raise error("the client hung up")
+    def burst(scheduler: Scheduler, *result: object) -> None:
+        raise error("no such step")
 
-    with pytest.raises(error, match="hung up"):
-        run_loop(
-            loop, ThreadDevice(), HashTorch(), some_requests(), relay=relay, on_output=burst,
-            **options,
-        )  # fmt: skip
+    monkeypatch.setattr(Scheduler, "process", burst)
+    with pytest.raises(error, match="no such step"):
+        run_loop(loop, ThreadDevice(), HashTorch(), some_requests(), relay=relay, **options)
     check_nothing_left_behind()
 
 

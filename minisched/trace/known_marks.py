@@ -74,8 +74,7 @@ def check_slices(slices: Iterable[Slice]) -> None:
 
 
 def check_marks(marks: Iterable[Mark]) -> None:
-    """Look at each mark: whether it says what its name promises, and stands in order of
-    time: behind those of its side.
+    """Look at each mark: it says what its name promises, and is no earlier than its side's last.
 
     Marks of one name, with attributes of the same names and types, are looked at once; after
     that, only their lists are.
