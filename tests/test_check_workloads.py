@@ -306,3 +306,15 @@ def test_how_many_loops_refuse_a_workload_is_counted() -> None:
         assert not takes & loops_that_refuse(drawn)
         assert refusing == len(loops_that_refuse(drawn))
         assert bool(refusing) == bool(drawn.workload.config.speculative_algorithm)
+
+
+# Drafts by the device's own lookup and by a draft model, and none; with hash on the other devices.
+REAL = [(501, "overlap:pool"), (503, "vllm_async"), (500, "overlap_thread"), (502, "mindie_plugin")]
+
+
+@pytest.mark.parametrize("device", ["thread", "mlx"])
+@pytest.mark.parametrize(("seed", "loop"), REAL)
+def test_the_laws_hold_on_devices_with_a_real_clock(seed: int, loop: str, device: str) -> None:
+    """Where the host builds the ops, it waits for a speculated step: then it knows the token."""
+    (tried,) = try_seed(seed, [loop], device)
+    assert tried.finished and not tried.findings

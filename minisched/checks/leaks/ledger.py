@@ -2,8 +2,8 @@
 
 It hears ``row alloc``, ``row free``, ``row hold``, ``row let go``, ``page alloc``, ``page disown``,
 ``page free``, ``radix add``, ``radix split``, ``radix evict``, ``radix lock``, ``insert``,
-``finish``, ``retraction``, ``commit``, ``tokens`` and ``future slots``. What can't be, it notes at
-once; what must not stay, ``audit.py`` looks for between two steps.
+``finish``, ``retraction``, ``commit``, ``tokens``, ``future slots`` and ``wait``. What can't be, it
+notes at once; what must not stay, ``audit.py`` looks for between two steps.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Ledger:
         self.commits: dict[int, list[HeldLease | None]] = {}  # by step, row by row
         self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
         self.in_flight: dict[int, Moment] = {}  # steps, with when they were committed
+        self.waited: set[int] = set()  # steps for whose inputs the host has waited
 
     def hear(self, mark: Mark, now: Moment) -> None:
         """Let happen what a mark says."""
@@ -53,6 +54,8 @@ class Ledger:
             self._commit(int(of["step"]), numbers(of["rows"]), now)
         elif name == "tokens":
             self.in_flight.pop(int(of["step"]), None)
+        elif name == "wait" and (of["reason"], of["op"]) == ("speculation", "forward"):
+            self.waited.add(int(of["step"]))
         else:
             self._on_tree(mark, now)
 
@@ -63,11 +66,13 @@ class Ledger:
     def giver_of(self, lease: HeldLease | None) -> int:
         """The step whose sample is its input in its newest step, if the host did not know it.
 
-        The host knows what has come back; 0 if it knew it, or if there is none.
+        The host knows what has come back, and what it has waited for (``worker/speculative.py``);
+        0 if it knew it, or if there is none.
         """
         step = lease.step_before if lease else 0
         is_chunk = lease is not None and lease.row in self.chunks.get(step, [])
-        return step if step in self.in_flight and not is_chunk else 0
+        knew = is_chunk or lease is None or lease.last_step in self.waited
+        return step if step in self.in_flight and not knew else 0
 
     def ask(self, lease: HeldLease | None) -> Ask:
         """What a row of the newest step has to read from the device."""
