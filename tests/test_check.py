@@ -262,7 +262,7 @@ def test_nothing_to_draw_is_said_and_no_error(cli: Any, recorded: Path) -> None:
         "serial.json --draw x.png": "--draw is x.png, but its name must end in .svg or .txt.",
         "nosuch.json": "nosuch.json can't be read: No such file or directory.",
         "text.md": "text.md is no trace",
-        "list.json": "list.json is not a Chrome trace of a profiler: it has no op, call or range.",
+        "list.json": "list.json is neither a minisched trace",
         "--out text.md --workloads 1": "--out text.md is a file, but it must be a folder.",
     }.items(),
 )

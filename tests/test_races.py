@@ -386,7 +386,9 @@ def test_what_is_in_flight_where_a_recording_stops_is_no_leak() -> None:
     data = example()
     assert find_pending(native.from_json(json.dumps(data))) == []
     for rid, count in (("a", 0), ("b", 2)):
-        data["marks"].append({"name": "finish", "time": 980000, "attrs": {"rid": rid}})
+        data["marks"].append(
+            {"name": "finish", "time": 980000, "attrs": {"rid": rid, "reason": "length"}}
+        )
         leaks = find_pending(native.from_json(json.dumps(data)))
         assert [leak.what for leak in leaks] == [
             f"the {name} of step 2" for name in ("forward", "copy")

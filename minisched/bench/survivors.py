@@ -63,6 +63,12 @@ KNOWN: tuple[Known, ...] = (
         "pairs = zip(ids.tolist(), tokens.tolist(), strict=None)",
         f"{EQUIVALENT}: one token is looked up for each id, so strict finds nothing.",
     ),
+    Known(
+        "PageAllocator.disown",
+        "self._owner.pop(page, None)",
+        "self._owner.pop(page, )",
+        f"{EQUIVALENT}: who is disowned has an owner; only a broken cache asks twice.",
+    ),
 )
 
 

@@ -58,7 +58,7 @@ class PageAllocator:
     def disown(self, pages: Sequence[int]) -> None:
         """These pages stop being a lease's: the prefix cache takes them, or nobody names them."""
         for page in pages:
-            del self._owner[page]
+            self._owner.pop(page, None)
         self._mark("page disown", pages)
 
     def free(self, pages: Sequence[int]) -> None:
