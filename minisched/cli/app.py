@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .bench_parts import MUTATION, PARTS
 from .calibrate_command import calibrate
 from .check_command import check
 from .exit import complain, exit_with
@@ -76,7 +77,7 @@ def run(
 
 @app.command()
 def bench(
-    part: Annotated[str, typer.Argument(help="hidden, generation, scheduler or mutation.")],
+    part: Annotated[str, typer.Argument(help=", ".join([*PARTS, MUTATION]) + ".")],
     device: Annotated[str | None, typer.Option(help="thread, cuda or mlx.")] = None,
     model: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
     requests: Annotated[int | None, typer.Option(help="How many requests.")] = None,
@@ -96,7 +97,7 @@ def bench(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Measure: host work hidden, tokens a second, what scheduling costs, what the tests see."""
+    """Measure one part, and keep its table under traces/bench."""
     from .bench import run_bench
     from .bench_call import BenchCall
     from .bench_mutation import check_part, run_mutation
