@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from contextlib import closing
 
 import pytest
@@ -127,3 +128,15 @@ def test_the_view_shows_every_array_and_every_source() -> None:
     fresh = {(str(a.step),): 1 for a in arrays if not a.source and a.mode == "decode"}
     assert picture.count("step", kind="flag-head") == fresh
     assert re.findall(r"wasted: [a-z, ]*[a-z]", picture.words) == ["wasted: a", "wasted: b, c"]
+
+
+def test_a_simulated_chain_of_steps_does_not_hold_on_to_its_past() -> None:
+    """As ``thread`` and ``mlx``: what a step was made from goes once the step has run."""
+    with closing(SimDevice()) as device:
+        stream = device.stream("forward")
+        op = stream.launch(lambda: 0, name="first", cost=5)
+        first = weakref.ref(op)
+        for _ in range(3):
+            op = stream.launch(lambda value: value + 1, op, name="next", cost=5)
+        assert op.synchronize() == 3
+        assert first() is None

@@ -28,7 +28,7 @@ from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, na
 from .laws import check_ends, check_leaks, play
 from .workloads import VOCAB, Workload, params
 
-NEW_TOKENS = 64
+NEW_TOKENS = 32
 
 
 numbers = st.one_of(st.integers(0, mix.P - 1), st.sampled_from([0, 1, mix.P - 2, mix.P - 1]))

@@ -270,7 +270,10 @@ def test_the_command_says_what_is_wrong_in_a_sentence(cli: Any, tmp_path: Path) 
     for line, words in (
         ("stepper none.json", "none.json can't be read"),
         ("stepper text.json", "text.json is not a minisched trace"),
-        ("stepper odd.json", "odd.json can't be stepped through: the mark 'radix add'"),
+        (
+            "stepper odd.json",
+            "odd.json is a damaged minisched trace: marks[0], a 'radix add', lacks 'node'.",
+        ),
         ("stepper", "Missing argument"),
     ):
         code, out, err = cli(line)

@@ -60,6 +60,7 @@ class SimOp:
             self.value = self.fn(*values)
         except Exception as error:
             self.error = error
+        self.args = ()  # a chain of lazy steps would hold on to its whole past
 
 
 class SimSignal:
