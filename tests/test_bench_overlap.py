@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from minisched.bench import overlap, overlap_cells, overlap_ways
+from minisched.bench import overlap, overlap_cells, overlap_ways, steady
 from minisched.bench.overlap import AIM, Cell, Step, rows_of
 from minisched.bench.overlap_ways import PROCESS, PYTHON, SLEEP
 from minisched.checks.overlap.overlap import forwards
@@ -85,11 +85,11 @@ def test_loops_take_turns_and_every_amount_has_its_rows(monkeypatch: pytest.Monk
 def test_a_settled_step_is_a_decode_of_the_whole_batch(batch: int) -> None:
     """Every step that is timed has all requests, and nobody has ended."""
     hash_model: Any = HashTorch(eos_ids=frozenset())
-    steps = overlap_cells.FEWEST + 2 * overlap.SETTLED + 1
+    steps = overlap_cells.FEWEST + 2 * steady.SETTLED + 1
     case = overlap_cells.make_case("thread", hash_model, batch, steps)
     device = ThreadDevice()
     run = run_loop("overlap", device, case.model, list(case.requests), case.config)
-    settled = forwards(run.trace)[overlap.SETTLED : -overlap.SETTLED]
+    settled = forwards(run.trace)[steady.SETTLED : -steady.SETTLED]
     assert len(settled) >= overlap_cells.FEWEST
     assert all(item.mode == "decode" and len(item.rids) == batch for item in settled)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 
-from ..checks.overlap.overlap import step_intervals
 from ..compare import fresh, run_to_end, warm_up
 from ..core import Request
 from ..devices.cost import MILLISECOND, CostModel
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from .rows import Figure, figure, interleave
+from .steady import steady_step_ms
 
 AIMS_MS = {("thread", 20.0): 15.0, ("mlx", 20.0): 12.0}  # of SmolLM2, two cores
-SETTLED = 3  # steps at each end that are left out: prefill, and requests that come and go
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ def step_ms(case: Case, loop: str, work_ms: float) -> float:
     cost = CostModel({"schedule": half, "process": half})
     requests = [fresh(request) for request in case.requests]
     run = run_to_end(loop, case.device, case.model, requests, case.config, cost)
-    return median(step_intervals(run.trace)[SETTLED:-SETTLED]) / MILLISECOND
+    return steady_step_ms(run.trace)
 
 
 def hidden(

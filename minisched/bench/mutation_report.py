@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .kept import FOLDER
 from .mutation import Survivor, Tried
 from .mutation_sample import LAYERS, figures
 from .rows import as_json
-
-FOLDER = Path("traces/bench")
 
 
 def to_json(tried: Tried) -> dict[str, Any]:

@@ -30,10 +30,10 @@ from ..devices.host_work import Way, done_by
 from .hidden import Case
 from .overlap_ways import PROCESS, PYTHON, SLEEP
 from .rows import Figure, Measure, figure, interleave
+from .steady import SETTLED
 
 AIM = 90.0  # percent of what could be hidden
 LEAST_MS = 1.0  # where less could be hidden, its share says nothing, and has no aim
-SETTLED = 3  # steps at each end that are left out: prefill, and requests that end
 
 
 @dataclass(frozen=True)

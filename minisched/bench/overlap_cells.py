@@ -11,7 +11,8 @@ from ..models.base import Model
 from ..models.tiny import write_tiny_llama
 from ..scheduler import SchedulerConfig
 from .hidden import Case
-from .overlap import SETTLED, Cell
+from .overlap import Cell
+from .steady import SETTLED
 
 DEVICES = ("thread", "mlx", "cuda")
 MODELS = ("small", "smollm2")

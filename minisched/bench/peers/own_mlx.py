@@ -1,15 +1,13 @@
-"""This project's own generation on MLX, in a process of its own and with all its packages.
-
-What it imports it imports on the first line that it reads: a peer's environment has none of it.
-"""
+"""This project's own generation on MLX (``own.py``)."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
+from .own import generation
 from .serve import Answer, serve
 
 LOOP = "mlx_async"
@@ -17,35 +15,8 @@ LOOP = "mlx_async"
 
 def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     """Load the model in ``folder``."""
-    core, compare = import_module("minisched.core"), import_module("minisched.compare")
-    config_of = import_module("minisched.scheduler").SchedulerConfig
     model = import_module("minisched.models.registry").open_model(settings["folder"], "mlx")
-
-    def measure(question: dict[str, Any]) -> Answer:
-        """Generate; seconds in all, and the mean of the requests' times to their first token."""
-        prompts, new_tokens = question["prompts"], question["new_tokens"]
-        first: dict[str, float] = {}
-        params = core.SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
-        requests = [core.Request(f"r{at}", prompt, params) for at, prompt in enumerate(prompts)]
-        longest = max(map(len, prompts)) + new_tokens
-        config = config_of(
-            kv_tokens=sum(len(prompt) + new_tokens + 1 for prompt in prompts) + 1,
-            max_running_requests=len(prompts),
-            context_len=longest,
-            chunked_prefill_size=-1,
-        )
-        begin = time.perf_counter()
-        run = compare.run_to_end(
-            LOOP, "mlx", model, requests, config,
-            on_output=lambda out: first.setdefault(out.rid, time.perf_counter() - begin),
-        )  # fmt: skip
-        seconds = time.perf_counter() - begin
-        tokens = sum(map(len, run.outputs.values()))
-        if tokens != len(prompts) * new_tokens:
-            raise RuntimeError(f"{tokens} tokens came, not {len(prompts) * new_tokens}")
-        return {"seconds": seconds, "ttft": sum(first.values()) / len(first)}
-
-    return measure
+    return generation(partial(import_module("minisched.compare").run_to_end, LOOP, "mlx", model))
 
 
 if __name__ == "__main__":

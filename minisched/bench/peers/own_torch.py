@@ -1,50 +1,28 @@
-"""This project's own generation on torch, in a process of its own and with all its packages.
-
-What it imports it imports on the first line that it reads: a peer's environment has none of it.
-"""
+"""This project's own generation on torch (``own.py``)."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from .own import generation
 from .serve import Answer, serve
 
 
 def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     """Load the model in ``folder`` in ``dtype``, for ``loop`` with so many ``threads`` of torch."""
-    core, run_loop = import_module("minisched.core"), import_module("minisched.loops.run").run_loop
-    config_of = import_module("minisched.scheduler").SchedulerConfig
+    run_loop = import_module("minisched.loops.run").run_loop
     device_of = import_module("minisched.devices.thread").ThreadDevice
     llama_of = import_module("minisched.models.llama_torch").LlamaTorch
     model = llama_of(settings["folder"], settings["dtype"])
 
-    def measure(question: dict[str, Any]) -> Answer:
-        """Generate; seconds in all, and the mean of the requests' times to their first token."""
-        prompts, new_tokens = question["prompts"], question["new_tokens"]
-        first: dict[str, float] = {}
-        params = core.SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
-        requests = [core.Request(f"r{at}", prompt, params) for at, prompt in enumerate(prompts)]
-        config = config_of(
-            kv_tokens=sum(len(prompt) + new_tokens + 1 for prompt in prompts) + 1,
-            max_running_requests=len(prompts),
-            context_len=max(map(len, prompts)) + new_tokens,
-            chunked_prefill_size=-1,
-        )
-        begin = time.perf_counter()
-        run = run_loop(
-            settings["loop"], device_of(torch_threads=settings["threads"]), model, requests, config,
-            on_output=lambda out: first.setdefault(out.rid, time.perf_counter() - begin),
-        )  # fmt: skip
-        seconds = time.perf_counter() - begin
-        tokens = sum(map(len, run.outputs.values()))
-        if tokens != len(prompts) * new_tokens:
-            raise RuntimeError(f"{tokens} tokens came, not {len(prompts) * new_tokens}")
-        return {"seconds": seconds, "ttft": sum(first.values()) / len(first)}
+    def run(*load: Any, **options: Any) -> Any:
+        """On a device of its own each time: a run closes it."""
+        device = device_of(torch_threads=settings["threads"])
+        return run_loop(settings["loop"], device, model, *load, **options)
 
-    return measure
+    return generation(run)
 
 
 if __name__ == "__main__":
