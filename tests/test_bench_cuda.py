@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from minisched.bench import cuda
-from minisched.bench.cuda import LOOPS, Load, cuda_figures
-from minisched.bench.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
+from minisched.bench.cuda import cuda
+from minisched.bench.cuda.cuda import LOOPS, Load, cuda_figures
+from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
 from minisched.bench.steady import steady_busy_percent
 from minisched.models.llama_graphs import LlamaGraphs
 from minisched.trace import Recorder, Slice, Trace

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
-from minisched.bench import generation_mlx
-from minisched.bench.generation_mlx import AIM, LOADS, STOCK_LOADS, Kernels, Load
-from minisched.bench.peer import PeerError
+from minisched.bench.generation import on_mlx as generation_mlx
+from minisched.bench.generation.on_mlx import AIM, LOADS, STOCK_LOADS, Kernels, Load
 from minisched.bench.peers import mlx_lm, own_mlx
+from minisched.bench.peers.peer import PeerError
 
 
 class StandIn:

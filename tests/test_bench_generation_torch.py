@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from minisched.bench import generation_torch as module
-from minisched.bench.generation import generation
-from minisched.bench.generation_mlx import Load
-from minisched.bench.generation_torch import OURS, OVERLAPPED, PEERS, generation_torch
-from minisched.bench.peer import PeerError
+from minisched.bench.generation import on_torch as module
+from minisched.bench.generation.generation import generation
+from minisched.bench.generation.on_mlx import Load
+from minisched.bench.generation.on_torch import OURS, OVERLAPPED, PEERS, generation_torch
+from minisched.bench.peers.peer import PeerError
 from minisched.bench.rows import Figure
 
 LOAD = Load((3, 5), 4)
@@ -78,7 +78,7 @@ def test_a_peer_that_breaks_is_told_with_its_reason(rows: dict[str, Any]) -> Non
 
 
 def test_each_device_has_its_own_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from minisched.bench import generation as whole
+    from minisched.bench.generation import generation as whole
 
     seen: list[str] = []
 

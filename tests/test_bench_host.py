@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from minisched.bench import host, host_peers, phases, scheduler
-from minisched.bench.engines import PAGE, Minisched, Workload
-from minisched.bench.peer import PeerError
 from minisched.bench.peers import missing
+from minisched.bench.peers.peer import PeerError
 from minisched.bench.peers.steps import answer_with
 from minisched.bench.rows import SideBySide
+from minisched.bench.scheduling import host, host_peers, phases, scheduler
+from minisched.bench.scheduling.engines import PAGE, Minisched, Workload
 from minisched.trace import Slice
 
 

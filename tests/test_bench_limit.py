@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from minisched.bench import limit as module
-from minisched.bench import limit_rates
-from minisched.bench.limit import AIM, limit, rest, share
-from minisched.bench.limit_parts import Shape, parts
+from minisched.bench.limit import limit as module
+from minisched.bench.limit import rates as limit_rates
+from minisched.bench.limit.limit import AIM, limit, rest, share
+from minisched.bench.limit.parts import Shape, parts
 from minisched.models.llama_torch import LlamaTorch
 
 

@@ -14,10 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.bench import mutation, mutation_report, survivors
-from minisched.bench.mutation_diff import TYPE, WORDING, Mutant, mutants_of
-from minisched.bench.mutation_sample import LAYERS, Layer, draw, figures, overall
-from minisched.bench.mutation_tree import (
+from minisched.bench.mutation import mutants as mutation
+from minisched.bench.mutation import report as mutation_report
+from minisched.bench.mutation import survivors
+from minisched.bench.mutation.diff import TYPE, WORDING, Mutant, mutants_of
+from minisched.bench.mutation.sample import LAYERS, Layer, draw, figures, overall
+from minisched.bench.mutation.survivors import KNOWN
+from minisched.bench.mutation.tree import (
     LIVED,
     NAMED,
     ROOT,
@@ -27,7 +30,6 @@ from minisched.bench.mutation_tree import (
     read_meta,
     settings,
 )
-from minisched.bench.survivors import KNOWN
 
 ORIGINAL = '''"""A module."""
 

@@ -15,9 +15,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from minisched.bench import overlap, overlap_cells, overlap_ways, steady
-from minisched.bench.overlap import AIM, Cell, Step, rows_of
-from minisched.bench.overlap_ways import PROCESS, PYTHON, SLEEP
+from minisched.bench import steady
+from minisched.bench.overlap import cells as overlap_cells
+from minisched.bench.overlap import shares as overlap
+from minisched.bench.overlap import ways as overlap_ways
+from minisched.bench.overlap.shares import AIM, Cell, Step, rows_of
+from minisched.bench.overlap.ways import PROCESS, PYTHON, SLEEP
 from minisched.checks.overlap.overlap import forwards
 from minisched.cli import bench_overlap
 from minisched.cli.bench_call import BenchCall

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from minisched.bench import peer_environment
 from minisched.bench.kept import keep
 from minisched.bench.machine import machine
-from minisched.bench.peer import Peer, PeerError
+from minisched.bench.peers import environment as peer_environment
+from minisched.bench.peers.peer import Peer, PeerError
 from minisched.bench.rows import Figure, as_json, not_measured
 from minisched.cli.bench_call import BenchCall
 from minisched.cli.bench_parts import PARTS, find_part

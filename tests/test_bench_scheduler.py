@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from minisched.bench import radix, rows, scheduler
-from minisched.bench.engines import PAGE, Minisched, RunAhead, Workload
-from minisched.bench.nano_vllm import PACKAGE, find_nano_vllm, load_nano_vllm
-from minisched.bench.prompts import OWN, SHARED, cached_prompts, new_prompts, prompts
+from minisched.bench import rows
 from minisched.bench.rows import Figure, SideBySide, figure, not_measured, ratio
+from minisched.bench.scheduling import radix, scheduler
+from minisched.bench.scheduling.engines import PAGE, Minisched, RunAhead, Workload
+from minisched.bench.scheduling.nano_vllm import PACKAGE, find_nano_vllm, load_nano_vllm
+from minisched.bench.scheduling.prompts import OWN, SHARED, cached_prompts, new_prompts, prompts
 from minisched.cli.app import main
 
 ROW = {"name", "median", "min", "max", "unit", "aim", "met"}

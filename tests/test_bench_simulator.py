@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from minisched.bench import tracing
-from minisched.bench.hidden import Case
-from minisched.bench.made_trace import make_trace
+from minisched.bench.overlap.hidden import Case
 from minisched.bench.peers.vidur import StandIn
 from minisched.bench.rows import Figure
-from minisched.bench.simulator import PEER, Replays, memory, open_vidur, speed
+from minisched.bench.simulator.made_trace import make_trace
+from minisched.bench.simulator.simulator import PEER, Replays, memory, open_vidur, speed
 from minisched.cli import bench_simulator, bench_tracing
 from minisched.cli.bench_call import BenchCall
 from minisched.core import Request, SamplingParams

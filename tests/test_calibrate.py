@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from minisched.bench import calibrate as calibration
-from minisched.bench import prediction as bench
-from minisched.bench.calibrate import Load, calibrate, makespan, observe, predict
-from minisched.bench.least_squares import fit, not_negative, trimmed
+from minisched.bench.calibration import calibrate as calibration
+from minisched.bench.calibration import prediction as bench
+from minisched.bench.calibration.calibrate import Load, calibrate, makespan, observe, predict
+from minisched.bench.calibration.least_squares import fit, not_negative, trimmed
 from minisched.cli.app import app
 from minisched.devices.cost import MILLISECOND, Pace
 from minisched.devices.measured_cost import HostCost, MeasuredCost, interpolate

@@ -21,7 +21,7 @@ from ..loops.run import run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import NullRecorder, Recorder, Trace
-from .hidden import Case
+from .overlap.hidden import Case
 from .rows import Figure, figure, interleave, ratio
 
 AIM = 1.03  # at most 3 % more with recording

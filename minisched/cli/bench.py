@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..bench.kept import keep
-from ..bench.nano_vllm import find_nano_vllm
 from ..bench.rows import Figure, as_json
+from ..bench.scheduling.nano_vllm import find_nano_vllm
 from .bench_call import BenchCall
 from .bench_parts import find_part
 

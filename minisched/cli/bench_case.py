@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..bench.hidden import Case
+from ..bench.overlap.hidden import Case
 from ..devices.registry import load, open_device
 from .options import WorkloadOptions
 from .room import make_config

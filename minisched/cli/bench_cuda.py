@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..bench.cuda import LOOPS, Load, cuda_figures, transformers_peer
-from ..bench.random_llama import COMMON, SHAPES, write_random_llama
+from ..bench.cuda.cuda import LOOPS, Load, cuda_figures, transformers_peer
+from ..bench.cuda.random_llama import COMMON, SHAPES, write_random_llama
 from ..bench.rows import Figure, not_measured, ratio
 from ..devices.registry import load, open_device
 from .bench_call import BenchCall

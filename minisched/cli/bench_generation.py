@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..bench.generation import PARTS, generation
+from ..bench.generation.generation import PARTS, generation
 from ..bench.rows import Figure
 from .bench_call import BenchCall
 from .bench_case import find_folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..bench.hidden import hidden
+from ..bench.overlap.hidden import hidden
 from ..bench.rows import Figure
 from .bench_call import BenchCall
 from .bench_case import make_case

@@ -20,6 +20,6 @@ def measure(call: BenchCall) -> list[Figure]:
     if call.model == "hash":
         raise ValueError("bench limit measures real models, so --model can't be hash.")
     folder = find_folder(call.workload())
-    limit = load("minisched.bench.limit", "limit", "torch", "bench limit")
+    limit = load("minisched.bench.limit.limit", "limit", "torch", "bench limit")
     figures: list[Figure] = limit(folder, call.repetitions, call.report)
     return figures

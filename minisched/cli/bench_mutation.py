@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..bench.mutation import Tried, check_options, try_mutants
-from ..bench.mutation_report import to_json, write
-from ..bench.mutation_sample import figures
-from ..bench.mutation_tree import ROOT, MutationError, Report, check_mutmut
+from ..bench.mutation.mutants import Tried, check_options, try_mutants
+from ..bench.mutation.report import to_json, write
+from ..bench.mutation.sample import figures
+from ..bench.mutation.tree import ROOT, MutationError, Report, check_mutmut
 from .bench import table
 from .exit import complain
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..bench.overlap import overlap_figures
-from ..bench.overlap_cells import BATCHES, DEVICES, MODELS, make_cell, write_small
-from ..bench.overlap_ways import ways
+from ..bench.overlap.cells import BATCHES, DEVICES, MODELS, make_cell, write_small
+from ..bench.overlap.shares import overlap_figures
+from ..bench.overlap.ways import ways
 from ..bench.rows import Figure, not_measured
 from ..devices.registry import open_device
 from ..models.registry import open_model

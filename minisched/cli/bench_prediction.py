@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..bench.calibrate import check_model
-from ..bench.prediction import prediction
+from ..bench.calibration.calibrate import check_model
+from ..bench.calibration.prediction import prediction
 from ..bench.rows import Figure
 from .bench_call import BenchCall
 from .bench_case import check_real_time

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..bench.nano_vllm import find_nano_vllm
 from ..bench.rows import Figure
-from ..bench.scheduler import scheduler_figures
+from ..bench.scheduling.nano_vllm import find_nano_vllm
+from ..bench.scheduling.scheduler import scheduler_figures
 from .bench_call import BenchCall
 
 

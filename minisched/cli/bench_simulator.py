@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..bench.made_trace import make_trace
-from ..bench.peer import PeerError
-from ..bench.peer_environment import clean_env, environment
+from ..bench.peers.environment import clean_env, environment
+from ..bench.peers.peer import PeerError
 from ..bench.rows import Figure
-from ..bench.simulator import LENGTHS, Ask, Replays, ask_alone, memory, open_vidur, speed
+from ..bench.simulator.made_trace import make_trace
+from ..bench.simulator.simulator import LENGTHS, Ask, Replays, ask_alone, memory, open_vidur, speed
 from ..models.fetch import model_home
 from .bench_call import BenchCall
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..bench.calibrate import calibrate, check_model
+from ..bench.calibration.calibrate import calibrate, check_model
 from ..bench.machine import machine
 from ..bench.rows import versions
 from ..devices.measured_cost import MeasuredCost

@@ -1,1 +1,1 @@
-"""Peers: programs that run in an environment of their own, each answering one line at a time."""
+"""Peers: programs in an environment of their own, asked line by line: begin at ``peer``."""

@@ -16,7 +16,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from ..engines import ANY_TOKEN, NEW_TOKENS, VOCAB_SIZE, Workload, prompt
+from ..scheduling.engines import ANY_TOKEN, NEW_TOKENS, VOCAB_SIZE, Workload, prompt
 from .missing import stand_in
 from .serve import Answer, serve
 from .steps import answer_with

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..engines import Engine, Workload
-from ..scheduler import timed
+from ..scheduling.engines import Engine, Workload
+from ..scheduling.scheduler import timed
 from .serve import Answer
 
 

@@ -1,0 +1,1 @@
+"""The whole measurement of one GPU: begin at ``cuda``."""

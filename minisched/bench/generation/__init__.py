@@ -1,0 +1,1 @@
+"""Tokens a second beside the libraries' own generation: begin at ``generation``."""

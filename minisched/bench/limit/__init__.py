@@ -1,0 +1,1 @@
+"""How near a step comes to what the machine allows: begin at ``limit``."""

@@ -1,0 +1,1 @@
+"""How many changes of the code the tests see: begin at ``mutants``."""

@@ -1,0 +1,78 @@
+"""The mutants that are known to live, each with the reason why no test sees it.
+
+A mutant is named by its function and by the lines that change; ``bench mutation`` calls every
+other survivor unexplained. Reasons begin with what kind it is: ``EQUIVALENT`` (the program does the
+same), ``SPEED`` (the same, only slower or faster) or ``WORDING`` (a text that no test should pin).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .diff import Mutant
+
+EQUIVALENT, SPEED, WORDING = "equivalent", "only speed", "only wording"
+
+
+class Known(NamedTuple):
+    """A mutant that lives; ``taken`` and ``put`` as ``Mutant`` has them."""
+
+    function: str
+    taken: str
+    put: str
+    why: str
+
+
+IN_MEMORY = f"{WORDING}: what the simulated memory is called; what a step reads is declared apart."
+AS_LONG = f"{EQUIVALENT}: both are made row by row from one batch, so strict finds nothing."
+
+KNOWN: tuple[Known, ...] = (
+    Known(
+        "deliver_logprobs",
+        "for row, found in zip(batch.rows, logprobs, strict=True):",
+        "for row, found in zip(batch.rows, logprobs, strict=False):",
+        AS_LONG,
+    ),
+    Known(
+        "with_prefix_lens",
+        "info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=True)]",
+        "info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=None)]",
+        AS_LONG,
+    ),
+    Known(
+        "FillHost.fill",
+        "for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):",
+        "for at, row in zip(masks.update_indices, masks.hit_indices, strict=False):",
+        AS_LONG,
+    ),
+    Known(
+        "FutureMapPool.__init__",
+        'self.output_tokens_buf = device.memory("future map", size)',
+        'self.output_tokens_buf = device.memory("XXfuture mapXX", size)',
+        IN_MEMORY,
+    ),
+    Known(
+        "FutureMapPool.__init__",
+        'self.new_seq_lens_buf = device.memory("new seq lens", self.num_rows)',
+        'self.new_seq_lens_buf = device.memory("XXnew seq lensXX", self.num_rows)',
+        IN_MEMORY,
+    ),
+    Known(
+        "FutureMapPool.assert_nonneg_and_invalidate",
+        "pairs = zip(ids.tolist(), tokens.tolist(), strict=True)",
+        "pairs = zip(ids.tolist(), tokens.tolist(), strict=None)",
+        f"{EQUIVALENT}: one token is looked up for each id, so strict finds nothing.",
+    ),
+    Known(
+        "PageAllocator.disown",
+        "self._owner.pop(page, None)",
+        "self._owner.pop(page, )",
+        f"{EQUIVALENT}: who is disowned has an owner; only a broken cache asks twice.",
+    ),
+)
+
+
+def why_it_lives(mutant: Mutant) -> str:
+    """The reason that is on record; empty without one."""
+    same = (mutant.function, mutant.taken, mutant.put)
+    return next((item.why for item in KNOWN if item[:3] == same), "")

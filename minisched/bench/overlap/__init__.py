@@ -1,0 +1,1 @@
+"""How much of the host's work is hidden: begin at ``hidden``, then ``shares``."""

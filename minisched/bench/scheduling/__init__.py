@@ -1,0 +1,1 @@
+"""What scheduling costs the host, beside others: begin at ``scheduler``, then ``host``."""

@@ -1,0 +1,137 @@
+"""One workload on two schedulers, ours and nano-vllm's, with a device that answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import count
+from typing import Protocol
+
+from ...core import Request, Result, SamplingParams, ScheduleBatch
+from ...scheduler import Scheduler, SchedulerConfig
+from .nano_vllm import NanoVllm
+
+PAGE = 256  # tokens; nano-vllm allows no other
+NEW_TOKENS = 250  # of each request that runs: none ends while it is timed
+PREFILL_TOKENS = 16384  # prompt tokens of one step: the default of nano-vllm and of SGLang
+ANY_TOKEN = 7
+VOCAB_SIZE = 1 << 20  # a prompt's first token is its number, so that no two share a prefix
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests of one prompt length that decode, behind a history and before a queue."""
+
+    running: int = 256
+    waiting: int = 0
+    prompt_len: int = 384  # 384 + 128 fill a page: every request begins one while it is timed
+    head_len: int = 384  # the prompt of the first that waits; those behind it wait for it
+    spare_pages: int = 0  # beyond what the running requests will need
+    spare_rows: int = 0  # requests that could run beside them, as far as rows go
+    finished: int = 0  # requests that came and went before
+    distinct: int = 1  # prompts of those, before they begin again
+    page_size: int = PAGE
+
+    @property
+    def num_pages(self) -> int:
+        """The pool: what running requests will hold, and the page more that admission asks for."""
+        pages = -(-(self.prompt_len + NEW_TOKENS) // self.page_size)
+        return self.running * (pages + 1) + self.spare_pages
+
+
+class Engine(Protocol):
+    """A scheduler with a workload set up, whose device answers at once."""
+
+    def step(self) -> int:
+        """Schedule and process once; how many requests took part."""
+
+
+class Minisched:
+    """``next_batch`` and ``process`` in turn, as the loop ``serial`` calls them."""
+
+    def __init__(self, load: Workload, run_ahead: bool = False) -> None:
+        config = SchedulerConfig(
+            kv_tokens=load.num_pages * load.page_size, page_size=load.page_size,
+            max_running_requests=load.running + load.spare_rows,
+            chunked_prefill_size=-1, max_prefill_tokens=PREFILL_TOKENS,
+            context_len=load.num_pages * load.page_size, vocab_size=VOCAB_SIZE, run_ahead=run_ahead,
+        )  # fmt: skip
+        self.scheduler = Scheduler(config)
+        self.numbers = count()
+        for number in range(load.finished):
+            self.add(prompt(-1 - number % load.distinct, PAGE + 1), 1)
+        while self.scheduler.live:
+            self.step()
+        settle(self.step, load, partial(self.add, max_new_tokens=NEW_TOKENS))
+
+    def add(self, tokens: list[int], max_new_tokens: int) -> None:
+        """Receive one request."""
+        params = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True)
+        self.scheduler.receive([Request(f"r{next(self.numbers)}", tokens, params)])
+
+    def step(self) -> int:
+        """One turn of a loop."""
+        batch = self.scheduler.next_batch()
+        assert batch, "somebody can always run"
+        self.scheduler.process(batch, result_of(len(batch.reqs)))
+        return len(batch.reqs)
+
+
+class RunAhead(Minisched):
+    """The order of the loop ``overlap``: a step is scheduled before the one before is processed."""
+
+    def __init__(self, load: Workload) -> None:
+        self.last: ScheduleBatch | None = None
+        super().__init__(load, run_ahead=True)
+
+    def step(self) -> int:
+        """One turn of a loop."""
+        batch, last = self.scheduler.next_batch(), self.last
+        if last:
+            self.scheduler.process(last, result_of(len(last.reqs)))
+        self.last = batch or None
+        return len(batch.reqs) if batch else 0
+
+
+class NanoVllmEngine:
+    """``schedule`` and ``postprocess`` in turn."""
+
+    def __init__(self, nano: NanoVllm, load: Workload) -> None:
+        self.nano = nano
+        most = load.running + load.spare_rows
+        self.scheduler = nano.scheduler(load.num_pages, most, PREFILL_TOKENS)
+        settle(self.step, load, self.add)
+
+    def add(self, tokens: list[int]) -> None:
+        """Receive one request."""
+        self.scheduler.add(self.nano.sequence(tokens, NEW_TOKENS))
+
+    def step(self) -> int:
+        """One turn of its engine."""
+        seqs, is_prefill = self.scheduler.schedule()
+        self.scheduler.postprocess(seqs, result_of(len(seqs)).tokens, is_prefill)
+        return len(seqs)
+
+
+def settle(admit: Callable[[], int], load: Workload, add: Callable[[list[int]], None]) -> None:
+    """Admit the requests that run, as ``admit`` does step by step; then queue those that wait."""
+    numbers: Iterator[int] = count()
+    for _ in range(load.running):
+        add(prompt(next(numbers), load.prompt_len))
+    admitted = 0
+    while admitted < load.running:
+        admitted += admit()
+    for place in range(load.waiting):
+        add(prompt(next(numbers), load.prompt_len if place else load.head_len))
+
+
+def prompt(number: int, length: int) -> list[int]:
+    """A prompt that differs from all others in its first token."""
+    return [number % VOCAB_SIZE] + [ANY_TOKEN] * (length - 1)
+
+
+@cache
+def result_of(num_reqs: int) -> Result:
+    """What a device that answers at once would sample."""
+    return Result([ANY_TOKEN] * num_reqs)

@@ -1,0 +1,1 @@
+"""The simulator's speed and its memory: begin at ``simulator``."""
