@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from minisched.bench.mutation import mutants as mutation
 from minisched.bench.mutation import report as mutation_report
-from minisched.bench.mutation import survivors
+from minisched.bench.mutation import second_look, survivors
 from minisched.bench.mutation.diff import TYPE, WORDING, Mutant, mutants_of
 from minisched.bench.mutation.sample import LAYERS, Layer, draw, figures, overall
+from minisched.bench.mutation.second_look import OTHERS, look_again
 from minisched.bench.mutation.survivors import KNOWN
 from minisched.bench.mutation.tree import (
     LIVED,
@@ -26,6 +27,7 @@ from minisched.bench.mutation.tree import (
     ROOT,
     TESTS,
     MutantTree,
+    MutationError,
     check_mutmut,
     read_meta,
     settings,
@@ -189,7 +191,7 @@ def test_whatever_is_no_pass_is_a_kill_and_a_survivor_has_its_reason(
     why = "equivalent: nobody sees it."
     known = survivors.Known(matter[1].function, matter[1].taken, matter[1].put, why)
     monkeypatch.setattr(survivors, "KNOWN", (known,))
-    tried = mutation.judged(read, matter, codes, 7)
+    tried = mutation.judged(read, matter, codes, set(), 7)
     assert tried.layers == [Layer("memory", 3, 3, 1)]
     assert [(item.why, item.unreached) for item in tried.survivors] == [(why, False), ("", True)]
     assert tried.unexplained == tried.survivors[1:]
@@ -205,9 +207,40 @@ def test_whatever_is_no_pass_is_a_kill_and_a_survivor_has_its_reason(
 
 @pytest.mark.parametrize("code", [1, 3, -24, -9, 36])
 def test_a_process_that_hangs_or_crashes_is_a_kill(read: list[Mutant], code: int) -> None:
-    tried = mutation.judged(read, read[:1], {read[0].name: code}, 0)
+    tried = mutation.judged(read, read[:1], {read[0].name: code}, set(), 0)
     assert (tried.layers, tried.survivors) == ([Layer("memory", 3, 1, 1)], [])
     assert tried.timeouts == (code in (-24, 36))
+
+
+def test_who_is_seen_at_the_second_look_is_killed(read: list[Mutant], tmp_path: Path) -> None:
+    matter = [item for item in read if not item.left_out]
+    tried = mutation.judged(
+        read, matter, {item.name: 0 for item in matter}, {matter[0].name, matter[2].name}, 0
+    )
+    assert tried.layers == [Layer("memory", 3, 3, 2)] and tried.second_look == 2
+    assert [item.mutant for item in tried.survivors] == [matter[1]]
+    mutation_report.write(tried, tmp_path)
+    text = (tmp_path / mutation_report.FOLDER / "mutation.md").read_text()
+    assert "0 of the killed ran out of time, and 2 were seen by" in text
+
+
+def test_the_other_tests_see_whom_they_are_red_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run on a tree of three tests, of which the second asks which mutant it meets."""
+    tests = tmp_path / "mutants/tests"
+    tests.mkdir(parents=True)
+    asks = "import os\ndef test_it():\n    assert os.environ['MUTANT_UNDER_TEST'] {}\n"
+    (tests / "test_a.py").write_text(asks.format("is not None"))
+    (tests / "test_b.py").write_text(asks.format("!= 'seen'"))
+    monkeypatch.setattr(second_look, "OTHERS", ("a", "b"))
+    monkeypatch.setattr(second_look, "PYTEST", ["-p", "no:xdist", "-p", "no:cacheprovider"])
+    said: list[tuple[int, int | None]] = []
+    found = look_again(tmp_path, ["seen", "lives"], 2, lambda *now: said.append(now[1:]))
+    assert found == {"seen"} and said == [(0, None), (1, 2), (2, 2)]
+    (tests / "test_b.py").write_text(asks.format("!= ''"))
+    with pytest.raises(MutationError, match="the other tests are red without a mutant: "):
+        look_again(tmp_path, ["seen"], 1, lambda *now: None)
 
 
 def test_a_run_that_was_broken_off_goes_on_with_the_rest(
@@ -257,8 +290,10 @@ def test_every_layer_is_changed_and_the_suite_comes_first() -> None:
     assert 0 in LIVED and 1 not in LIVED
 
 
-def test_every_quick_test_is_there() -> None:
-    for name in (*(f"{name}.py" for name in TESTS), *NAMED):
+def test_every_test_is_there_and_in_one_look_only() -> None:
+    others = [f"test_{name}.py" for name in OTHERS]
+    assert not {f"{name}.py" for name in TESTS} & set(others)
+    for name in (*(f"{name}.py" for name in TESTS), *NAMED, *others):
         path, _, function = name.partition("::")
         text = (ROOT / "tests" / path).read_text("utf-8")
         assert f"\ndef {function or 'test_'}" in text, name

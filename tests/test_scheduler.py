@@ -92,7 +92,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(chain=st.booleans())
     def commit(self, chain: bool) -> None:
         last = self.in_flight[-1][0] if self.in_flight else None
-        batch = self.scheduler.chain(last) if chain and last else self.scheduler.next_batch()
+        chains = chain and last and self.scheduler.can_chain(last)
+        batch = self.scheduler.chain(last) if chains else self.scheduler.next_batch()
         if batch:
             self.check_batch(batch)
             tokens = [self.compute(row) for row in batch.rows]

@@ -99,9 +99,9 @@ class Scheduler(Results):
             return False
         return batch.reqs == self.decode.running_reqs and self.can_repeat(batch)
 
-    def chain(self, batch: ScheduleBatch) -> ScheduleBatch | None:
-        """Commit the rows of a decode batch once more; None where ``can_chain`` says no."""
-        return self.repeat(batch) if self.can_chain(batch) else None
+    def chain(self, batch: ScheduleBatch) -> ScheduleBatch:
+        """Commit the rows of a decode batch once more, of which ``can_chain`` has said yes."""
+        return commit(self, Plan([], batch.reqs))
 
     def can_repeat(self, batch: ScheduleBatch) -> bool:
         """Whether a decode batch may run once more, whoever waits: all of it lives and has room."""

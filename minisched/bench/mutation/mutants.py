@@ -2,18 +2,20 @@
 
 mutmut makes the changes, one a mutant, in the layers that decide what runs next and where tokens
 and memory are: scheduler, memory, policy, relay, loops. Every mutant is tried with many small runs,
-each with every law held against it, with the golden runs, and with the quick tests.
+each with every law held against it, with the golden runs, and with the quick tests; what lives
+then, with the simulator's other tests (``second_look.py``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .diff import Mutant
 from .sample import LAYERS, Layer, draw, layers_of
+from .second_look import look_again
 from .survivors import why_it_lives
 from .tree import LIVED, TOO_LONG, MutantTree, Report
 
@@ -37,6 +39,7 @@ class Tried:
     seed: int
     layers: list[Layer]
     timeouts: int
+    second_look: int  # of the killed, how many only the other tests saw
     survivors: list[Survivor]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
@@ -77,17 +80,22 @@ def try_mutants(
     mutants = [item for item in tree.generate() if module in (None, item.layer)]
     sample = draw(mutants, size, seed)
     tree.try_all(sample, report)
-    return judged(mutants, sample, tree.exit_codes(), seed)
+    codes = tree.exit_codes()
+    lived = [item.name for item in sample if codes[item.name] in LIVED and not why_it_lives(item)]
+    return judged(mutants, sample, codes, look_again(folder, lived, children, report), seed)
 
 
 def judged(
     mutants: Sequence[Mutant],
     sample: Sequence[Mutant],
     codes: Mapping[str, int | None],
+    seen_again: Set[str],
     seed: int,
 ) -> Tried:
-    """What the exit codes say of a sample. Whatever a test's process ends in but 0 is a kill."""
-    killed = {item.name: codes[item.name] not in LIVED for item in sample}
+    """What both looks say of a sample. Whatever a test's process ends in but 0 is a kill."""
+    killed = {
+        item.name: codes[item.name] not in LIVED or item.name in seen_again for item in sample
+    }
     survivors = [
         Survivor(item, why_it_lives(item), codes[item.name] != 0)
         for item in sample
@@ -97,6 +105,7 @@ def judged(
         seed,
         layers_of(mutants, sample, killed),
         sum(codes[item.name] in TOO_LONG for item in sample),
+        len(seen_again),
         survivors,
         Counter(item.left_out for item in mutants if item.left_out),
     )

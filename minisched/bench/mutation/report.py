@@ -24,6 +24,7 @@ def to_json(tried: Tried) -> dict[str, Any]:
             for item in tried.layers
         ],
         "timeouts": tried.timeouts,
+        "second_look": tried.second_look,
         "left_out": dict(tried.left_out),
         "survivors": [
             {"name": item.mutant.name, "function": item.mutant.function,
@@ -72,7 +73,8 @@ def rate(row: Any) -> str:
 def remarks(tried: Tried) -> Iterator[str]:
     """How it was measured."""
     yield f"\nA random sample of each layer (`--seed {tried.seed}`), with mutmut {version()};"
-    yield f"{tried.timeouts} of the killed ran out of time. Not drawn, as no test should see them:"
+    yield f"{tried.timeouts} of the killed ran out of time, and {tried.second_look} were seen by"
+    yield "the simulator's other tests alone. Not drawn, as no test should see them:"
     yield "; ".join(f"{count} that change {why}" for why, count in tried.left_out.items()) + "."
 
 

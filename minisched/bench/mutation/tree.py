@@ -36,6 +36,8 @@ NAMED = (
     "test_faults.py::test_a_pool_holds_at_least_one_page",
 )
 """The quick ones: on the simulated device, and about the layers that are changed."""
+PYTEST = ["-p", "tests.mutation_plugin", "-p", "no:xdist", "-p", "no:cacheprovider",
+          "-o", "addopts="]  # fmt: skip
 NOTHING = "minisched.nothing"  # no mutant is called so: mutmut gets ready, and stops
 LIVED = (0, 5, 33)  # mutmut's exit codes: every test passed, or none reaches the code
 TOO_LONG = (24, -24, 36, 152, 255)
@@ -159,8 +161,7 @@ def settings() -> str:
         "source_paths": ["minisched"],
         "only_mutate": [f"minisched/{layer}/*.py" for layer in LAYERS],
         "also_copy": ["traces", "README.md"],
-        "pytest_add_cli_args": ["-p", "tests.mutation_plugin", "-p", "no:xdist",
-                                "-p", "no:cacheprovider", "-o", "addopts="],
+        "pytest_add_cli_args": PYTEST,
         "pytest_add_cli_args_test_selection": [
             *(f"tests/{name}.py" for name in TESTS), *(f"tests/{name}" for name in NAMED)
         ],
