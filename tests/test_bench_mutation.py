@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from minisched.bench.mutation import mutants as mutation
 from minisched.bench.mutation import report as mutation_report
 from minisched.bench.mutation import second_look, survivors
-from minisched.bench.mutation.diff import TYPE, WORDING, Mutant, mutants_of
+from minisched.bench.mutation.diff import STRICT, TYPE, WORDING, Mutant, mutants_of
 from minisched.bench.mutation.sample import LAYERS, Layer, draw, figures, overall
 from minisched.bench.mutation.second_look import OTHERS, look_again
 from minisched.bench.mutation.survivors import KNOWN
@@ -47,6 +47,10 @@ class Pool:
         if self.size > LIMIT:
             raise ValueError(f"size is {self.size}")
         return cast(int, self.size + 1)
+
+    def pairs(self) -> list[int]:
+        """Documented."""
+        return list(zip(self.ids, self.pages, strict=True))
 '''
 
 MUTATED = '''"""A module."""
@@ -96,6 +100,26 @@ class Pool:
         if self.size > LIMIT:
             raise ValueError(f"size is {self.size}")
         return cast(int, self.size - 1)
+
+    @_mutmut_mutated(mutants)
+    def pairs(self) -> list[int]:
+        """A trampoline."""
+
+    def xǁPoolǁpairs__mutmut_orig(self) -> list[int]:
+        """Documented."""
+        return list(zip(self.ids, self.pages, strict=True))
+
+    def xǁPoolǁpairs__mutmut_1(self) -> list[int]:
+        """Documented."""
+        return list(zip(self.ids, self.pages, strict=False))
+
+    def xǁPoolǁpairs__mutmut_2(self) -> list[int]:
+        """Documented."""
+        return list(zip(self.ids, self.pages, ))
+
+    def xǁPoolǁpairs__mutmut_3(self) -> list[int]:
+        """Documented."""
+        return list(zip(self.ids, None, strict=True))
 '''
 
 
@@ -116,8 +140,9 @@ def test_a_mutant_is_named_as_mutmut_does_and_placed_in_the_original(read: list[
     assert first.diff == "- if self.size > LIMIT:\n+ if self.size >= LIMIT:"
 
 
-def test_only_wording_and_types_are_left_out(read: list[Mutant]) -> None:
-    assert [item.left_out for item in read] == ["", WORDING, "", TYPE, ""]
+def test_only_wording_types_and_strict_are_left_out(read: list[Mutant]) -> None:
+    pairs = [STRICT, STRICT, ""]
+    assert [item.left_out for item in read] == ["", WORDING, "", TYPE, "", *pairs]
 
 
 def made(sizes: dict[str, int]) -> list[Mutant]:
@@ -187,41 +212,45 @@ def test_whatever_is_no_pass_is_a_kill_and_a_survivor_has_its_reason(
     read: list[Mutant], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     matter = [item for item in read if not item.left_out]
-    codes = {item.name: code for item, code in zip(matter, (1, 0, 33), strict=True)}
+    codes = {item.name: code for item, code in zip(matter, (1, 0, 33, 1), strict=True)}
     why = "equivalent: nobody sees it."
     known = survivors.Known(matter[1].function, matter[1].taken, matter[1].put, why)
     monkeypatch.setattr(survivors, "KNOWN", (known,))
     tried = mutation.judged(read, matter, codes, set(), 7)
-    assert tried.layers == [Layer("memory", 3, 3, 1)]
+    assert tried.layers == [Layer("memory", 4, 4, 2)]
     assert [(item.why, item.unreached) for item in tried.survivors] == [(why, False), ("", True)]
     assert tried.unexplained == tried.survivors[1:]
-    assert tried.left_out == {WORDING: 1, TYPE: 1}
+    assert tried.left_out == {WORDING: 1, TYPE: 1, STRICT: 2}
     mutation_report.write(tried, tmp_path)
     folder = tmp_path / mutation_report.FOLDER
     kept = json.loads((folder / "mutation.json").read_text())
     assert kept["unexplained"] == 1 and kept["seed"] == 7
-    assert [item["diff"] for item in kept["survivors"]] == [item.diff for item in matter[1:]]
+    assert [item["diff"] for item in kept["survivors"]] == [item.diff for item in matter[1:3]]
     text = (folder / "mutation.md").read_text()
-    assert "| memory | 3 | 3 | 1 | 33.3 %" in text and why in text and "unexplained" in text
+    assert "| memory | 4 | 4 | 2 | 50.0 %" in text and why in text and "unexplained" in text
 
 
 @pytest.mark.parametrize("code", [1, 3, -24, -9, 36])
 def test_a_process_that_hangs_or_crashes_is_a_kill(read: list[Mutant], code: int) -> None:
     tried = mutation.judged(read, read[:1], {read[0].name: code}, set(), 0)
-    assert (tried.layers, tried.survivors) == ([Layer("memory", 3, 1, 1)], [])
+    assert (tried.layers, tried.survivors) == ([Layer("memory", 4, 1, 1)], [])
     assert tried.timeouts == (code in (-24, 36))
 
 
 def test_who_is_seen_at_the_second_look_is_killed(read: list[Mutant], tmp_path: Path) -> None:
     matter = [item for item in read if not item.left_out]
     tried = mutation.judged(
-        read, matter, {item.name: 0 for item in matter}, {matter[0].name, matter[2].name}, 0
+        read,
+        matter,
+        {item.name: 0 for item in matter},
+        {item.name for item in matter if item is not matter[1]},
+        0,
     )
-    assert tried.layers == [Layer("memory", 3, 3, 2)] and tried.second_look == 2
+    assert tried.layers == [Layer("memory", 4, 4, 3)] and tried.second_look == 3
     assert [item.mutant for item in tried.survivors] == [matter[1]]
     mutation_report.write(tried, tmp_path)
     text = (tmp_path / mutation_report.FOLDER / "mutation.md").read_text()
-    assert "0 of the killed ran out of time, and 2 were seen by" in text
+    assert "0 of the killed ran out of time, and 3 were seen by" in text
 
 
 def test_the_other_tests_see_whom_they_are_red_with(

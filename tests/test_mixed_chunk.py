@@ -51,6 +51,12 @@ def test_those_who_decode_are_paid_from_the_chunk(decodes: int, chunk: int, prom
     assert lengths[:-1] == [chunk - decodes] * (len(lengths) - 1)
 
 
+def test_without_chunks_nothing_can_be_mixed() -> None:
+    says = r"^enable_mixed_chunk needs chunks, but chunked_prefill_size is -1 \(no limit\)\.$"
+    with pytest.raises(ValueError, match=says):
+        SchedulerConfig(enable_mixed_chunk=True, chunked_prefill_size=-1)
+
+
 @pytest.mark.parametrize("who", ["prompt", "running"])
 def test_a_batch_that_returns_logprobs_is_never_mixed(who: str) -> None:
     config = SchedulerConfig(chunked_prefill_size=8, enable_mixed_chunk=True)

@@ -28,7 +28,7 @@ from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
 from minisched.relay.registry import RELAYS as REGISTERED
 from minisched.relay.registry import RelayShape
-from minisched.scheduler import SchedulerConfig
+from minisched.scheduler import MemoryLeak, SchedulerConfig
 
 from .laws import Broken
 from .pd_runs import LINK, PdRun, check_pd, links, play_pd, timed
@@ -103,6 +103,19 @@ def test_a_failed_step_on_either_side(
             assert req.finish_reason is FinishReason.ERROR
             req.finish_reason = FinishReason.ABORT  # its tokens are the beginning of the truth
     check_pd(workload, run)
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_a_leak_on_either_side_is_found_when_nothing_runs(side: str) -> None:
+    """Not only at the end: the second request is still to come."""
+    second = Request("second", [3, 4], tokens(2), arrival_time=10**6)
+
+    def lose_a_row(pair: Pair) -> None:
+        getattr(pair, side).scheduler.leases.table.alloc()
+
+    with pytest.raises(MemoryLeak, match="3 of 4 rows are free, but nothing runs"):
+        play_pd(workload_of(Request("first", [1, 2], tokens(2)), second), LINK, lose_a_row)
+    assert not second.finished
 
 
 @given(workload=timed_workloads(with_aborts=False), options=links, turn=st.integers(0, 40))

@@ -159,6 +159,20 @@ def test_whoever_can_never_fit_ends_once_under_every_rule(run_first: str) -> Non
     assert [output.rid for output in scheduler.take_outputs()] == ["r0"]
 
 
+def test_while_somebody_decodes_a_prompt_is_held_back_and_told_why() -> None:
+    scheduler = Scheduler(SchedulerConfig(run_first="decode"), Recorder())
+    scheduler.receive([Request("first", [1], SamplingParams(max_new_tokens=4, ignore_eos=True))])
+    batch = scheduler.next_batch()
+    assert batch
+    scheduler.process(batch, Result([5]))
+    scheduler.receive([Request("second", [2], SamplingParams(max_new_tokens=1))])
+    batch = scheduler.next_batch()
+    assert batch and batch.rids == ("first",)
+    refusals = [m.attrs for m in scheduler.recorder.trace("", "", "", "").marks
+                if m.name == "refuse"]  # fmt: skip
+    assert [item["reason"] for item in refusals] == ["those who decode run first"]
+
+
 def test_while_a_step_starves_the_victim_is_not_admitted_again() -> None:
     """Else it would take the pages that the others wait for, for ever (vllm-ascend #16315)."""
     scheduler = starving(3, 12, run_ahead=True)

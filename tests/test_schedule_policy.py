@@ -217,6 +217,34 @@ def test_a_request_of_high_priority_takes_a_running_ones_place() -> None:
     assert [mark.attrs["rid"] for mark in marks if mark.name == "retraction"] == ["low"]
 
 
+@pytest.mark.parametrize("kv_tokens", [40, 45, 50])
+def test_who_is_refused_for_the_length_of_the_batch_takes_nobodys_memory(kv_tokens: int) -> None:
+    """What "last" needs is in the cache, locked by "runs": it has memory, and waits for a batch."""
+    config = SchedulerConfig(
+        kv_tokens=kv_tokens,
+        max_prefill_tokens=8,
+        schedule_policy="priority",
+        priority_scheduling_preemption_threshold=0,
+    )
+    scheduler = Scheduler(config, Recorder())
+    params = SamplingParams(max_new_tokens=6, ignore_eos=True)
+    scheduler.receive([Request("runs", [1] * 20, params, priority=1)])
+    batch = scheduler.next_batch()
+    assert batch
+    scheduler.process(batch, Result([5]))
+    one = SamplingParams(max_new_tokens=1)
+    first, last = (
+        Request("first", [2] * 6, one, priority=5),
+        Request("last", [1] * 23, one, priority=4),
+    )
+    scheduler.receive([first, last])
+    batch = scheduler.next_batch()
+    assert batch and batch.rids == ("first",) and scheduler.num_retractions == 0
+    marks = scheduler.recorder.trace("", "", "", "").marks
+    refusals = [mark.attrs["reason"] for mark in marks if mark.name == "refuse"]
+    assert refusals == ["max_prefill_tokens: needs 3 tokens, 2 left"]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_ends_every_request(policy: str) -> None:
     """No order starves anybody for ever once no new requests come."""

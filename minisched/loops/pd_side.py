@@ -71,5 +71,5 @@ class SideEngine(Engine):
 
     def on_idle(self) -> None:
         """Look for leaks. The clock is moved by ``loops/pd.py``, which knows both sides."""
-        if self.scheduler.leases.is_idle:
+        if not (self.scheduler.live or self.scheduler.leases.returning):
             self.scheduler.self_check()

@@ -51,11 +51,11 @@ class PlaceholderFill:
 
     run_ahead = True
     most_in_flight: int | None = 2
+    filling_masks: FillingMasks  # of the step bound last
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.last_sequence_ids: tuple[str, ...] = ()
-        self.filling_masks = FillingMasks([], [], [])  # of the step bound last
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None

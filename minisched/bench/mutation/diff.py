@@ -10,6 +10,7 @@ from pathlib import Path
 
 ORIGINAL, NUMBERED = "__mutmut_orig", "__mutmut_"
 WORDING = "the wording of an error's sentence"
+STRICT = "zip's strict, which only finds what an earlier mistake has made unequal"
 TYPE = "the type in a cast, which is for the type checker alone"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -101,7 +102,7 @@ def change(before: list[str], after: list[str]) -> tuple[int, str, str]:
 
 def why_left_out(before: Function, after: Function) -> str:
     """Why no test should see the change; empty where one should."""
-    for reason, blank, kind in ((WORDING, NoWords, ast.Raise), (TYPE, NoTypes, ast.Call)):
+    for reason, blank, kind in RULES:
         has_any = any(isinstance(node, kind) for node in ast.walk(before))
         if has_any and blanked(before, blank) == blanked(after, blank):
             return reason
@@ -136,3 +137,17 @@ class NoTypes(ast.NodeTransformer):
         if isinstance(node.func, ast.Name) and node.func.id == "cast" and node.args:
             node.args[0] = ast.Constant(None)
         return node
+
+
+class NoStrict(ast.NodeTransformer):
+    """Without ``strict`` at calls of ``zip``."""
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        """Every ``zip`` stops at its shortest."""
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "zip":
+            node.keywords = [item for item in node.keywords if item.arg != "strict"]
+        return node
+
+
+RULES = ((WORDING, NoWords, ast.Raise), (TYPE, NoTypes, ast.Call), (STRICT, NoStrict, ast.Call))

@@ -24,27 +24,8 @@ class Known(NamedTuple):
 
 
 IN_MEMORY = f"{WORDING}: what the simulated memory is called; what a step reads is declared apart."
-AS_LONG = f"{EQUIVALENT}: both are made row by row from one batch, so strict finds nothing."
 
 KNOWN: tuple[Known, ...] = (
-    Known(
-        "deliver_logprobs",
-        "for row, found in zip(batch.rows, logprobs, strict=True):",
-        "for row, found in zip(batch.rows, logprobs, strict=False):",
-        AS_LONG,
-    ),
-    Known(
-        "with_prefix_lens",
-        "info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=True)]",
-        "info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=None)]",
-        AS_LONG,
-    ),
-    Known(
-        "FillHost.fill",
-        "for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):",
-        "for at, row in zip(masks.update_indices, masks.hit_indices, strict=False):",
-        AS_LONG,
-    ),
     Known(
         "FutureMapPool.__init__",
         'self.output_tokens_buf = device.memory("future map", size)',
@@ -58,10 +39,10 @@ KNOWN: tuple[Known, ...] = (
         IN_MEMORY,
     ),
     Known(
-        "FutureMapPool.assert_nonneg_and_invalidate",
-        "pairs = zip(ids.tolist(), tokens.tolist(), strict=True)",
-        "pairs = zip(ids.tolist(), tokens.tolist(), strict=None)",
-        f"{EQUIVALENT}: one token is looked up for each id, so strict finds nothing.",
+        "ForwardLoop.forward",
+        "return lose_step(worker, item.batch, laid_out(inputs), error)",
+        "return lose_step(worker, item.batch, laid_out(None), error)",
+        f"{EQUIVALENT}: a lost step takes its relay's turn, and MindIE's relays count no turns.",
     ),
     Known(
         "PageAllocator.disown",
