@@ -22,7 +22,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ARGUMENTS = [
@@ -36,6 +36,8 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 OWN = ("file:", "data:", "blob:", "about:")  # what a page that needs no network may ask for
+FAR = 120_000  # milliseconds; only ends a hang: a machine may be busy, and nothing is measured
+expect.set_options(timeout=FAR)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -79,7 +81,7 @@ def browser() -> Iterator[Browser]:
     except RuntimeError as error:
         pytest.fail(str(error), pytrace=False)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS, timeout=FAR)
         yield chromium
         chromium.close()
 
@@ -111,6 +113,7 @@ def watch(browser: Browser, allowed: tuple[str, ...] = OWN, **options: Any) -> I
     ``options`` are Playwright's for a context: ``viewport``, ``color_scheme``, ``reduced_motion``.
     """
     context = browser.new_context(**options)
+    context.set_default_timeout(FAR)
     watched = Watched(context.new_page())
 
     def decide(route: Route) -> None:

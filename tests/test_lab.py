@@ -23,7 +23,7 @@ from minisched.compare import compare
 from minisched.export.native import to_json
 from minisched.models.hash import HashModel
 
-from .browser import browser, served, watch
+from .browser import FAR, browser, served, watch
 
 SITE = Path(__file__).resolve().parents[1] / "lessons" / "site"
 sys.path[:0] = [str(SITE), str(SITE / "lab")]
@@ -58,10 +58,8 @@ def address(folder: Path) -> Iterator[str]:
 def page(browser: Browser, address: str) -> Iterator[Page]:
     """The lab, ready; at the end there was no error, and no request went elsewhere."""
     with watch(browser, allowed=(address, "blob:", "data:"), viewport=WIDE) as watched:
-        watched.page.set_default_timeout(90_000)
         watched.page.goto(f"{address}lab/index.html")
         watched.page.wait_for_selector(READY)
-        watched.page.set_default_timeout(30_000)
         yield watched.page
 
 
@@ -103,9 +101,21 @@ def settle(page: Page, wanted: Settings) -> None:
 
 
 def start(page: Page, **values: Any) -> None:
-    """Set the form by its address, as a shared link does."""
+    """Set the form by its address, as a shared link does.
+
+    The table is emptied, so that ``settle`` waits for the run of these settings, and not for the
+    same numbers of an earlier one; the page has heard of them when this returns.
+    """
     pairs = "&".join(f"{name}={value}" for name, value in values.items())
-    page.evaluate("hash => { location.hash = hash }", "#" + pairs)
+    page.evaluate(
+        """hash => new Promise((heard) => {
+            document.getElementById("rows").replaceChildren();
+            window.addEventListener("hashchange", heard, { once: true });
+            if (location.hash === hash) window.dispatchEvent(new HashChangeEvent("hashchange"));
+            else location.hash = hash;
+        }).then(() => null)""",
+        "#" + pairs,
+    )
 
 
 DEFAULTS = {
@@ -286,6 +296,7 @@ def test_it_fits_a_narrow_window_and_every_control_has_a_name(page: Page, width:
 
 def test_from_a_file_the_page_says_how_to_serve_it(browser: Browser, folder: Path) -> None:
     opened = browser.new_page()
+    opened.set_default_timeout(FAR)
     opened.goto((folder / "lab" / "index.html").as_uri())
     assert "python -m http.server -d out/site" in opened.inner_text("#status")
     opened.close()
@@ -293,7 +304,7 @@ def test_from_a_file_the_page_says_how_to_serve_it(browser: Browser, folder: Pat
 
 def test_a_file_that_is_missing_is_named(browser: Browser, address: str) -> None:
     opened = browser.new_page()
-    opened.set_default_timeout(90_000)
+    opened.set_default_timeout(FAR)
     opened.route("**/minisched.zip", lambda route: route.fulfill(status=404))
     opened.goto(f"{address}lab/index.html")
     opened.wait_for_function("document.getElementById('status').textContent.includes('missing')")

@@ -17,6 +17,7 @@ from mlx_lm.utils import load_model
 
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
+from minisched.devices.host_work import compute, done_by
 from minisched.devices.mlx import MlxDevice
 from minisched.loops.run import run_loop
 from minisched.models import mix, sampling, sampling_mlx
@@ -26,6 +27,7 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 
 from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, named, some_requests
 from .laws import check_ends, check_leaks, play
+from .mlx_at_rest import A_STEP, come_to_rest, growth
 from .workloads import VOCAB, Workload, params
 
 NEW_TOKENS = 32
@@ -167,14 +169,31 @@ def test_a_tiny_llama_says_more_than_one_word(tiny: Recording) -> None:
 
 @SOME_LOOPS
 def test_the_trace_tells_what_happened(loop: str, relay: str, options: dict[str, Any]) -> None:
+    """And the work that each ``schedule`` costs is done once, inside its slice."""
     device = MlxDevice()
     cost = CostModel({"schedule": 1_000_000})
-    run = run_loop(
-        loop, device, HashMlx(eos_ids=frozenset()), some_requests(), cost=cost, relay=relay,
-        **options,
-    )  # fmt: skip
+    amounts: list[int] = []
+
+    def work(amount: int) -> None:
+        amounts.append(amount)
+        device.recorder.mark("work begins")
+        compute(amount)
+        device.recorder.mark("work ends")
+
+    with done_by(work):
+        run = run_loop(
+            loop, device, HashMlx(eos_ids=frozenset()), some_requests(), cost=cost, relay=relay,
+            **options,
+        )  # fmt: skip
     check_trace(run.trace)
-    assert all(item.duration >= 500_000 for item in run.trace.on("host") if item.name == "schedule")
+    schedules = [item for item in run.trace.on("host") if item.name == "schedule"]
+    assert amounts == [1_000_000] * len(schedules) != []
+    begins, ends = (
+        [mark.time for mark in run.trace.marks if mark.name == f"work {word}"]
+        for word in ("begins", "ends")
+    )
+    for item, begin, end in zip(schedules, begins, ends, strict=True):
+        assert item.start <= begin <= end <= item.end
 
 
 @pytest.mark.parametrize("every", [0, 1, 7])
@@ -210,13 +229,16 @@ def test_memory_stays_flat_over_a_long_run(tiny: Recording) -> None:
     used: list[int] = []
     request = Request("r", [1, 2, 3], SamplingParams(max_new_tokens=400, ignore_eos=True))
 
+    device = MlxDevice()
+
     def look(output: object) -> None:
         tiny.kept.clear()
+        come_to_rest(device)
         used.append(mx.get_active_memory())
 
-    run_loop("serial", MlxDevice(), tiny, [request], on_output=look)
+    run_loop("serial", device, tiny, [request], on_output=look)
     assert len(used) == 400
-    assert max(used[200:]) <= max(used[:200])
+    assert growth(used) < A_STEP
 
 
 def test_an_error_is_passed_on_and_the_device_goes_on() -> None:

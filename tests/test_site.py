@@ -10,19 +10,20 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from time import monotonic
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from minisched.museum import exhibits
 from minisched.topics import TOPICS
 
-from .browser import browser, served, watch
+from .browser import FAR, browser, served, watch
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "lessons" / "site"
@@ -243,7 +244,7 @@ def test_pages_open_without_errors_and_load_nothing_from_elsewhere(
 def test_search_works_offline(browser: Browser, address: str) -> None:
     with watch(browser, allowed=(address, "data:")) as watched:
         watched.page.goto(f"{address}search.html?q=retraction")
-        watched.page.wait_for_selector("#search-results li a")
+        expect(watched.page.locator("#search-results .search-summary")).to_contain_text("finished")
         found = watched.page.locator("#search-results li a").all_inner_texts()
         assert "retraction" in found
 
@@ -253,12 +254,19 @@ def test_pictures_follow_the_switch_of_the_theme(browser: Browser, address: str)
     with watch(browser, allowed=(address, "data:"), color_scheme="light") as watched:
         page = watched.page
         page.goto(f"{address}gallery/decode.html")
-        shade = {}
-        for theme in ("light", "dark"):
+        for theme, is_so in SHADES.items():
             page.evaluate("theme => { document.body.dataset.theme = theme }", theme)
-            page.wait_for_timeout(200)
-            shade[theme] = [paper(page, at) for at in (0, 1)]
-        assert min(shade["light"]) > 240 and max(shade["dark"]) < 40, shade
+            papers: list[int] = []
+            ends = monotonic() + FAR / 1000
+            while not (papers and all(map(is_so, papers))):  # drawn anew in some frame to come
+                assert monotonic() < ends, (theme, papers)
+                papers = [paper(page, at) for at in (0, 1)]
+
+
+SHADES: dict[str, Callable[[int], bool]] = {
+    "light": lambda bright: bright > 240,
+    "dark": lambda bright: bright < 40,
+}
 
 
 def paper(page: Page, picture: int) -> int:

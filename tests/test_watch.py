@@ -36,6 +36,7 @@ from .test_views import runs
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OVERLAP = str(REPOSITORY / "traces" / "overlap.json")
+FAR = 300  # seconds; only ends a hang
 law = settings(max_examples=20, deadline=None)
 
 
@@ -368,7 +369,7 @@ class Terminal:
         )  # fmt: skip
         self.text = ""
 
-    def until(self, words: str, seconds: float = 60) -> None:
+    def until(self, words: str, seconds: float = FAR) -> None:
         """Read until the screen has said something."""
         end = clock.monotonic() + seconds
         while words not in self.text:
@@ -383,7 +384,7 @@ class Terminal:
 
     def end(self) -> int:
         """Wait until it has ended, and read the rest; gives the exit code."""
-        code = self.process.wait(60)
+        code = self.process.wait(FAR)
         while select.select([self.ours], [], [], 0.2)[0]:
             self.text += os.read(self.ours, 65536).decode(errors="replace")
         return code
