@@ -1,85 +1,42 @@
-"""How ``bench generation`` measures torch: processes in turn, and a reason for who is missing."""
+"""How ``bench generation`` measures torch, and what the peers' own scripts answer."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from minisched.bench.generation import on_torch as module
+from minisched.bench.generation import generation as whole
 from minisched.bench.generation.generation import generation
-from minisched.bench.generation.on_mlx import Load
-from minisched.bench.generation.on_torch import OURS, OVERLAPPED, PEERS, generation_torch
-from minisched.bench.peers.peer import PeerError
+from minisched.bench.generation.load import BATCHES, Choice
+from minisched.bench.generation.on_torch import DTYPES, RIVALS, generation_torch
+from minisched.bench.generation.side_by_side import Contest
+from minisched.bench.peers import own_torch, transformers_static
+from minisched.bench.peers.llama_cpp import Token, generate
 from minisched.bench.rows import Figure
 
-LOAD = Load((3, 5), 4)
+PROMPTS = [[5, 6, 7], [8, 9]]
 
 
-class Stand:
-    """Stands for a process: ours takes a second, others two; llama.cpp breaks at a question."""
+def test_each_dtype_meets_the_aims_of_the_issue(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[Contest] = []
 
-    asked: ClassVar[list[str]] = []
+    def figures(self: Contest, *how: object) -> list[Figure]:
+        seen.append(self)
+        return []
 
-    def __init__(self, python: Path, script: str, settings: Any, env: Any) -> None:
-        self.script = script
-        self.name = f"{script} {settings['loop']}" if "loop" in settings else script
-        self.dtype, self.threads = settings["dtype"], settings["threads"]
-
-    def __enter__(self) -> Stand:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def ask(self, question: Any) -> dict[str, float]:
-        assert list(map(len, question["prompts"])) == [3, 5] and question["new_tokens"] == 4
-        if self.script == "llama_cpp":
-            raise PeerError("llama_cpp: it broke.")
-        warm = self.name in self.asked
-        self.asked.append(self.name)
-        seconds = 1.0 if self.script == "own_torch" else 2.0
-        return {"seconds": seconds, "ttft": 0.5 if warm else 9.0}
-
-
-@pytest.fixture
-def rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    def environment(name: str, home: Path, report: Any) -> Path:
-        return Path("python")
-
-    Stand.asked = []
-    monkeypatch.setattr(module, "Peer", Stand)
-    monkeypatch.setattr(module, "environment", environment)
-    taken = generation_torch(tmp_path, 2, home=tmp_path, dtypes=("float32",), loads=(LOAD,))
-    return {row.name.removeprefix(f"float32, {LOAD.name}: "): row for row in taken}
-
-
-def test_processes_take_turns_after_a_question_that_nobody_times(rows: dict[str, Any]) -> None:
-    once = ["own_torch serial", "own_torch overlap", "transformers_static"]
-    assert Stand.asked == [*once, "transformers_continuous"] * 3
-    assert rows[OURS].median == rows[OVERLAPPED].median == 8.0
-    assert rows["transformers static"].median == 4.0
-    first = rows["transformers static, TTFT"]
-    assert first.min == first.max == 500.0
-
-
-def test_ours_over_theirs_has_the_aim_of_each(rows: dict[str, Any]) -> None:
-    assert [peer.aim for peer in PEERS] == [1.2, 2.0, 1.0]
-    static, continuous = (rows[f"{OURS} / transformers {k}"] for k in ("static", "continuous"))
-    assert static.median == continuous.median == 2.0 and static.met and continuous.met
-
-
-def test_a_peer_that_breaks_is_told_with_its_reason(rows: dict[str, Any]) -> None:
-    row = rows[f"{OURS} / llama.cpp"]
-    assert row.median is None and row.reason == "llama_cpp: it broke"
-    assert "llama.cpp" not in rows
+    monkeypatch.setattr(Contest, "figures", figures)
+    generation_torch(tmp_path, 1, lambda doing: None, tmp_path, Choice())
+    assert tuple(contest.settings["dtype"] for contest in seen) == DTYPES
+    assert {len(contest.loads) for contest in seen} == {len(BATCHES)}
+    assert [rival.aim for rival in RIVALS] == [1.2, 2.0, 1.0]
 
 
 def test_each_device_has_its_own_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from minisched.bench.generation import generation as whole
-
     seen: list[str] = []
 
     def part(name: str, *given: object) -> list[Figure]:
@@ -87,6 +44,39 @@ def test_each_device_has_its_own_part(monkeypatch: pytest.MonkeyPatch, tmp_path:
         return []
 
     monkeypatch.setattr(whole, "PARTS", {name: partial(part, name) for name in whole.PARTS})
-    generation(tmp_path, 1, device="mlx")
-    generation(tmp_path, 1)
+    generation(tmp_path, 1, lambda doing: None, "mlx", Choice())
+    generation(tmp_path, 1, lambda doing: None, None, Choice())
     assert seen == ["mlx", "thread", "mlx"]
+
+
+def test_transformers_makes_the_tokens_that_ours_makes(tiny_llama: Path) -> None:
+    settings = {"folder": str(tiny_llama), "dtype": "float32", "threads": 1}
+    question = {"prompts": PROMPTS, "new_tokens": 6}
+    ours, theirs = (script.start(settings)(question) for script in (own_torch, transformers_static))
+    assert all(0 < answer["ttft"] <= answer["seconds"] for answer in (ours, theirs))
+    assert list(map(len, ours["tokens"])) == [6, 6]
+    assert ours["tokens"] == theirs["tokens"]
+
+
+class Counting:
+    """Stands for llama.cpp: the next token is the sum of the sequence so far."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[int]] = {}
+        self.wanted = 0
+
+    def next_tokens(self, tokens: list[Token]) -> dict[int, int]:
+        for token in tokens:
+            line = self.seen.setdefault(token.sequence, [])
+            assert token.position == len(line)
+            line.append(token.token)
+            self.wanted += token.wanted
+        return {token.sequence: sum(self.seen[token.sequence]) for token in tokens if token.wanted}
+
+
+def test_llama_cpp_computes_every_token_once_and_in_its_place() -> None:
+    stands_for: Any = Counting()
+    answer = generate(stands_for, PROMPTS, 3)
+    assert answer["tokens"] == [[18, 36, 72], [17, 34, 68]]
+    assert stands_for.wanted == 2 * 3  # no logits are computed for nobody
+    assert stands_for.seen == {0: [5, 6, 7, 18, 36], 1: [8, 9, 17, 34]}

@@ -19,7 +19,7 @@ from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop
 from minisched.models.llama_graphs import LlamaGraphs, window_of
 from minisched.models.llama_torch import LlamaTorch
-from minisched.models.llama_torch_layers import BLOCK
+from minisched.models.llama_torch_attention import BLOCK
 from minisched.models.tiny import write_tiny_llama
 from minisched.scheduler import SchedulerConfig
 

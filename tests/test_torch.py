@@ -25,7 +25,8 @@ from minisched.models import mix, sampling, sampling_torch
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash_torch import HashTorch
 from minisched.models.llama_torch import DTYPES, LlamaTorch
-from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
+from minisched.models.llama_torch_attention import BLOCK, ROWS, Group, PagedKV
+from minisched.models.llama_torch_layers import llama_step, silu
 from minisched.scheduler import Scheduler, SchedulerConfig
 
 from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, some_requests

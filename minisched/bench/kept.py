@@ -45,5 +45,6 @@ def cells(row: dict[str, Any]) -> list[str]:
         "-" if row[name] is None else f"{row[name]:.4g}" for name in ("median", "min", "max")
     ]
     aim = "" if row["aim"] is None else f"{row['aim']:g}"
-    met = {None: row.get("reason", ""), True: "yes", False: "no"}[row["met"]]
+    reason = row.get("reason", "")
+    met = {None: reason, True: "yes", False: f"no: {reason}" if reason else "no"}[row["met"]]
     return [row["name"], *numbers, row["unit"], aim, met]

@@ -22,7 +22,7 @@ class Figure:
     """One line of a bench's table.
 
     ``aim`` is what the median should reach, or with ``at_most`` not exceed, if anything.
-    ``reason`` says why nothing was measured; the numbers are None then.
+    ``reason`` says why nothing was measured, with None for the numbers, or why an aim is missed.
     """
 
     name: str

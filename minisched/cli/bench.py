@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..bench.kept import keep
 from ..bench.rows import Figure, as_json
-from ..bench.scheduling.nano_vllm import find_nano_vllm
+from ..bench.scheduling.nano_vllm import version_of
 from .bench_call import BenchCall
 from .bench_parts import find_part
 
@@ -40,14 +40,19 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
 
 def peer_versions(nano_vllm: Path | None) -> dict[str, str]:
     """Versions of peers that no installer knows."""
-    nano, _ = find_nano_vllm(nano_vllm)
-    return {"nano-vllm": nano.version} if nano else {}
+    return {"nano-vllm": version_of(nano_vllm)} if nano_vllm else {}
 
 
 def table(figures: list[Figure]) -> Table:
     """Medians with their spread, and whether they are where they should be."""
-    reasons = sorted({item.reason for item in figures if item.reason})
-    result = Table(caption="\n".join(f"Not measured: {reason}." for reason in reasons) or None)
+    reasons = sorted(
+        {
+            f"{'Not measured' if item.median is None else item.name}: {item.reason}."
+            for item in figures
+            if item.reason
+        }
+    )
+    result = Table(caption="\n".join(reasons) or None)
     for column in ("what", "median", "min", "max", "unit", "aim", "met"):
         result.add_column(column, justify="right" if column in ("median", "min", "max") else "left")
     for item in figures:

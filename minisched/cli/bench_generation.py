@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from ..bench.generation.generation import PARTS, generation
+from ..bench.generation.load import NEW_TOKENS, Choice
 from ..bench.rows import Figure
 from .bench_call import BenchCall
 from .bench_case import find_folder
 
+LONGEST = 1024  # new tokens: with a prompt of 512 they are in every small model's context
+
 
 def measure(call: BenchCall) -> list[Figure]:
-    """Each library beside its peers, on loads of its own.
+    """Each library beside its rivals: ``--requests`` at once, each ``--max-new-tokens`` long.
 
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    call.refuse("nano_vllm", "vidur", "requests", "max_new_tokens")
+    call.refuse("nano_vllm", "vidur")
     if call.device not in (None, *PARTS):
         raise ValueError(f"--device is {call.device!r}; bench generation knows {', '.join(PARTS)}.")
     if call.model == "hash":
         raise ValueError("generation compares real models, so --model can't be hash.")
+    new_tokens = NEW_TOKENS if call.max_new_tokens is None else call.max_new_tokens
+    if not 2 <= new_tokens <= LONGEST:
+        raise ValueError(f"--max-new-tokens is {new_tokens}, but it must be 2 to {LONGEST}.")
     folder = find_folder(call.workload())
-    return generation(folder, call.repetitions, call.report, call.device)
+    choice = Choice(call.requests, new_tokens)
+    return generation(folder, call.repetitions, call.report, call.device, choice)

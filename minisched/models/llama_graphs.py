@@ -12,7 +12,7 @@ from torch import Tensor
 from ..devices.base import Array, Buffer, Device
 from .forward_batch import ForwardBatch
 from .llama_torch import LlamaTorch
-from .llama_torch_layers import BLOCK
+from .llama_torch_attention import BLOCK
 
 Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 

@@ -15,7 +15,8 @@ from ..devices.base import Array, Buffer, Device
 from .adjust_torch import adjust
 from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
-from .llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step
+from .llama_torch_attention import BLOCK, ROWS, Group, PagedKV
+from .llama_torch_layers import llama_step
 from .llama_torch_weights import place, read_weights
 from .logprobs_torch import logprobs
 from .sampling_torch import choose

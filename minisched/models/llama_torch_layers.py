@@ -2,9 +2,8 @@
 
 Batch shape normally changes a float's last bits, because kernels split their sums by shape. Here
 no sum has a shape that depends on the batch: linears and attention see rows in multiples of
-``ROWS`` (libraries give left-over rows to other kernels), and attention multiplies blocks of
-``BLOCK`` positions and adds them up one after the other, so that a block of mere padding adds exact
-zeros. Measured on the CPU with oneDNN (float32, bfloat16) and MKL (float64); elsewhere it is not
+``ROWS`` (libraries give left-over rows to other kernels), and ``llama_torch_attention.py`` sums by
+blocks. Measured on the CPU with oneDNN (float32, bfloat16) and MKL (float64); elsewhere it is not
 claimed.
 
 The functions are plain torch in the subset that ``torch.jit.script`` compiles: compiled, a whole
@@ -18,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROWS = 4
-BLOCK = 64
+from .llama_torch_attention import Group, PagedKV, attend_group, look, pad_rows
+
+AT_ONCE = 32767  # numbers: one more, and torch may give an elementwise operation to two threads
 
 
 class LlamaWeights(NamedTuple):
@@ -39,36 +39,6 @@ class LlamaWeights(NamedTuple):
     eps: float  # of the norms
 
 
-class PagedKV(NamedTuple):
-    """What attention remembers. ``page_table[row * max_len + position]`` is a KV slot."""
-
-    keys: Tensor  # [layers, num_slots, kv_heads, d]
-    values: Tensor  # [layers, num_slots, kv_heads, d]
-    page_table: Tensor  # [num_rows * max_len]
-    max_len: int
-
-
-class Group(NamedTuple):
-    """Neighbouring rows of a batch that compute equally many positions and attend together."""
-
-    first: int  # the group's first token in the flat batch
-    num_rows: int
-    extend_len: int
-    window: int  # positions looked at: a multiple of BLOCK that covers the longest row
-
-
-class View(NamedTuple):
-    """Where a group finds its KV, and what of it each token may see; the same for all layers."""
-
-    cells: Tensor  # [num_rows * kv_heads * window] index into [num_slots * kv_heads]
-    mask: Tensor  # [num_rows * kv_heads, m, window]: 0, or -inf for positions that lie ahead
-
-
-def pad_rows(x: Tensor, rows: int = ROWS) -> Tensor:
-    """``x`` [..., m, d] with rows of zeros added until m is a multiple of ``rows``."""
-    return F.pad(x, [0, 0, 0, -x.size(-2) % rows])
-
-
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """``x`` [m, in] times a matrix [out, in] of ``llama_torch_weights.pack``, or a plain one."""
     if weight.is_mkldnn:
@@ -82,60 +52,16 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
-def silu(x: Tensor, rows: int = ROWS) -> Tensor:
+def silu(x: Tensor, at_once: int = AT_ONCE) -> Tensor:
     """SiLU of x [num_tokens, width], a few rows at a time.
 
     Otherwise torch may cut a row in two to give it to two threads, and the ends of a cut are
     computed with another exponential.
     """
+    rows = max(1, at_once // x.size(1))
+    if x.size(0) <= rows:
+        return F.silu(x)
     return torch.cat([F.silu(part) for part in x.split(rows)])
-
-
-def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: int) -> View:
-    """Read a group's part of the page table; ``rep`` query heads share a KV head."""
-    tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
-    at = positions[tokens].view(group.num_rows, group.extend_len, 1)
-    row = token_rows[tokens].view(group.num_rows, group.extend_len)[:, :1]
-    seen = torch.arange(group.window, device=at.device)
-    slots = kv.page_table[row * kv.max_len + torch.minimum(seen, at[:, -1])]  # [num_rows, window]
-    kv_heads = kv.keys.size(2)
-    heads = torch.arange(kv_heads, device=at.device).view(-1, 1)
-    ahead = torch.zeros_like(seen, dtype=kv.keys.dtype).masked_fill(seen > at, float("-inf"))
-    mask = pad_rows(ahead.repeat_interleave(rep, 1)).repeat_interleave(kv_heads, 0)
-    return View((slots.unsqueeze(1) * kv_heads + heads).flatten(), mask)
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, block: int = BLOCK) -> Tensor:
-    """Masked attention of q [b, m, d] over k and v [b, window, d], block by block.
-
-    All blocks are multiplied in one call; only their sum is taken one after the other.
-    """
-    b, m, d = q.size()
-    blocks = k.size(1) // block
-    q = (q * d**-0.5).repeat_interleave(blocks, 0)  # [b * blocks, m, d]
-    scores = torch.bmm(q, k.view(-1, block, d).transpose(1, 2)).view(b, blocks, m, block)
-    weights = (scores.transpose(1, 2).reshape(b, m, -1) + mask).softmax(-1)
-    weights = weights.view(b, m, blocks, block).transpose(1, 2).reshape(-1, m, block)
-    parts = torch.bmm(weights, v.view(-1, block, d)).view(b, blocks, m, d).unbind(1)
-    out = parts[0]
-    for part in parts[1:]:
-        out = out + part
-    return out
-
-
-def attend_group(q: Tensor, keys: Tensor, values: Tensor, view: View, group: Group) -> Tensor:
-    """Attention of a group's q [num_rows * extend_len, heads, d], in the same shape.
-
-    ``keys`` and ``values`` are one layer's: [num_slots, kv_heads, d].
-    """
-    kv_heads, d = keys.size(1), keys.size(2)
-    split = [group.num_rows, group.extend_len, kv_heads, -1, d]
-    by_head = q.view(split).transpose(1, 2)  # [num_rows, kv_heads, extend_len, rep, d]
-    k = keys.view(-1, d).index_select(0, view.cells).view(-1, group.window, d)
-    v = values.view(-1, d).index_select(0, view.cells).view(-1, group.window, d)
-    out = attend(pad_rows(by_head.reshape(k.size(0), -1, d)), k, v, view.mask)
-    out = out[:, : by_head.size(2) * by_head.size(3)].reshape(by_head.size())
-    return out.transpose(1, 2).reshape(q.size())
 
 
 def llama_step(

@@ -2,28 +2,37 @@
 
 A decode step has to read weights and KV once: its limit is the memory's bandwidth. A prefill has
 to multiply: its limit is the rate of large matrices. Both are measured in the same run, in turn
-with the steps.
+with the steps and on as many threads; the limit is the best of all repetitions.
+
+The number of threads is that of the ``thread`` device, which leaves a core to the host. A single
+request's decode is measured on all cores, too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import torch
 
-from ...models.llama_torch import DTYPES, LlamaTorch
+from ...models.llama_torch import LlamaTorch
 from ..rows import Figure, Measure, figure, interleave
 from .parts import Part, Shape, parts
-from .rates import bandwidth, matrix_rate
+from .rates import bandwidth, cleared, matrix_rate
 
 DECODES = (Shape(1, 1, 255), Shape(4, 1, 255), Shape(16, 1, 255))
 PREFILL = Shape(1, 512, 0)
 RESTS = "norms and the rest"
+MATRICES = ("qkv", "out", "mlp gate and up", "mlp down", "head")
 AIM = 50.0  # percent of the limit: under twice the time, asked of a single request's decode
 MEASURED = ("float32", "bfloat16")
+DRIFTED = "above 100 % the machine was busy with something else whenever its rate was measured"
+WARM_UP = 3  # runs of each part before the first that counts: torch.jit compiles in two of them
 
 
 def limit(
@@ -34,56 +43,100 @@ def limit(
 ) -> list[Figure]:
     """All figures of the model in ``folder``."""
     rows = []
+    cores = torch.get_num_threads()
     for dtype in dtypes:
         report(f"{dtype}: loading")
         model = LlamaTorch(folder, dtype)
         for shape in (*DECODES, PREFILL):
-            rows += figures_of(model, dtype, shape, repetitions, report)
+            with threads(max(1, cores - 1)):
+                rows += figures_of(model, f"{dtype} {kind(shape)}", shape, repetitions, report)
+        if cores > 1:
+            with threads(cores):
+                case = f"{dtype} {kind(DECODES[0])}, {cores} threads"
+                rows += figures_of(model, case, DECODES[0], repetitions, report)
     return rows
+
+
+def kind(shape: Shape) -> str:
+    """A shape in words."""
+    return f"decode, batch {shape.batch}" if shape.extend == 1 else f"prefill of {shape.extend}"
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Lets torch take so many threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def figures_of(
     model: LlamaTorch,
-    dtype: str,
+    case: str,
     shape: Shape,
     repetitions: int,
     report: Callable[[str], None],
 ) -> list[Figure]:
     """One step, its parts, and the share of the limit that each reaches."""
     decodes = shape.extend == 1
-    kind = f"decode, batch {shape.batch}" if decodes else f"prefill of {shape.extend}"
-    case = f"{dtype} {kind}"
     with torch.inference_mode():
         found = parts(model, shape)
-        limiting = bandwidth() if decodes else matrix_rate(DTYPES[dtype])
+        layer = [matrices[0] for matrices in (model.weights.qkv, model.weights.gate_up)]
+        limiting = bandwidth() if decodes else matrix_rate(layer, shape.num_tokens)
+        clear = cleared()
         measures: dict[str, Measure] = {
             "rate": limiting,
-            **{name: partial(milliseconds, part) for name, part in found.items()},
+            **{name: partial(milliseconds, part, clear) for name, part in found.items()},
         }
-        for name in found:
-            measures[name]()  # compiles
+        for part in found.values():
+            for _ in range(WARM_UP):
+                part.run()
         values = interleave(measures, repetitions, lambda doing: report(f"{case}: {doing}"))
+    return rows_of(case, values, found, decodes)
+
+
+def rows_of(
+    case: str, values: dict[str, list[float]], found: dict[str, Part], decodes: bool
+) -> list[Figure]:
+    """What was measured, as lines of the table."""
     unit = "GB/s" if decodes else "GFLOP/s"
     rows = [figure(f"{case}: limit", [rate / 1e9 for rate in values["rate"]], unit)]
     for name, part in found.items():
         rows.append(figure(f"{case}: {name}", values[name], "ms"))
         if work := part.num_bytes if decodes else part.operations:
-            aim = AIM if name == "step" and shape.batch == 1 and decodes else None
-            shares = share(work, values[name], values["rate"])
-            rows.append(figure(f"{case}: {name}, of the limit", shares, "%", aim))
+            aim = AIM if name == "step" and decodes and "batch 1," in f"{case}," else None
+            shares = share(work, values[name], max(values["rate"]))
+            row = figure(f"{case}: {name}, of the limit", shares, "%", aim)
+            why = spent(values, found) if row.met is False else DRIFTED if max(shares) > 100 else ""
+            rows.append(replace(row, reason=why))
     return [*rows, figure(f"{case}: {RESTS}", rest(values, found), "ms")]
 
 
-def milliseconds(part: Part) -> float:
-    """Of one run."""
+def milliseconds(part: Part, clear: Callable[[], object] = lambda: None) -> float:
+    """Of one run, after ``clear`` has emptied the caches."""
+    clear()
     start = time.perf_counter()
     part.run()
     return 1000 * (time.perf_counter() - start)
 
 
-def share(work: int, taken_ms: Sequence[float], rates: Sequence[float]) -> list[float]:
+def share(work: int, taken_ms: Sequence[float], rate: float) -> list[float]:
     """Percent of the limit: the least time for so many bytes or operations, over what it took."""
-    return [1e5 * work / rate / ms for ms, rate in zip(taken_ms, rates, strict=True)]
+    return [1e5 * work / rate / ms for ms in taken_ms]
+
+
+def spent(values: dict[str, list[float]], found: dict[str, Part]) -> str:
+    """Where a step's time goes, in a sentence without its stop."""
+    least = 1000 * found["step"].num_bytes / max(values["rate"])
+    matrices = sum(median(values[name]) for name in MATRICES)
+    return (
+        f"of {median(values['step']):.1f} ms, the limit is {least:.1f}; called by themselves, the "
+        f"matrices take {matrices:.1f} and attention {median(values['attention']):.1f}, and "
+        f"{RESTS} leave {median(rest(values, found)):.1f}"
+    )
 
 
 def rest(values: dict[str, list[float]], found: dict[str, Part]) -> list[float]:

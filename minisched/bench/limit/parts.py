@@ -1,7 +1,6 @@
 """A Llama's step on torch and the parts that it is made of, each called by itself.
 
-A matrix of all layers is one part: each layer's is multiplied in turn, as in a step, so that it
-comes from memory and not from a cache.
+A matrix of all layers is one part: each layer's is multiplied in turn, as in a step.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ...models.llama_torch import LlamaTorch, script
-from ...models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, attend_group, linear, look
+from ...models.llama_torch_attention import BLOCK, ROWS, Group, PagedKV, attend_group, look
+from ...models.llama_torch_layers import linear
 
 Run = Callable[[], object]
 
@@ -47,12 +47,13 @@ class Part:
     operations: int = 0
 
 
-def each(x: Tensor, matrices: list[Tensor]) -> Tensor:
-    """``x`` times every matrix; gives the last product."""
-    out = x
+def each(x: Tensor, matrices: list[Tensor], kept: list[Tensor]) -> None:
+    """``x`` times every matrix; the last product is kept.
+
+    Each is written to a list from outside: of products that nobody sees, torch.jit drops most.
+    """
     for matrix in matrices:
-        out = linear(x, matrix)
-    return out
+        kept[0] = linear(x, matrix)
 
 
 def kv_of(model: LlamaTorch, shape: Shape) -> PagedKV:
@@ -87,7 +88,7 @@ def parts(model: LlamaTorch, shape: Shape) -> dict[str, Part]:
         padded = num_tokens + -num_tokens % ROWS
         x = torch.ones(padded, matrices[0].size(1), dtype=weights.embed.dtype)
         size = sum(matrix.numel() for matrix in matrices)
-        run = partial(scripted, x, matrices)
+        run = partial(scripted, x, matrices, [x])
         return Part(run, size * x.element_size(), 2 * size * num_tokens)
 
     found = {

@@ -68,14 +68,19 @@ def environment(name: str, home: Path, report: Callable[[str], None] = lambda do
     """The interpreter of a peer's environment below ``home``, which is made if need be.
 
     Raises:
-        PeerError: it can't be made; the sentence ends with pip's last line.
+        PeerError: it can't be made, for want of room, of pip or of a package; the sentence says.
     """
     packages = PEERS[name]
     folder = home / "peers" / f"{name}-{packages.key}"
     python = folder / "bin" / "python"
     if not (folder / "done").exists():
         report(f"installing {name} into an environment of its own")
-        venv.create(folder, clear=True, with_pip=True)
+        try:
+            venv.create(folder, clear=True, with_pip=True)
+        except (OSError, subprocess.CalledProcessError) as error:  # Debian has pip in python3-venv
+            raise PeerError(
+                f"{folder.name} can't be made below {folder.parent}: {error}"
+            ) from error
         pip(python, *packages.needed)
         if packages.alone:
             pip(python, "--no-deps", *packages.alone)

@@ -1,46 +1,133 @@
-"""llama.cpp through llama-cpp-python, whose ``generate`` takes one request after another."""
+"""llama.cpp through llama-cpp-python's C interface: all requests in one batch, as its server does.
+
+The binding's own ``generate`` takes one request after another.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .llama_gguf import TYPES, write_gguf
 from .serve import Answer, serve
+
+BATCH = 2048  # tokens of one call, and below those of one pass: both llama.cpp's own defaults
+PASS = 512
+
+
+class Token(NamedTuple):
+    """One token to compute; ``wanted``: the one that follows it is asked for."""
+
+    token: int
+    position: int
+    sequence: int
+    wanted: bool
+
+
+class Sequences:
+    """Room for some requests at once, of so many tokens each; ``close`` it.
+
+    Each has its own part of the KV cache: with one cache for all (``kv_unified``) every request
+    goes through the keys of all others too.
+    """
+
+    def __init__(self, model: Any, settings: dict[str, Any], count: int, tokens: int) -> None:
+        self.binding: Any = import_module("llama_cpp")
+        self.numpy: Any = import_module("numpy")
+        params = self.binding.llama_context_default_params()
+        params.n_ctx, params.n_seq_max, params.kv_unified = count * tokens, count, False
+        params.n_batch, params.n_ubatch = BATCH, PASS
+        params.n_threads = params.n_threads_batch = settings["threads"]
+        kinds = import_module("gguf").GGMLQuantizationType
+        params.type_k = params.type_v = int(kinds[TYPES[settings["dtype"]]])
+        self.context = self.binding.llama_init_from_model(model, params)
+        if not self.context:
+            raise RuntimeError(f"llama.cpp has no room for {count} requests of {tokens} tokens")
+        self.batch = self.binding.llama_batch_init(BATCH, 0, 1)
+        self.vocab_size = self.binding.llama_vocab_n_tokens(
+            self.binding.llama_model_get_vocab(model)
+        )
+
+    def next_tokens(self, tokens: Sequence[Token]) -> dict[int, int]:
+        """Compute at most ``BATCH`` tokens; the likeliest next one of each sequence that wants it.
+
+        Raises:
+            RuntimeError: llama.cpp could not.
+        """
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for at, token in enumerate(tokens):
+            batch.token[at], batch.pos[at] = token.token, token.position
+            batch.n_seq_id[at], batch.seq_id[at][0] = 1, token.sequence
+            batch.logits[at] = token.wanted
+        if code := self.binding.llama_decode(self.context, batch):
+            raise RuntimeError(f"llama_decode returned {code}")
+        return {
+            token.sequence: self._likeliest(at) for at, token in enumerate(tokens) if token.wanted
+        }
+
+    def _likeliest(self, at: int) -> int:
+        logits = self.binding.llama_get_logits_ith(self.context, at)
+        return int(self.numpy.ctypeslib.as_array(logits, (self.vocab_size,)).argmax())
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.binding.llama_batch_free(self.batch)
+        self.binding.llama_free(self.context)
 
 
 def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     """Convert the model in ``folder`` to ``dtype`` and load it, with so many ``threads``."""
     binding: Any = import_module("llama_cpp")
-    kv_type = int(import_module("gguf").GGMLQuantizationType[TYPES[settings["dtype"]]])
+    params = binding.llama_model_default_params()
+    params.use_mmap = False
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.gguf"
         write_gguf(Path(settings["folder"]), file, settings["dtype"])
-        llama = binding.Llama(
-            str(file), n_ctx=settings["context"], n_batch=512, n_threads=settings["threads"],
-            n_threads_batch=settings["threads"], type_k=kv_type, type_v=kv_type, verbose=False,
-            use_mmap=False,
-        )  # fmt: skip
+        model = binding.llama_model_load_from_file(str(file).encode(), params)
+    if not model:
+        raise RuntimeError("llama.cpp can't load the model")
 
     def measure(question: dict[str, Any]) -> Answer:
-        """Generate; seconds in all, and the mean of the requests' times to their first token."""
+        """Generate; seconds in all, the mean of the times to a first token, and the tokens."""
         prompts, new_tokens = question["prompts"], question["new_tokens"]
-        firsts = []
-        begin = time.perf_counter()
-        for prompt in prompts:
-            llama.reset()
-            tokens = llama.generate(prompt, temp=0.0, repeat_penalty=1.0)
-            next(tokens)
-            firsts.append(time.perf_counter() - begin)
-            for _ in range(new_tokens - 1):
-                next(tokens)
-        return {"seconds": time.perf_counter() - begin, "ttft": sum(firsts) / len(firsts)}
+        longest = max(map(len, prompts)) + new_tokens
+        sequences = Sequences(model, settings, len(prompts), longest)
+        try:
+            return generate(sequences, prompts, new_tokens)
+        finally:
+            sequences.close()
 
     return measure
+
+
+def generate(sequences: Sequences, prompts: list[list[int]], new_tokens: int) -> Answer:
+    """All prompts, then a step for each new token of all requests."""
+    tokens = [
+        Token(token, at, row, at == len(prompt) - 1)
+        for row, prompt in enumerate(prompts)
+        for at, token in enumerate(prompt)
+    ]
+    outputs: list[list[int]] = [[] for _ in prompts]
+    first: dict[int, float] = {}
+    begin = time.perf_counter()
+    for at in range(0, len(tokens), BATCH):
+        for row, token in sequences.next_tokens(tokens[at : at + BATCH]).items():
+            first[row] = time.perf_counter() - begin
+            outputs[row].append(token)
+    for step in range(new_tokens - 1):
+        ends = [
+            Token(output[-1], len(prompt) + step, row, True)
+            for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
+        ]
+        for row, token in sequences.next_tokens(ends).items():
+            outputs[row].append(token)
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "ttft": sum(first.values()) / len(first), "tokens": outputs}
 
 
 if __name__ == "__main__":

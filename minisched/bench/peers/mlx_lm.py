@@ -18,23 +18,24 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     model = load_model(Path(settings["folder"]))[0]
 
     def measure(question: dict[str, Any]) -> Answer:
-        """Generate; seconds in all, and the mean of the requests' times to their first token."""
+        """Generate; seconds in all, the mean of the times to a first token, and the tokens."""
         prompts, new_tokens = question["prompts"], question["new_tokens"]
         first: dict[int, float] = {}
         begin = time.perf_counter()
         generator = generator_of(model)  # no stop tokens: each runs to its length
-        generator.insert(prompts, [new_tokens] * len(prompts))
-        tokens = 0
+        uids = generator.insert(prompts, [new_tokens] * len(prompts))
+        tokens: dict[int, list[int]] = {uid: [] for uid in uids}
         while responses := generator.next_generated():
             now = time.perf_counter() - begin
             for response in responses:
                 first.setdefault(response.uid, now)
-            tokens += len(responses)
+                tokens[response.uid].append(int(response.token))
         seconds = time.perf_counter() - begin
         generator.close()
-        if tokens != len(prompts) * new_tokens:
-            raise RuntimeError(f"{tokens} tokens came, not {len(prompts) * new_tokens}")
-        return {"seconds": seconds, "ttft": sum(first.values()) / len(first)}
+        outputs = [tokens[uid] for uid in uids]
+        if sum(map(len, outputs)) != len(prompts) * new_tokens:
+            raise RuntimeError(f"{sum(map(len, outputs))} tokens, not {len(prompts) * new_tokens}")
+        return {"seconds": seconds, "ttft": sum(first.values()) / len(first), "tokens": outputs}
 
     return measure
 

@@ -19,7 +19,7 @@ def generation(run: Callable[..., Any]) -> Callable[[dict[str, Any]], Answer]:
     config_of = import_module("minisched.scheduler").SchedulerConfig
 
     def measure(question: dict[str, Any]) -> Answer:
-        """Generate; seconds in all, and the mean of the requests' times to their first token."""
+        """Generate; seconds in all, the mean of the times to a first token, and the tokens."""
         prompts, new_tokens = question["prompts"], question["new_tokens"]
         first: dict[str, float] = {}
         params = core.SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
@@ -36,9 +36,9 @@ def generation(run: Callable[..., Any]) -> Callable[[dict[str, Any]], Answer]:
             on_output=lambda out: first.setdefault(out.rid, time.perf_counter() - begin),
         )  # fmt: skip
         seconds = time.perf_counter() - begin
-        tokens = sum(map(len, done.outputs.values()))
-        if tokens != len(prompts) * new_tokens:
-            raise RuntimeError(f"{tokens} tokens came, not {len(prompts) * new_tokens}")
-        return {"seconds": seconds, "ttft": sum(first.values()) / len(first)}
+        tokens = [done.outputs[request.rid] for request in requests]
+        if sum(map(len, tokens)) != len(prompts) * new_tokens:
+            raise RuntimeError(f"{sum(map(len, tokens))} tokens, not {len(prompts) * new_tokens}")
+        return {"seconds": seconds, "ttft": sum(first.values()) / len(first), "tokens": tokens}
 
     return measure

@@ -9,9 +9,11 @@ from typing import Any
 from .own import generation
 from .serve import Answer, serve
 
+LOOP = "serial"  # nothing here is for the host to do, so every core is torch's
+
 
 def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
-    """Load the model in ``folder`` in ``dtype``, for ``loop`` with so many ``threads`` of torch."""
+    """Load the model in ``folder`` in ``dtype``, for so many ``threads`` of torch."""
     run_loop = import_module("minisched.loops.run").run_loop
     device_of = import_module("minisched.devices.thread").ThreadDevice
     llama_of = import_module("minisched.models.llama_torch").LlamaTorch
@@ -20,7 +22,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     def run(*load: Any, **options: Any) -> Any:
         """On a device of its own each time: a run closes it."""
         device = device_of(torch_threads=settings["threads"])
-        return run_loop(settings["loop"], device, model, *load, **options)
+        return run_loop(LOOP, device, model, *load, **options)
 
     return generation(run)
 

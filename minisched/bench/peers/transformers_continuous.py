@@ -14,35 +14,35 @@ BATCH_TOKENS = 4096  # of one step; left to itself, it fills the machine's memor
 
 
 def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
-    """Load the model in ``folder`` in ``dtype``."""
+    """Load the model in ``folder`` in ``dtype``, for so many ``threads``."""
     torch: Any = import_module("torch")
     transformers: Any = import_module("transformers")
     continuous = import_module("transformers.generation").ContinuousBatchingConfig
+    torch.set_num_threads(settings["threads"])
     model = transformers.AutoModelForCausalLM.from_pretrained(
         settings["folder"], dtype=getattr(torch, settings["dtype"])
     )
 
-    def generate(prompts: list[list[int]], new_tokens: int) -> float:
-        """Seconds of one call."""
+    def measure(question: dict[str, Any]) -> Answer:
+        """Generate; seconds in all, the mean of the times to a first token, and the tokens."""
+        prompts, new_tokens = question["prompts"], question["new_tokens"]
         config = transformers.GenerationConfig(
             max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
         )
         pages = sum(-(-(len(prompt) + new_tokens) // PAGE) for prompt in prompts)
         room = continuous(page_size=PAGE, num_blocks=pages + 1, max_batch_tokens=BATCH_TOKENS)
         begin = time.perf_counter()
-        outputs = model.generate_batch(
-            inputs=prompts, generation_config=config, continuous_batching_config=room
-        )
+        answers = model.generate_batch(
+            inputs=prompts, generation_config=config, continuous_batching_config=room,
+            record_timestamps=True,
+        )  # fmt: skip
         seconds = time.perf_counter() - begin
-        tokens = sum(len(out.generated_tokens) for out in outputs.values())
-        if tokens != len(prompts) * new_tokens:
-            raise RuntimeError(f"{tokens} tokens came, not {len(prompts) * new_tokens}")
-        return seconds
-
-    def measure(question: dict[str, Any]) -> Answer:
-        """Seconds in all; TTFT is a call for one token, as outputs come when all have ended."""
-        prompts, new_tokens = question["prompts"], question["new_tokens"]
-        return {"ttft": generate(prompts, 1), "seconds": generate(prompts, new_tokens)}
+        outputs = list(answers.values())  # in the order of the prompts
+        tokens = [list(output.generated_tokens) for output in outputs]
+        if sum(map(len, tokens)) != len(prompts) * new_tokens:
+            raise RuntimeError(f"{sum(map(len, tokens))} tokens, not {len(prompts) * new_tokens}")
+        first = [output.timestamps[0] - begin for output in outputs]
+        return {"seconds": seconds, "ttft": sum(first) / len(first), "tokens": tokens}
 
     return measure
 

@@ -11,14 +11,15 @@ from .serve import Answer, serve
 
 
 def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
-    """Load the model in ``folder`` in ``dtype``."""
+    """Load the model in ``folder`` in ``dtype``, for so many ``threads``."""
     torch: Any = import_module("torch")
+    torch.set_num_threads(settings["threads"])
     auto: Any = import_module("transformers").AutoModelForCausalLM
     model = auto.from_pretrained(settings["folder"], dtype=getattr(torch, settings["dtype"]))
     model.generation_config.eos_token_id = None  # every request runs to its length
 
     def measure(question: dict[str, Any]) -> Answer:
-        """Generate; seconds in all, and the time to the first token, one for the whole batch."""
+        """Generate; seconds in all, the time to the batch's first token, and the tokens."""
         prompts, new_tokens = question["prompts"], question["new_tokens"]
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
@@ -39,7 +40,8 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
         seconds = time.perf_counter() - begin
         if out.shape[1] != longest + new_tokens:
             raise RuntimeError(f"{out.shape[1] - longest} tokens came, not {new_tokens}")
-        return {"seconds": seconds, "ttft": first[0]}
+        tokens = out[:, longest:].tolist()
+        return {"seconds": seconds, "ttft": first[0], "tokens": tokens}
 
     return measure
 
