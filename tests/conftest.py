@@ -1,6 +1,7 @@
 """What tests share: models, in ``$MINISCHED_HOME`` as for users, and the command line."""
 
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +13,10 @@ import pytest
 from minisched.cli.app import main
 from minisched.models.fetch import fetch
 from minisched.models.tiny import write_tiny_llama
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it puts into the background deaf to Ctrl-C, which tests press.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

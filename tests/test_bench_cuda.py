@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from minisched.bench.cuda import cuda
+from minisched.bench.cuda import cuda, foreseen
 from minisched.bench.cuda.cuda import LOOPS, Load, cuda_figures
 from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
 from minisched.bench.steady import steady_busy_percent
+from minisched.cli.bench_call import BenchCall
+from minisched.cli.bench_cuda import RACE, sanitized
+from minisched.devices.cost import SIM_COST
 from minisched.models.llama_graphs import LlamaGraphs
 from minisched.trace import Recorder, Slice, Trace
 
@@ -28,6 +33,13 @@ SMALL = {
 def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "DEVICE", "thread")
     monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
+    asked_for: list[Any] = []
+
+    def calibrated(device: str, model: Any, loops: list[str], *others: int, report: Any) -> Any:
+        asked_for.append((device, loops))
+        return SIM_COST
+
+    monkeypatch.setattr(foreseen, "calibrate", calibrated)
     model = LlamaGraphs(
         write_random_llama(tmp_path, SMALL), "bfloat16", scripted=False, capture=PlayedGraph()
     )
@@ -39,13 +51,38 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     load = Load(rows=2, prompt_len=20, new_tokens=12)
     rows = cuda_figures("small", SMALL, model, peer, load, 2, lambda doing: None)
     names = [row.name for row in rows]
-    assert len(set(names)) == len(names) == len(LOOPS) * 5 + 3
+    assert len(set(names)) == len(names) == len(LOOPS) * 8 + 3
+    assert asked_for == [("thread", list(LOOPS))]
     assert asked == [24, 24, 24]  # once to warm up
     for row in rows:
         assert row.median is not None and row.min is not None and row.max is not None
         assert row.min <= row.median <= row.max
         if row.name.endswith("races"):
             assert row.met
+    by_name = {row.name: row for row in rows}
+    for loop in LOOPS:  # what is measured here is far from what these costs say
+        measured, said = (
+            by_name[f"small: {loop}, makespan"],
+            f"small: {loop}, makespan that sim predicts",
+        )
+        wrong = 100 * abs(by_name[said].median / measured.max - 1)
+        assert by_name[f"small: {loop}, makespan, off by"].min == pytest.approx(wrong)
+
+
+def played(reports: int, code: int) -> Any:
+    """A run under the sanitizer that says so many races and ends with a code."""
+    said = f"{RACE} on tensor\n" * reports + "the last line"
+    return lambda *args, **options: SimpleNamespace(returncode=code, stdout="", stderr=said)
+
+
+@pytest.mark.parametrize(("reports", "code", "median"), [(0, 0, 0), (2, 1, 2), (0, 1, None)])
+def test_a_race_is_counted_although_torch_ends_the_run_at_it(
+    monkeypatch: pytest.MonkeyPatch, reports: int, code: int, median: float | None
+) -> None:
+    monkeypatch.setattr(subprocess, "run", played(reports, code))
+    row = sanitized("1B", "overlap", Path("nowhere"), BenchCall("cuda"))
+    assert row.median == median
+    assert row.reason == ("" if median is not None else "the run ended with 1: the last line")
 
 
 def test_weights_are_of_the_published_sizes(tmp_path: Path) -> None:

@@ -142,6 +142,11 @@ def test_the_whole_table_says_why_peers_are_missing(monkeypatch: pytest.MonkeyPa
         "minisched / nano: a case": "no checkout",
         **{f"{name}: a case": "no network" for name in ("vLLM", "SGLang")},
         **{f"minisched / {name}: a case": "no network" for name in ("vLLM", "SGLang")},
+        **{
+            f"{row}: a request admitted, 1,000 waiting": known.no_admission
+            for known in host_peers.SCHEDULER_PEERS
+            for row in (known.name, f"minisched / {known.name}")
+        },
     }
 
 

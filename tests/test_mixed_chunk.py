@@ -13,6 +13,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.policy.mixed_chunk import prefix_len
 from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.trace import Recorder
 
 from .backends import hash_model
 from .laws import SOME_LOOP_OPTIONS, check_all, play
@@ -21,7 +22,7 @@ from .workloads import Workload
 
 def with_running(decodes: int, config: SchedulerConfig, new: int = 20, **params: Any) -> Scheduler:
     """A scheduler in which that many requests decode, up to ``new`` tokens."""
-    scheduler = Scheduler(config)
+    scheduler = Scheduler(config, Recorder())
     sampling = SamplingParams(max_new_tokens=new, ignore_eos=True, **params)
     scheduler.receive([Request(f"r{i}", [i], sampling) for i in range(decodes)])
     while len(scheduler.running_batch) < decodes:
@@ -55,6 +56,18 @@ def test_without_chunks_nothing_can_be_mixed() -> None:
     says = r"^enable_mixed_chunk needs chunks, but chunked_prefill_size is -1 \(no limit\)\.$"
     with pytest.raises(ValueError, match=says):
         SchedulerConfig(enable_mixed_chunk=True, chunked_prefill_size=-1)
+
+
+def test_the_rest_of_a_chunk_may_be_less_than_a_page() -> None:
+    """One token of the chunk goes to who decodes, eight to the first prompt."""
+    config = SchedulerConfig(chunked_prefill_size=16, page_size=8, enable_mixed_chunk=True)
+    scheduler = with_running(1, config)
+    scheduler.receive([Request(f"new{i}", [7 + i] * 8, SamplingParams()) for i in range(2)])
+    batch = scheduler.next_batch()
+    assert batch and batch.rids == ("new0", "r0")
+    marks = scheduler.recorder.trace("", "", "", "").marks
+    refusals = [mark.attrs["reason"] for mark in marks if mark.name == "refuse"]
+    assert refusals == ["a page of a chunk: needs 8 tokens, 7 left"]
 
 
 @pytest.mark.parametrize("who", ["prompt", "running"])

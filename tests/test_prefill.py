@@ -222,6 +222,8 @@ def test_every_refusal_says_why() -> None:
     assert reasons(unified, [16, 16], 4) == {"the token budget: needs 1 token, 0 left"}
     wide = SchedulerConfig(chunked_prefill_size=-1, max_prefill_tokens=12)
     assert reasons(wide, [8, 8], 4) == {"max_prefill_tokens: needs 8 tokens, 4 left"}
+    both = SchedulerConfig(chunked_prefill_size=17, max_prefill_tokens=16)
+    assert reasons(both, [16, 9], 4) == {"max_prefill_tokens: needs 1 token, 0 left"}
 
 
 def test_who_is_refused_is_not_asked_again_before_something_has_changed() -> None:

@@ -280,6 +280,13 @@ def test_the_machine_goes_where_it_hurts(overrides: dict[str, Any], expected: st
         assert happened[name], f"{name} never happened: {happened}"
 
 
+def test_without_a_tree_nothing_is_protected() -> None:
+    scheduler = Scheduler(SchedulerConfig(kv_tokens=8, disable_radix_cache=True))
+    scheduler.allocator.free_pages.pop()
+    with pytest.raises(MemoryLeak, match=r"7 pages are free or evictable and 0 protected, but "):
+        scheduler.self_check()
+
+
 def test_a_leak_is_named() -> None:
     scheduler = Scheduler(SchedulerConfig(kv_tokens=8))
     scheduler.self_check()

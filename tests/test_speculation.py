@@ -31,8 +31,9 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.registry import HASH, load
-from minisched.scheduler import SchedulerConfig
+from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.verify import accepted_tokens
+from minisched.trace import Recorder
 
 from .laws import check_ends, check_leaks, play
 from .workloads import Workload, workloads
@@ -313,6 +314,29 @@ def test_a_repeating_text_is_looked_up() -> None:
     run = run_loop("serial", SimDevice(), HashModel(1, eos_ids=frozenset()), requests, config)
     steps = [item for item in run.trace.slices if item.name == "forward"]
     assert len(steps) == 1 + 5 and run.outputs["r"] == [0] * 25
+
+
+@pytest.mark.parametrize("accepted", range(4))
+@pytest.mark.parametrize("room", range(1, 6))
+def test_a_draft_counts_as_accepted_once_its_request_has_it(accepted: int, room: int) -> None:
+    """The step's own token is no draft; what comes behind the request's last token is nobody's."""
+    config = SchedulerConfig(speculative_algorithm="NGRAM_GPU", speculative_num_draft_tokens=3)
+    scheduler = Scheduler(config, Recorder())
+    params = SamplingParams(max_new_tokens=1 + room, ignore_eos=True)
+    scheduler.receive([Request("r", [1, 2], params)])
+    prompt = scheduler.next_batch()
+    assert prompt
+    scheduler.process(prompt, Result([5], num_accepted_tokens=[1], drafts=[6, 7, 8]))
+    verify = scheduler.next_batch()
+    assert verify
+    (carried,) = verify.sample_lens
+    got = min(accepted, carried - 1) + 1
+    outputs = scheduler.process(
+        verify, Result([6] * carried, num_accepted_tokens=[got], drafts=[6, 7, 8])
+    )
+    marks = scheduler.recorder.trace("", "", "", "").marks
+    found = [(m.attrs["drafts"], m.attrs["accepted"]) for m in marks if m.name == "verified"]
+    assert found == ([(carried - 1, len(outputs) - 1)] if carried > 1 else [])
 
 
 def test_the_mode_says_that_drafts_are_verified() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from ..trace import Recorder, Slice
+from ..trace import Recorder
 from .base import NO_LABEL, Label
 from .cost import IDEAL_PACE, Pace
 from .sim_host import HostPhase
@@ -163,8 +163,8 @@ class SimDevice:
 
     def record(self, lane: str, name: str, start: int, label: Label, slice_id: int) -> None:
         """Record a slice that ends now."""
-        self.recorder.slice(
-            Slice(slice_id, lane, name, start, self.time, label.step, label.mode, label.rids)
+        self.recorder.ran(
+            slice_id, lane, name, start, self.time, label.step, label.mode, label.rids
         )
 
     def _run_next(self) -> None:

@@ -53,14 +53,19 @@ class SimOp:
     def run(self) -> None:
         """Compute the value from memory as it is now; an argument's error is passed on."""
         try:
-            for arg in self.args:
-                if isinstance(arg, SimOp) and arg.error is not None:
-                    raise arg.error
-            values = [arg.value if isinstance(arg, SimOp) else arg for arg in self.args]
-            self.value = self.fn(*values)
+            self.value = self.fn(*map(value_of, self.args))
         except Exception as error:
             self.error = error
         self.args = ()  # a chain of lazy steps would hold on to its whole past
+
+
+def value_of(arg: Any) -> Any:
+    """What an op is given for an argument: for another op its value, or the error that it had."""
+    if not isinstance(arg, SimOp):
+        return arg
+    if arg.error is not None:
+        raise arg.error
+    return arg.value
 
 
 class SimSignal:

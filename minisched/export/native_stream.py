@@ -17,8 +17,8 @@ class StreamRecorder(Recorder):
     """Writes each event when it happens; ``close`` puts the lists together.
 
     For virtual clocks: on a wall clock, time 0 is known only at the end. No program is kept, so
-    nobody can look for races in the file. An edge to a slice that is still to come is held until
-    that slice has ended; one that never does leaves no edge.
+    nobody can look for races in the file. An edge is held until both its slices have ended; one
+    that never does leaves no edge. (On a thread of the host a call launches before it has ended.)
 
     Raises:
         OSError: the file, or one beside it for the time being, can't be written.
@@ -35,14 +35,15 @@ class StreamRecorder(Recorder):
             name: TemporaryFile("w+", encoding="utf-8", newline="\n", dir=path.parent)  # noqa: SIM115
             for name in ("slices", "edges", "counters", "marks")
         }
-        self._to_come: dict[int, set[Edge]] = {}  # by the slice that they lead to
+        self._to_come: set[int] = set()  # slices, and signals, which never end
+        self._held: dict[int, set[Edge]] = {}  # by the slice that they wait for
         self._newest: set[Edge] = set()  # to one slice that has ended: each is written once
         self._begun: set[str] = set()  # lists that have an event
 
     def new_id(self) -> int:
         """An id for a slice to come."""
         number = super().new_id()
-        self._to_come[number] = set()
+        self._to_come.add(number)
         return number
 
     def slice(self, item: Slice) -> None:
@@ -50,15 +51,19 @@ class StreamRecorder(Recorder):
         if item.lane == "host" and (line := self.line()):
             item.attrs["line"] = line
         self._write("slices", item)
-        for edge in sorted(self._to_come.pop(item.id, ())):
-            self._write("edges", edge)
+        self._to_come.discard(item.id)
+        for edge in sorted(self._held.pop(item.id, ())):
+            self.edge(edge.kind, edge.src, edge.dst)
 
     def edge(self, kind: str, src: int, dst: int) -> None:
         """Write an edge between slices that have ended, or hold it."""
+        if not src:
+            return  # launched outside every slice
         edge = Edge(src, dst, kind)
-        if dst in self._to_come:
-            self._to_come[dst].add(edge)
-            return
+        for end in (dst, src):
+            if end in self._to_come:
+                self._held.setdefault(end, set()).add(edge)
+                return
         if all(other.dst != dst for other in self._newest):
             self._newest.clear()
         if edge not in self._newest:

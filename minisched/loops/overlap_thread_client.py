@@ -51,9 +51,9 @@ class TpModelWorkerClient:
         try:
             step.model_worker_batch = self._get_model_worker_batch(batch)
         except Exception as error:
-            step.error = error if is_out_of_memory(error) else None
-            if step.error is None:
+            if not is_out_of_memory(error):
                 raise
+            step.error = error
         step.sync_event.set()
         return step
 

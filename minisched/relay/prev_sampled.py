@@ -47,6 +47,7 @@ class PrevSampled:
     name = "prev_sampled"
     run_ahead = True
     most_in_flight: int | None = MOST_IN_FLIGHT
+    sources: list[int]  # rows of the step before that the newest plan reads
 
     def __init__(self, device: Device, max_running_requests: int, max_len: int) -> None:
         self.xp = device.xp
@@ -54,7 +55,6 @@ class PrevSampled:
         self.input_ids = device.memory("input ids", max_running_requests * max_len)
         self.prev_sampled_token_ids = device.memory("prev sampled", max_running_requests)
         self.prev_req_id_to_index: dict[str, int] = {}
-        self.sources: list[int] = []  # rows of the step before that the newest plan reads
         self.plans: deque[InputPlan] = deque()
         self.used: deque[InputPlan] = deque(maxlen=MOST_IN_FLIGHT)
 

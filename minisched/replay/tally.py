@@ -20,12 +20,26 @@ class Tally(NullRecorder):
         self.busy_ns: Counter[str] = Counter()  # by lane
         self.end = 0
 
+    def ran(
+        self,
+        slice_id: int,
+        lane: str,
+        name: str,
+        start: int,
+        end: int,
+        step: int = 0,
+        mode: str = "",
+        rids: tuple[str, ...] = (),
+    ) -> None:
+        """Add something that ran; no ``Slice`` is made, since nobody keeps it."""
+        if name != "wait":
+            self.busy_ns[lane] += end - start
+        if end > self.end:
+            self.end = end
+
     def slice(self, item: Slice) -> None:
         """Add a slice that has ended."""
-        if item.name != "wait":
-            self.busy_ns[item.lane] += item.end - item.start
-        if item.end > self.end:
-            self.end = item.end
+        Tally.ran(self, item.id, item.lane, item.name, item.start, item.end)
 
 
 class RecordedTally(Tally):
@@ -40,6 +54,8 @@ class RecordedTally(Tally):
     def new_id(self) -> int:
         """An id of the recorder's."""
         return self.into.new_id()
+
+    ran = Recorder.ran
 
     def slice(self, item: Slice) -> None:
         """Add a slice that has ended, and hand it on."""

@@ -75,11 +75,10 @@ class LengthWorker(Worker):
         return Label(batch.step, batch.mode.value, batch.rids)
 
     def _forward_cost(self, batch: ScheduleBatch) -> int:
-        lengths = list(map(len, batch.ids))
-        num_tokens = sum(lengths)
+        _, num_tokens = batch.size
         self.num_steps += 1
         self.peak_tokens = max(self.peak_tokens, num_tokens)
-        return self.cost.forward_rows(zip(batch.starts, lengths, strict=True))
+        return self.cost.forward_rows(zip(batch.starts, map(len, batch.ids), strict=True))
 
     def _sample_rows(self, batch: ScheduleBatch) -> Vector:
         """Device: each row's token, [num_reqs]."""

@@ -168,5 +168,8 @@ class NullProgram(Program):
     ) -> None:
         """Nothing."""
 
+    def wait(self, op: int, lane: str = "") -> None:
+        """Nothing."""
+
     def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
         """Nothing."""

@@ -36,6 +36,20 @@ class Recorder:
         """An id for a slice to come."""
         return next(self._ids)
 
+    def ran(
+        self,
+        slice_id: int,
+        lane: str,
+        name: str,
+        start: int,
+        end: int,
+        step: int = 0,
+        mode: str = "",
+        rids: tuple[str, ...] = (),
+    ) -> None:
+        """Record that something ran; only who keeps it makes a ``Slice`` of it."""
+        self.slice(Slice(slice_id, lane, name, start, end, step, mode, rids))
+
     def slice(self, item: Slice) -> None:
         """Record a slice that has ended; one of the host says where its loop is."""
         if item.lane == "host" and (line := self.line()):

@@ -117,10 +117,11 @@ class GenerationBatchResult:
 
     def _read(self, values: list[int]) -> Result:
         """Tell apart what the copy brought: tokens, and with speculation two more columns."""
+        if self.num_accepted_tokens is None:
+            tokens, not_numbers = read_marks(values)
+            return Result(tokens, not_numbers=not_numbers)
         num_reqs, num_samples = len(self.batch.reqs), self.batch.num_samples
         tokens, not_numbers = read_marks(values[:num_samples])
-        if self.num_accepted_tokens is None:
-            return Result(tokens, not_numbers=not_numbers)
         drafts = values[num_samples + num_reqs :]
         accepted = values[num_samples : num_samples + num_reqs]
         return Result(tokens, "", accepted, drafts, not_numbers=not_numbers)

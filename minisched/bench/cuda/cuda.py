@@ -21,6 +21,7 @@ from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ..rows import Figure, figure, interleave, ratio
 from ..steady import steady_busy_percent, steady_step_ms
+from .foreseen import foreseen_figures
 from .random_llama import num_parameters
 
 LOOPS = ("serial", "overlap", "vllm_batch_queue")
@@ -99,7 +100,8 @@ def cuda_figures(
     if peer:
         ours, theirs = speeds["overlap"], speeds[PEER]
         found.append(ratio(f"{shape}: transformers / overlap", theirs, ours, 1.0))
-    return found
+    config = load.config()
+    return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, config, report)
 
 
 def tokens_per_second(model: Model, loop: str, load: Load, kept: list[Run]) -> float:

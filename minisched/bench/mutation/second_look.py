@@ -18,11 +18,11 @@ from .tree import PYTEST, MutationError, Report
 CHOICE = "MUTANT_UNDER_TEST"  # mutmut's
 HEALTHY = ""
 OTHERS = (
-    "mlx_jobs", "free_rule", "mindie_single", "mindie_dual", "mindie_plugin", "mini_normal",
-    "mini_overlap", "overlap", "overlap_thread", "drafters", "wasted_rows", "grammar_manager",
-    "leaks", "batch_record", "waits", "pd", "pd_or_mixed",
-    "laws", "declared", "stop_strings", "history_laws", "logprobs", "vllm_batch_queue",
-    "speculation", "faults", "waits_in_loops", "multi_step", "scheduler",
+    "mlx_jobs", "mlx_sketch", "free_rule", "mindie_single", "mindie_dual", "mindie_plugin",
+    "mini_normal", "mini_overlap", "overlap", "overlap_thread", "drafters", "wasted_rows",
+    "grammar_manager", "leaks", "batch_record", "waits", "pd", "pd_or_mixed", "laws", "declared",
+    "stop_strings", "history_laws", "logprobs", "vllm_batch_queue", "speculation", "faults",
+    "waits_in_loops", "multi_step", "scheduler",
 )  # fmt: skip
 """``tests/test_NAME.py``; the quickest first, as the first red test ends it."""
 LONGEST_S = 1800  # far more than all of them take: beyond it the mutant hangs, and is seen

@@ -45,6 +45,12 @@ KNOWN: tuple[Known, ...] = (
         f"{EQUIVALENT}: a lost step takes its relay's turn, and MindIE's relays count no turns.",
     ),
     Known(
+        "overlap",
+        "last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE",
+        "last_batch: ScheduleBatch | NoBatch = None",
+        f"{EQUIVALENT}: before the first step, only whether there is a batch is asked.",
+    ),
+    Known(
         "PageAllocator.disown",
         "self._owner.pop(page, None)",
         "self._owner.pop(page, )",

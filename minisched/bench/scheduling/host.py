@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..rows import Figure
-from .host_peers import SCHEDULER_PEERS, peer_cases
+from .host_peers import SCHEDULER_PEERS, not_admitted, peer_cases
 from .nano_vllm import NanoVllm
 from .phases import phase_figures
 from .scheduler import step_cases
@@ -29,5 +29,5 @@ def host_figures(
     for known in SCHEDULER_PEERS:
         with ExitStack() as opened:  # one peer at a time: two would be in each other's way
             part = peer_cases(known, home, opened, report)
-            rows += part.figures(repetitions, report)
+            rows += part.figures(repetitions, report) + not_admitted(known)
     return rows

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..peers.environment import clean_env, environment
 from ..peers.peer import Peer, PeerError
-from ..rows import Measure, SideBySide
+from ..rows import PEER_AIM, Figure, Measure, SideBySide, not_measured
 from .engines import PAGE, Minisched, Workload
 from .scheduler import (
     BATCH_FULL,
@@ -22,6 +22,7 @@ from .scheduler import (
     RUNNING,
     STEPS,
     WARM_UP,
+    admitting,
     per_step,
     running,
     step_us,
@@ -41,13 +42,17 @@ class SchedulerPeer:
     page_size: int
     stand_ins: tuple[str, ...]  # packages that are not installed
     has_queue: bool  # whether what is measured looks at who waits
+    no_admission: str  # why admitting is not measured
 
 
-VLLM = SchedulerPeer("vLLM", "vllm", "vllm_scheduler", PAGE, ("xgrammar", "llguidance"), True)
+VLLM = SchedulerPeer(
+    "vLLM", "vllm", "vllm_scheduler", PAGE, ("xgrammar", "llguidance"), has_queue=True,
+    no_admission="vLLM admits in the same call that schedules those who decode",
+)  # fmt: skip
 SGLANG = SchedulerPeer(
     "SGLang", "sglang", "sglang_scheduler", 1,
     ("triton", "IPython", "torchvision", "tvm_ffi", "sentencepiece", "compressed_tensors", "gguf"),
-    has_queue=False,
+    has_queue=False, no_admission="SGLang's admission takes kernels of a GPU",
 )  # fmt: skip
 SCHEDULER_PEERS = (VLLM, SGLANG)  # SGLang's allocator of larger pages is a GPU's kernel
 
@@ -69,7 +74,7 @@ def peer_cases(
 def cases(known: SchedulerPeer, peer: Peer | None, reason: str = "") -> SideBySide:
     """Steps of those who decode, at a page size that the peer has as well.
 
-    Admission is left out: vLLM decodes in the same step, and SGLang's takes kernels of a GPU.
+    Admission is left out; ``not_admitted`` says why.
     """
     size = known.page_size
     loads = {running(count): replace(DECODING, running=count) for count in RUNNING}
@@ -83,6 +88,15 @@ def cases(known: SchedulerPeer, peer: Peer | None, reason: str = "") -> SideBySi
         case: partial(peer_step_us, peer, load) if peer else None for case, load in loads.items()
     }
     return SideBySide(known.name, ours, theirs, reason=reason)
+
+
+def not_admitted(known: SchedulerPeer) -> list[Figure]:
+    """The rows of an admission, and why a peer's has no figure."""
+    case, reason = admitting(WAITING), known.no_admission
+    return [
+        not_measured(f"{known.name}: {case}", "us", reason),
+        not_measured(f"minisched / {known.name}: {case}", "ratio", reason, PEER_AIM),
+    ]
 
 
 def paged(case: str, page_size: int) -> str:

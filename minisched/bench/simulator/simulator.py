@@ -42,9 +42,9 @@ class Replays:
 
     def ours(self, loop: str) -> Answer:
         """Seconds, steps and requests of our simulation."""
-        survey = self.survey
+        survey, requests = self.survey, list(self.trace.requests())
         model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-        run = play(loop, model, self.trace.requests(), self.config, self.profile.cost)
+        run = play(loop, model, iter(requests), self.config, self.profile.cost)
         return {"seconds": run.host_seconds, "steps": run.num_steps, "requests": survey.requests}
 
     def settings(self) -> dict[str, Any]:

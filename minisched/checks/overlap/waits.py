@@ -6,6 +6,7 @@ A loop that lets an op of step N wait says so when it decides it, with a mark: `
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def _idle_on(trace: Trace, lane: str) -> Iterator[Idle]:
     late = starts_of_late_ops(trace, lane)
     cuts = sorted(late)
     for start, end in gaps(union(trace.on(lane))):
-        for cut in (cut for cut in cuts if start < cut <= end):
+        for cut in cuts[bisect_right(cuts, start) : bisect_right(cuts, end)]:
             attrs = late[cut].attrs
             yield Idle(lane, start, cut, str(attrs["reason"]), int(attrs["step"]), str(attrs["op"]))
             start = cut  # an op that takes no time leaves the rest of the gap to the next one
