@@ -232,8 +232,8 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     "a client whose plan finds no memory ends the run": (
         Edit(
             "loops.overlap_thread_client:TpModelWorkerClient.forward_batch_generation",
-            "error if is_out_of_memory(error) else None",
-            "None",
+            "if not is_out_of_memory(error):",
+            "if True:",
         ),
         Case(
             small([greedy("a", [7], 2), greedy("b", [8], 6), greedy("c", [9], 6)], [0, 0, 1]),

@@ -62,6 +62,8 @@ class Request:
     output_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of ``output_ids``
 
     def __post_init__(self) -> None:
+        if isinstance(self.prompt, list):
+            self.prompt = tuple(self.prompt)  # its parts, which the cache looks up, are tuples too
         self.device_len = self.known_len = len(self.prompt)
         self.max_device_len = len(self.prompt) + self.params.max_new_tokens
 

@@ -70,6 +70,12 @@ class SideEngine(Engine):
         return self.mailbox.take(self.device.now(), self.device.recorder.program)
 
     def on_idle(self) -> None:
-        """Look for leaks. The clock is moved by ``loops/pd.py``, which knows both sides."""
-        if not (self.scheduler.live or self.scheduler.leases.returning):
+        """Look for leaks, unless somebody may have a row.
+
+        The clock is moved by ``loops/pd.py``, which knows both sides.
+        """
+        leases = self.scheduler.leases
+        rows_taken = leases.table.size - leases.table.available_size
+        nobody_has_one = not (self.scheduler.live or leases.returning)
+        if rows_taken == 0 or (rows_taken > 0 and nobody_has_one):
             self.scheduler.self_check()

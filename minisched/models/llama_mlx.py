@@ -15,7 +15,7 @@ from .forward_batch import ForwardBatch
 from .llama_mlx_layers import hidden_states, logits
 from .llama_mlx_weights import read_weights
 from .logprobs_mlx import logprobs
-from .paged_cache_mlx import PagedCache, window_of
+from .paged_cache_mlx import PagedCache, Window, window_of
 from .sampling_mlx import sample
 from .tokenizer import Tokenizer
 from .weights import read_config
@@ -24,9 +24,9 @@ from .weights import read_config
 class LlamaMlx:
     """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
 
-    Neighbouring rows that compute equally many positions run together, [rows, extent] tokens: those
-    that decode, and those that verify drafts. A long prompt runs by itself, as each does in
-    SGLang's MLX runner. Either way the step is one lazy graph.
+    All tokens of a batch are multiplied together, and neighbouring rows that compute equally many
+    positions attend together: those that decode, and those that verify drafts. A long prompt
+    attends by itself (in SGLang's MLX runner it runs by itself). The step is one lazy graph.
 
     On the CPU, with the kernels of the stock Linux wheel and 32-bit floats, logits do not depend
     on the batch or on chunks, not by a bit. On Metal, or with another BLAS, they do.
@@ -62,15 +62,15 @@ class LlamaMlx:
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Logits [num_logits, vocab] after each of the tokens that are asked for."""
-        hidden = [
-            self._run(run, batch, ids, page_table) for run in equal_extents(batch.extend_lens)
-        ]
-        return logits(self.weights, mx.concatenate(hidden)[batch.logits_at])
+        runs = equal_extents(batch.extend_lens)
+        windows = [self._window(run, batch, page_table) for run in runs]
+        x = hidden_states(self.weights, self.caches, windows, ids)
+        return logits(self.weights, x[batch.logits_at])
 
-    def _run(self, run: Run, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
-        """Rows of equal extent: hidden states [rows * extent, dim] of their tokens."""
+    def _window(self, run: Run, batch: ForwardBatch, page_table: mx.array) -> Window:
+        """What rows of equal extent write and attend to."""
         starts, lens = batch.prefix_lens[run.rows], batch.extend_lens[run.rows]
-        window = window_of(
+        return window_of(
             page_table,
             [row * self.max_len for row in batch.rows[run.rows]],
             batch.positions[run.tokens].reshape(-1, run.extend_len),
@@ -78,7 +78,6 @@ class LlamaMlx:
             self.kv_shape[0],
             (self.weights.cos, self.weights.sin),
         )
-        return hidden_states(self.weights, self.caches, window, ids[run.tokens])
 
     def logprobs(self, logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
         """How likely tokens are, by some of the logits."""

@@ -1,27 +1,32 @@
 """A Llama step in MLX: paged KV in, logits out, as one lazy graph of few and large operations.
 
-Rows of equal extent run together. What depends on the positions alone, a ``Window`` holds for all
-layers: on the CPU every operation costs some microseconds, and there would be thousands of them.
+All tokens of a batch are multiplied together; rows of equal extent attend together. What depends
+on the positions alone, a ``Window`` holds for all layers: on the CPU every operation costs some
+microseconds, and there would be thousands of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import mlx.core as mx
 
-from .llama_mlx_weights import LayerWeights, LlamaWeights
+from .llama_mlx_weights import LlamaWeights
 from .paged_cache_mlx import PagedCache, Window
 
 
 def hidden_states(
-    weights: LlamaWeights, caches: Sequence[PagedCache], window: Window, ids: mx.array
+    weights: LlamaWeights, caches: Sequence[PagedCache], windows: Sequence[Window], ids: mx.array
 ) -> mx.array:
-    """``ids`` [rows * extent] to hidden states [rows * extent, dim], through a layer per cache."""
+    """``ids`` [tokens] to hidden states [tokens, dim], through a layer per cache.
+
+    ``windows`` are of neighbouring rows, and cover all tokens in order.
+    """
     x = weights.embed[ids]
     for layer, cache in zip(weights.layers, caches, strict=False):
         h = mx.fast.rms_norm(x, layer.attention_norm, weights.eps)
-        x = x + attention(h, layer, cache, window, weights.heads) @ layer.out
+        x = x + attention(h @ layer.qkv, cache, windows, weights.heads) @ layer.out
         h = mx.fast.rms_norm(x, layer.mlp_norm, weights.eps)
         x = x + silu(h @ layer.gate) * (h @ layer.up) @ layer.down
     return x
@@ -43,15 +48,23 @@ def rotate(x: mx.array, window: Window) -> mx.array:
     return x * window.cos + mx.concatenate([two, one], axis=-1) * window.sin
 
 
-def attention(
-    h: mx.array, layer: LayerWeights, cache: PagedCache, window: Window, heads: int
-) -> mx.array:
-    """What the tokens h [rows * extent, dim] see, [rows * extent, heads * d].
+def attention(qkv: mx.array, cache: PagedCache, windows: Sequence[Window], heads: int) -> mx.array:
+    """What the tokens of qkv [tokens, (heads + 2 * kv_heads) * d] see, [tokens, heads * d]."""
+    qkv = qkv.reshape(-1, heads + 2 * cache.kv_heads, cache.head_dim)
+    if len(windows) == 1:
+        return attend(qkv, cache, windows[0], heads)
+    ends = list(accumulate(window.write.size for window in windows))
+    parts = mx.split(qkv, ends[:-1])
+    pairs = zip(parts, windows, strict=True)
+    return mx.concatenate([attend(part, cache, window, heads) for part, window in pairs])
+
+
+def attend(qkv: mx.array, cache: PagedCache, window: Window, heads: int) -> mx.array:
+    """The same for rows of equal extent: qkv [rows * extent, heads + 2 * kv_heads, d].
 
     Query heads that share a KV head are rows of one matrix, so K and V are never repeated.
     """
     kv_heads, d = cache.kv_heads, cache.head_dim
-    qkv = (h @ layer.qkv).reshape(-1, heads + 2 * kv_heads, d)
     turned = rotate(qkv[:, : heads + kv_heads], window)  # queries and keys in one go
     cache.write(window, turned[:, heads:], qkv[:, heads + kv_heads :])
     keys, values = cache.read(window)  # [kv_heads, rows, width, d]
