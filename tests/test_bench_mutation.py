@@ -5,6 +5,7 @@ mutmut itself does not run here: ``minisched bench mutation`` takes minutes.
 
 from __future__ import annotations
 
+import ast
 import json
 from collections import Counter
 from pathlib import Path
@@ -17,7 +18,15 @@ from hypothesis import strategies as st
 from minisched.bench.mutation import mutants as mutation
 from minisched.bench.mutation import report as mutation_report
 from minisched.bench.mutation import second_look, survivors
-from minisched.bench.mutation.diff import STRICT, TYPE, WORDING, Mutant, mutants_of
+from minisched.bench.mutation.diff import (
+    MEMORY,
+    STRICT,
+    TYPE,
+    WORDING,
+    Mutant,
+    mutants_of,
+    why_left_out,
+)
 from minisched.bench.mutation.sample import LAYERS, Layer, draw, figures, overall
 from minisched.bench.mutation.second_look import OTHERS, look_again
 from minisched.bench.mutation.survivors import KNOWN
@@ -143,6 +152,21 @@ def test_a_mutant_is_named_as_mutmut_does_and_placed_in_the_original(read: list[
 def test_only_wording_types_and_strict_are_left_out(read: list[Mutant]) -> None:
     pairs = [STRICT, STRICT, ""]
     assert [item.left_out for item in read] == ["", WORDING, "", TYPE, "", *pairs]
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [('"XXidsXX", 3', MEMORY), ('"ids", 4', ""), ("None, 3", ""), ('"ids", ', "")],
+)
+def test_what_memory_is_called_is_left_out_and_how_large_it_is_is_not(
+    changed: str, why: str
+) -> None:
+    before, after = (
+        ast.parse(f"def name(device):\n    return device.memory({arguments})").body[0]
+        for arguments in ('"ids", 3', changed)
+    )
+    assert isinstance(before, ast.FunctionDef) and isinstance(after, ast.FunctionDef)
+    assert why_left_out(before, after) == why
 
 
 def made(sizes: dict[str, int]) -> list[Mutant]:

@@ -58,6 +58,12 @@ def test_without_chunks_nothing_can_be_mixed() -> None:
         SchedulerConfig(enable_mixed_chunk=True, chunked_prefill_size=-1)
 
 
+def test_late_penalties_do_not_go_with_speculation() -> None:
+    says = r"^late_penalties does not go with speculation: a step late is several tokens late\.$"
+    with pytest.raises(ValueError, match=says):
+        SchedulerConfig(late_penalties=True, speculative_algorithm="NGRAM")
+
+
 def test_the_rest_of_a_chunk_may_be_less_than_a_page() -> None:
     """One token of the chunk goes to who decodes, eight to the first prompt."""
     config = SchedulerConfig(chunked_prefill_size=16, page_size=8, enable_mixed_chunk=True)
@@ -98,6 +104,11 @@ def test_without_memory_for_those_who_decode_the_prompt_runs_alone() -> None:
     scheduler.receive([Request("new", [1] * 3, SamplingParams(max_new_tokens=1))])
     batch = scheduler.next_batch()
     assert batch and batch.mode is ForwardMode.EXTEND and batch.rids == ("new",)
+
+
+def test_where_a_running_request_goes_on_is_one_further_with_overlap() -> None:
+    req = Request("r", [1, 2, 3], SamplingParams(max_new_tokens=2))
+    assert (prefix_len(req, enable_overlap=True), prefix_len(req, enable_overlap=False)) == (3, 2)
 
 
 @pytest.mark.parametrize("spec", SOME_LOOP_OPTIONS, ids=str)

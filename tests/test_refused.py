@@ -19,6 +19,7 @@ from minisched.loops.run import Run, run_loop
 from minisched.loops.spec import DEVICES
 from minisched.models.hash import HashModel
 from minisched.relay import Relay
+from minisched.relay.host_trip import known_ids
 from minisched.relay.registry import RELAYS, RelayShape, RelaySpec
 from minisched.scheduler import SchedulerConfig
 
@@ -303,3 +304,10 @@ def test_a_loop_that_does_not_take_a_workload_is_named_before_anything_runs() ->
     requests = [Request("r", [1], SamplingParams(frequency_penalty=1.0))]
     with pytest.raises(ValueError, match="loop 'mini_overlap' takes no penalties"):
         compare(["mini_overlap"], "sim", HashModel(), requests, SchedulerConfig())
+
+
+def test_a_relay_that_cannot_run_ahead_says_so() -> None:
+    says = r"^this relay cannot run ahead, yet a row's input token is still unknown$"
+    with pytest.raises(ValueError, match=says):
+        known_ids([3, None])
+    assert known_ids([3, 4]) == [3, 4]

@@ -12,6 +12,7 @@ ORIGINAL, NUMBERED = "__mutmut_orig", "__mutmut_"
 WORDING = "the wording of an error's sentence"
 STRICT = "zip's strict, which only finds what an earlier mistake has made unequal"
 TYPE = "the type in a cast, which is for the type checker alone"
+MEMORY = "what simulated memory is called: what a step touches is declared apart"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -150,4 +151,21 @@ class NoStrict(ast.NodeTransformer):
         return node
 
 
-RULES = ((WORDING, NoWords, ast.Raise), (TYPE, NoTypes, ast.Call), (STRICT, NoStrict, ast.Call))
+class NoMemoryNames(ast.NodeTransformer):
+    """Without the names that are given to a device's memory."""
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        """The first argument of every ``device.memory`` becomes the same text."""
+        self.generic_visit(node)
+        named = isinstance(node.func, ast.Attribute) and node.func.attr == "memory"
+        if named and node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value:
+            node.args[0] = ast.Constant("")
+        return node
+
+
+RULES = (
+    (WORDING, NoWords, ast.Raise),
+    (TYPE, NoTypes, ast.Call),
+    (STRICT, NoStrict, ast.Call),
+    (MEMORY, NoMemoryNames, ast.Call),
+)

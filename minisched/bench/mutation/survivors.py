@@ -23,21 +23,7 @@ class Known(NamedTuple):
     why: str
 
 
-IN_MEMORY = f"{WORDING}: what the simulated memory is called; what a step reads is declared apart."
-
 KNOWN: tuple[Known, ...] = (
-    Known(
-        "FutureMapPool.__init__",
-        'self.output_tokens_buf = device.memory("future map", size)',
-        'self.output_tokens_buf = device.memory("XXfuture mapXX", size)',
-        IN_MEMORY,
-    ),
-    Known(
-        "FutureMapPool.__init__",
-        'self.new_seq_lens_buf = device.memory("new seq lens", self.num_rows)',
-        'self.new_seq_lens_buf = device.memory("XXnew seq lensXX", self.num_rows)',
-        IN_MEMORY,
-    ),
     Known(
         "ForwardLoop.forward",
         "return lose_step(worker, item.batch, laid_out(inputs), error)",
@@ -49,6 +35,18 @@ KNOWN: tuple[Known, ...] = (
         "last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE",
         "last_batch: ScheduleBatch | NoBatch = None",
         f"{EQUIVALENT}: before the first step, only whether there is a batch is asked.",
+    ),
+    Known(
+        "RadixCache.reset",
+        "self.clock = 0  # logical: how many walks there were",
+        "self.clock = 1  # logical: how many walks there were",
+        f"{EQUIVALENT}: only the order of times counts.",
+    ),
+    Known(
+        "RadixCache.reset",
+        "self.root_node = TreeNode(None, Edge((), (), self.page_size), 0, 0, lock_ref=1)",
+        "self.root_node = TreeNode(None, None, 0, 0, lock_ref=1)",
+        f"{EQUIVALENT}: no edge leads to the root; the empty one is for the type checker.",
     ),
     Known(
         "PageAllocator.disown",
