@@ -173,6 +173,26 @@ def test_while_somebody_decodes_a_prompt_is_held_back_and_told_why() -> None:
     assert [item["reason"] for item in refusals] == ["those who decode run first"]
 
 
+def test_a_prompt_that_is_only_partly_computed_gives_way_first() -> None:
+    """It has produced nothing; its chunks, and those who decode beside them, fill the memory."""
+    config = SchedulerConfig(
+        kv_tokens=36, chunked_prefill_size=8, enable_mixed_chunk=True,
+        schedule_conservativeness=0.0, disable_radix_cache=True,
+    )  # fmt: skip
+    scheduler = Scheduler(config, Recorder())
+    params = SamplingParams(max_new_tokens=9, ignore_eos=True)
+    scheduler.receive([Request(f"r{i}", [i], params) for i in range(6)])
+    scheduler.receive([Request("long", [9] * 12, SamplingParams(max_new_tokens=1))])
+    batch = scheduler.next_batch()
+    while not scheduler.num_retractions:
+        assert batch
+        scheduler.process(batch, Result([5] * len(batch.reqs)))
+        batch = scheduler.next_batch()
+    marks = scheduler.recorder.trace("", "", "", "").marks
+    assert [mark.attrs["rid"] for mark in marks if mark.name == "retraction"] == ["long"]
+    assert batch and batch.rids == tuple(f"r{i}" for i in range(6))
+
+
 def test_while_a_step_starves_the_victim_is_not_admitted_again() -> None:
     """Else it would take the pages that the others wait for, for ever (vllm-ascend #16315)."""
     scheduler = starving(3, 12, run_ahead=True)
