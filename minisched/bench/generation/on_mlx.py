@@ -19,10 +19,7 @@ from .load import BATCHES, LENGTHS, Choice, Load
 from .side_by_side import Contest, Rival
 
 RIVALS = (Rival("mlx-lm", "mlx-lm", "mlx_lm", 1.2),)
-WHY_MISSED = (
-    "about two thirds of a decode step are OpenBLAS's matrix products, the same for both; and of "
-    "several prompts each runs alone here (models/equal_extent.py), while mlx-lm joins them"
-)
+WHY_MISSED = "about two thirds of a decode step are OpenBLAS's matrix products, the same for both"
 NO_OPENBLAS = "there is no libopenblas on this machine (Debian: apt install libopenblas0-pthread)"
 
 
