@@ -49,6 +49,12 @@ KNOWN: tuple[Known, ...] = (
         f"{EQUIVALENT}: no edge leads to the root; the empty one is for the type checker.",
     ),
     Known(
+        "Results.process",
+        "deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)",
+        "deliver_logprobs(batch, result.logprobs, outputs, None)",
+        f"{SPEED}: what is dropped of a prompt, the request's next life asks for again.",
+    ),
+    Known(
         "PageAllocator.disown",
         "self._owner.pop(page, None)",
         "self._owner.pop(page, )",
