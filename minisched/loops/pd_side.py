@@ -70,7 +70,7 @@ class SideEngine(Engine):
         return self.mailbox.take(self.device.now(), self.device.recorder.program)
 
     def on_idle(self) -> None:
-        """Look for leaks, unless somebody may have a row.
+        """Look for leaks, unless somebody may have a row (or too many are free: no leak is that).
 
         The clock is moved by ``loops/pd.py``, which knows both sides.
         """

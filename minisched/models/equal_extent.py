@@ -1,4 +1,4 @@
-"""Which rows of a batch run together: neighbours that compute equally many positions."""
+"""Which rows of a batch attend together: neighbours that compute equally many positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Run(NamedTuple):
 def equal_extents(extend_lens: Sequence[int]) -> Iterator[Run]:
     """The runs of a batch, in order: all rows of a decode, and of a verify step with its drafts.
 
-    Rows that compute more than ``TOGETHER`` positions, which only prompts do, run one by one.
+    Rows that compute more than ``TOGETHER`` positions, which only prompts do, attend one by one.
     """
     row = token = 0
     for extend_len, group in groupby(extend_lens):

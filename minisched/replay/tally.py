@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from ..trace import Mark, NullRecorder, Recorder, Slice
 from ..trace.events import Value
@@ -21,25 +22,21 @@ class Tally(NullRecorder):
         self.end = 0
 
     def ran(
-        self,
-        slice_id: int,
-        lane: str,
-        name: str,
-        start: int,
-        end: int,
-        step: int = 0,
-        mode: str = "",
-        rids: tuple[str, ...] = (),
+        self, slice_id: int, lane: str, name: str, start: int, end: int, /, *label: Any
     ) -> None:
         """Add something that ran; no ``Slice`` is made, since nobody keeps it."""
+        self.add(lane, name, start, end)
+
+    def slice(self, item: Slice) -> None:
+        """Add a slice that has ended."""
+        self.add(item.lane, item.name, item.start, item.end)
+
+    def add(self, lane: str, name: str, start: int, end: int) -> None:
+        """Add the time that something took of its lane."""
         if name != "wait":
             self.busy_ns[lane] += end - start
         if end > self.end:
             self.end = end
-
-    def slice(self, item: Slice) -> None:
-        """Add a slice that has ended."""
-        Tally.ran(self, item.id, item.lane, item.name, item.start, item.end)
 
 
 class RecordedTally(Tally):
@@ -55,7 +52,7 @@ class RecordedTally(Tally):
         """An id of the recorder's."""
         return self.into.new_id()
 
-    ran = Recorder.ran
+    ran = Recorder.ran  # as a slice again: it is kept
 
     def slice(self, item: Slice) -> None:
         """Add a slice that has ended, and hand it on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from .events import Counter, Edge, Mark, Slice, Trace, Value
 from .program import NullProgram, Program
@@ -37,18 +38,13 @@ class Recorder:
         return next(self._ids)
 
     def ran(
-        self,
-        slice_id: int,
-        lane: str,
-        name: str,
-        start: int,
-        end: int,
-        step: int = 0,
-        mode: str = "",
-        rids: tuple[str, ...] = (),
+        self, slice_id: int, lane: str, name: str, start: int, end: int, /, *label: Any
     ) -> None:
-        """Record that something ran; only who keeps it makes a ``Slice`` of it."""
-        self.slice(Slice(slice_id, lane, name, start, end, step, mode, rids))
+        """Record that something ran; ``label`` is its step, mode and requests, as ``Slice`` has it.
+
+        Only who keeps it makes a ``Slice`` of it.
+        """
+        self.slice(Slice(slice_id, lane, name, start, end, *label))
 
     def slice(self, item: Slice) -> None:
         """Record a slice that has ended; one of the host says where its loop is."""
