@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from .base import NO_LABEL, Label, Op
 from .host_thread import HostThread
 from .thread_op import ThreadOp
 from .torch_device import TorchDevice
+from .torch_team import end_team, team
 
 SWITCH_INTERVAL = 0.0001  # seconds a busy host may keep a stream's thread from the interpreter
 
@@ -21,7 +23,7 @@ class ThreadStream(HostThread):
     """A stream whose ops run on a thread; an op takes as long as it takes, whatever it "costs"."""
 
     def __init__(self, device: ThreadDevice, name: str) -> None:
-        super().__init__(device, name, torch.inference_mode)
+        super().__init__(device, name, partial(team, device.torch_threads))
 
     def launch(
         self,
@@ -61,9 +63,9 @@ class ThreadDevice(TorchDevice):
     """One worker thread for each stream, torch on the CPU (``devices/base.py:Device``).
 
     Python runs one thread at a time, so two settings, taken back by ``close``, give both sides a
-    chance: threads switch after 0.1 ms instead of 5, and torch takes ``torch_threads`` threads (by
-    default one less than it would), which leaves a core to the host. With one more, libgomp finds
-    more threads than cores and lets its own sleep between operations: a step takes twice as long.
+    chance: threads switch after 0.1 ms instead of 5, and a stream computes with ``torch_threads``
+    threads (by default one less than torch would take), which leaves a core to the host. The host's
+    own operations are small and take one.
     """
 
     name = "thread"
@@ -73,7 +75,9 @@ class ThreadDevice(TorchDevice):
         self._streams: dict[str, ThreadStream] = {}
         self._before = sys.getswitchinterval(), torch.get_num_threads()
         sys.setswitchinterval(SWITCH_INTERVAL)
-        torch.set_num_threads(torch_threads or max(1, self._before[1] - 1))
+        self.torch_threads = torch_threads or max(1, self._before[1] - 1)
+        torch.set_num_threads(1)
+        end_team()
 
     def stream(self, name: str) -> ThreadStream:
         """The stream of that name; its thread starts with it."""
