@@ -20,7 +20,10 @@ from minisched.bench.peers.peer import PeerError
 from minisched.bench.rows import Figure
 
 LOAD, OTHER = Load((3, 5), 4), Load((3,), 4)
-RIVALS = (Rival("slow", "slow", "slow_peer", 1.2), Rival("other", "other", "other_peer", 3.0))
+RIVALS = (
+    Rival("slow", "slow", "slow_peer", 1.2),
+    Rival("other", "other", "other_peer", 3.0, "both wait for memory"),
+)
 WARM_UP = 2  # new tokens of the question that nobody times
 
 
@@ -73,7 +76,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
 
 
 def figures(*loads: Load) -> dict[str, Figure]:
-    contest = Contest("case", "own", RIVALS, {}, {}, loads, why_missed="both wait for memory")
+    contest = Contest("case", "own", RIVALS, {}, {}, loads)
     rows = contest.figures(2, lambda doing: None, Path("home"))
     assert len(rows) == len({row.name for row in rows})
     return {row.name.removeprefix("case, "): row for row in rows}

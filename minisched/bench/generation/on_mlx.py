@@ -18,7 +18,7 @@ from ..rows import Figure
 from .load import BATCHES, LENGTHS, Choice, Load
 from .side_by_side import Contest, Rival
 
-RIVALS = (Rival("mlx-lm", "mlx-lm", "mlx_lm", 1.2),)
+AIM = 1.2
 WHY_MISSED = "about two thirds of a decode step are OpenBLAS's matrix products, the same for both"
 NO_OPENBLAS = "there is no libopenblas on this machine (Debian: apt install libopenblas0-pthread)"
 
@@ -46,8 +46,9 @@ class Kernels:
 
     def contest(self, folder: Path, loads: tuple[Load, ...]) -> Contest:
         """Ours beside mlx-lm, both with these kernels."""
-        why = WHY_MISSED if self.library else ""
-        return Contest(self.name, "own_mlx", RIVALS, {"folder": str(folder)}, self.env, loads, why)
+        rival = Rival("mlx-lm", "mlx-lm", "mlx_lm", AIM, WHY_MISSED if self.library else "")
+        settings = {"folder": str(folder)}
+        return Contest(self.name, "own_mlx", (rival,), settings, self.env, loads)
 
 
 def choices() -> list[Kernels]:

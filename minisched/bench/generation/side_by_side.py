@@ -20,20 +20,21 @@ OURS = "minisched"
 
 @dataclass(frozen=True)
 class Rival:
-    """Who ours is measured beside, and how many times its tokens a second ours should make."""
+    """Who ours is measured beside, and how many times its tokens a second ours should make.
+
+    ``why_missed`` is the known reason, if there is one, where it makes fewer.
+    """
 
     name: str
     environment: str  # in peers/environment.py
     script: str  # in peers/
     aim: float
+    why_missed: str = ""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Who takes part, and with what; ``own`` is our script in ``peers/``.
-
-    ``why_missed`` is the known reason, if there is one, where a ratio misses its aim.
-    """
+    """Who takes part, and with what; ``own`` is our script in ``peers/``."""
 
     name: str  # each row's name begins with it
     own: str
@@ -41,7 +42,6 @@ class Contest:
     settings: Mapping[str, Any]  # of every process
     env: Mapping[str, str]
     loads: tuple[Load, ...]
-    why_missed: str = ""
 
     def figures(self, repetitions: int, report: Callable[[str], None], home: Path) -> list[Figure]:
         """All figures. Who can't take part gets a reason, and without ours so do all rivals."""
@@ -130,7 +130,7 @@ class Match:
                 continue
             both = zip(speeds[OURS], speeds[rival.name], strict=True)
             row = figure(name, [one / other for one, other in both], "ratio", rival.aim)
-            rows.append(row if row.met else replace(row, reason=self.contest.why_missed))
+            rows.append(row if row.met else replace(row, reason=rival.why_missed))
         return rows
 
     def _speed(self, name: str) -> float:
