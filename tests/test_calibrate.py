@@ -202,6 +202,21 @@ def test_errors_have_no_sign_and_are_means_over_workloads(monkeypatch: pytest.Mo
     assert rows["x: speed-up, off by"] == pytest.approx((25 + 20) / 2)
 
 
+def test_what_is_off_says_how_far_the_clock_is_off_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "HELD_OUT", {"a": None})
+    foreseen = {("serial", "a"): 150, ("x", "a"): 100}
+    taken = [{("serial", "a"): time, ("x", "a"): 100} for time in (80, 100, 125)]
+    rows = {row.name: row for row in bench.figures(["serial", "x"], taken, foreseen)}
+    assert rows["x: makespan, off by"].reason == ""  # it is met
+    reason = "the clock is 20.0 % off its own medians"  # 25, 0 and 20
+    assert rows["serial: makespan, off by"].reason == reason
+    assert rows["x: speed-up, off by"].reason == reason
+    of_both = rows["a: makespan of all loops, off by"]  # x is not off at all
+    assert of_both.reason == "the clock is 10.0 % off its own medians"
+    alone = bench.figures(["serial"], taken[:1], foreseen)
+    assert {row.reason for row in alone} == {""}  # nothing to compare it with
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [

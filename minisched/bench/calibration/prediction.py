@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from ...compare import warm_up
@@ -22,6 +22,8 @@ HELD_OUT = {  # other batches, prompts, lengths, arrivals and host work than tho
     "12 at once": Load(12, 10, 8),
     "5 in turn, 10 ms added": Load(5, 33, 10, 10 * MILLISECOND, 120 * MILLISECOND),
 }
+
+Makespans = Mapping[tuple[str, str], float]  # of a loop and a workload, in nanoseconds
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def prediction(
     loops = list(dict.fromkeys(["serial", *loops]))
     warm_up(device, model, HELD_OUT["3 at once"].config)
     runs: list[Observed] = []
-    taken: list[dict[tuple[str, str], int]] = []
+    taken: list[Makespans] = []
     for repetition in range(repetitions):
         runs += observe_all(device, model, loops, report=report)
         report(f"held-out workloads, repetition {repetition + 1} of {repetitions}")
@@ -63,7 +65,7 @@ def prediction(
     return figures(loops, taken, predicted(loops, model.vocab_size, cost))
 
 
-def predicted(loops: Sequence[str], vocab: int, cost: CostModel) -> dict[tuple[str, str], int]:
+def predicted(loops: Sequence[str], vocab: int, cost: CostModel) -> Makespans:
     """Each loop's makespan on ``sim`` for each workload."""
     model = HashModel(vocab)
     return {
@@ -75,27 +77,35 @@ def predicted(loops: Sequence[str], vocab: int, cost: CostModel) -> dict[tuple[s
 
 def figures(
     loops: Sequence[str],
-    taken: Sequence[dict[tuple[str, str], int]],
-    foreseen: dict[tuple[str, str], int],
+    taken: Sequence[Makespans],
+    foreseen: Makespans,
 ) -> list[Figure]:
     """The rows: loops first, then workloads."""
+    middle = {run: median(times[run] for times in taken) for run in foreseen}
+    found, own = ({loop: errors_of(loop, taken, by) for loop in loops} for by in (foreseen, middle))
     rows = []
     for loop in loops:
-        errors = errors_of(loop, taken, foreseen)
-        rows.append(row(f"{loop}: makespan, off by", list(map(mean, errors.makespan))))
+        name = f"{loop}: makespan, off by"
+        rows.append(row(name, found[loop].makespan, own[loop].makespan))
         if loop != "serial":
-            rows.append(row(f"{loop}: speed-up, off by", list(map(mean, errors.speedup))))
-    for at, name in enumerate(HELD_OUT):
-        every = [errors_of(loop, taken, foreseen).makespan for loop in loops]
-        found = [mean(errors[turn][at] for errors in every) for turn in range(len(taken))]
-        rows.append(row(f"{name}: makespan of all loops, off by", found))
+            name = f"{loop}: speed-up, off by"
+            rows.append(row(name, found[loop].speedup, own[loop].speedup))
+    for at, load in enumerate(HELD_OUT):
+        name = f"{load}: makespan of all loops, off by"
+        rows.append(row(name, of_workload(at, found), of_workload(at, own)))
     return rows
+
+
+def of_workload(at: int, found: Mapping[str, Errors]) -> list[list[float]]:
+    """Every loop's errors of one workload, [repetition][loop]."""
+    turns = zip(*(errors.makespan for errors in found.values()), strict=True)
+    return [[loads[at] for loads in turn] for turn in turns]
 
 
 def errors_of(
     loop: str,
-    taken: Sequence[dict[tuple[str, str], int]],
-    foreseen: dict[tuple[str, str], int],
+    taken: Sequence[Makespans],
+    foreseen: Makespans,
 ) -> Errors:
     """How far one loop's predictions are from each repetition."""
     makespans, speedups = [], []
@@ -118,6 +128,14 @@ def off(foreseen: float, measured: float) -> float:
     return 100 * abs(foreseen / measured - 1)
 
 
-def row(name: str, values: Sequence[float]) -> Figure:
-    """A figure with the aim."""
-    return Figure(name, median(values), min(values), max(values), "%", AIM, at_most=True)
+def row(name: str, found: list[list[float]], own: list[list[float]]) -> Figure:
+    """A figure with the aim; each repetition's is the mean over its second index.
+
+    ``own`` is how far the clock is from its own medians: no prediction can do much better.
+    """
+    values = list(map(mean, found))
+    figure = Figure(name, median(values), min(values), max(values), "%", AIM, at_most=True)
+    if figure.met or len(own) == 1:
+        return figure
+    apart = median(map(mean, own))
+    return replace(figure, reason=f"the clock is {apart:.1f} % off its own medians")
