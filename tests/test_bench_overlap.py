@@ -42,9 +42,11 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
     taken = serial - share * hideable
     rows = {
         row.name: row
-        for row in rows_of("it", [serial], [device], {PYTHON: [taken], PROCESS: [], SLEEP: []})
+        for row in rows_of(
+            "it", [serial], [device], [device], {PYTHON: [taken], PROCESS: [], SLEEP: []}
+        )
     }
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert rows["it: host"].median == pytest.approx(host)
     assert rows["it: hidden"].median == pytest.approx(100 * share, abs=1e-6)
     assert rows["it: hidden"].aim == (AIM if hideable > 1.0 else None)
@@ -56,10 +58,46 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
 
 def test_the_lock_and_the_cores_are_told_apart() -> None:
     taken = {PYTHON: [31.0], PROCESS: [24.0], SLEEP: [20.0]}
-    rows = {row.name: row.median for row in rows_of("it", [40.0], [20.0], taken)}
+    found = {row.name: row for row in rows_of("it", [40.0], [20.0], [21.5], taken)}
+    rows = {name: row.median for name, row in found.items()}
     assert rows["it: the lock costs"] == 7.0 and rows["it: the cores cost"] == 4.0
     assert rows["it: hidden"] == pytest.approx(45.0)
     assert rows["it: hidden, by a worker process"] == pytest.approx(80.0)
+    assert rows["it: device, longer beside the host"] == 1.5
+    assert found["it: hidden"].reason == (
+        "beside the host the device takes 1.5 ms longer; the lock costs 7.0 ms, and the cores 4.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "met"),
+    [
+        ([95, 100, 99, 70, 120], True),  # four of five
+        ([95, 100, 80, 70, 120], None),
+        ([89, 20, 95, -5, 50], False),
+        ([89, 20, 95, 95, 50], None),
+        ([89], False),
+        ([90], True),
+    ],
+)
+def test_runs_that_disagree_tell_nothing(shares: list[float], met: bool | None) -> None:
+    serial, ideal = [30.0] * len(shares), [20.0] * len(shares)
+    serial[-1], ideal[-1] = 33.0, 23.0
+    taken = [whole - share / 10 for whole, share in zip(serial, shares, strict=True)]
+    row = overlap.hidden("it", serial, ideal, taken, "so it is")
+    alone = f"serial steps alone from {min(serial):.1f} to 33.0 ms, of which 10.0 could be hidden"
+    reason = {True: "", False: "so it is", None: f"not told: {alone}"}
+    assert (row.met, row.reason) == (met, reason[met])
+    assert row.median == pytest.approx(sorted(shares)[len(shares) // 2])
+
+
+def test_a_step_that_takes_seconds_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    hash_model: Any = HashTorch()
+    monkeypatch.setattr(overlap_cells, "SLOW_S", 0.0)
+    cell = overlap_cells.make_cell("it", "thread", hash_model, 1, "overlap")
+    (row,) = overlap.overlap_figures(cell, {}, 2, lambda doing: None)
+    assert row.name == "it: hidden" and row.median is None and row.met is None
+    assert row.reason.startswith("a step takes 0.0 s, and 20 ms are ")
 
 
 def test_loops_take_turns_and_every_amount_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +116,9 @@ def test_loops_take_turns_and_every_amount_has_its_rows(monkeypatch: pytest.Monk
     rows = overlap.overlap_figures(cell, ways, 2, lambda doing: None)
     turn = [("serial", 0.0, "p"), ("overlap", 0.0, "p"), ("serial", 5.0, "p"),
             *(("overlap", 5.0, way) for way in "pws")]  # fmt: skip
-    assert asked == turn * 2
+    assert asked == turn * overlap.TURNS * 2
     names = [row.name for row in rows]
-    assert len(names) == len(set(names)) == 5 + 8
+    assert len(names) == len(set(names)) == 6 + 9
     assert {row.median for row in rows if row.name.endswith(": host")} == {4.0, 9.0}
 
 
@@ -160,4 +198,4 @@ def test_one_cell_from_the_command_line(
     code, out, _ = cli("bench overlap --device mlx --model small --requests 2 --repeat 1 --json")
     assert code == 0
     rows = json.loads(out)["rows"]
-    assert len(rows) == 5 + 8 and all(row["median"] is not None for row in rows)
+    assert len(rows) == 6 + 9 and all(row["median"] is not None for row in rows)
