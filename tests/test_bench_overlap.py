@@ -18,16 +18,21 @@ from hypothesis import strategies as st
 from minisched.bench import steady
 from minisched.bench.overlap import cells as overlap_cells
 from minisched.bench.overlap import shares as overlap
+from minisched.bench.overlap import step as overlap_step
 from minisched.bench.overlap import ways as overlap_ways
-from minisched.bench.overlap.shares import AIM, Cell, Step, rows_of
+from minisched.bench.overlap.shares import AIM, Cell, rows_of
+from minisched.bench.overlap.step import Step
 from minisched.bench.overlap.ways import PROCESS, PYTHON, SLEEP
 from minisched.checks.overlap.overlap import forwards
 from minisched.cli import bench_overlap
 from minisched.cli.bench_call import BenchCall
 from minisched.devices import host_work
+from minisched.devices.cost import SIM_COST
 from minisched.devices.host_work import done_by, spend
+from minisched.devices.registry import open_device
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
 from minisched.models.hash_torch import HashTorch
 
 times = st.floats(0.01, 100.0)
@@ -43,10 +48,14 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
     rows = {
         row.name: row
         for row in rows_of(
-            "it", [serial], [device], [device], {PYTHON: [taken], PROCESS: [], SLEEP: []}
+            "it",
+            [Step(serial, device, host, 0.0)],
+            {PYTHON: [Step(taken, device, host, hideable / 4)], PROCESS: [], SLEEP: []},
         )
     }
-    assert len(rows) == 6
+    assert len(rows) == 7
+    assert rows["it: hidden, by the trace"].median == pytest.approx(25.0)
+    assert rows["it: hidden, by the trace"].aim == rows["it: hidden"].aim
     assert rows["it: host"].median == pytest.approx(host)
     assert rows["it: hidden"].median == pytest.approx(100 * share, abs=1e-6)
     assert rows["it: hidden"].aim == (AIM if hideable > 1.0 else None)
@@ -57,8 +66,11 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
 
 
 def test_the_lock_and_the_cores_are_told_apart() -> None:
-    taken = {PYTHON: [31.0], PROCESS: [24.0], SLEEP: [20.0]}
-    found = {row.name: row for row in rows_of("it", [40.0], [20.0], [21.5], taken)}
+    taken = {
+        way: [Step(whole, 21.5, 20.0, 9.0)]
+        for way, whole in {PYTHON: 31.0, PROCESS: 24.0, SLEEP: 20.0}.items()
+    }
+    found = {row.name: row for row in rows_of("it", [Step(40.0, 20.0, 20.0, 0.0)], taken)}
     rows = {name: row.median for name, row in found.items()}
     assert rows["it: the lock costs"] == 7.0 and rows["it: the cores cost"] == 4.0
     assert rows["it: hidden"] == pytest.approx(45.0)
@@ -105,7 +117,7 @@ def test_loops_take_turns_and_every_amount_has_its_rows(monkeypatch: pytest.Monk
 
     def step_of(case: object, loop: str, work: float, way: object) -> Step:
         asked.append((loop, work, way))
-        return Step(10.0 + work, 6.0)
+        return Step(10.0 + work, 6.0, 4.0 + work, 0.0)
 
     monkeypatch.setattr(overlap, "step_of", step_of)
     monkeypatch.setattr(overlap, "warm_up", lambda *case: None)
@@ -118,8 +130,25 @@ def test_loops_take_turns_and_every_amount_has_its_rows(monkeypatch: pytest.Monk
             *(("overlap", 5.0, way) for way in "pws")]  # fmt: skip
     assert asked == turn * overlap.TURNS * 2
     names = [row.name for row in rows]
-    assert len(names) == len(set(names)) == 6 + 9
+    assert len(names) == len(set(names)) == 7 + 10
     assert {row.median for row in rows if row.name.endswith(": host")} == {4.0, 9.0}
+
+
+@pytest.mark.parametrize(("loop", "percent"), [("serial", 0.0), ("overlap", 100.0)])
+def test_what_ran_side_by_side_is_read_off_the_trace(
+    loop: str, percent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On ``sim``, where a step of the host is shorter than the device's: all of it is hidden."""
+
+    def run_to_end(loop: str, device: str, model: Any, requests: Any, config: Any, _: Any) -> Any:
+        return run_loop(loop, open_device("sim"), HashModel(), requests, config, SIM_COST)
+
+    monkeypatch.setattr(overlap_step, "run_to_end", run_to_end)
+    hash_model: Any = HashTorch()
+    case = overlap_cells.make_case("thread", hash_model, 2, 4 + 2 * steady.SETTLED + 1)
+    step = overlap_step.step_of(case, loop, 1.0, host_work.compute)
+    assert 0 < step.host_ms < step.device_ms <= step.whole_ms
+    assert step.beside_percent == pytest.approx(percent)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -198,4 +227,4 @@ def test_one_cell_from_the_command_line(
     code, out, _ = cli("bench overlap --device mlx --model small --requests 2 --repeat 1 --json")
     assert code == 0
     rows = json.loads(out)["rows"]
-    assert len(rows) == 6 + 9 and all(row["median"] is not None for row in rows)
+    assert len(rows) == 7 + 10 and all(row["median"] is not None for row in rows)

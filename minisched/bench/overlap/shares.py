@@ -10,6 +10,9 @@ Of a settled decode step, all in milliseconds:
 - ``ideal`` = max(host, device): no order of the same work takes less, and
   ``hideable`` = min(host, device) = serial - ideal is what overlap could save.
 - ``hidden`` = serial - overlapped: what it does save. Its aim is 90 % of what is hideable.
+- ``hidden, by the trace``: of the overlapped step alone, how much of the shorter of host and device
+  ran beside the longer. A machine that is faster in one run than in the next does not change it;
+  nor does it tell what running side by side costs.
 
 The host's added work is pure Python. What the lock costs is how much longer the overlapped step
 takes than with the same work in a worker process; what the cores cost, how much longer that takes
@@ -21,19 +24,17 @@ second and slower at the next. Where they still disagree, the aim is neither met
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from statistics import median
 
-from ...checks.overlap.overlap import device_busy, forwards, intersection, length
-from ...compare import fresh, run_to_end, warm_up
-from ...devices.cost import MILLISECOND, NO_COST
-from ...devices.host_work import Way, done_by
+from ...compare import warm_up
+from ...devices.host_work import Way
 from ..rows import Figure, Measure, figure, interleave, not_measured
-from ..steady import SETTLED
 from .hidden import Case
+from .step import Step, step_of
 from .ways import PROCESS, PYTHON, SLEEP
 
 AIM = 90.0  # percent of what could be hidden
@@ -56,29 +57,6 @@ class Cell:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Step:
-    """What a settled step took, by the trace."""
-
-    whole_ms: float
-    device_ms: float
-
-
-def step_of(case: Case, loop: str, work_ms: float, way: Way) -> Step:
-    """Run the workload once; medians over its settled steps."""
-    cost = NO_COST.with_host_work(round(work_ms * MILLISECOND))
-    with done_by(way):
-        requests = [fresh(request) for request in case.requests]
-        run = run_to_end(loop, case.device, case.model, requests, case.config, cost)
-    starts = [item.start for item in forwards(run.trace)][SETTLED:-SETTLED]
-    busy = device_busy(run.trace)
-    steps = list(pairwise(starts))
-    return Step(
-        median(end - start for start, end in steps) / MILLISECOND,
-        median(length(intersection(busy, (step,))) for step in steps) / MILLISECOND,
-    )
-
-
 def overlap_figures(
     cell: Cell, ways: Mapping[str, Way], repetitions: int, report: Callable[[str], None]
 ) -> list[Figure]:
@@ -86,61 +64,44 @@ def overlap_figures(
     if cell.reason:
         return [not_measured(f"{cell.name}: hidden", "%", cell.reason)]
     warm_up(cell.case.device, cell.case.model, cell.case.config)
-    alone: dict[float, list[float]] = {work: [] for work in cell.works_ms}
-    beside: dict[float, list[float]] = {work: [] for work in cell.works_ms}
+    steps: dict[tuple[float, str], list[Step]] = defaultdict(list)
 
-    def serial(work: float) -> float:
-        step = step_of(cell.case, "serial", work, ways[PYTHON])
-        alone[work].append(step.device_ms)
-        return step.whole_ms
+    def run(work: float, how: str) -> float:
+        loop, way = ("serial", PYTHON) if how == "serial" else (cell.loop, how)
+        steps[work, how].append(step_of(cell.case, loop, work, ways[way]))
+        return steps[work, how][-1].whole_ms
 
-    def overlapped(work: float, way: str) -> float:
-        step = step_of(cell.case, cell.loop, work, ways[way])
-        if way == PYTHON:
-            beside[work].append(step.device_ms)
-        return step.whole_ms
-
-    measures: dict[str, Measure] = {}
-    for work in cell.works_ms:
-        measures[f"{cell.name}, serial, {work:g} ms"] = partial(serial, work)
-        for way in ways if work else [PYTHON]:
-            measures[f"{cell.name}, {work:g} ms by {way}"] = partial(overlapped, work, way)
-    values = interleave(measures, TURNS * repetitions, report)
+    measures: dict[str, Measure] = {
+        f"{cell.name}, {work:g} ms, {how}": partial(run, work, how)
+        for work in cell.works_ms
+        for how in ["serial", *(ways if work else [PYTHON])]
+    }
+    interleave(measures, TURNS * repetitions, report)
     return [
         row
         for work in cell.works_ms
         for row in rows_of(
             f"{cell.name}, {work:g} ms",
-            values[f"{cell.name}, serial, {work:g} ms"],
-            alone[work],
-            beside[work],
-            {way: values.get(f"{cell.name}, {work:g} ms by {way}", []) for way in ways},
+            steps[work, "serial"],
+            {way: steps[work, way] for way in ways},
         )
     ]
 
 
-def rows_of(
-    name: str,
-    serial: list[float],
-    alone: list[float],
-    beside: list[float],
-    taken: Mapping[str, list[float]],
-) -> list[Figure]:
-    """The figures of one amount of work.
-
-    ``alone`` and ``beside`` are the device's times in serial steps and beside the host, and
-    ``taken`` has overlapped steps by way, or none.
-    """
-    host = [max(0.0, whole - part) for whole, part in zip(serial, alone, strict=True)]
+def rows_of(name: str, serial: list[Step], steps: Mapping[str, list[Step]]) -> list[Figure]:
+    """The figures of one amount of work; ``steps`` has overlapped steps by way, or none."""
+    whole, alone = [step.whole_ms for step in serial], [step.device_ms for step in serial]
+    host = [max(0.0, both - part) for both, part in zip(whole, alone, strict=True)]
     ideal = [max(pair) for pair in zip(host, alone, strict=True)]
-    longer = less(beside, alone)
+    taken = {way: [step.whole_ms for step in found] for way, found in steps.items()}
+    longer = less([step.device_ms for step in steps[PYTHON]], alone)
     why = f"beside the host the device takes {median(longer):.1f} ms longer"
     costs = []
     if taken[SLEEP]:
         lock, cores = less(taken[PYTHON], taken[PROCESS]), less(taken[PROCESS], taken[SLEEP])
         why += f"; the lock costs {median(lock):.1f} ms, and the cores {median(cores):.1f}"
         costs = [
-            hidden(f"{name}: hidden, by a worker process", serial, ideal, taken[PROCESS]),
+            hidden(f"{name}: hidden, by a worker process", whole, ideal, taken[PROCESS]),
             figure(f"{name}: the lock costs", lock, "ms"),
             figure(f"{name}: the cores cost", cores, "ms"),
         ]
@@ -150,9 +111,18 @@ def rows_of(
         figure(f"{name}: device, longer beside the host", longer, "ms"),
         figure(f"{name}: makespan / max(host, device)", divided(taken[PYTHON], ideal), "ratio"),
         figure(f"{name}: speed-up / ideal", divided(ideal, taken[PYTHON]), "ratio"),
-        hidden(f"{name}: hidden", serial, ideal, taken[PYTHON], why),
+        by_the_trace(name, steps[PYTHON]),
+        hidden(f"{name}: hidden", whole, ideal, taken[PYTHON], why),
         *costs,
     ]
+
+
+def by_the_trace(name: str, steps: list[Step]) -> Figure:
+    """What of an overlapped step ran side by side, of what could."""
+    shares = [step.beside_percent for step in steps]
+    least = median(min(step.device_ms, step.host_ms) for step in steps)
+    aim = AIM if least >= LEAST_MS else None
+    return figure(f"{name}: hidden, by the trace", shares, "%", aim)
 
 
 def hidden(
