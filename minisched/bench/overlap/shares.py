@@ -120,8 +120,7 @@ def rows_of(name: str, serial: list[Step], steps: Mapping[str, list[Step]]) -> l
 def by_the_trace(name: str, steps: list[Step]) -> Figure:
     """What of an overlapped step ran side by side, of what could."""
     shares = [step.beside_percent for step in steps]
-    least = median(min(step.device_ms, step.host_ms) for step in steps)
-    aim = AIM if least >= LEAST_MS else None
+    aim = AIM if median(step.shorter_ms for step in steps) >= LEAST_MS else None
     return figure(f"{name}: hidden, by the trace", shares, "%", aim)
 
 

@@ -24,9 +24,14 @@ class Step:
     both_ms: float
 
     @property
+    def shorter_ms(self) -> float:
+        """What could run beside the other: the shorter of host and device."""
+        return min(self.device_ms, self.host_ms)
+
+    @property
     def beside_percent(self) -> float:
         """How much of the shorter of host and device ran beside the longer."""
-        return 100 * self.both_ms / max(min(self.device_ms, self.host_ms), 1e-6)
+        return 100 * self.both_ms / self.shorter_ms if self.shorter_ms else 0.0
 
 
 def step_of(case: Case, loop: str, work_ms: float, way: Way) -> Step:
