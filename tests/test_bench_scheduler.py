@@ -52,6 +52,15 @@ def test_a_ratio_is_taken_repetition_by_repetition() -> None:
     assert (row.median, row.min, row.max, row.met) == (1.0, 0.5, 2.0, True)
 
 
+def test_who_is_slower_than_a_peer_says_by_how_much_and_why() -> None:
+    ours: dict[str, Callable[[], float]] = {"a": lambda: 3.0, "b": lambda: 2.0, "c": lambda: 3.0}
+    both = SideBySide("peer", ours, dict.fromkeys(ours, lambda: 2.0), slower={"a": "so", "b": "so"})
+    found = {row.name: row for row in both.figures(2, lambda doing: None)}
+    assert found["minisched / peer: a"].reason == "1 us more: so"
+    assert found["minisched / peer: b"].met and not found["minisched / peer: b"].reason
+    assert not found["minisched / peer: c"].met and not found["minisched / peer: c"].reason
+
+
 def test_only_what_was_not_measured_has_a_reason() -> None:
     taken = figure("ours", [1.0, 2.0, 4.0], "us").as_json()
     missing = not_measured("theirs", "us", "there is none", 1.0).as_json()

@@ -144,8 +144,17 @@ def test_recording_is_measured_with_and_without_in_turn(monkeypatch: pytest.Monk
     monkeypatch.setattr(tracing, "RUNS", 1)
     figures = tracing.recording(case, "overlap", 2, print)
     assert asked == [Recorder.__name__, NullRecorder.__name__] * 3  # once to warm up
-    assert [item.unit for item in figures] == ["s", "s", "ratio"]
-    assert figures[-1].aim == 1.03 and figures[-1].at_most
+    assert [item.unit for item in figures] == ["s", "s", "ratio", "% of a run"]
+    assert [(item.aim, item.at_most) for item in figures[2:]] == [(1.03, True), (3.0, True)]
+
+
+def test_what_recording_adds_is_told_from_a_machine_that_drifts() -> None:
+    runs, host = ([2.2, 2.0, 1.8], [2.0, 2.0, 2.0]), ([0.32, 0.3, 0.34], [0.3, 0.3, 0.3])
+    by_the_clock, own = tracing.costs("it", runs, host)
+    assert by_the_clock.met and not by_the_clock.reason
+    assert own.median == pytest.approx(1.0) and own.max == pytest.approx(2.0)
+    slower, _ = tracing.costs("it", ([2.2, 2.2, 1.8], [2.0, 2.0, 2.0]), host)
+    assert not slower.met and slower.reason == "runs not recorded take 2.00 to 2.00 s"
 
 
 def test_every_exporter_is_measured() -> None:

@@ -185,36 +185,40 @@ def test_the_bench_calibrates_and_measures_in_turn(monkeypatch: pytest.MonkeyPat
         "overlap: makespan, off by",
         "overlap: speed-up, off by",
         "3 at once: makespan of all loops, off by",
+        "one repetition's makespan, off their median by",
     ]
-    assert all(row.aim == 5 and row.at_most and row.unit == "%" for row in rows)
+    assert all(row.aim == 5 and row.at_most for row in rows[:-1]) and rows[-1].aim is None
+    assert {row.unit for row in rows} == {"%"}
     assert [word.split(",")[0] for word in done if "calibrating" not in word] == [
         "held-out workloads", "held-out workloads", "predicting",
     ]  # fmt: skip
 
 
-def test_errors_have_no_sign_and_are_means_over_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_have_no_sign_and_are_told_over_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "HELD_OUT", {"a": None, "b": None})
     foreseen = {("serial", "a"): 100, ("serial", "b"): 100, ("x", "a"): 50, ("x", "b"): 100}
     taken = {("serial", "a"): 80, ("serial", "b"): 125, ("x", "a"): 50, ("x", "b"): 100}
-    rows = {row.name: row.median for row in bench.figures(["serial", "x"], [taken], foreseen)}
-    assert rows["serial: makespan, off by"] == pytest.approx((25 + 20) / 2)
-    assert rows["x: makespan, off by"] == 0
-    assert rows["x: speed-up, off by"] == pytest.approx((25 + 20) / 2)
+    rows = {row.name: row for row in bench.figures(["serial", "x"], [taken], foreseen)}
+    for name in ("serial: makespan, off by", "x: speed-up, off by"):
+        found = rows[name]
+        assert (found.min, found.median, found.max) == pytest.approx((20, 22.5, 25))
+    assert rows["x: makespan, off by"].max == 0
+    assert rows["a: makespan of all loops, off by"].median == pytest.approx((25 + 0) / 2)
+    assert {row.reason for row in rows.values()} == {""}  # one repetition is not apart from itself
 
 
-def test_what_is_off_says_how_far_the_clock_is_off_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_median_of_repetitions_is_to_be_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "HELD_OUT", {"a": None})
     foreseen = {("serial", "a"): 150, ("x", "a"): 100}
-    taken = [{("serial", "a"): time, ("x", "a"): 100} for time in (80, 100, 125)]
+    taken = [{("serial", "a"): time, ("x", "a"): 100} for time in (80, 100, 120)]
     rows = {row.name: row for row in bench.figures(["serial", "x"], taken, foreseen)}
-    assert rows["x: makespan, off by"].reason == ""  # it is met
-    reason = "the clock is 20.0 % off its own medians"  # 25, 0 and 20
-    assert rows["serial: makespan, off by"].reason == reason
-    assert rows["x: speed-up, off by"].reason == reason
-    of_both = rows["a: makespan of all loops, off by"]  # x is not off at all
-    assert of_both.reason == "the clock is 10.0 % off its own medians"
-    alone = bench.figures(["serial"], taken[:1], foreseen)
-    assert {row.reason for row in alone} == {""}  # nothing to compare it with
+    assert rows["serial: makespan, off by"].median == pytest.approx(50)  # of 100
+    assert rows["x: makespan, off by"].met and not rows["x: makespan, off by"].reason
+    apart = "one repetition is 20.0 % off their median"  # 20, 0 and 20
+    assert rows["serial: makespan, off by"].reason == apart
+    assert rows["x: speed-up, off by"].median == pytest.approx(50)
+    clock = rows["one repetition's makespan, off their median by"]
+    assert (clock.min, clock.median, clock.max) == pytest.approx((0, 0, 20))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from statistics import median
 from typing import Any
@@ -40,6 +40,10 @@ class Figure:
         if self.aim is None or self.median is None:
             return None
         return self.median <= self.aim if self.at_most else self.median >= self.aim
+
+    def because(self, why: str) -> Figure:
+        """The same, with the reason if it misses its aim."""
+        return replace(self, reason=why) if self.met is False else self
 
     def as_json(self) -> dict[str, Any]:
         """One of the ``rows``; ``reason`` is there only if there is one."""
@@ -85,7 +89,8 @@ class SideBySide:
     """The same cases measured here and at a peer, in turn.
 
     ``growth`` lists pairs of our cases: what the first costs for each unit of the second.
-    Where ``theirs`` is None the peer can't be measured, and ``reason`` says why.
+    Where ``theirs`` is None the peer can't be measured, and ``reason`` says why. ``slower`` says
+    what ours does in a case that the peer does not, should it take longer.
     """
 
     peer: str
@@ -94,6 +99,7 @@ class SideBySide:
     growth: Sequence[tuple[str, str]] = ()
     unit: str = "us"
     reason: str = ""
+    slower: Mapping[str, str] = field(default_factory=dict)
 
     def figures(self, repetitions: int, report: Callable[[str], None]) -> list[Figure]:
         """Each case with its peer and their ratio, then how ours grows."""
@@ -115,11 +121,16 @@ class SideBySide:
         rows = [figure(own, values[own], self.unit)]
         if other in values:
             rows.append(figure(other, values[other], self.unit))
-            rows.append(ratio(both, values[own], values[other], PEER_AIM))
+            row = ratio(both, values[own], values[other], PEER_AIM)
+            rows.append(row.because(self._why(case, values[own], values[other])))
         elif case in self.theirs:
             rows.append(not_measured(other, self.unit, self.reason))
             rows.append(not_measured(both, "ratio", self.reason, PEER_AIM))
         return rows
+
+    def _why(self, case: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
+        why = self.slower.get(case, "")
+        return f"{median(ours) - median(theirs):.2g} {self.unit} more: {why}" if why else ""
 
 
 def as_json(figures: Sequence[Figure], peers: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from time import perf_counter
+from statistics import median
+from time import perf_counter, thread_time
+from typing import NamedTuple
 
 from ..compare import fresh
 from ..core import Request, SamplingParams
@@ -25,6 +27,7 @@ from .overlap.hidden import Case
 from .rows import Figure, figure, interleave, ratio
 
 AIM = 1.03  # at most 3 % more with recording
+HOST_AIM = 3.0  # per cent of a run
 RUNS = 3  # of which the shortest counts: one run of a second or two differs by more than the aim
 SLICES = 100_000
 SLICES_A_STEP = 10  # about
@@ -32,37 +35,57 @@ ANSWER, APART = 64, 16  # tokens of a request of the long run; steps from one to
 STEP = 12_000_000  # nanoseconds, about
 
 
+class Timed(NamedTuple):
+    """Seconds of one run: by the clock, and those in which the host's own thread worked."""
+
+    wall: float
+    host: float
+
+
 def recording(
     case: Case, loop: str, repetitions: int, report: Callable[[str], None]
 ) -> list[Figure]:
-    """A loop on a real device with a recorder and with one that keeps nothing, in turn."""
+    """A loop on a real device with a recorder and with one that keeps nothing, in turn.
+
+    Where runs differ by more than recording may cost, the host's own time tells what it does: it
+    goes on neither while the host waits nor while others have the processor.
+    """
     name = f"{loop} on {case.device}"
-    measures = {
-        f"{name}, recorded": partial(shortest, case, loop, Recorder),
-        f"{name}, not recorded": partial(shortest, case, loop, NullRecorder),
-    }
-    for measure in measures.values():
-        measure()  # whatever is done once only
-    values = interleave(measures, repetitions, report)
+    kinds = {f"{name}, recorded": Recorder, f"{name}, not recorded": NullRecorder}
+    host: dict[str, list[float]] = {what: [] for what in kinds}
+
+    def measure(what: str) -> float:
+        runs = [timed(case, loop, kinds[what]) for _ in range(RUNS)]
+        host[what].append(min(run.host for run in runs))
+        return min(run.wall for run in runs)
+
+    for recorder in kinds.values():
+        timed(case, loop, recorder)  # whatever is done once only
+    values = interleave({what: partial(measure, what) for what in kinds}, repetitions, report)
     figures = [figure(what, taken, "s") for what, taken in values.items()]
-    with_it, without = values.values()
-    return [*figures, ratio(f"recording: {name}", with_it, without, AIM)]
+    return [*figures, *costs(name, list(values.values()), list(host.values()))]
 
 
-def shortest(case: Case, loop: str, recorder: Callable[[], Recorder]) -> float:
-    """Seconds of the shortest of a few runs: the one that was disturbed the least."""
-    return min(seconds_of(case, loop, recorder) for _ in range(RUNS))
+def costs(name: str, wall: Sequence[list[float]], host: Sequence[list[float]]) -> list[Figure]:
+    """What recording costs by the clock and by the host's time; of both, first recorded runs."""
+    with_it, without = wall
+    triples = zip(*host, without, strict=True)
+    added = [100 * (more - less) / whole for more, less, whole in triples]
+    own = Figure(f"recording: {name}, added to the host's time", median(added), min(added),
+                 max(added), "% of a run", HOST_AIM, at_most=True)  # fmt: skip
+    drift = f"runs not recorded take {min(without):.2f} to {max(without):.2f} s"
+    return [ratio(f"recording: {name}", with_it, without, AIM).because(drift), own]
 
 
-def seconds_of(case: Case, loop: str, recorder: Callable[[], Recorder]) -> float:
-    """Seconds that one run takes, from the first request to the finished trace."""
+def timed(case: Case, loop: str, recorder: Callable[[], Recorder]) -> Timed:
+    """One run, from the first request to the finished trace."""
     device = open_device(case.device)
     device.recorder = recorder()
     device.recorder.now = device.now
     requests = [fresh(request) for request in case.requests]
-    began = perf_counter()
+    began, worked = perf_counter(), thread_time()
     run_loop(loop, device, case.model, requests, case.config)
-    return perf_counter() - began
+    return Timed(perf_counter() - began, thread_time() - worked)
 
 
 def exporters(slices: int, repetitions: int, report: Callable[[str], None]) -> list[Figure]:

@@ -15,7 +15,8 @@ import mlx.core as mx
 
 from ..trace import Recorder, Touch
 from .base import NO_LABEL, WRONG_TOKEN, Label
-from .mlx_steps import MlxOp, StepRunner
+from .mlx_op import MlxOp
+from .mlx_steps import StepRunner
 from .wall_clock import WallClock
 
 INTEGER = mx.int32  # Metal has no scatter for 64-bit integers; tokens and KV slots need 31 bits

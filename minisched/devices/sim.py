@@ -14,8 +14,9 @@ from .base import NO_LABEL, Label
 from .cost import IDEAL_PACE, Pace
 from .sim_host import HostPhase
 from .sim_memory import SimMemory
+from .sim_op import SimOp, SimSignal
 from .sim_shared import FINISH, SharedTime, Side
-from .sim_stream import SimOp, SimSignal, SimStream, SimThread
+from .sim_stream import SimStream, SimThread
 from .vector import Vector, VectorArrays
 
 Event = tuple[int, int, int, Callable[[], None]]  # time, order, sequence, action

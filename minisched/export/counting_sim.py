@@ -9,7 +9,8 @@ from typing import Any
 
 from ..devices.sim import SimDevice
 from ..devices.sim_memory import SimMemory
-from ..devices.sim_stream import SimOp, SimSignal, SimThread
+from ..devices.sim_op import SimOp, SimSignal
+from ..devices.sim_stream import SimThread
 from ..devices.vector import Vector, VectorArrays
 from ..loops.overlap_thread_worker import FutureStep
 

@@ -14,15 +14,13 @@ def settled(trace: Trace, rids: tuple[str, ...] | None = None) -> list[Slice]:
 
     ``rids`` says which requests, where it matters. Gives the forward slices.
     """
-    best: list[Slice] = []
-    stretch: list[Slice] = []
+    stretches: list[list[Slice]] = [[]]
     for item in forwards(trace):
-        if stretch and item.rids != stretch[-1].rids:
-            stretch = []
+        if stretches[-1] and item.rids != stretches[-1][-1].rids:
+            stretches.append([])
         if item.mode in DECODES and rids in (None, item.rids):
-            stretch.append(item)
-        best = max(best, list(stretch), key=len)
-    return best
+            stretches[-1].append(item)
+    return max(stretches, key=len)
 
 
 def steady_steps(trace: Trace, count: int) -> tuple[int, int] | None:

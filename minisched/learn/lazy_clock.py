@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..devices.base import Label
 from ..devices.cost import MILLISECOND
 from ..devices.sim import SimDevice
-from ..devices.sim_stream import SimOp
+from ..devices.sim_op import SimOp
 from ..models.mix import mix
 from ..trace import Trace
 from .blame import Mistake

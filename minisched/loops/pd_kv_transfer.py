@@ -11,8 +11,8 @@ from ..core import Lease
 from ..devices.base import Label
 from ..devices.cost import MICROSECOND
 from ..devices.sim import SimDevice
+from ..devices.sim_op import SimOp
 from ..devices.sim_shared import FINISH
-from ..devices.sim_stream import SimOp
 from ..scheduler.transfer import Prefilled
 from ..worker.touches import KV
 from .pd_messages import Mailbox, Transferred

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
 
 from ..core import Request
 from ..trace import Recorder
 from .schedule_policy import SchedulePolicy
 
-LEAST = 64  # entries; a heap this small is not worth tidying up
+LEAST = 64  # places; a queue this short is not worth tidying up
+
+Place = tuple[int, int, str]  # rank, order of arrival, request id
 
 
 class WaitingQueue:
     """Requests that hold no memory yet, or none any more (SGLang's ``waiting_queue``, a list).
 
-    A heap by the policy's rank, then by arrival. A request that was retracted has its old place
-    in the order of arrival, so it is ahead of everybody who came later. One that has stale output
-    in flight waits aside until it is added again (vLLM's ``skipped_waiting``): it cannot be
-    admitted, and stops nobody.
+    Ordered by the policy's rank, then by arrival: a line of those who came behind everybody else,
+    and a heap of those who go before somebody in it. A request that was retracted has its old
+    place in the order of arrival, so it is ahead of everybody who came later. One that has stale
+    output in flight waits aside until it is added again (vLLM's ``skipped_waiting``): it cannot
+    be admitted, and stops nobody.
     """
 
     def __init__(self, policy: SchedulePolicy, recorder: Recorder) -> None:
@@ -27,7 +31,8 @@ class WaitingQueue:
         self.num_added = 0  # so far
         self._waiting: dict[str, Request] = {}
         self._aside: dict[str, Request] = {}  # those with stale output in flight
-        self._heap: list[tuple[int, int, str]] = []  # may still list requests that have left
+        self._line: deque[Place] = deque()  # this and the heap may still list who has left
+        self._heap: list[Place] = []
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._aside)
@@ -48,9 +53,10 @@ class WaitingQueue:
         self._aside.pop(req.rid, None)
         self.num_added += 1
         self._waiting[req.rid] = req
-        heapq.heappush(self._heap, (self.policy.rank(req), req.order, req.rid))
-        if len(self._heap) > 2 * len(self._waiting) + LEAST:
-            self._heap = [item for item in self._heap if item[2] in self._waiting]
+        self._enter((self.policy.rank(req), req.order, req.rid))
+        if len(self._line) + len(self._heap) > 2 * len(self._waiting) + LEAST:
+            self._line = deque(place for place in self._line if place[2] in self._waiting)
+            self._heap = [place for place in self._heap if place[2] in self._waiting]
             heapq.heapify(self._heap)
 
     def first(self) -> Request | None:
@@ -75,10 +81,19 @@ class WaitingQueue:
             if req in self:
                 return
 
+    def _enter(self, place: Place) -> None:
+        if not self._line or place > self._line[-1]:
+            self._line.append(place)
+        else:
+            heapq.heappush(self._heap, place)
+
     def _head(self) -> Request:
-        while self._heap[0][2] not in self._waiting:
+        while self._line and self._line[0][2] not in self._waiting:
+            self._line.popleft()
+        while self._heap and self._heap[0][2] not in self._waiting:
             heapq.heappop(self._heap)
-        return self._waiting[self._heap[0][2]]
+        fronts = [places[0] for places in (self._line, self._heap) if places]
+        return self._waiting[min(fronts)[2]]
 
     def _by_cache(self) -> Iterator[Request] | None:
         if not self.policy.is_cache_aware(len(self)):

@@ -16,7 +16,8 @@ from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from .fitted import fit_cost
-from .observed import Listener, Observed
+from .listener import Listener
+from .observed import Observed
 
 MOST_TOKENS = 128  # of prompts in one step
 LEAD = 500 * MILLISECOND  # before the first arrival: an engine takes time to be made

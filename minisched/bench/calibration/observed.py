@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 from ...checks.overlap.overlap import Interval, union
-from ...devices.cost import CostModel
 from ...loops.run import Run
 from ...trace import Slice
 from ...trace.lanes import is_host
+from .listener import Rows
 
-Rows = list[tuple[int, int]]  # first new position and new positions of each row
 GROWING = ("receive", "prepare", "advance step", "launch", "launch sample", "process", "fill",
            "postprocess")  # fmt: skip
 ASLEEP = ("receive", "schedule")  # what comes behind a schedule that found nothing to do
-
-
-class Listener:
-    """A cost model that also notes the rows of each forward pass: no trace has them.
-
-    Steps are launched in the order in which their forward passes run.
-    """
-
-    def __init__(self, cost: CostModel, heard: list[Rows] | None = None) -> None:
-        self.cost = cost
-        self.heard: list[Rows] = [] if heard is None else heard
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cost, name)
-
-    def of_loop(self, loop: str) -> Listener:
-        """The same for one loop."""
-        return Listener(self.cost.of_loop(loop), self.heard)
-
-    def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
-        """The cost of a forward pass, which is noted."""
-        self.heard.append(list(rows))
-        return self.cost.forward_rows(self.heard[-1])
 
 
 @dataclass(frozen=True)

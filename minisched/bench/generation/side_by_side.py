@@ -130,7 +130,7 @@ class Match:
                 continue
             both = zip(speeds[OURS], speeds[rival.name], strict=True)
             row = figure(name, [one / other for one, other in both], "ratio", rival.aim)
-            rows.append(row if row.met else replace(row, reason=rival.why_missed))
+            rows.append(row.because(rival.why_missed))
         return rows
 
     def _speed(self, name: str) -> float:

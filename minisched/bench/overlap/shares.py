@@ -136,7 +136,7 @@ def hidden(
         steps = f"serial steps alone from {min(serial):.1f} to {max(serial):.1f} ms"
         why = f"not told: {steps}, of which {median(hideable):.1f} could be hidden"
         return replace(row, aim=None, reason=why)
-    return replace(row, reason=why) if row.met is False else row
+    return row.because(why)
 
 
 def less(one: list[float], other: list[float]) -> list[float]:

@@ -34,6 +34,15 @@ ADMITTING = Workload(
 )
 AFTER_OTHERS = Workload(spare_pages=8192)
 
+A_STEP = (  # what nano-vllm's does not do
+    "each step makes a plan, a batch that stays as it was committed, and an output for each row, "
+    "since loops run ahead of results and clients are told"
+)
+AN_ADMISSION = (
+    "each admission looks for its prefix in a radix tree, locks what it found, counts down four "
+    "budgets and shares the prompt once it is computed"
+)
+
 
 def scheduler_figures(
     nano: NanoVllm | None, reason: str, repetitions: int, report: Callable[[str], None]
@@ -57,7 +66,8 @@ def step_cases(nano: NanoVllm | None, reason: str) -> SideBySide:
         case: partial(measure, partial(NanoVllmEngine, nano), load) if nano else None
         for case, (measure, load) in both.items()
     }
-    return SideBySide(PEER, {**ours, **own_cases()}, theirs, GROWTH, reason=reason)
+    slower = {case: A_STEP for case in loads} | {case: AN_ADMISSION for case in admits}
+    return SideBySide(PEER, {**ours, **own_cases()}, theirs, GROWTH, reason=reason, slower=slower)
 
 
 def own_cases() -> dict[str, Measure]:

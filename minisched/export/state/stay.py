@@ -46,4 +46,5 @@ class Panel:
 
 def up_to(stays: Iterable[Stay], end: int) -> list[Stay]:
     """Stays as far as they lie before a moment, which is mostly the run's end."""
-    return [replace(stay, end=min(stay.end, end)) for stay in stays if stay.start < end]
+    before = (stay for stay in stays if stay.start < end)
+    return [stay if stay.end <= end else replace(stay, end=end) for stay in before]
