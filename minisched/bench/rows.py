@@ -130,7 +130,8 @@ class SideBySide:
 
     def _why(self, case: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
         why = self.slower.get(case, "")
-        return f"{median(ours) - median(theirs):.2g} {self.unit} more: {why}" if why else ""
+        more = median(one - other for one, other in zip(ours, theirs, strict=True))
+        return f"{more:.2g} {self.unit} more: {why}" if why else ""
 
 
 def as_json(figures: Sequence[Figure], peers: Mapping[str, str] | None = None) -> dict[str, Any]:
