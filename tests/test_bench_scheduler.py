@@ -56,7 +56,7 @@ def test_who_is_slower_than_a_peer_says_by_how_much_and_why() -> None:
     ours: dict[str, Callable[[], float]] = {"a": lambda: 3.0, "b": lambda: 2.0, "c": lambda: 3.0}
     both = SideBySide("peer", ours, dict.fromkeys(ours, lambda: 2.0), slower={"a": "so", "b": "so"})
     found = {row.name: row for row in both.figures(2, lambda doing: None)}
-    assert found["minisched / peer: a"].reason == "1 us more: so"
+    assert found["minisched / peer: a"].reason == "1.0 us more: so"
     assert found["minisched / peer: b"].met and not found["minisched / peer: b"].reason
     assert not found["minisched / peer: c"].met and not found["minisched / peer: c"].reason
 

@@ -131,7 +131,7 @@ class SideBySide:
     def _why(self, case: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
         why = self.slower.get(case, "")
         more = median(one - other for one, other in zip(ours, theirs, strict=True))
-        return f"{more:.2g} {self.unit} more: {why}" if why else ""
+        return f"{more:.1f} {self.unit} more: {why}" if why else ""
 
 
 def as_json(figures: Sequence[Figure], peers: Mapping[str, str] | None = None) -> dict[str, Any]:
