@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from minisched.bench.cuda import cuda, foreseen
+from minisched.bench.cuda import sanitized as sanitized_run
 from minisched.bench.cuda.cuda import LOOPS, Load, cuda_figures
 from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
 from minisched.bench.steady import steady_busy_percent
+from minisched.cli import bench_cuda
 from minisched.cli.bench_call import BenchCall
-from minisched.cli.bench_cuda import RACE, sanitized
+from minisched.cli.bench_cuda import RACE, measure, sanitized
 from minisched.devices.cost import SIM_COST
 from minisched.models.llama_graphs import LlamaGraphs
 from minisched.trace import Recorder, Slice, Trace
@@ -49,7 +52,10 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         asked.append(len(prompts) * new_tokens)
 
     load = Load(rows=2, prompt_len=20, new_tokens=12)
-    rows = cuda_figures("small", SMALL, model, peer, load, 2, lambda doing: None)
+    keep = partial(bench_cuda.keep_pair, tmp_path / "kept", "small")
+    rows = cuda_figures("small", SMALL, model, peer, load, 2, lambda doing: None, keep)
+    kept = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert kept >= {"small-overlap.svg", "small-overlap-measured.json"} and len(kept) == 9
     names = [row.name for row in rows]
     assert len(set(names)) == len(names) == len(LOOPS) * 8 + 3
     assert asked_for == [("thread", list(LOOPS))]
@@ -65,7 +71,7 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             by_name[f"small: {loop}, makespan"],
             f"small: {loop}, makespan that sim predicts",
         )
-        wrong = 100 * abs(by_name[said].median / measured.max - 1)
+        wrong = 100 * (by_name[said].median / measured.max - 1)
         assert by_name[f"small: {loop}, makespan, off by"].min == pytest.approx(wrong)
 
 
@@ -83,6 +89,33 @@ def test_a_race_is_counted_although_torch_ends_the_run_at_it(
     row = sanitized("1B", "overlap", Path("nowhere"), BenchCall("cuda"))
     assert row.median == median
     assert row.reason == ("" if median is not None else "the run ended with 1: the last line")
+
+
+def test_what_the_sanitizer_watches_runs(tmp_path: Path) -> None:
+    """As on a GPU, but for the device: with these weights, which have no tokenizer."""
+    watched = sanitized_run.watched(write_random_llama(tmp_path, SMALL), "overlap", "thread")
+    assert watched == sanitized_run.LOAD.rows * sanitized_run.LOAD.new_tokens
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (BenchCall("cuda", requests=0), "--requests is 0"),
+        (BenchCall("cuda", max_new_tokens=3), "--max-new-tokens is 3"),
+        (BenchCall("cuda", max_new_tokens=600), "between 16 and 512"),
+    ],
+)
+def test_a_bad_load_is_one_sentence(call: BenchCall, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        measure(call)
+
+
+def test_a_peer_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(folder: Path) -> Any:
+        raise OSError("no such kernel\nand more")
+
+    monkeypatch.setattr(bench_cuda, "transformers_peer", broken)
+    assert bench_cuda.open_peer(Path()) == (None, "transformers: no such kernel")
 
 
 def test_weights_are_of_the_published_sizes(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,8 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
         )
     }
     assert len(rows) == 7
-    assert rows["it: hidden, by the trace"].median == pytest.approx(25.0)
-    assert rows["it: hidden, by the trace"].aim == rows["it: hidden"].aim
+    assert rows["it: side by side"].median == pytest.approx(25.0)
+    assert rows["it: side by side"].aim is None  # it does not tell what that costs
     assert rows["it: host"].median == pytest.approx(host)
     assert rows["it: hidden"].median == pytest.approx(100 * share, abs=1e-6)
     assert rows["it: hidden"].aim == (AIM if hideable > 1.0 else None)
@@ -76,6 +77,7 @@ def test_the_lock_and_the_cores_are_told_apart() -> None:
     assert rows["it: hidden"] == pytest.approx(45.0)
     assert rows["it: hidden, by a worker process"] == pytest.approx(80.0)
     assert rows["it: device, longer beside the host"] == 1.5
+    assert found["it: hidden, by a worker process"].reason == "the cores cost 4.0 ms"
     assert found["it: hidden"].reason == (
         "beside the host the device takes 1.5 ms longer; the lock costs 7.0 ms, and the cores 4.0"
     )
@@ -121,16 +123,19 @@ def test_loops_take_turns_and_every_amount_has_its_rows(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(overlap, "step_of", step_of)
     monkeypatch.setattr(overlap, "warm_up", lambda *case: None)
+    monkeypatch.setattr(overlap, "slowness", lambda cost: 1.5)
+    monkeypatch.setattr(overlap, "stretched", lambda way, factor: f"{way} x {factor}")
     ways: dict[str, Any] = {PYTHON: "p", PROCESS: "w", SLEEP: "s"}
     hash_model: Any = HashTorch()
     case = overlap_cells.make_case("thread", hash_model, 2, 4)
     cell = Cell("it", case, "overlap", (0.0, 5.0))
     rows = overlap.overlap_figures(cell, ways, 2, lambda doing: None)
     turn = [("serial", 0.0, "p"), ("overlap", 0.0, "p"), ("serial", 5.0, "p"),
-            *(("overlap", 5.0, way) for way in "pws")]  # fmt: skip
+            *(("overlap", 5.0, way) for way in ("p", "w", "s x 1.5"))]  # fmt: skip
     assert asked == turn * overlap.TURNS * 2
     names = [row.name for row in rows]
-    assert len(names) == len(set(names)) == 7 + 10
+    assert len(names) == len(set(names)) == 7 + 11
+    assert {row.median for row in rows if row.name.endswith(": added work, alone")} == {7.5}
     assert {row.median for row in rows if row.name.endswith(": host")} == {4.0, 9.0}
 
 
@@ -174,6 +179,14 @@ def test_work_is_done_the_way_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(host_work, "work", rounds.append)
     spend(1_000_000)
     assert done == [7] and len(rounds) == 1
+
+
+def test_a_sleep_is_as_long_as_the_work_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    overlap_ways.stretched(asked.append, 1.7)(1_000)
+    assert asked == [1_700]
+    monkeypatch.setattr(overlap_ways, "compute", lambda cost: time.sleep(3 * cost / 1e9))
+    assert overlap_ways.slowness(2_000_000) >= 3
 
 
 def test_the_worker_process_is_another_one_and_ends() -> None:
@@ -227,4 +240,4 @@ def test_one_cell_from_the_command_line(
     code, out, _ = cli("bench overlap --device mlx --model small --requests 2 --repeat 1 --json")
     assert code == 0
     rows = json.loads(out)["rows"]
-    assert len(rows) == 7 + 10 and all(row["median"] is not None for row in rows)
+    assert len(rows) == 7 + 11 and all(row["median"] is not None for row in rows)

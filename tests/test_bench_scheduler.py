@@ -289,7 +289,8 @@ def test_the_command(
     assert code == 0
     if as_json:
         result = json.loads(out)
-        assert set(result) == {"rows", "machine", "versions"} and "python" in result["versions"]
+        assert set(result) == {"rows", "asked", "machine", "versions"}
+        assert "python" in result["versions"] and result["asked"]["repetitions"] == 5
         ours, theirs, both = result["rows"]
         assert set(ours) == ROW and (ours["median"], ours["unit"]) == (2.0, "us")
         for row in (theirs, both):

@@ -181,44 +181,42 @@ def test_the_bench_calibrates_and_measures_in_turn(monkeypatch: pytest.MonkeyPat
     done: list[str] = []
     rows = bench.prediction("thread", hash_on_thread(), ["overlap"], 2, done.append)
     assert [row.name for row in rows] == [
-        "serial: makespan, off by",
-        "overlap: makespan, off by",
-        "overlap: speed-up, off by",
-        "3 at once: makespan of all loops, off by",
-        "one repetition's makespan, off their median by",
+        "thread: makespans off by at most 5 %",
+        "thread: speed-ups off by at most 5 %",
+        "thread: one repetition's makespan, off their median by",
+        "thread, serial, 3 at once: makespan, off by",
+        "thread, overlap, 3 at once: makespan, off by",
+        "thread, overlap, 3 at once: speed-up, off by",
     ]
-    assert all(row.aim == 5 and row.at_most for row in rows[:-1]) and rows[-1].aim is None
+    assert all(row.aim == 5 and row.at_most for row in rows[3:])
     assert {row.unit for row in rows} == {"%"}
     assert [word.split(",")[0] for word in done if "calibrating" not in word] == [
         "held-out workloads", "held-out workloads", "predicting",
     ]  # fmt: skip
 
 
-def test_errors_have_no_sign_and_are_told_over_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "HELD_OUT", {"a": None, "b": None})
-    foreseen = {("serial", "a"): 100, ("serial", "b"): 100, ("x", "a"): 50, ("x", "b"): 100}
-    taken = {("serial", "a"): 80, ("serial", "b"): 125, ("x", "a"): 50, ("x", "b"): 100}
-    rows = {row.name: row for row in bench.figures(["serial", "x"], [taken], foreseen)}
-    for name in ("serial: makespan, off by", "x: speed-up, off by"):
-        found = rows[name]
-        assert (found.min, found.median, found.max) == pytest.approx((20, 22.5, 25))
-    assert rows["x: makespan, off by"].max == 0
-    assert rows["a: makespan of all loops, off by"].median == pytest.approx((25 + 0) / 2)
-    assert {row.reason for row in rows.values()} == {""}  # one repetition is not apart from itself
-
-
-def test_the_median_of_repetitions_is_to_be_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_of_each_repetition_and_has_a_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "HELD_OUT", {"a": None})
-    foreseen = {("serial", "a"): 150, ("x", "a"): 100}
-    taken = [{("serial", "a"): time, ("x", "a"): 100} for time in (80, 100, 120)]
-    rows = {row.name: row for row in bench.figures(["serial", "x"], taken, foreseen)}
-    assert rows["serial: makespan, off by"].median == pytest.approx(50)  # of 100
-    assert rows["x: makespan, off by"].met and not rows["x: makespan, off by"].reason
-    apart = "one repetition is 20.0 % off their median"  # 20, 0 and 20
-    assert rows["serial: makespan, off by"].reason == apart
-    assert rows["x: speed-up, off by"].median == pytest.approx(50)
-    clock = rows["one repetition's makespan, off their median by"]
-    assert (clock.min, clock.median, clock.max) == pytest.approx((0, 0, 20))
+    foreseen = {("serial", "a"): 120, ("x", "a"): 100}
+    taken = [{("serial", "a"): time, ("x", "a"): 100} for time in (80, 100, 150)]
+    rows = {row.name: row for row in bench.figures("it", ["serial", "x"], taken, foreseen)}
+    serial = rows["it, serial, a: makespan, off by"]
+    assert (serial.min, serial.median, serial.max) == pytest.approx((-20, 20, 50))
+    assert not serial.met and serial.reason == "repetitions are on both sides of it"
+    other = rows["it, x, a: makespan, off by"]
+    assert (other.median, other.met, other.reason) == (0, True, "")
+    faster = rows["it, x, a: speed-up, off by"]
+    assert (faster.min, faster.median, faster.max) == pytest.approx((-20, 20, 50))
+    assert rows["it: makespans off by at most 5 %"].median == 50  # one of two
+    assert rows["it: speed-ups off by at most 5 %"].median == 0
+    clock = rows["it: one repetition's makespan, off their median by"]
+    assert (clock.min, clock.median, clock.max) == pytest.approx((0, 0, 50))
+
+
+def test_too_short_is_as_wrong_as_too_long() -> None:
+    assert bench.row("it", [-6.0, -6.0, -6.0]).met is False
+    assert bench.row("it", [-6.0, -6.0, -7.0]).reason == "every repetition says so"
+    assert bench.row("it", [-4.0, -4.0, 9.0]).met is True
 
 
 @pytest.mark.parametrize(

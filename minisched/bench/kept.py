@@ -34,6 +34,8 @@ def to_markdown(part: str, document: dict[str, Any]) -> Iterator[str]:
     yield "|---|--:|--:|--:|---|---|---|"
     for row in document["rows"]:
         yield f"| {' | '.join(cells(row))} |"
+    if document.get("asked"):
+        yield f"\n{', '.join(f'{name} {value}' for name, value in document['asked'].items())}."
     machine = document["machine"]
     yield f"\n{', '.join(f'{name} {value}' for name, value in machine.items())}."
     yield f"\n{', '.join(f'{name} {version}' for name, version in document['versions'].items())}."

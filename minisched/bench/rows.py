@@ -21,7 +21,7 @@ PACKAGES = ("torch", "transformers", "mlx", "mlx-lm", "numpy", "xxhash")
 class Figure:
     """One line of a bench's table.
 
-    ``aim`` is what the median should reach, or with ``at_most`` not exceed, if anything.
+    ``aim`` is what the median should reach, or with ``at_most`` not exceed in size, if anything.
     ``reason`` says why nothing was measured, with None for the numbers, or why an aim is missed.
     """
 
@@ -39,7 +39,7 @@ class Figure:
         """Whether the median is where the aim wants it; None without one of the two."""
         if self.aim is None or self.median is None:
             return None
-        return self.median <= self.aim if self.at_most else self.median >= self.aim
+        return abs(self.median) <= self.aim if self.at_most else self.median >= self.aim
 
     def because(self, why: str) -> Figure:
         """The same, with the reason if it misses its aim."""
@@ -134,10 +134,18 @@ class SideBySide:
         return f"{more:.1f} {self.unit} more: {why}" if why else ""
 
 
-def as_json(figures: Sequence[Figure], peers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What ``bench --json`` prints; ``peers`` names versions that no installer knows."""
+def as_json(
+    figures: Sequence[Figure],
+    peers: Mapping[str, str] | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What ``bench --json`` prints.
+
+    ``peers`` are versions in other environments than this one; ``asked`` are options, and when.
+    """
     return {
         "rows": [item.as_json() for item in figures],
+        "asked": dict(asked or {}),
         "machine": machine(),
         "versions": {"python": platform.python_version(), **versions(), **(peers or {})},
     }

@@ -36,7 +36,10 @@ STEP = 12_000_000  # nanoseconds, about
 
 
 class Timed(NamedTuple):
-    """Seconds of one run: by the clock, and those in which the host's own thread worked."""
+    """Seconds of one run: by the clock, and those in which the host's own thread worked.
+
+    What a stream's thread records of its ops is in the clock's alone.
+    """
 
     wall: float
     host: float
@@ -78,13 +81,19 @@ def costs(name: str, wall: Sequence[list[float]], host: Sequence[list[float]]) -
 
 
 def timed(case: Case, loop: str, recorder: Callable[[], Recorder]) -> Timed:
-    """One run, from the first request to the finished trace."""
+    """One run, from the first request to the finished trace.
+
+    Raises:
+        KeyboardInterrupt: somebody cut it short.
+    """
     device = open_device(case.device)
     device.recorder = recorder()
     device.recorder.now = device.now
     requests = [fresh(request) for request in case.requests]
     began, worked = perf_counter(), thread_time()
-    run_loop(loop, device, case.model, requests, case.config)
+    run = run_loop(loop, device, case.model, requests, case.config)
+    if run.interrupted:
+        raise KeyboardInterrupt
     return Timed(perf_counter() - began, thread_time() - worked)
 
 

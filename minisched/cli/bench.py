@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..bench.kept import keep
+from ..bench.peers.environment import PEERS
 from ..bench.rows import Figure, as_json
 from ..bench.scheduling.nano_vllm import version_of
 from .bench_call import BenchCall
@@ -27,7 +31,7 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
         raise ValueError(f"--repeat is {call.repetitions}, but it must be at least 1.")
     with Console(stderr=True).status("warming up") as status:
         figures = measure(replace(call, report=status.update))
-    document = as_json(figures, peer_versions(call.nano_vllm))
+    document = as_json(figures, peer_versions(call), asked(call))
     written = keep(call.part, document, Path.cwd())
     if as_json_only:
         print(json.dumps(document))
@@ -38,9 +42,26 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
     return 0
 
 
-def peer_versions(nano_vllm: Path | None) -> dict[str, str]:
-    """Versions of peers that no installer knows."""
-    return {"nano-vllm": version_of(nano_vllm)} if nano_vllm else {}
+def asked(call: BenchCall) -> dict[str, Any]:
+    """What the command line said, and when: a table says which run it is of."""
+    options = {
+        "device": call.device, "model": call.model, "requests": call.requests,
+        "max_new_tokens": call.max_new_tokens,
+    }  # fmt: skip
+    given = {name: value for name, value in options.items() if value is not None}
+    today = datetime.now(UTC).date().isoformat()
+    return {**given, "repetitions": call.repetitions, "date": today}
+
+
+def peer_versions(call: BenchCall) -> dict[str, str]:
+    """Versions of the peers that a part is measured beside and that are not installed here."""
+    found = {}
+    for name in {"generation": ["llama-cpp"], "host": ["vllm", "sglang"]}.get(call.part, []):
+        package, _, version = [*PEERS[name].alone, *PEERS[name].needed][0].partition("==")
+        found[package] = version
+    if call.nano_vllm:
+        found["nano-vllm"] = version_of(call.nano_vllm)
+    return found
 
 
 def table(figures: list[Figure]) -> Table:
@@ -52,7 +73,7 @@ def table(figures: list[Figure]) -> Table:
             if item.reason
         }
     )
-    result = Table(caption="\n".join(reasons) or None)
+    result = Table(caption=Text("\n".join(reasons)) if reasons else None)
     for column in ("what", "median", "min", "max", "unit", "aim", "met"):
         result.add_column(column, justify="right" if column in ("median", "min", "max") else "left")
     for item in figures:
@@ -61,5 +82,5 @@ def table(figures: list[Figure]) -> Table:
         bound = "at most" if item.at_most else "at least"
         aim = "" if item.aim is None else f"{bound} {item.aim:g}"
         met = {None: "", True: "yes", False: "no"}[item.met]
-        result.add_row(item.name, *numbers, item.unit, aim, met)
+        result.add_row(Text(item.name), *numbers, item.unit, aim, met)  # a name is no markup
     return result

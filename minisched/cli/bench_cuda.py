@@ -10,18 +10,26 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..bench.cuda.cuda import LOOPS, Load, cuda_figures, transformers_peer
 from ..bench.cuda.random_llama import COMMON, SHAPES, write_random_llama
+from ..bench.kept import FOLDER
 from ..bench.rows import Figure, not_measured, ratio
 from ..devices.registry import load, open_device
+from ..export.native import to_json
+from ..export.svg import to_svg
+from ..trace import Trace
 from .bench_call import BenchCall
 
 MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 RACE = "CSAN detected a possible data race"
 LIMIT_S = 240  # seconds that the sanitizer may take
+CONTEXT_LEN = 1024  # tokens
+FEWEST = 16  # new tokens: with less there is no steady decode
 
 
 def measure(call: BenchCall) -> list[Figure]:
@@ -35,13 +43,35 @@ def measure(call: BenchCall) -> list[Figure]:
         raise ValueError(f"--device is {call.device!r}, but bench cuda measures cuda only.")
     if call.model is not None and call.model not in SHAPES:
         raise ValueError(f"--model is {call.model!r}; bench cuda knows {', '.join(SHAPES)}.")
+    load_of(call)
     open_device("cuda").close()
     shapes = [call.model] if call.model else list(SHAPES)
     found = []
     for shape in shapes:
         with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-            found += one_shape(shape, Path(folder), call)
+            try:
+                found += one_shape(shape, Path(folder), call)
+            except RuntimeError as error:  # out of memory, for one: the other shape still counts
+                reason = str(error).splitlines()[0]
+                found.append(not_measured(f"{shape}: everything", "ratio", reason))
     return found
+
+
+def load_of(call: BenchCall) -> Load:
+    """The usual load, or as many requests and tokens as were asked for.
+
+    Raises:
+        ValueError: there are too few or too many.
+    """
+    usual = Load()
+    rows = usual.rows if call.requests is None else call.requests
+    new = usual.new_tokens if call.max_new_tokens is None else call.max_new_tokens
+    most = CONTEXT_LEN - usual.prompt_len
+    if rows < 1:
+        raise ValueError(f"--requests is {rows}, but it must be at least 1.")
+    if not FEWEST <= new <= most:
+        raise ValueError(f"--max-new-tokens is {new}, but it must be between {FEWEST} and {most}.")
+    return Load(rows, new_tokens=new)
 
 
 def one_shape(shape: str, folder: Path, call: BenchCall) -> list[Figure]:
@@ -50,34 +80,43 @@ def one_shape(shape: str, folder: Path, call: BenchCall) -> list[Figure]:
     call.report(f"drawing {shape} weights")
     write_random_llama(folder, settings, "cuda")
     graphs = load("minisched.models.llama_graphs", "LlamaGraphs", "torch", "bench cuda")
-    usual = Load()
-    asked = Load(
-        usual.rows if call.requests is None else call.requests,
-        new_tokens=call.max_new_tokens or usual.new_tokens,
-    )
-    model = graphs(folder, "bfloat16", context_len=1024, scripted=False)
+    asked = load_of(call)
+    model = graphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
     peer, reason = open_peer(folder)
-    found = cuda_figures(shape, settings, model, peer, asked, call.repetitions, call.report)
+    keep = partial(keep_pair, Path.cwd() / FOLDER / "cuda", shape)
+    found = cuda_figures(shape, settings, model, peer, asked, call.repetitions, call.report, keep)
     if peer is None:
         found.append(not_measured(f"{shape}: transformers / overlap", "ratio", reason, 1.0))
     return [*found, *(sanitized(shape, loop, folder, call) for loop in LOOPS)]
 
 
+def keep_pair(folder: Path, shape: str, loop: str, measured: Trace, foreseen: Trace) -> None:
+    """Write a run by CUDA's events and the one that ``sim`` foresaw, and both in one picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, trace in {"measured": measured, "foreseen": foreseen}.items():
+        (folder / f"{shape}-{loop}-{name}.json").write_text(to_json(trace), encoding="utf-8")
+    picture = to_svg([measured, replace(foreseen, loop=f"{loop}: foreseen")])
+    (folder / f"{shape}-{loop}.svg").write_text(picture, encoding="utf-8")
+
+
 def open_peer(folder: Path) -> tuple[Callable[..., None] | None, str]:
-    """transformers on the same weights, or why not."""
+    """transformers on the same weights, which has said two tokens; or why not."""
     try:
-        return transformers_peer(folder), ""
-    except ImportError as error:
-        return None, f"transformers can't be imported: {error}"
+        peer = transformers_peer(folder)
+        peer([[1, 2, 3]], 2)
+    except (
+        Exception
+    ) as error:  # another's library may fail in any way; ours is measured all the same
+        return None, f"transformers: {(str(error).splitlines() or [type(error).__name__])[0]}"
+    return peer, ""
 
 
 def sanitized(shape: str, loop: str, folder: Path, call: BenchCall) -> Figure:
     """How many races torch's stream sanitizer reports of a short run."""
-    name = f"{shape}: {loop}, reports of torch's stream sanitizer"
+    name = f"{shape}: {loop} without graphs, reports of torch's stream sanitizer"
     call.report(name)
     command = [
-        sys.executable, "-m", "minisched", "run", "--device", "cuda", "--model", str(folder),
-        "--loop", loop, "--requests", "4", "--max-new-tokens", "16", "--json",
+        sys.executable, "-m", "minisched.bench.cuda.sanitized", str(folder), loop,
     ]  # fmt: skip
     env = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
     try:

@@ -40,7 +40,10 @@ def measure(call: BenchCall) -> list[Figure]:
         write_trace(call.vidur, work / "trace.csv", limit)
         replays = Replays(work / "trace.csv", limit)
         theirs, reason = vidur(stack, call, replays, work)
-        figures = speed(replays, theirs, reason, call.repetitions, call.report)
+        try:
+            figures = speed(replays, theirs, reason, call.repetitions, call.report)
+        except PeerError as error:  # it broke off midway: ours alone
+            figures = speed(replays, None, str(error).rstrip("."), call.repetitions, call.report)
         ask = partial(ask_alone, "long_run", Path(sys.executable), clean_env(), work)
         return figures + memory(ask, LENGTHS, call.report)
 

@@ -12,7 +12,6 @@ from .bench_case import make_case
 from .loop_choice import overlapped_loop
 
 DEVICES = ("thread", "mlx")
-EXPORTS = 3  # times that each exporter is measured at most: they take seconds
 
 
 def measure(call: BenchCall) -> list[Figure]:
@@ -24,7 +23,7 @@ def measure(call: BenchCall) -> list[Figure]:
     call.refuse("nano_vllm", "vidur")
     devices = DEVICES if call.device is None else (call.device,)
     figures = [row for device in devices for row in on_device(call, device)]
-    return figures + exporters(SLICES, min(EXPORTS, call.repetitions), call.report)
+    return figures + exporters(SLICES, call.repetitions, call.report)
 
 
 def on_device(call: BenchCall, device: str) -> list[Figure]:

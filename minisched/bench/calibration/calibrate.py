@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from ...compare import warm_up
+from ...compare import run_to_end, warm_up
 from ...core import Request, SamplingParams
 from ...devices.cost import MILLISECOND, NO_COST, CostModel
 from ...devices.measured_cost import MeasuredCost
-from ...devices.registry import open_device
-from ...loops.run import Run, run_loop
+from ...loops.run import Run
 from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
@@ -72,12 +71,15 @@ LOOPS = (Load(4, 8, 12), Load(4, 8, 12, WORK), Load(8, 6, 6))  # through every l
 def observe(
     loop: str, device: str, model: Model, load: Load, cost: CostModel = NO_COST
 ) -> Observed:
-    """Run a load through a loop and take its trace apart."""
+    """Run a load through a loop and take its trace apart.
+
+    Raises:
+        KeyboardInterrupt: somebody cut the run short.
+        RunStopped: it stopped with an error.
+    """
     listener = Listener(cost.with_host_work(load.work))
     requests = load.make(model.vocab_size)
-    run = run_loop(
-        loop, open_device(device), model, requests, load.config, cast(CostModel, listener)
-    )
+    run = run_to_end(loop, device, model, requests, load.config, cast(CostModel, listener))
     return Observed(run, listener.heard, load.work)
 
 
@@ -88,11 +90,9 @@ def makespan(trace: Trace) -> int:
 
 
 def predict(loop: str, model: Model, load: Load, cost: CostModel) -> Run:
-    """The same load on ``sim``, with the hash model in the place of the real one."""
-    return run_loop(
-        loop, open_device("sim"), model, load.make(model.vocab_size), load.config,
-        cost.with_host_work(load.work),
-    )  # fmt: skip
+    """The same load on ``sim``, with a model there in the place of the real one."""
+    requests = load.make(model.vocab_size)
+    return run_to_end(loop, "sim", model, requests, load.config, cost.with_host_work(load.work))
 
 
 def calibrate(

@@ -21,7 +21,7 @@ from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ..rows import Figure, figure, interleave, ratio
 from ..steady import steady_busy_percent, steady_step_ms
-from .foreseen import foreseen_figures
+from .foreseen import Keep, foreseen_figures, keep_nothing
 from .random_llama import num_parameters
 
 LOOPS = ("serial", "overlap", "vllm_batch_queue")
@@ -72,6 +72,7 @@ def cuda_figures(
     load: Load,
     repetitions: int,
     report: Callable[[str], None],
+    keep: Keep = keep_nothing,
 ) -> list[Figure]:
     """One shape on every loop; ``peer`` generates so many tokens for each prompt, and waits."""
     runs: dict[str, list[Run]] = {loop: [] for loop in LOOPS}
@@ -101,7 +102,7 @@ def cuda_figures(
         ours, theirs = speeds["overlap"], speeds[PEER]
         found.append(ratio(f"{shape}: transformers / overlap", theirs, ours, 1.0))
     config = load.config()
-    return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, config, report)
+    return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, config, report, keep)
 
 
 def tokens_per_second(model: Model, loop: str, load: Load, kept: list[Run]) -> float:
@@ -145,9 +146,14 @@ def transformers_peer(folder: Path) -> Callable[[Sequence[list[int]], int], None
 
     def generate(prompts: Sequence[list[int]], new_tokens: int) -> None:
         config = GenerationConfig(
-            max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False, pad_token_id=0
+            max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
         )
-        model.generate_batch(inputs=[*prompts], generation_config=config, progress_bar=False)
+        found = model.generate_batch(
+            inputs=[*prompts], generation_config=config, progress_bar=False
+        )
         torch.cuda.synchronize()
+        made = sum(len(output.generated_tokens) for output in found.values())
+        if made != len(prompts) * new_tokens:
+            raise RuntimeError(f"transformers made {made} tokens, not {len(prompts) * new_tokens}")
 
     return generate

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 
 LENGTHS = (256, 64, 128, 64, 512, *(64,) * 11)  # tokens of prompts, over and over
-BATCHES = (1, 16)  # requests at once; with more sizes a run takes longer than ten minutes
+BATCHES = (1, 16)  # requests at once; with more sizes a run takes longer than half an hour
 NEW_TOKENS = 64
 
 

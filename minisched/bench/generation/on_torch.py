@@ -15,8 +15,8 @@ from .load import Choice
 from .side_by_side import Contest, Rival
 
 LLAMA_CPP_WINS = (
-    "matrix products are 40 to 70 % of a step; the rest is attention, which gathers KV from its "
-    "pages, and more than a thousand small operations of torch"
+    "torch's matrix products reach half of the memory's rate (bench limit); on top come attention, "
+    "which gathers KV from its pages, and more than a thousand small operations"
 )
 RIVALS = (
     Rival("transformers static", "transformers", "transformers_static", 1.2),

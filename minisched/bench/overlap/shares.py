@@ -10,9 +10,10 @@ Of a settled decode step, all in milliseconds:
 - ``ideal`` = max(host, device): no order of the same work takes less, and
   ``hideable`` = min(host, device) = serial - ideal is what overlap could save.
 - ``hidden`` = serial - overlapped: what it does save. Its aim is 90 % of what is hideable.
-- ``hidden, by the trace``: of the overlapped step alone, how much of the shorter of host and device
-  ran beside the longer. A machine that is faster in one run than in the next does not change it;
-  nor does it tell what running side by side costs.
+- ``side by side``: of the overlapped step alone, how much of the shorter of host and device ran
+  beside the longer. It tells that the order is right, on a machine that is faster in one run than
+  in the next too. What running side by side costs, such as waiting for the lock, it does not tell:
+  so it has no aim.
 
 The host's added work is pure Python. What the lock costs is how much longer the overlapped step
 takes than with the same work in a worker process; what the cores cost, how much longer that takes
@@ -31,11 +32,12 @@ from functools import partial
 from statistics import median
 
 from ...compare import warm_up
+from ...devices.cost import MILLISECOND
 from ...devices.host_work import Way
 from ..rows import Figure, Measure, figure, interleave, not_measured
 from .hidden import Case
 from .step import Step, step_of
-from .ways import PROCESS, PYTHON, SLEEP
+from .ways import PROCESS, PYTHON, SLEEP, slowness, stretched
 
 AIM = 90.0  # percent of what could be hidden
 LEAST_MS = 1.0  # where less could be hidden, its share says nothing, and has no aim
@@ -65,10 +67,16 @@ def overlap_figures(
         return [not_measured(f"{cell.name}: hidden", "%", cell.reason)]
     warm_up(cell.case.device, cell.case.model, cell.case.config)
     steps: dict[tuple[float, str], list[Step]] = defaultdict(list)
+    alone: dict[float, list[float]] = defaultdict(list)  # milliseconds that the added work takes
 
     def run(work: float, how: str) -> float:
-        loop, way = ("serial", PYTHON) if how == "serial" else (cell.loop, how)
-        steps[work, how].append(step_of(cell.case, loop, work, ways[way]))
+        loop, name = ("serial", PYTHON) if how == "serial" else (cell.loop, how)
+        way = ways[name]
+        if name == SLEEP:
+            factor = slowness(round(work * MILLISECOND))
+            alone[work].append(factor * work)
+            way = stretched(way, factor)
+        steps[work, how].append(step_of(cell.case, loop, work, way))
         return steps[work, how][-1].whole_ms
 
     measures: dict[str, Measure] = {
@@ -84,12 +92,18 @@ def overlap_figures(
             f"{cell.name}, {work:g} ms",
             steps[work, "serial"],
             {way: steps[work, way] for way in ways},
+            alone[work],
         )
     ]
 
 
-def rows_of(name: str, serial: list[Step], steps: Mapping[str, list[Step]]) -> list[Figure]:
-    """The figures of one amount of work; ``steps`` has overlapped steps by way, or none."""
+def rows_of(
+    name: str, serial: list[Step], steps: Mapping[str, list[Step]], added: Sequence[float] = ()
+) -> list[Figure]:
+    """The figures of one amount of work; ``steps`` has overlapped steps by way, or none.
+
+    ``added``: milliseconds that the added work takes by itself, turn by turn.
+    """
     whole, alone = [step.whole_ms for step in serial], [step.device_ms for step in serial]
     host = [max(0.0, both - part) for both, part in zip(whole, alone, strict=True)]
     ideal = [max(pair) for pair in zip(host, alone, strict=True)]
@@ -100,8 +114,10 @@ def rows_of(name: str, serial: list[Step], steps: Mapping[str, list[Step]]) -> l
     if taken[SLEEP]:
         lock, cores = less(taken[PYTHON], taken[PROCESS]), less(taken[PROCESS], taken[SLEEP])
         why += f"; the lock costs {median(lock):.1f} ms, and the cores {median(cores):.1f}"
+        aside = f"the cores cost {median(cores):.1f} ms"
         costs = [
-            hidden(f"{name}: hidden, by a worker process", whole, ideal, taken[PROCESS]),
+            *([figure(f"{name}: added work, alone", added, "ms")] if added else []),
+            hidden(f"{name}: hidden, by a worker process", whole, ideal, taken[PROCESS], aside),
             figure(f"{name}: the lock costs", lock, "ms"),
             figure(f"{name}: the cores cost", cores, "ms"),
         ]
@@ -111,17 +127,10 @@ def rows_of(name: str, serial: list[Step], steps: Mapping[str, list[Step]]) -> l
         figure(f"{name}: device, longer beside the host", longer, "ms"),
         figure(f"{name}: makespan / max(host, device)", divided(taken[PYTHON], ideal), "ratio"),
         figure(f"{name}: speed-up / ideal", divided(ideal, taken[PYTHON]), "ratio"),
-        by_the_trace(name, steps[PYTHON]),
+        figure(f"{name}: side by side", [step.beside_percent for step in steps[PYTHON]], "%"),
         hidden(f"{name}: hidden", whole, ideal, taken[PYTHON], why),
         *costs,
     ]
-
-
-def by_the_trace(name: str, steps: list[Step]) -> Figure:
-    """What of an overlapped step ran side by side, of what could."""
-    shares = [step.beside_percent for step in steps]
-    aim = AIM if median(step.shorter_ms for step in steps) >= LEAST_MS else None
-    return figure(f"{name}: hidden, by the trace", shares, "%", aim)
 
 
 def hidden(

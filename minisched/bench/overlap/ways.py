@@ -1,7 +1,8 @@
 """Three ways to do the host's added work, which tell what the lock takes and what the cores take.
 
 Pure Python needs the interpreter lock and a core. The same rounds in a worker process need a core
-alone: the thread that waits for them has let the lock go. A sleep needs neither.
+alone: the thread that waits for them has let the lock go. A sleep needs neither; it is as long as
+the rounds are at that time when nobody disturbs them, which on a shared machine changes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,18 @@ def ways() -> Iterator[dict[str, Way]]:
 def sleep(cost: int) -> None:
     """Let the time pass."""
     time.sleep(cost / 1e9)
+
+
+def stretched(way: Way, factor: float) -> Way:
+    """The same way for so many times the work."""
+    return lambda cost: way(round(factor * cost))
+
+
+def slowness(cost: int) -> float:
+    """How many times as long as meant the work takes now, in this thread alone."""
+    start = time.perf_counter_ns()
+    compute(cost)
+    return (time.perf_counter_ns() - start) / cost
 
 
 def serve(pipe: Connection) -> None:

@@ -21,7 +21,7 @@ class PeerError(RuntimeError):
 class Peer:
     """One script of ``bench/peers``, started with ``settings``; a context manager.
 
-    ``python`` is the interpreter of its environment (``peer_environment.py``).
+    ``python`` is the interpreter of its environment (``peers/environment.py``).
 
     Raises:
         PeerError: it could not start.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from ..rows import Figure
+from ..peers.peer import PeerError
+from ..rows import Figure, SideBySide
 from .host_peers import SCHEDULER_PEERS, not_admitted, peer_cases
 from .nano_vllm import NanoVllm
 from .phases import phase_figures
@@ -20,7 +22,7 @@ def host_figures(
     repetitions: int,
     report: Callable[[str], None],
 ) -> list[Figure]:
-    """Phases; then steps beside nano-vllm's, with our growth by queue, tree and history; then vLLM.
+    """Phases; steps beside nano-vllm's, with our growth; then beside vLLM's and SGLang's.
 
     ``reason`` says why there is no nano-vllm; peers with wheels are installed below ``home``.
     """
@@ -29,5 +31,15 @@ def host_figures(
     for known in SCHEDULER_PEERS:
         with ExitStack() as opened:  # one peer at a time: two would be in each other's way
             part = peer_cases(known, home, opened, report)
-            rows += part.figures(repetitions, report) + not_admitted(known)
+            rows += figures_of(part, repetitions, report) + not_admitted(known)
     return rows
+
+
+def figures_of(part: SideBySide, repetitions: int, report: Callable[[str], None]) -> list[Figure]:
+    """Both sides; of a peer that breaks off midway only ours, and the reason."""
+    try:
+        return part.figures(repetitions, report)
+    except PeerError as error:
+        nobody = dict.fromkeys(part.theirs)
+        reason = str(error).rstrip(".")
+        return replace(part, theirs=nobody, reason=reason).figures(repetitions, report)

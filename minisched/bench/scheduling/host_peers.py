@@ -37,7 +37,7 @@ class SchedulerPeer:
     """A peer whose scheduler runs without a GPU."""
 
     name: str
-    environment: str  # in peer_environment.py
+    environment: str  # in peers/environment.py
     script: str  # in peers/
     page_size: int
     stand_ins: tuple[str, ...]  # packages that are not installed

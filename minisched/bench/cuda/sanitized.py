@@ -1,0 +1,29 @@
+"""One short run for torch's stream sanitizer to watch, in a process of its own.
+
+``TORCH_CUDA_SANITIZER=1 python -m minisched.bench.cuda.sanitized FOLDER LOOP``. The sanitizer sees
+kernels as they are launched, and nothing of what a graph replays: so this is the model without
+graphs, on the same streams, events and buffers.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ...compare import run_to_end
+from ...models.llama_torch import LlamaTorch
+from .cuda import Load
+
+LOAD = Load(rows=4, prompt_len=64, new_tokens=16)
+CONTEXT_LEN = 1024  # tokens
+
+
+def watched(folder: Path, loop: str, device: str = "cuda") -> int:
+    """Run the loop; how many tokens came."""
+    model = LlamaTorch(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
+    run = run_to_end(loop, device, model, LOAD.requests(), LOAD.config())
+    return sum(len(request.output_ids) for request in run.requests)
+
+
+if __name__ == "__main__":
+    print(watched(Path(sys.argv[1]), sys.argv[2]))
