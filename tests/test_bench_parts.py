@@ -18,6 +18,7 @@ from minisched.bench.machine import machine
 from minisched.bench.peers import environment as peer_environment
 from minisched.bench.peers.peer import Peer, PeerError
 from minisched.bench.rows import Figure, as_json, not_measured
+from minisched.cli.bench import name_of
 from minisched.cli.bench_call import BenchCall
 from minisched.cli.bench_parts import PARTS, find_part
 
@@ -132,3 +133,16 @@ bare: Any = peer_environment.venv.create
 def test_what_cannot_be_installed_says_what_pip_said() -> None:
     with pytest.raises(PeerError, match=r"--no-such-option can't be installed: no such option"):
         peer_environment.pip(Path(sys.executable), "--no-such-option")
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (BenchCall("overlap"), "overlap"),
+        (BenchCall("overlap", device="mlx"), "overlap-device-mlx"),
+        (BenchCall("cuda", model="8B", repetitions=7), "cuda-model-8B"),
+        (BenchCall("hidden", model="/some/where", repetitions=1), "hidden-model-where-repeat-1"),
+    ],
+)
+def test_a_part_of_a_part_does_not_take_its_table(call: BenchCall, name: str) -> None:
+    assert name_of(call) == name

@@ -19,6 +19,8 @@ from ..bench.scheduling.nano_vllm import version_of
 from .bench_call import BenchCall
 from .bench_parts import find_part
 
+REPETITIONS = 5  # as the table of a whole part has them
+
 
 def run_bench(call: BenchCall, as_json_only: bool) -> int:
     """Measure one part, print its table, keep it under ``traces/bench``; returns the exit code.
@@ -32,7 +34,7 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
     with Console(stderr=True).status("warming up") as status:
         figures = measure(replace(call, report=status.update))
     document = as_json(figures, peer_versions(call), asked(call))
-    written = keep(call.part, document, Path.cwd())
+    written = keep(name_of(call), document, Path.cwd())
     if as_json_only:
         print(json.dumps(document))
         return 0
@@ -42,15 +44,26 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
     return 0
 
 
+def name_of(call: BenchCall) -> str:
+    """The table's name: a run of a part of a part does not take the place of the whole."""
+    given = [f"{name}-{Path(str(value)).name}" for name, value in options_of(call).items()]
+    few = [f"repeat-{call.repetitions}"] if call.repetitions < REPETITIONS else []
+    return "-".join([call.part, *given, *few])
+
+
 def asked(call: BenchCall) -> dict[str, Any]:
     """What the command line said, and when: a table says which run it is of."""
+    today = datetime.now(UTC).date().isoformat()
+    return {**options_of(call), "repetitions": call.repetitions, "date": today}
+
+
+def options_of(call: BenchCall) -> dict[str, Any]:
+    """What was asked for besides the part."""
     options = {
         "device": call.device, "model": call.model, "requests": call.requests,
-        "max_new_tokens": call.max_new_tokens,
+        "max-new-tokens": call.max_new_tokens,
     }  # fmt: skip
-    given = {name: value for name, value in options.items() if value is not None}
-    today = datetime.now(UTC).date().isoformat()
-    return {**given, "repetitions": call.repetitions, "date": today}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def peer_versions(call: BenchCall) -> dict[str, str]:
