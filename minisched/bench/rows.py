@@ -52,9 +52,11 @@ class Figure:
         return {**row, "reason": self.reason} if self.reason else row
 
 
-def figure(name: str, values: Sequence[float], unit: str, aim: float | None = None) -> Figure:
+def figure(
+    name: str, values: Sequence[float], unit: str, aim: float | None = None, at_most: bool = False
+) -> Figure:
     """The figure of repeated measurements."""
-    return Figure(name, median(values), min(values), max(values), unit, aim)
+    return Figure(name, median(values), min(values), max(values), unit, aim, at_most)
 
 
 def ratio(
@@ -62,7 +64,7 @@ def ratio(
 ) -> Figure:
     """How many times ``base`` it is, repetition by repetition; at most ``aim`` is good."""
     times = [one / other for one, other in zip(values, base, strict=True)]
-    return Figure(name, median(times), min(times), max(times), "ratio", aim, at_most=True)
+    return figure(name, times, "ratio", aim, at_most=True)
 
 
 def not_measured(name: str, unit: str, reason: str, aim: float | None = None) -> Figure:

@@ -19,8 +19,6 @@ from ..bench.scheduling.nano_vllm import version_of
 from .bench_call import BenchCall
 from .bench_parts import find_part
 
-REPETITIONS = 5  # as the table of a whole part has them
-
 
 def run_bench(call: BenchCall, as_json_only: bool) -> int:
     """Measure one part, print its table, keep it under ``traces/bench``; returns the exit code.
@@ -47,7 +45,7 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
 def name_of(call: BenchCall) -> str:
     """The table's name: a run of a part of a part does not take the place of the whole."""
     given = [f"{name}-{Path(str(value)).name}" for name, value in options_of(call).items()]
-    few = [f"repeat-{call.repetitions}"] if call.repetitions < REPETITIONS else []
+    few = [f"repeat-{call.repetitions}"] if call.repetitions < BenchCall.repetitions else []
     return "-".join([call.part, *given, *few])
 
 

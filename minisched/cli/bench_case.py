@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ..bench.overlap.hidden import Case
-from ..devices.registry import load, open_device
+from ..bench.rows import Figure
+from ..devices.registry import MissingExtra, load, open_device
+from .bench_call import BenchCall
 from .options import WorkloadOptions
 from .room import make_config
 from .scheduler_options import SchedulerOptions
 
+DEVICES = ("thread", "mlx")
 SHORTEST = 10  # tokens: fewer steps than that are all beginning and end
 
 
@@ -24,6 +29,26 @@ def make_case(workload: WorkloadOptions) -> Case:
     requests = workload.make_requests(model, ignore_eos=True)
     config = make_config(SchedulerOptions(), model, requests)
     return Case(workload.device, model, requests, config)
+
+
+def on_devices(
+    call: BenchCall,
+    measure: Callable[[BenchCall], list[Figure]],
+    missing: Callable[[str, str], Figure],
+) -> list[Figure]:
+    """What is measured on the device named, or on ``thread`` and ``mlx``.
+
+    Where nobody named a device and one is not there, ``missing`` is told which, and the reason.
+    """
+    if call.device is not None:
+        return measure(call)
+    rows = []
+    for device in DEVICES:
+        try:
+            rows += measure(replace(call, device=device))
+        except MissingExtra as error:
+            rows.append(missing(device, str(error)))
+    return rows
 
 
 def check_real_time(workload: WorkloadOptions) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..bench.cuda.cuda import LOOPS, Load, cuda_figures, transformers_peer
+from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, Load, cuda_figures, transformers_peer
 from ..bench.cuda.random_llama import COMMON, SHAPES, write_random_llama
 from ..bench.kept import FOLDER
 from ..bench.rows import Figure, not_measured, ratio
@@ -28,7 +28,6 @@ from .bench_call import BenchCall
 MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 RACE = "CSAN detected a possible data race"
 LIMIT_S = 240  # seconds that the sanitizer may take
-CONTEXT_LEN = 1024  # tokens
 FEWEST = 16  # new tokens: with less there is no steady decode
 
 
@@ -43,14 +42,14 @@ def measure(call: BenchCall) -> list[Figure]:
         raise ValueError(f"--device is {call.device!r}, but bench cuda measures cuda only.")
     if call.model is not None and call.model not in SHAPES:
         raise ValueError(f"--model is {call.model!r}; bench cuda knows {', '.join(SHAPES)}.")
-    load_of(call)
+    asked = load_of(call)
     open_device("cuda").close()
     shapes = [call.model] if call.model else list(SHAPES)
     found = []
     for shape in shapes:
         with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
             try:
-                found += one_shape(shape, Path(folder), call)
+                found += one_shape(shape, Path(folder), asked, call)
             except RuntimeError as error:  # out of memory, for one: the other shape still counts
                 reason = str(error).splitlines()[0]
                 found.append(not_measured(f"{shape}: everything", "ratio", reason))
@@ -74,13 +73,12 @@ def load_of(call: BenchCall) -> Load:
     return Load(rows, new_tokens=new)
 
 
-def one_shape(shape: str, folder: Path, call: BenchCall) -> list[Figure]:
+def one_shape(shape: str, folder: Path, asked: Load, call: BenchCall) -> list[Figure]:
     """Speed and occupancy, then the sanitizer."""
     settings = {**COMMON, **SHAPES[shape]}
     call.report(f"drawing {shape} weights")
     write_random_llama(folder, settings, "cuda")
     graphs = load("minisched.models.llama_graphs", "LlamaGraphs", "torch", "bench cuda")
-    asked = load_of(call)
     model = graphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
     peer, reason = open_peer(folder)
     keep = partial(keep_pair, Path.cwd() / FOLDER / "cuda", shape)
@@ -104,9 +102,7 @@ def open_peer(folder: Path) -> tuple[Callable[..., None] | None, str]:
     try:
         peer = transformers_peer(folder)
         peer([[1, 2, 3]], 2)
-    except (
-        Exception
-    ) as error:  # another's library may fail in any way; ours is measured all the same
+    except Exception as error:  # it may fail in any way; ours is measured all the same
         return None, f"transformers: {(str(error).splitlines() or [type(error).__name__])[0]}"
     return peer, ""
 

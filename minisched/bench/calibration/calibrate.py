@@ -12,6 +12,7 @@ from ...devices.cost import MILLISECOND, NO_COST, CostModel
 from ...devices.measured_cost import MeasuredCost
 from ...loops.run import Run
 from ...models.base import Model
+from ...models.length import LengthModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from .fitted import fit_cost
@@ -87,6 +88,11 @@ def makespan(trace: Trace) -> int:
     """Nanoseconds from when the first request is taken in to the end."""
     first = min((item.start for item in trace.slices if item.name == "receive"), default=0)
     return trace.end - first
+
+
+def stand_in(model: Model) -> Model:
+    """For ``sim``: as many tokens and as long a context, and nothing is computed."""
+    return cast(Model, LengthModel(model.vocab_size - 1, 1, model.context_len))
 
 
 def predict(loop: str, model: Model, load: Load, cost: CostModel) -> Run:

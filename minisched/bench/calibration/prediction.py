@@ -9,9 +9,8 @@ from statistics import median
 from ...compare import warm_up
 from ...devices.cost import MILLISECOND, CostModel
 from ...models.base import Model
-from ...models.length import LengthModel
 from ..rows import Figure, figure
-from .calibrate import Load, makespan, observe, observe_all, predict
+from .calibrate import Load, makespan, observe, observe_all, predict, stand_in
 from .fitted import fit_cost
 from .observed import Observed
 
@@ -65,7 +64,7 @@ def measured(device: str, model: Model, loops: Sequence[str]) -> Makespans:
 
 def predicted(loops: Sequence[str], model: Model, cost: CostModel) -> Makespans:
     """Each loop's makespan on ``sim`` for each workload; what the tokens are makes no odds."""
-    lengths = LengthModel(model.vocab_size - 1, 1, model.context_len)
+    lengths = stand_in(model)
     return {
         (loop, name): makespan(predict(loop, lengths, load, cost).trace)
         for name, load in HELD_OUT.items()
@@ -81,21 +80,21 @@ def figures(
     An error is of what is foreseen against each repetition; with less than nothing the prediction
     is too short. So its median is the error against the median repetition.
     """
-    makespans = {run: [off(foreseen[run], times[run]) for times in taken] for run in foreseen}
-    speedups = {
-        run: [off(speedup(foreseen, run), speedup(times, run)) for times in taken]
-        for run in foreseen
-        if run[0] != "serial"
-    }
-    rows = [row(f"{name}, {loop}, {load}: makespan, off by", makespans[loop, load])
-            for loop in loops for load in HELD_OUT]  # fmt: skip
-    faster = [row(f"{name}, {loop}, {load}: speed-up, off by", speedups[loop, load])
-              for loop in loops[1:] for load in HELD_OUT]  # fmt: skip
+    rows = [
+        row(f"{name}, {loop}, {load}: makespan, off by",
+            [off(foreseen[loop, load], times[loop, load]) for times in taken])
+        for loop in loops for load in HELD_OUT
+    ]  # fmt: skip
+    faster = [
+        row(f"{name}, {loop}, {load}: speed-up, off by",
+            [off(speedup(foreseen, loop, load), speedup(times, loop, load)) for times in taken])
+        for loop in loops if loop != "serial" for load in HELD_OUT
+    ]  # fmt: skip
     middle = {run: median(times[run] for times in taken) for run in foreseen}
     drift = [abs(off(times[run], middle[run])) for times in taken for run in foreseen]
+    both = {"makespans": rows, "speed-ups": faster}
     return [
-        near(f"{name}: makespans off by at most {AIM:g} %", rows),
-        near(f"{name}: speed-ups off by at most {AIM:g} %", faster),
+        *(near(f"{name}: {what} off by at most {AIM:g} %", of) for what, of in both.items() if of),
         figure(f"{name}: one repetition's makespan, off their median by", drift, "%"),
         *rows,
         *faster,
@@ -104,21 +103,19 @@ def figures(
 
 def row(name: str, errors: Sequence[float]) -> Figure:
     """The error of one prediction, by repetition."""
-    found = Figure(name, median(errors), min(errors), max(errors), "%", AIM, at_most=True)
+    found = figure(name, errors, "%", AIM, at_most=True)
     lasting = "every repetition says so" if min(errors) > 0 or max(errors) < 0 else ""
     return found.because(lasting or "repetitions are on both sides of it")
 
 
 def near(name: str, rows: Sequence[Figure]) -> Figure:
     """How many predictions are within the aim."""
-    return figure(
-        name, [100 * sum(bool(row.met) for row in rows) / len(rows)] if rows else [0.0], "%"
-    )
+    return figure(name, [100 * sum(bool(row.met) for row in rows) / len(rows)], "%")
 
 
-def speedup(makespans: Makespans, run: tuple[str, str]) -> float:
+def speedup(makespans: Makespans, loop: str, load: str) -> float:
     """How many times faster a loop is than ``serial`` with the same workload."""
-    return makespans["serial", run[1]] / makespans[run]
+    return makespans["serial", load] / makespans[loop, load]
 
 
 def off(foreseen: float, measured: float) -> float:

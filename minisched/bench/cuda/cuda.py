@@ -28,6 +28,7 @@ LOOPS = ("serial", "overlap", "vllm_batch_queue")
 BUSY_AIM = 98.0  # percent, with overlap
 BYTES = 2  # of a weight and of a cached number: bfloat16
 PAGE = 16  # tokens
+CONTEXT_LEN = 1024  # tokens, of the models measured
 DEVICE = "cuda"
 PEER = "transformers, continuous"
 

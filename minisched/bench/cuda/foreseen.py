@@ -9,10 +9,9 @@ from ...core import Request
 from ...devices.cost import CostModel
 from ...loops.run import Run
 from ...models.base import Model
-from ...models.length import LengthModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
-from ..calibration.calibrate import calibrate, makespan
+from ..calibration.calibrate import calibrate, makespan, stand_in
 from ..calibration.prediction import off, row
 from ..rows import Figure, figure
 
@@ -62,5 +61,4 @@ def foreseen_trace(
     loop: str, model: Model, requests: list[Request], config: SchedulerConfig, cost: CostModel
 ) -> Trace:
     """What these requests do on ``sim``, where nothing is computed."""
-    lengths = LengthModel(model.vocab_size - 1, 1, model.context_len)
-    return run_to_end(loop, "sim", lengths, requests, config, cost).trace
+    return run_to_end(loop, "sim", stand_in(model), requests, config, cost).trace

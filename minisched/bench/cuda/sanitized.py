@@ -12,10 +12,9 @@ from pathlib import Path
 
 from ...compare import run_to_end
 from ...models.llama_torch import LlamaTorch
-from .cuda import Load
+from .cuda import CONTEXT_LEN, Load
 
 LOAD = Load(rows=4, prompt_len=64, new_tokens=16)
-CONTEXT_LEN = 1024  # tokens
 
 
 def watched(folder: Path, loop: str, device: str = "cuda") -> int:
