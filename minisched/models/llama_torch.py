@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..devices.base import Array, Buffer, Device
 from .adjust_torch import adjust
-from .equal_extent import equal_extents
 from .forward_batch import ForwardBatch
-from .llama_torch_attention import BLOCK, ROWS, Group, PagedKV
+from .llama_torch_attention import ROWS, PagedKV
+from .llama_torch_groups import bytes_each, make_groups
 from .llama_torch_layers import llama_step
 from .llama_torch_weights import place, read_weights
 from .logprobs_torch import logprobs
@@ -83,7 +83,7 @@ class LlamaTorch:
         return self.step(
             self.weights,
             PagedKV(self.keys, self.values, page_table, self.max_len),
-            make_groups(batch),
+            make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys)),
             ids,
             batch.positions,
             batch.token_rows,
@@ -97,22 +97,6 @@ class LlamaTorch:
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
         """One token for each row of logits, [num_samples]."""
         return choose(adjust(logits, batch.adjustments), batch.sampling)
-
-
-def make_groups(batch: ForwardBatch) -> list[Group]:
-    """How rows attend: those with one extent together (``equal_extent.py``).
-
-    A window may be wider than a row needs, where the host only knows how long it is at most.
-    """
-    ends = [p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True)]
-    return [
-        Group(run.tokens.start, len(ends[run.rows]), run.extend_len, _window(max(ends[run.rows])))
-        for run in equal_extents(batch.extend_lens)
-    ]
-
-
-def _window(end: int) -> int:
-    return -(-end // BLOCK) * BLOCK
 
 
 def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ...models.llama_torch import LlamaTorch, script
-from ...models.llama_torch_attention import BLOCK, ROWS, Group, PagedKV, attend_group, look
+from ...models.llama_torch_attention import ROWS, Group, PagedKV, attend_group, look
+from ...models.llama_torch_groups import bytes_each, make_groups
 from ...models.llama_torch_layers import linear
 
 Run = Callable[[], object]
@@ -65,17 +66,11 @@ def kv_of(model: LlamaTorch, shape: Shape) -> PagedKV:
     return PagedKV(keys, keys.clone(), table.clamp(min=0), shape.length)
 
 
-def groups_of(shape: Shape) -> list[Group]:
-    """As ``llama_torch.make_groups`` has them: one for a decode, one a row for prompts."""
-    window = -(-shape.length // BLOCK) * BLOCK
-    if shape.extend == 1:
-        return [Group(0, shape.batch, 1, window)]
-    return [Group(row * shape.extend, 1, shape.extend, window) for row in range(shape.batch)]
-
-
 def parts(model: LlamaTorch, shape: Shape) -> dict[str, Part]:
     """``step`` and its parts, by name."""
-    weights, kv, groups = model.weights, kv_of(model, shape), groups_of(shape)
+    weights, kv = model.weights, kv_of(model, shape)
+    before, extend = [shape.before] * shape.batch, [shape.extend] * shape.batch
+    groups = make_groups(before, extend, bytes_each(kv.keys))
     padding = [0] * (-shape.num_tokens % ROWS)
     positions = torch.tensor([*range(shape.before, shape.length)] * shape.batch + padding)
     rows = torch.tensor([r + 1 for r in range(shape.batch) for _ in range(shape.extend)] + padding)
@@ -94,7 +89,7 @@ def parts(model: LlamaTorch, shape: Shape) -> dict[str, Part]:
     found = {
         "embedding": Part(lambda: weights.embed[ids]),
         "qkv": product(shape.num_tokens, weights.qkv),
-        "attention": attention(model, kv, groups, positions, rows),
+        "attention": attention(model, shape, kv, groups, positions, rows),
         "out": product(shape.num_tokens, weights.out),
         "mlp gate and up": product(shape.num_tokens, weights.gate_up),
         "mlp down": product(shape.num_tokens, weights.down),
@@ -105,7 +100,12 @@ def parts(model: LlamaTorch, shape: Shape) -> dict[str, Part]:
 
 
 def attention(
-    model: LlamaTorch, kv: PagedKV, groups: list[Group], positions: Tensor, rows: Tensor
+    model: LlamaTorch,
+    shape: Shape,
+    kv: PagedKV,
+    groups: list[Group],
+    positions: Tensor,
+    rows: Tensor,
 ) -> Part:
     """Of all layers: what is remembered is gathered, and looked at."""
     kv_heads, d = model.kv_shape
@@ -120,8 +120,7 @@ def attention(
                 tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
                 scripted(q[tokens], kv.keys[layer], kv.values[layer], view, group)
 
-    seen = sum(group.num_rows * kv.max_len for group in groups)
-    real = groups[-1].first + groups[-1].num_rows * groups[-1].extend_len
-    pairs = int((positions[:real] + 1).sum())  # of a position and one that it sees
+    pairs = int((positions[: shape.num_tokens] + 1).sum())  # of a position and one that it sees
+    seen = shape.batch * shape.length
     num_bytes = 2 * model.num_layers * seen * kv_heads * d * kv.keys.element_size()
     return Part(run, num_bytes, 4 * model.num_layers * heads * d * pairs)
