@@ -7,13 +7,13 @@ the graph orders everything. SGLang ``hardware_backend/mlx``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from ..trace import Recorder, Touch
+from . import switch_interval
 from .base import NO_LABEL, WRONG_TOKEN, Label
 from .mlx_op import MlxOp
 from .mlx_steps import StepRunner
@@ -106,8 +106,7 @@ class MlxDevice(WallClock):
         self._streams: dict[str, MlxStream] = {}
         self._runner = StepRunner(self)
         self.streams = self._runner.streams
-        self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._interval, SWITCH_INTERVAL))
+        switch_interval.want(SWITCH_INTERVAL)
 
     def stream(self, name: str) -> MlxStream:
         """The stream of that name. ``copy`` has an MLX stream of its own, the others share one."""
@@ -164,4 +163,4 @@ class MlxDevice(WallClock):
             self.close_threads()
             self._runner.close()
             self.launched = []
-            sys.setswitchinterval(self._interval)
+            switch_interval.give_back(SWITCH_INTERVAL)

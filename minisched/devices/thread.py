@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import torch
 
 from ..trace import Recorder, Touch
+from . import switch_interval, torch_team
 from .base import NO_LABEL, Label, Op
 from .host_thread import HostThread
 from .thread_op import ThreadOp
 from .torch_device import TorchDevice
-from .torch_team import end_team, team
 
 SWITCH_INTERVAL = 0.00002  # seconds a busy host may keep a stream's thread from the interpreter
 
@@ -23,7 +22,7 @@ class ThreadStream(HostThread):
     """A stream whose ops run on a thread; an op takes as long as it takes, whatever it "costs"."""
 
     def __init__(self, device: ThreadDevice, name: str) -> None:
-        super().__init__(device, name, partial(team, device.torch_threads))
+        super().__init__(device, name, partial(torch_team.team, device.torch_threads))
 
     def launch(
         self,
@@ -62,11 +61,12 @@ class ThreadStream(HostThread):
 class ThreadDevice(TorchDevice):
     """One worker thread for each stream, torch on the CPU (``devices/base.py:Device``).
 
-    Python runs one thread at a time, so two settings, taken back by ``close``, give both sides a
-    chance. Threads switch after 0.02 ms instead of 5: each of the two dozen tensor operations
-    around a model's own asks a busy host for the interpreter anew. A stream computes with
-    ``torch_threads`` threads (by default one less than torch would take), which leaves a core to
-    the host; the host's own operations are small and take one.
+    Python runs one thread at a time, so two settings give both sides a chance; devices that are
+    open at the same time share them, and the last ``close`` takes them back. Threads switch after
+    0.02 ms instead of 5: each of the two dozen tensor operations around a model's own asks a busy
+    host for the interpreter anew. A stream computes with ``torch_threads`` threads (by default one
+    less than torch would take), which leaves a core to the host; the host's own operations are
+    small and take one.
     """
 
     name = "thread"
@@ -74,11 +74,9 @@ class ThreadDevice(TorchDevice):
     def __init__(self, recorder: Recorder | None = None, torch_threads: int | None = None) -> None:
         super().__init__(recorder, torch.device("cpu"))
         self._streams: dict[str, ThreadStream] = {}
-        self._before = sys.getswitchinterval(), torch.get_num_threads()
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        self.torch_threads = torch_threads or max(1, self._before[1] - 1)
-        torch.set_num_threads(1)
-        end_team()
+        switch_interval.want(SWITCH_INTERVAL)
+        usual = torch_team.give_host_one()
+        self.torch_threads = torch_threads or max(1, usual - 1)
 
     def stream(self, name: str) -> ThreadStream:
         """The stream of that name; its thread starts with it."""
@@ -99,5 +97,5 @@ class ThreadDevice(TorchDevice):
             for stream in self._streams.values():
                 stream.close()
         finally:
-            sys.setswitchinterval(self._before[0])
-            torch.set_num_threads(self._before[1])
+            switch_interval.give_back(SWITCH_INTERVAL)
+            torch_team.take_back()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 
 SOFT = 1  # OpenMP 5.0, omp_pause_soft: threads end, settings stay
+_usual: list[int] = []  # threads that torch takes while no device is open; once for each that is
 
 
 def end_team() -> None:
@@ -21,6 +22,24 @@ def end_team() -> None:
     end = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
     if end is not None:  # an older OpenMP keeps its threads: slower, and as right
         end(SOFT)
+
+
+def give_host_one() -> int:
+    """Let the thread that calls, the host, compute alone; how many threads torch would take.
+
+    Several devices may be open: the last ``take_back`` lets it have them again.
+    """
+    _usual.append(_usual[0] if _usual else torch.get_num_threads())
+    torch.set_num_threads(1)
+    end_team()
+    return _usual[0]
+
+
+def take_back() -> None:
+    """A device is closed."""
+    usual = _usual.pop()
+    if not _usual:
+        torch.set_num_threads(usual)
 
 
 @contextmanager
