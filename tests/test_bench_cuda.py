@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from minisched.bench.calibration.calibrate import observe_all
+from minisched.bench.calibration.design import Design
 from minisched.bench.cuda import cuda, foreseen
 from minisched.bench.cuda import sanitized as sanitized_run
 from minisched.bench.cuda.cuda import LOOPS, Load, cuda_figures
@@ -38,11 +40,15 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
     asked_for: list[Any] = []
 
-    def calibrated(device: str, model: Any, loops: list[str], *others: int, report: Any) -> Any:
+    def calibrated(
+        device: str, model: Any, loops: list[str], *others: int, report: Any, design: Design
+    ) -> Any:
         asked_for.append((device, loops))
+        assert design.config == load.config()
         return SIM_COST
 
     monkeypatch.setattr(foreseen, "calibrate", calibrated)
+    monkeypatch.setattr(foreseen, "observe_all", calibrated)
     model = LlamaGraphs(
         write_random_llama(tmp_path, SMALL), "bfloat16", scripted=False, capture=PlayedGraph()
     )
@@ -58,7 +64,7 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert kept >= {"small-overlap.svg", "small-overlap-measured.json"} and len(kept) == 9
     names = [row.name for row in rows]
     assert len(set(names)) == len(names) == len(LOOPS) * 8 + 3
-    assert asked_for == [("thread", list(LOOPS))]
+    assert asked_for == [("thread", list(LOOPS))] * 2  # to capture graphs, and to measure
     assert asked == [24, 24, 24]  # once to warm up
     for row in rows:
         assert row.median is not None and row.min is not None and row.max is not None
@@ -73,6 +79,24 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         )
         wrong = 100 * (by_name[said].median / measured.max - 1)
         assert by_name[f"small: {loop}, makespan, off by"].min == pytest.approx(wrong)
+
+
+def test_costs_are_fitted_to_what_is_to_be_predicted(tmp_path: Path) -> None:
+    """Every number of rows and the longest step are in it, and nobody makes new graphs for it."""
+    load, played = Load(rows=4, prompt_len=48, new_tokens=20), PlayedGraph()
+    model: Any = LlamaGraphs(
+        write_random_llama(tmp_path, SMALL), "bfloat16", scripted=False, capture=played
+    )
+    design = foreseen.design_of(load.rows, load.prompt_len, load.config())
+    observe_all("thread", model, LOOPS, design=design)
+    graphs = set(model.graphs)
+    runs = observe_all("thread", model, LOOPS, design=design)
+    assert set(model.graphs) == graphs
+    passes = [rows for run in runs for rows in run.rows.values()]
+    decodes = {len(rows) for rows in passes if all(length == 1 for _, length in rows)}
+    prompts = {sum(length for _, length in rows) for rows in passes} - decodes
+    assert decodes >= {1, 2, 4} and max(decodes) == load.rows
+    assert min(prompts) > load.rows and max(prompts) >= load.rows * load.prompt_len
 
 
 def played(reports: int, code: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from minisched.bench.calibration import calibrate as calibration
 from minisched.bench.calibration import prediction as bench
-from minisched.bench.calibration.calibrate import Load, calibrate, makespan, observe, predict
+from minisched.bench.calibration.calibrate import calibrate, makespan, observe, predict
+from minisched.bench.calibration.design import Design, Load
 from minisched.bench.calibration.least_squares import fit, not_negative, trimmed
 from minisched.cli.app import app
 from minisched.devices.cost import MILLISECOND, Pace
@@ -175,11 +177,11 @@ def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path, text: str, wo
 
 
 def test_the_bench_calibrates_and_measures_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "SERIAL", (Load(1, 4, 3), Load(2, 6, 3)))
-    monkeypatch.setattr(calibration, "LOOPS", (Load(2, 4, 3), Load(2, 4, 3, MILLISECOND)))
+    design = Design([Load(1, 4, 3), Load(2, 6, 3)], [Load(2, 4, 3), Load(2, 4, 3, MILLISECOND)])
+    monkeypatch.setattr(bench, "observe_all", partial(calibration.observe_all, design=design))
     monkeypatch.setattr(bench, "HELD_OUT", {"3 at once": Load(3, 5, 4)})
     done: list[str] = []
-    rows = bench.prediction("thread", hash_on_thread(), ["overlap"], 2, done.append)
+    rows = bench.prediction("thread", "thread", hash_on_thread(), ["overlap"], 2, done.append)
     assert [row.name for row in rows] == [
         "thread: makespans off by at most 5 %",
         "thread: speed-ups off by at most 5 %",

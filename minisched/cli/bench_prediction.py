@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..bench.calibration.calibrate import check_model
 from ..bench.calibration.prediction import AIM, prediction
 from ..bench.rows import Figure, not_measured
+from ..bench.small_llama import opened
 from .bench_call import BenchCall
 from .bench_case import check_real_time, on_devices
 from .loop_choice import choose_loops
+
+USUAL = {"mlx": "small"}  # stock MLX on a CPU takes seconds for a prompt of SmolLM2
 
 
 def measure(call: BenchCall) -> list[Figure]:
@@ -22,12 +27,14 @@ def measure(call: BenchCall) -> list[Figure]:
 
 def on_device(call: BenchCall) -> list[Figure]:
     """The rows of one device."""
-    workload = call.workload()
-    check_real_time(workload)
-    model = workload.open_model()
-    check_model(model)
-    loops = choose_loops(["all"], workload.device, only_serial=False)
-    return prediction(workload.device, model, loops, call.repetitions, call.report)
+    device = call.workload().device
+    check_real_time(call.workload())
+    name = call.model or USUAL.get(device, "smollm2")
+    with opened(name, device) as model:
+        check_model(model)
+        loops = choose_loops(["all"], device, only_serial=False)
+        title = f"{device}, {Path(name).name}"
+        return prediction(title, device, model, loops, call.repetitions, call.report)
 
 
 def missing(device: str, reason: str) -> Figure:

@@ -3,74 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from ...compare import run_to_end, warm_up
-from ...core import Request, SamplingParams
-from ...devices.cost import MILLISECOND, NO_COST, CostModel
+from ...devices.cost import NO_COST, CostModel
 from ...devices.measured_cost import MeasuredCost
 from ...loops.run import Run
 from ...models.base import Model
 from ...models.length import LengthModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
+from .design import USUAL, Design, Load
 from .fitted import fit_cost
 from .listener import Listener
 from .observed import Observed
 
-MOST_TOKENS = 128  # of prompts in one step
-LEAD = 500 * MILLISECOND  # before the first arrival: an engine takes time to be made
-
-
-@dataclass(frozen=True)
-class Load:
-    """A workload by its figures: requests alike, ``every`` nanoseconds apart.
-
-    ``work`` is pure-Python work added to each step, in nanoseconds.
-    """
-
-    requests: int
-    prompt: int
-    new: int
-    work: int = 0
-    every: int = 0
-
-    def make(self, vocab: int) -> list[Request]:
-        """The requests; each runs to its length."""
-        params = SamplingParams(max_new_tokens=self.new, ignore_eos=True)
-        return [
-            Request(
-                f"r{at}",
-                [(31 * at + 7 * place) % (vocab - 8) + 5 for place in range(self.prompt)],
-                params,
-                arrival_time=LEAD + at * self.every if self.every else 0,
-            )
-            for at in range(self.requests)
-        ]
-
-    @property
-    def config(self) -> SchedulerConfig:
-        """Room for all of them at once."""
-        length = self.prompt + self.new
-        return SchedulerConfig(
-            max_running_requests=self.requests,
-            kv_tokens=(length + 2) * self.requests + 1,
-            context_len=length,
-            chunked_prefill_size=MOST_TOKENS,
-        )
-
-
-WORK = 20 * MILLISECOND
-SERIAL = (  # every batch size and prompt that the line of the forward pass bends at
-    Load(1, 32, 12), Load(2, 16, 8), Load(4, 32, 10), Load(8, 16, 8), Load(16, 4, 8),
-    Load(1, 160, 3),
-)  # fmt: skip
-LOOPS = (Load(4, 8, 12), Load(4, 8, 12, WORK), Load(8, 6, 6))  # through every loop
-
 
 def observe(
-    loop: str, device: str, model: Model, load: Load, cost: CostModel = NO_COST
+    loop: str,
+    device: str,
+    model: Model,
+    load: Load,
+    cost: CostModel = NO_COST,
+    config: SchedulerConfig | None = None,
 ) -> Observed:
     """Run a load through a loop and take its trace apart.
 
@@ -79,8 +35,8 @@ def observe(
         RunStopped: it stopped with an error.
     """
     listener = Listener(cost.with_host_work(load.work))
-    requests = load.make(model.vocab_size)
-    run = run_to_end(loop, device, model, requests, load.config, cast(CostModel, listener))
+    requests, config = load.make(model.vocab_size), config or load.config
+    run = run_to_end(loop, device, model, requests, config, cast(CostModel, listener))
     return Observed(run, listener.heard, load.work)
 
 
@@ -108,16 +64,17 @@ def calibrate(
     repetitions: int,
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
+    design: Design = USUAL,
 ) -> MeasuredCost:
     """Costs of steps, of the device once and of the host for every loop.
 
     ``cost`` is what steps of ``sim`` cost, should that be the device: then it comes back.
     """
-    warm_up(device, model, SERIAL[0].config)
+    warm_up(device, model, design.config or design.serial[0].config)
     runs: list[Observed] = []
     for repetition in range(repetitions):
         report(f"repetition {repetition + 1} of {repetitions}")
-        runs += observe_all(device, model, loops, cost, report)
+        runs += observe_all(device, model, loops, cost, report, design)
     return fit_cost(runs, model.pad_to)
 
 
@@ -127,14 +84,16 @@ def observe_all(
     loops: Sequence[str],
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
+    design: Design = USUAL,
 ) -> list[Observed]:
     """Every workload of a calibration, once."""
     report("calibrating: serial")
-    runs = [observe("serial", device, model, load, cost) for load in SERIAL]
-    for load in LOOPS:  # loops in turn: what one takes is compared with what serial takes
+    take = partial(observe, device=device, model=model, cost=cost, config=design.config)
+    runs = [take("serial", load=load) for load in design.serial]
+    for load in design.loops:  # loops in turn: what one takes is compared with what serial takes
         for loop in dict.fromkeys(["serial", *loops]):
             report(f"calibrating: {loop}")
-            runs.append(observe(loop, device, model, load, cost))
+            runs.append(take(loop, load=load))
     return runs
 
 
@@ -144,9 +103,8 @@ def check_model(model: Model) -> None:
     Raises:
         ValueError: its context is too short.
     """
-    longest = max(load.config.context_len for load in (*SERIAL, *LOOPS))
-    if model.context_len < longest:
+    if model.context_len < USUAL.context_len:
         raise ValueError(
             f"model {model.name!r} has a context of {model.context_len} tokens, but calibrating "
-            f"takes {longest}."
+            f"takes {USUAL.context_len}."
         )

@@ -10,7 +10,8 @@ from ...compare import warm_up
 from ...devices.cost import MILLISECOND, CostModel
 from ...models.base import Model
 from ..rows import Figure, figure
-from .calibrate import Load, makespan, observe, observe_all, predict, stand_in
+from .calibrate import makespan, observe, observe_all, predict, stand_in
+from .design import Load
 from .fitted import fit_cost
 from .observed import Observed
 
@@ -28,13 +29,14 @@ Makespans = Mapping[tuple[str, str], float]  # of a loop and a workload, in nano
 
 
 def prediction(
+    title: str,
     device: str,
     model: Model,
     loops: Sequence[str],
     repetitions: int,
     report: Callable[[str], None] = lambda doing: None,
 ) -> list[Figure]:
-    """For each loop and workload by how much makespan and speed-up are off.
+    """For each loop and workload by how much makespan and speed-up are off; rows have a ``title``.
 
     Each repetition calibrates once and measures each workload in a few turns, so that a machine
     that gets slower does so for both; costs are fitted to all calibrations together.
@@ -49,7 +51,7 @@ def prediction(
         taken.append(measured(device, model, loops))
     cost = fit_cost(runs, model.pad_to)
     report("predicting")
-    return figures(device, loops, taken, predicted(loops, model, cost))
+    return figures(title, loops, taken, predicted(loops, model, cost))
 
 
 def measured(device: str, model: Model, loops: Sequence[str]) -> Makespans:

@@ -21,13 +21,14 @@ from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ..rows import Figure, figure, interleave, ratio
 from ..steady import steady_busy_percent, steady_step_ms
-from .foreseen import Keep, foreseen_figures, keep_nothing
+from .foreseen import Keep, design_of, foreseen_figures, keep_nothing
 from .random_llama import num_parameters
 
 LOOPS = ("serial", "overlap", "vllm_batch_queue")
 BUSY_AIM = 98.0  # percent, with overlap
 BYTES = 2  # of a weight and of a cached number: bfloat16
 PAGE = 16  # tokens
+CHUNK = 2048  # tokens of prompts in a step
 CONTEXT_LEN = 1024  # tokens, of the models measured
 DEVICE = "cuda"
 PEER = "transformers, continuous"
@@ -54,7 +55,7 @@ class Load:
         length = -(-(self.prompt_len + self.new_tokens) // PAGE) * PAGE + 2 * PAGE
         return SchedulerConfig(
             kv_tokens=self.rows * length, page_size=PAGE, max_running_requests=self.rows,
-            chunked_prefill_size=2048, disable_radix_cache=True,
+            chunked_prefill_size=CHUNK, disable_radix_cache=True,
         )  # fmt: skip
 
     def bytes_per_step(self, settings: dict[str, Any]) -> float:
@@ -103,7 +104,8 @@ def cuda_figures(
         ours, theirs = speeds["overlap"], speeds[PEER]
         found.append(ratio(f"{shape}: transformers / overlap", theirs, ours, 1.0))
     config = load.config()
-    return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, config, report, keep)
+    design = design_of(load.rows, load.prompt_len, config)
+    return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, design, report, keep)
 
 
 def tokens_per_second(model: Model, loop: str, load: Load, kept: list[Run]) -> float:

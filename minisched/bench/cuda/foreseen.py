@@ -11,11 +11,13 @@ from ...loops.run import Run
 from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
-from ..calibration.calibrate import calibrate, makespan, stand_in
+from ..calibration.calibrate import calibrate, makespan, observe_all, stand_in
+from ..calibration.design import WORK, Design, Load
 from ..calibration.prediction import off, row
 from ..rows import Figure, figure
 
 REPETITIONS = 2  # of the workloads that costs are fitted to
+SHORT, NEW = 64, 16  # tokens of a prompt, where it does not matter, and of an answer
 MILLISECOND = 1e6  # nanoseconds
 Keep = Callable[[str, Trace, Trace], None]  # is given a loop, its run, and the one foreseen
 
@@ -24,22 +26,38 @@ def keep_nothing(loop: str, measured: Trace, foreseen: Trace) -> None:
     """Nobody looks at them again."""
 
 
+def design_of(rows: int, prompt_len: int, config: SchedulerConfig) -> Design:
+    """What costs are fitted to: up to as many rows and as long prompts and steps.
+
+    Decodes run as graphs, prompts kernel by kernel. Both lie on one line of costs, so a step of
+    prompts has more tokens than any decode has rows. All take the same memory: it is part of a
+    graph.
+    """
+    counts = [count for count in (1, 2, 4, 8, 16) if count < rows]
+    decodes = [Load(count, SHORT, NEW) for count in (*counts, rows)]
+    prompts = [Load(1, prompt_len // 2, 2), Load(1, prompt_len, 2), Load(rows, prompt_len, NEW)]
+    every = [Load(rows, SHORT, NEW), Load(rows, SHORT, NEW, WORK)]
+    return Design([*decodes, *prompts], every, config)
+
+
 def foreseen_figures(
     shape: str,
     device: str,
     model: Model,
     runs: Mapping[str, Sequence[Run]],
     make_requests: Callable[[], list[Request]],
-    config: SchedulerConfig,
+    design: Design,
     report: Callable[[str], None],
     keep: Keep = keep_nothing,
 ) -> list[Figure]:
     """For each loop the makespan measured, the one foreseen, and by how much that is off.
 
     ``keep`` gets the last run of each loop and the one foreseen. Costs come from other workloads
-    (``minisched calibrate``): nothing of ``runs`` is fitted to.
+    (``minisched calibrate``), those of ``design``: nothing of ``runs`` is fitted to.
     """
-    cost = calibrate(device, model, list(runs), REPETITIONS, report=report)
+    observe_all(device, model, list(runs), report=report, design=design)  # captures graphs
+    cost = calibrate(device, model, list(runs), REPETITIONS, report=report, design=design)
+    config = design.config or SchedulerConfig()
     found = []
     for loop, kept in runs.items():
         report(f"predicting {loop}")
