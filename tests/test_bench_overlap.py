@@ -8,22 +8,25 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import nullcontext
+from dataclasses import astuple
+from itertools import groupby
 from multiprocessing import active_children
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from minisched.bench import steady
+from minisched.bench.arm import SETTLING, running
 from minisched.bench.overlap import cells as overlap_cells
 from minisched.bench.overlap import shares as overlap
-from minisched.bench.overlap import step as overlap_step
 from minisched.bench.overlap import ways as overlap_ways
 from minisched.bench.overlap.shares import AIM, Cell, rows_of
-from minisched.bench.overlap.step import Step
-from minisched.bench.overlap.ways import PROCESS, PYTHON, SLEEP
+from minisched.bench.overlap.step import ROUND, Step, rounds_of, typical
+from minisched.bench.overlap.ways import PROCESS, PYTHON, SERIAL, SLEEP, WAYS
 from minisched.checks.overlap.overlap import forwards
 from minisched.cli import bench_overlap
 from minisched.cli.bench_call import BenchCall
@@ -31,7 +34,6 @@ from minisched.devices import host_work
 from minisched.devices.cost import SIM_COST
 from minisched.devices.host_work import done_by, spend
 from minisched.devices.registry import open_device
-from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.hash_torch import HashTorch
@@ -50,8 +52,11 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
         row.name: row
         for row in rows_of(
             "it",
-            [Step(serial, device, host, 0.0)],
-            {PYTHON: [Step(taken, device, host, hideable / 4)], PROCESS: [], SLEEP: []},
+            {
+                SERIAL: [Step(serial, device, host, 0.0)],
+                PYTHON: [Step(taken, device, host, hideable / 4)],
+                **{PROCESS: [], SLEEP: []},
+            },
         )
     }
     assert len(rows) == 7
@@ -71,7 +76,8 @@ def test_the_lock_and_the_cores_are_told_apart() -> None:
         way: [Step(whole, 21.5, 20.0, 9.0)]
         for way, whole in {PYTHON: 31.0, PROCESS: 24.0, SLEEP: 20.0}.items()
     }
-    found = {row.name: row for row in rows_of("it", [Step(40.0, 20.0, 20.0, 0.0)], taken)}
+    taken[SERIAL] = [Step(40.0, 20.0, 20.0, 0.0)]
+    found = {row.name: row for row in rows_of("it", taken)}
     rows = {name: row.median for name, row in found.items()}
     assert rows["it: the lock costs"] == 7.0 and rows["it: the cores cost"] == 4.0
     assert rows["it: hidden"] == pytest.approx(45.0)
@@ -108,65 +114,99 @@ def test_runs_that_disagree_tell_nothing(shares: list[float], met: bool | None) 
 def test_a_step_that_takes_seconds_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     hash_model: Any = HashTorch()
     monkeypatch.setattr(overlap_cells, "SLOW_S", 0.0)
-    cell = overlap_cells.make_cell("it", "thread", hash_model, 1, "overlap")
-    (row,) = overlap.overlap_figures(cell, {}, 2, lambda doing: None)
+    cells = overlap_cells.make_cells("it", "thread", hash_model, 1, "overlap")
+    (row,) = overlap.overlap_figures(cells, {}, 2, lambda doing: None)
     assert row.name == "it: hidden" and row.median is None and row.met is None
     assert row.reason.startswith("a step takes 0.0 s, and 20 ms are ")
 
 
-def test_loops_take_turns_and_every_amount_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, float, object]] = []
+def test_repetitions_go_through_all_cells_and_every_one_has_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[float] = []
 
-    def step_of(case: object, loop: str, work: float, way: object) -> Step:
-        asked.append((loop, work, way))
-        return Step(10.0 + work, 6.0, 4.0 + work, 0.0)
+    def side_by_side(cell: Cell, ways: object) -> dict[str, Step]:
+        asked.append(cell.work_ms)
+        chosen = WAYS if cell.work_ms else WAYS[:2]
+        return {way: Step(10.0 + cell.work_ms, 6.0, 4.0 + cell.work_ms, 0.0) for way in chosen}
 
-    monkeypatch.setattr(overlap, "step_of", step_of)
-    monkeypatch.setattr(overlap, "warm_up", lambda *case: None)
-    monkeypatch.setattr(overlap, "slowness", lambda cost: 1.5)
-    monkeypatch.setattr(overlap, "stretched", lambda way, factor: f"{way} x {factor}")
-    ways: dict[str, Any] = {PYTHON: "p", PROCESS: "w", SLEEP: "s"}
+    monkeypatch.setattr(overlap, "side_by_side", side_by_side)
     hash_model: Any = HashTorch()
     case = overlap_cells.make_case("thread", hash_model, 2, 4)
-    cell = Cell("it", case, "overlap", (0.0, 5.0))
-    rows = overlap.overlap_figures(cell, ways, 2, lambda doing: None)
-    turn = [("serial", 0.0, "p"), ("overlap", 0.0, "p"), ("serial", 5.0, "p"),
-            *(("overlap", 5.0, way) for way in ("p", "w", "s x 1.5"))]  # fmt: skip
-    assert asked == turn * overlap.TURNS * 2
+    cells = [Cell(f"{work} ms", case, "overlap", work, 3) for work in (0.0, 5.0)]
+    said: list[str] = []
+    rows = overlap.overlap_figures(cells, dict.fromkeys(WAYS, print), 2, said.append)
+    assert asked == [0.0, 5.0] * 2
+    assert said[:2] == ["0.0 ms, repetition 1 of 2", "5.0 ms, repetition 1 of 2"]
     names = [row.name for row in rows]
-    assert len(names) == len(set(names)) == 7 + 11
-    assert {row.median for row in rows if row.name.endswith(": added work, alone")} == {7.5}
+    assert len(names) == len(set(names)) == 7 + 10
     assert {row.median for row in rows if row.name.endswith(": host")} == {4.0, 9.0}
 
 
-@pytest.mark.parametrize(("loop", "percent"), [("serial", 0.0), ("overlap", 100.0)])
-def test_what_ran_side_by_side_is_read_off_the_trace(
-    loop: str, percent: float, monkeypatch: pytest.MonkeyPatch
+@given(work=st.sampled_from([0.0, 1.0]), rounds=st.integers(1, 3), batch=st.integers(1, 3))
+@settings(max_examples=6)
+def test_every_way_has_its_loop_and_its_work(work: float, rounds: int, batch: int) -> None:
+    """The serial loop and the others take turns, and each does its work in its own way."""
+    doing: list[str] = []
+    hash_model: Any = HashTorch(eos_ids=frozenset())
+    tokens = SETTLING + rounds * ROUND + overlap_cells.SPARE
+    case = overlap_cells.make_case("thread", hash_model, batch, tokens)
+    cell = Cell("it", case, "overlap", work, rounds)
+    ways: dict[str, Any] = {way: lambda cost, way=way: doing.append(way) for way in WAYS}
+    steps = overlap.side_by_side(cell, ways)
+    chosen = list(WAYS) if work else list(WAYS[:2])
+    assert list(steps) == chosen
+    assert all(0 < step.device_ms <= step.whole_ms for step in steps.values())
+    turns = [way for way, _ in groupby(doing)]
+    assert turns[: len(turns) // len(chosen) * len(chosen)] == (
+        chosen * (1 + rounds) if work else []
+    )
+
+
+@given(
+    steps=st.lists(st.tuples(*[st.floats(0.1, 10.0)] * 4), min_size=1, max_size=9),
+    slow=st.data(),
+)
+def test_a_machine_that_drifts_changes_nothing_of_what_runs_beside(
+    steps: list[tuple[float, float, float, float]], slow: st.DataObject
 ) -> None:
+    """Each round may be any number of times slower, for both loops: a step stays as it was."""
+    factors = slow.draw(st.lists(st.floats(0.2, 5.0), min_size=len(steps), max_size=len(steps)))
+    one = Step(*steps[0])
+    serial = [Step(8.0, 4.0, 4.0, 0.0).times(factor) for factor in factors]
+    found = typical([one.times(factor) for factor in factors], serial)
+    speed = median(step.whole_ms for step in serial) / 8.0
+    assert astuple(found.times(1 / speed)) == pytest.approx(astuple(one))
+
+
+@pytest.mark.parametrize(("loop", "percent"), [("serial", 0.0), ("overlap", 100.0)])
+def test_what_ran_side_by_side_is_read_off_the_trace(loop: str, percent: float) -> None:
     """On ``sim``, where a step of the host is shorter than the device's: all of it is hidden."""
-
-    def run_to_end(loop: str, device: str, model: Any, requests: Any, config: Any, _: Any) -> Any:
-        return run_loop(loop, open_device("sim"), HashModel(), requests, config, SIM_COST)
-
-    monkeypatch.setattr(overlap_step, "run_to_end", run_to_end)
-    hash_model: Any = HashTorch()
-    case = overlap_cells.make_case("thread", hash_model, 2, 4 + 2 * steady.SETTLED + 1)
-    step = overlap_step.step_of(case, loop, 1.0, host_work.compute)
-    assert 0 < step.host_ms < step.device_ms <= step.whole_ms
-    assert step.beside_percent == pytest.approx(percent)
+    model: Any = HashModel()
+    case = overlap_cells.make_case("sim", model, 2, SETTLING + 3 * ROUND)
+    config, requests = case.config, list(case.requests)
+    run = run_loop(loop, open_device("sim"), model, requests, config, SIM_COST)
+    first, *others = rounds_of(run.trace, 3)
+    assert 0 < first.host_ms < first.device_ms <= first.whole_ms
+    assert first.beside_percent == pytest.approx(percent)
+    assert len(others) == 2
+    for step in others:
+        assert astuple(step) == pytest.approx(astuple(first), rel=0.1)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_settled_step_is_a_decode_of_the_whole_batch(batch: int) -> None:
-    """Every step that is timed has all requests, and nobody has ended."""
+def test_a_step_that_counts_is_a_decode_of_the_whole_batch(batch: int) -> None:
+    """Every step of a round has all requests, and nobody has ended."""
     hash_model: Any = HashTorch(eos_ids=frozenset())
-    steps = overlap_cells.FEWEST + 2 * steady.SETTLED + 1
-    case = overlap_cells.make_case("thread", hash_model, batch, steps)
-    device = ThreadDevice()
-    run = run_loop("overlap", device, case.model, list(case.requests), case.config)
-    settled = forwards(run.trace)[steady.SETTLED : -steady.SETTLED]
-    assert len(settled) >= overlap_cells.FEWEST
-    assert all(item.mode == "decode" and len(item.rids) == batch for item in settled)
+    rounds = 3
+    tokens = SETTLING + rounds * ROUND + overlap_cells.SPARE
+    case = overlap_cells.make_case("thread", hash_model, batch, tokens)
+    with running(case, "overlap") as arm:
+        arm.go_on(rounds * ROUND)
+        steps = forwards(arm.finish().trace)
+    assert len(steps) >= tokens
+    counted = steps[SETTLING : SETTLING + rounds * ROUND]
+    assert all(item.mode == "decode" and len(item.rids) == batch for item in counted)
 
 
 def test_work_is_done_the_way_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,17 +221,18 @@ def test_work_is_done_the_way_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
     assert done == [7] and len(rounds) == 1
 
 
-def test_a_sleep_is_as_long_as_the_work_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    overlap_ways.stretched(asked.append, 1.7)(1_000)
-    assert asked == [1_700]
+def test_a_sleep_is_as_long_as_the_work_was_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, slept = overlap_ways.Alone(), []
     monkeypatch.setattr(overlap_ways, "compute", lambda cost: time.sleep(3 * cost / 1e9))
-    assert overlap_ways.slowness(2_000_000) >= 3
+    alone(2_000_000)
+    monkeypatch.setattr(overlap_ways.time, "sleep", slept.append)
+    alone.sleep(10_000_000)
+    assert slept[0] >= 0.03
 
 
 def test_the_worker_process_is_another_one_and_ends() -> None:
     with overlap_ways.ways() as doing:
-        assert list(doing) == [PYTHON, PROCESS, SLEEP]
+        assert tuple(doing) == WAYS
         doing[PROCESS](100_000)
         doing[PROCESS](1_000)
         (worker,) = active_children()
@@ -220,9 +261,9 @@ def test_options_choose_cells_and_an_absent_device_says_why(
     monkeypatch.setattr(
         bench_overlap, "absent", lambda device: "there is none" if device == "cuda" else ""
     )
-    monkeypatch.setattr(bench_overlap, "overlap_figures", lambda cell, *rest: [cell])
-    monkeypatch.setattr(bench_overlap, "make_cell", lambda title, *rest: title)
-    monkeypatch.setattr(bench_overlap, "open_model", lambda name, device: None)
+    monkeypatch.setattr(bench_overlap, "overlap_figures", lambda cells, *rest: cells)
+    monkeypatch.setattr(bench_overlap, "make_cells", lambda title, *rest: [title])
+    monkeypatch.setattr(bench_overlap, "opened", lambda name, device: nullcontext())
     found: list[Any] = bench_overlap.measure(BenchCall("overlap"))
     absent = [row for row in found if not isinstance(row, str)]
     assert [row.reason for row in absent] == ["there is none"] * 2
@@ -236,8 +277,8 @@ def test_one_cell_from_the_command_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(overlap_cells, "WORKS_MS", (0.0, 1.0))
-    monkeypatch.setattr(overlap_cells, "RUN_S", 0.0)
+    monkeypatch.setattr(overlap_cells, "MEASURE_S", 0.0)
     code, out, _ = cli("bench overlap --device mlx --model small --requests 2 --repeat 1 --json")
     assert code == 0
     rows = json.loads(out)["rows"]
-    assert len(rows) == 7 + 11 and all(row["median"] is not None for row in rows)
+    assert len(rows) == 7 + 10 and all(row["median"] is not None for row in rows)

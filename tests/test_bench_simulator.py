@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from minisched.bench import tracing
-from minisched.bench.overlap.hidden import Case
+from minisched.bench import exporters, recording
+from minisched.bench.arm import Arm, Spent
+from minisched.bench.case import Case
 from minisched.bench.peers.vidur import StandIn
 from minisched.bench.rows import Figure
 from minisched.bench.simulator.made_trace import make_trace
@@ -20,7 +21,6 @@ from minisched.cli import bench_simulator, bench_tracing
 from minisched.cli.bench_call import BenchCall
 from minisched.core import Request, SamplingParams
 from minisched.devices.profiles import find_profile
-from minisched.loops import run as loops_run
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
@@ -130,35 +130,38 @@ def test_a_made_up_trace_is_the_same_each_time_and_can_be_read(tmp_path: Path) -
 
 def test_recording_is_measured_with_and_without_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    params = SamplingParams(max_new_tokens=15, ignore_eos=True)
     case = Case("thread", HashModel(), [Request("a", [1, 2], params)], SchedulerConfig())
-    real = loops_run.run_loop
+    go_on = Arm.go_on
 
-    def run_loop(loop: str, device: Any, *args: Any) -> Any:
-        asked.append(type(device.recorder).__name__)
-        run = real(loop, device, *args)
-        assert bool(run.trace.slices) == (asked[-1] == "Recorder")
-        return run
+    def noted(arm: Arm, turns: int) -> Spent:
+        asked.append(type(arm.engine.device.recorder).__name__)
+        return go_on(arm, turns)
 
-    monkeypatch.setattr(tracing, "run_loop", run_loop)
-    monkeypatch.setattr(tracing, "RUNS", 1)
-    figures = tracing.recording(case, "overlap", 2, print)
-    assert asked == [Recorder.__name__, NullRecorder.__name__] * 3  # once to warm up
-    assert [item.unit for item in figures] == ["s", "s", "ratio", "% of a run"]
+    monkeypatch.setattr(Arm, "go_on", noted)
+    figures = recording.recording(case, "overlap", 2, print)
+    one, other = Recorder.__name__, NullRecorder.__name__
+    assert asked == [one, other] * 3 * 2  # the prompts, then two rounds
+    assert [item.unit for item in figures] == ["ms", "ms", "ratio", "% of a step"]
     assert [(item.aim, item.at_most) for item in figures[2:]] == [(1.03, True), (3.0, True)]
 
 
 def test_what_recording_adds_is_told_from_a_machine_that_drifts() -> None:
-    runs, host = ([2.2, 2.0, 1.8], [2.0, 2.0, 2.0]), ([0.32, 0.3, 0.34], [0.3, 0.3, 0.3])
-    by_the_clock, own = tracing.costs("it", runs, host)
-    assert by_the_clock.met and not by_the_clock.reason
-    assert own.median == pytest.approx(1.0) and own.max == pytest.approx(2.0)
-    slower, _ = tracing.costs("it", ([2.2, 2.2, 1.8], [2.0, 2.0, 2.0]), host)
-    assert not slower.met and slower.reason == "runs not recorded take 2.00 to 2.00 s"
+    """Each round may be slower than the next, for both; a repetition is the median of rounds."""
+    pairs = [
+        (Spent(round(1020 * slow), 320), Spent(1000 * slow, 300)) for slow in (1_000, 2_000, 5_000)
+    ]
+    *steps, by_the_clock, own = recording.rows_of("it", [pairs, pairs])
+    assert [row.median for row in steps] == pytest.approx([0.51, 0.5])
+    assert by_the_clock.median == pytest.approx(1.02) and by_the_clock.met
+    assert own.median == pytest.approx(20 / 20_000)
+    slower = [(Spent(2_200_000, 0), Spent(2_000_000, 0))]
+    row = recording.rows_of("it", [slower, slower])[2]
+    assert not row.met and row.reason == "steps not recorded take 0.5 to 0.5 ms"
 
 
 def test_every_exporter_is_measured() -> None:
-    figures = tracing.exporters(600, 1, print)
+    figures = exporters.exporters(600, 1, print)
     drawn = " ".join(names(figures))
     for name in ("native JSON", "Chrome", "SVG", "text", "HTML", "timing", "sequence"):
         assert name in drawn

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ..bench.overlap.hidden import Case
+from ..bench.case import Case
 from ..bench.rows import Figure
 from ..devices.registry import MissingExtra, load, open_device
 from .bench_call import BenchCall

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from ..bench.overlap.cells import BATCHES, DEVICES, MODELS, make_cell, write_small
+from ..bench.overlap.cells import BATCHES, DEVICES, MODELS, make_cells
 from ..bench.overlap.shares import overlap_figures
 from ..bench.overlap.ways import ways
 from ..bench.rows import Figure, not_measured
+from ..bench.small_llama import opened
 from ..devices.registry import open_device
 from ..models.registry import open_model
 from .bench_call import BenchCall
@@ -25,17 +24,16 @@ def measure(call: BenchCall) -> list[Figure]:
     call.refuse("nano_vllm", "vidur", "max_new_tokens")
     check(call)
     figures = []
-    with TemporaryDirectory() as folder, ways() as doing:
-        small = str(write_small(Path(folder)))
+    with ways() as doing:
         for device, name, batch in cells(call):
             if reason := absent(device):
                 figures.append(not_measured(f"{device}, {name}", "%", reason))
                 continue
             title = f"{device}, {name}, batch {batch}"
             call.report(title)
-            model = open_model(small if name == "small" else name, device)
-            cell = make_cell(title, device, model, batch, overlapped_loop(device))
-            figures += overlap_figures(cell, doing, call.repetitions, call.report)
+            with opened(name, device) as model:
+                found = make_cells(title, device, model, batch, overlapped_loop(device))
+                figures += overlap_figures(found, doing, call.repetitions, call.report)
     return figures
 
 

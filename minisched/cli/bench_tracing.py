@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..bench.exporters import SLICES, exporters
+from ..bench.recording import AIM, recording
 from ..bench.rows import Figure, not_measured
-from ..bench.tracing import AIM, SLICES, exporters, recording
 from .bench_call import BenchCall
 from .bench_case import make_case, on_devices
 from .loop_choice import overlapped_loop
@@ -22,7 +23,7 @@ def measure(call: BenchCall) -> list[Figure]:
 
 def on_device(call: BenchCall) -> list[Figure]:
     """Recording on one device."""
-    case = make_case(call.workload(requests=4, max_new_tokens=48))
+    case = make_case(call.workload(requests=4, max_new_tokens=96))
     return recording(case, overlapped_loop(case.device), call.repetitions, call.report)
 
 

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from ...compare import run_to_end, warm_up
 from ...core import Request, SamplingParams
 from ...models.base import Model
-from ...models.tiny import write_tiny_llama
 from ...scheduler import SchedulerConfig
-from ..steady import SETTLED
-from .hidden import Case
+from ..arm import SETTLING
+from ..case import Case
+from ..small_llama import NAME
 from .shares import Cell
+from .step import ROUND
+from .ways import WAYS
 
 DEVICES = ("thread", "mlx", "cuda")
-MODELS = ("small", "smollm2")
+MODELS = (NAME, "smollm2")
 BATCHES = (1, 8, 32)
 WORKS_MS = (0.0, 5.0, 20.0)
-SMALL = {"vocab": 4096, "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 2,
-         "intermediate": 1024, "context": 256}  # fmt: skip
 PROMPT_LEN = 8  # tokens; decode is what is measured
-RUN_S = 0.5  # about how long a run's settled steps should take, within the limits below
-FEWEST, MOST = 4, 40  # settled steps of a run
+MEASURE_S = 8.0  # about how long a repetition of one cell should take
+FEWEST, MOST = 4, 40  # rounds of it
+PROBE = 8  # steps
+SPARE = 3  # tokens of a request that come after the last round
 SLOW_S = 0.5  # beyond that, a step differs from the next one by more than any of these amounts
-
-
-def write_small(folder: Path) -> Path:
-    """A Llama whose step takes some milliseconds."""
-    return write_tiny_llama(folder, **SMALL)
 
 
 def make_case(device: str, model: Model, batch: int, new_tokens: int) -> Case:
@@ -47,17 +43,30 @@ def make_case(device: str, model: Model, batch: int, new_tokens: int) -> Case:
     return Case(device, model, requests, config)
 
 
-def make_cell(name: str, device: str, model: Model, batch: int, loop: str) -> Cell:
-    """Measure how long a step takes; then choose how many to run, or say that it is too long."""
-    probe = make_case(device, model, batch, FEWEST)
-    warm_up(device, model, probe.config)
+def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> list[Cell]:
+    """One for each amount of work, with as many rounds as there is time for; or why there is none.
+
+    The requests are a few tokens longer than the rounds: nobody ends in one of them.
+    """
+    probe = make_case(device, model, batch, PROBE)
+    step_s = time_step(probe)
+    if step_s > SLOW_S:
+        share = WORKS_MS[-1] / 1000 / step_s
+        reason = f"a step takes {step_s:.1f} s, and {WORKS_MS[-1]:g} ms are {share:.1%} of it"
+        return [Cell(name, probe, loop, 0.0, 0, reason)]
+    cells = []
+    for work in WORKS_MS:
+        num_loops = len(WAYS) if work else 2
+        round_s = ROUND * num_loops * (step_s + work / 1000)
+        rounds = max(FEWEST, min(MOST, round(MEASURE_S / round_s)))
+        case = make_case(device, model, batch, SETTLING + rounds * ROUND + SPARE)
+        cells.append(Cell(f"{name}, {work:g} ms", case, loop, work, rounds))
+    return cells
+
+
+def time_step(case: Case) -> float:
+    """Seconds of a step without added work, about."""
+    warm_up(case.device, case.model, case.config)
     start = time.perf_counter()
-    run_to_end("serial", device, model, probe.requests, probe.config)
-    step_s = (time.perf_counter() - start) / (FEWEST + 1)
-    steps = max(FEWEST, min(MOST, round(RUN_S / step_s)))
-    case = make_case(device, model, batch, steps + 2 * SETTLED + 1)
-    if step_s <= SLOW_S:
-        return Cell(name, case, loop, WORKS_MS)
-    share = WORKS_MS[-1] / 1000 / step_s
-    reason = f"a step takes {step_s:.1f} s, and {WORKS_MS[-1]:g} ms are {share:.1%} of it"
-    return Cell(name, case, loop, (), reason)
+    run_to_end("serial", case.device, case.model, case.requests, case.config)
+    return (time.perf_counter() - start) / (PROBE + 1)

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ...compare import fresh, run_to_end, warm_up
-from ...core import Request
 from ...devices.cost import MILLISECOND, CostModel
-from ...models.base import Model
-from ...scheduler import SchedulerConfig
+from ..case import Case
 from ..rows import Figure, figure, interleave
 from ..steady import steady_step_ms
 
 AIMS_MS = {("thread", 20.0): 15.0, ("mlx", 20.0): 12.0}  # of SmolLM2, two cores
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is run: a workload for one device."""
-
-    device: str
-    model: Model
-    requests: Sequence[Request]
-    config: SchedulerConfig
 
 
 def step_ms(case: Case, loop: str, work_ms: float) -> float:

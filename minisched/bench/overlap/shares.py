@@ -19,35 +19,35 @@ The host's added work is pure Python. What the lock costs is how much longer the
 takes than with the same work in a worker process; what the cores cost, how much longer that takes
 than with a sleep (``ways.py``).
 
-The runs of a cell are short and take turns often, as a machine that is shared is faster at one
-second and slower at the next. Where they still disagree, the aim is neither met nor missed.
+All of them change places every few steps (``arm.py``), as a machine that is shared is faster at one
+moment and slower at the next. Where repetitions still disagree, the aim is neither met nor missed.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 
 from ...compare import warm_up
-from ...devices.cost import MILLISECOND
-from ...devices.host_work import Way
-from ..rows import Figure, Measure, figure, interleave, not_measured
-from .hidden import Case
-from .step import Step, step_of
-from .ways import PROCESS, PYTHON, SLEEP, slowness, stretched
+from ...devices.cost import MILLISECOND, NO_COST
+from ...devices.host_work import Way, done_by
+from ..arm import running
+from ..case import Case
+from ..rows import Figure, figure, not_measured
+from .step import ROUND, Step, rounds_of, typical
+from .ways import PROCESS, PYTHON, SERIAL, SLEEP
 
 AIM = 90.0  # percent of what could be hidden
 LEAST_MS = 1.0  # where less could be hidden, its share says nothing, and has no aim
-TURNS = 2  # of each run in a repetition
-AGREE = 0.8  # of the runs have to be on one side of the aim, for it to be met or missed
+AGREE = 0.8  # of the repetitions have to be on one side of the aim, for it to be met or missed
+Steps = Mapping[str, list[Step]]  # of each way, one for each repetition
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A workload, the loop that overlaps it, and the amounts of work to add to a step.
+    """A loop beside the serial one, with so much work added to a step, for some rounds.
 
     With a ``reason`` there is nothing to measure.
     """
@@ -55,59 +55,62 @@ class Cell:
     name: str
     case: Case
     loop: str
-    works_ms: Sequence[float]
+    work_ms: float
+    rounds: int
     reason: str = ""
 
 
 def overlap_figures(
-    cell: Cell, ways: Mapping[str, Way], repetitions: int, report: Callable[[str], None]
+    cells: Sequence[Cell],
+    ways: Mapping[str, Way],
+    repetitions: int,
+    report: Callable[[str], None],
 ) -> list[Figure]:
-    """All figures of one cell, from interleaved runs."""
-    if cell.reason:
-        return [not_measured(f"{cell.name}: hidden", "%", cell.reason)]
-    warm_up(cell.case.device, cell.case.model, cell.case.config)
-    steps: dict[tuple[float, str], list[Step]] = defaultdict(list)
-    alone: dict[float, list[float]] = defaultdict(list)  # milliseconds that the added work takes
-
-    def run(work: float, how: str) -> float:
-        loop, name = ("serial", PYTHON) if how == "serial" else (cell.loop, how)
-        way = ways[name]
-        if name == SLEEP:
-            factor = slowness(round(work * MILLISECOND))
-            alone[work].append(factor * work)
-            way = stretched(way, factor)
-        steps[work, how].append(step_of(cell.case, loop, work, way))
-        return steps[work, how][-1].whole_ms
-
-    measures: dict[str, Measure] = {
-        f"{cell.name}, {work:g} ms, {how}": partial(run, work, how)
-        for work in cell.works_ms
-        for how in ["serial", *(ways if work else [PYTHON])]
-    }
-    interleave(measures, TURNS * repetitions, report)
+    """All figures of cells that are measured in turn."""
+    steps: list[dict[str, list[Step]]] = [{way: [] for way in ways} for _ in cells]
+    for repetition in range(repetitions):
+        for cell, found in zip(cells, steps, strict=True):
+            if cell.reason:
+                continue
+            report(f"{cell.name}, repetition {repetition + 1} of {repetitions}")
+            for way, step in side_by_side(cell, ways).items():
+                found[way].append(step)
     return [
         row
-        for work in cell.works_ms
-        for row in rows_of(
-            f"{cell.name}, {work:g} ms",
-            steps[work, "serial"],
-            {way: steps[work, way] for way in ways},
-            alone[work],
+        for cell, found in zip(cells, steps, strict=True)
+        for row in (
+            [not_measured(f"{cell.name}: hidden", "%", cell.reason)]
+            if cell.reason
+            else rows_of(cell.name, found)
         )
     ]
 
 
-def rows_of(
-    name: str, serial: list[Step], steps: Mapping[str, list[Step]], added: Sequence[float] = ()
-) -> list[Figure]:
-    """The figures of one amount of work; ``steps`` has overlapped steps by way, or none.
+def side_by_side(cell: Cell, ways: Mapping[str, Way]) -> dict[str, Step]:
+    """A step of each way in which the cell's work can be done, from loops that take turns."""
+    warm_up(cell.case.device, cell.case.model, cell.case.config)
+    chosen = ways if cell.work_ms else (SERIAL, PYTHON)
+    cost = NO_COST.with_host_work(round(cell.work_ms * MILLISECOND))
+    arms = {}
+    with ExitStack() as stack:
+        for way in chosen:
+            with done_by(ways[way]):
+                loop = "serial" if way == SERIAL else cell.loop
+                arms[way] = stack.enter_context(running(cell.case, loop, cost))
+        for _ in range(cell.rounds):
+            for way, arm in arms.items():
+                with done_by(ways[way]):
+                    arm.go_on(ROUND)
+        rounds = {way: rounds_of(arm.finish().trace, cell.rounds) for way, arm in arms.items()}
+    return {way: typical(found, rounds[SERIAL]) for way, found in rounds.items()}
 
-    ``added``: milliseconds that the added work takes by itself, turn by turn.
-    """
-    whole, alone = [step.whole_ms for step in serial], [step.device_ms for step in serial]
+
+def rows_of(name: str, steps: Steps) -> list[Figure]:
+    """The figures of one cell. Without added work there are no steps in other ways than Python."""
+    taken = {way: [step.whole_ms for step in found] for way, found in steps.items()}
+    whole, alone = taken[SERIAL], [step.device_ms for step in steps[SERIAL]]
     host = [max(0.0, both - part) for both, part in zip(whole, alone, strict=True)]
     ideal = [max(pair) for pair in zip(host, alone, strict=True)]
-    taken = {way: [step.whole_ms for step in found] for way, found in steps.items()}
     longer = less([step.device_ms for step in steps[PYTHON]], alone)
     why = f"beside the host the device takes {median(longer):.1f} ms longer"
     costs = []
@@ -116,7 +119,6 @@ def rows_of(
         why += f"; the lock costs {median(lock):.1f} ms, and the cores {median(cores):.1f}"
         aside = f"the cores cost {median(cores):.1f} ms"
         costs = [
-            *([figure(f"{name}: added work, alone", added, "ms")] if added else []),
             hidden(f"{name}: hidden, by a worker process", whole, ideal, taken[PROCESS], aside),
             figure(f"{name}: the lock costs", lock, "ms"),
             figure(f"{name}: the cores cost", cores, "ms"),

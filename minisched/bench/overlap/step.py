@@ -1,22 +1,30 @@
-"""A settled decode step of a real run, read off its trace."""
+"""What a decode step took, read off the trace of a loop that took turns with others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from statistics import median
 
-from ...checks.overlap.overlap import device_busy, forwards, host_busy, intersection, length
-from ...compare import fresh, run_to_end
-from ...devices.cost import MILLISECOND, NO_COST
-from ...devices.host_work import Way, done_by
-from ..steady import SETTLED
-from .hidden import Case
+from ...checks.overlap.overlap import (
+    Interval,
+    device_busy,
+    forwards,
+    host_busy,
+    intersection,
+    length,
+)
+from ...devices.cost import MILLISECOND
+from ...trace import Trace
+from ..arm import SETTLING
+
+ROUND = 5  # turns of a loop before it is the next one's turn
+SKIPPED = 1  # step of a round, at its beginning: another loop's last step may still be running
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a settled step took, by the trace; ``both_ms`` is when host and device both worked."""
+    """What a step took, by the trace; ``both_ms`` is when host and device both worked."""
 
     whole_ms: float
     device_ms: float
@@ -33,19 +41,34 @@ class Step:
         """How much of the shorter of host and device ran beside the longer."""
         return 100 * self.both_ms / self.shorter_ms if self.shorter_ms else 0.0
 
+    def times(self, factor: float) -> Step:
+        """The same on a machine that takes so many times as long."""
+        return Step(*(factor * part for part in astuple(self)))
 
-def step_of(case: Case, loop: str, work_ms: float, way: Way) -> Step:
-    """Run the workload once; medians over its settled steps."""
-    cost = NO_COST.with_host_work(round(work_ms * MILLISECOND))
-    with done_by(way):
-        requests = [fresh(request) for request in case.requests]
-        run = run_to_end(loop, case.device, case.model, requests, case.config, cost)
-    starts = [item.start for item in forwards(run.trace)][SETTLED:-SETTLED]
-    device, host = device_busy(run.trace), host_busy(run.trace)
-    spans = list(pairwise(starts))
-    device_ms, host_ms, both_ms = (
-        median(length(intersection(busy, (span,))) for span in spans) / MILLISECOND
-        for busy in (device, host, intersection(device, host))
-    )
-    whole_ms = median(end - start for start, end in spans) / MILLISECOND
-    return Step(whole_ms, device_ms, host_ms, both_ms)
+
+def rounds_of(trace: Trace, rounds: int) -> list[Step]:
+    """A step of each round: the mean of those that count."""
+    starts = [item.start for item in forwards(trace)]
+    device, host = device_busy(trace), host_busy(trace)
+    both = intersection(device, host)
+    steps = []
+    for first in range(SETTLING + SKIPPED, SETTLING + SKIPPED + rounds * ROUND, ROUND):
+        last = first + ROUND - SKIPPED - 1
+        span: tuple[Interval, ...] = ((starts[first], starts[last]),)
+        parts = (length(intersection(busy, span)) for busy in (span, device, host, both))
+        steps.append(Step(*(part / (last - first) / MILLISECOND for part in parts)))
+    return steps
+
+
+def typical(rounds: Sequence[Step], beside: Sequence[Step]) -> Step:
+    """The median of a loop's rounds, each of them at the usual speed.
+
+    ``beside`` are the rounds of another loop, in turn with these: where the machine was slow, they
+    took longer than their own median, and these are shortened by as much.
+    """
+    usual = median(step.whole_ms for step in beside)
+    level = [
+        astuple(step.times(usual / other.whole_ms))
+        for step, other in zip(rounds, beside, strict=True)
+    ]
+    return Step(*map(median, zip(*level, strict=True)))

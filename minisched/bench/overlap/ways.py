@@ -1,8 +1,9 @@
-"""Three ways to do the host's added work, which tell what the lock takes and what the cores take.
+"""Ways to do the host's added work, which tell what the lock takes and what the cores take.
 
 Pure Python needs the interpreter lock and a core. The same rounds in a worker process need a core
 alone: the thread that waits for them has let the lock go. A sleep needs neither; it is as long as
-the rounds are at that time when nobody disturbs them, which on a shared machine changes.
+the rounds were a moment ago in the serial loop, where nobody disturbs them: on a shared machine
+that changes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,25 @@ from multiprocessing.connection import Connection
 from ...devices.host_work import Way, compute, rounds_of, work
 
 PYTHON, PROCESS, SLEEP = "Python", "a worker process", "a sleep"
+SERIAL = "serial"  # Python too, and the loop is the serial one
+WAYS = (SERIAL, PYTHON, PROCESS, SLEEP)
+
+
+class Alone:
+    """The work where nobody disturbs it, and a sleep that is as long as it took the last time."""
+
+    def __init__(self) -> None:
+        self.slowness = 1.0  # how many times as long as meant
+
+    def __call__(self, cost: int) -> None:
+        """Do it."""
+        start = time.perf_counter_ns()
+        compute(cost)
+        self.slowness = (time.perf_counter_ns() - start) / cost
+
+    def sleep(self, cost: int) -> None:
+        """Let as much time pass."""
+        time.sleep(self.slowness * cost / 1e9)
 
 
 @contextmanager
@@ -32,28 +52,12 @@ def ways() -> Iterator[dict[str, Way]]:
         here.send(rounds_of(cost))
         here.recv()
 
+    alone = Alone()
     try:
-        yield {PYTHON: compute, PROCESS: in_process, SLEEP: sleep}
+        yield dict(zip(WAYS, (alone, compute, in_process, alone.sleep), strict=True))
     finally:
         here.close()
         worker.join()
-
-
-def sleep(cost: int) -> None:
-    """Let the time pass."""
-    time.sleep(cost / 1e9)
-
-
-def stretched(way: Way, factor: float) -> Way:
-    """The same way for so many times the work."""
-    return lambda cost: way(round(factor * cost))
-
-
-def slowness(cost: int) -> float:
-    """How many times as long as meant the work takes now, in this thread alone."""
-    start = time.perf_counter_ns()
-    compute(cost)
-    return (time.perf_counter_ns() - start) / cost
 
 
 def serve(pipe: Connection) -> None:

@@ -1,0 +1,85 @@
+"""A loop that can be stopped between two of its turns, so that several go on side by side.
+
+A machine that is shared is faster in one second than in the next. Runs that follow each other
+differ by more than what a bench looks for; loops that change places every few steps do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from time import perf_counter_ns, thread_time_ns
+from typing import NamedTuple
+
+from ..compare import fresh
+from ..core import NoBatch, Request, ScheduleBatch
+from ..devices.cost import NO_COST, CostModel
+from ..devices.registry import open_device
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..loops.current_line import line_of
+from ..loops.registry import find_loop
+from ..loops.run import Run, drive, make_engine
+from ..trace import Recorder
+from .case import Case
+
+SETTLING = 4  # turns: the prompts, then a pipeline that fills
+
+
+class Spent(NamedTuple):
+    """Nanoseconds of some turns: by the clock, and those in which the host's thread worked."""
+
+    wall: int
+    host: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A loop in the middle of its run, on a device of its own."""
+
+    loop: str
+    model: str
+    requests: tuple[Request, ...]
+    engine: Engine
+    turns: Iterator[ScheduleBatch | NoBatch]
+
+    def go_on(self, turns: int) -> Spent:
+        """So many turns, of a step each."""
+        began, worked = perf_counter_ns(), thread_time_ns()
+        for _ in range(turns):
+            next(self.turns)
+        return Spent(perf_counter_ns() - began, thread_time_ns() - worked)
+
+    def finish(self) -> Run:
+        """Go on to the end."""
+        drive(self.turns, self.engine)
+        device = self.engine.device
+        device.close()
+        trace = device.recorder.trace(self.loop, device.name, self.model, device.clock)
+        return Run(self.loop, self.requests, trace)
+
+
+@contextmanager
+def running(
+    case: Case,
+    loop: str,
+    cost: CostModel = NO_COST,
+    recorder: Callable[[], Recorder] = Recorder,
+) -> Iterator[Arm]:
+    """A loop after its first ``SETTLING`` turns; its device is open as long as the context."""
+    device = open_device(case.device)
+    try:
+        device.recorder = recorder()
+        device.recorder.now = device.now
+        requests = tuple(fresh(request) for request in case.requests)
+        model = copy(case.model)  # the weights are shared; where its KV lies, it keeps in itself
+        engine = make_engine(loop, device, model, case.config, Frontend(requests), cost)
+        turns = find_loop(loop).start(engine)
+        device.recorder.line = line_of(turns)
+        arm = Arm(loop, case.model.name, requests, engine, turns)
+        arm.go_on(SETTLING)
+        yield arm
+    finally:
+        device.close()
