@@ -65,4 +65,4 @@ def settings_are_put_back() -> Iterator[None]:
     """A device changes how often Python switches threads; once closed, it is as it was."""
     before = sys.getswitchinterval()
     yield
-    assert sys.getswitchinterval() == before, "a device was left open, or closed in a wrong order"
+    assert sys.getswitchinterval() == before, "a device was left open"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.bench.arm import running
+from minisched.bench.arm import SETTLING, Arm, running
 from minisched.bench.case import Case
 from minisched.cli.loop_choice import overlapped_loop
 from minisched.core import Request, SamplingParams
@@ -41,27 +43,46 @@ def make_case(device: str, model: Any, prompts: list[list[int]], new_tokens: int
 prompts = st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=9), min_size=1, max_size=3)
 
 
-@given(prompts, st.integers(6, 20), st.lists(st.integers(0, 5), max_size=4))
+@given(prompts, st.lists(st.integers(0, 5), max_size=4), st.integers(3, 6))
 @settings(max_examples=10)
 def test_loops_that_take_turns_give_what_they_give_alone(
-    subject: tuple[str, Any], prompts: list[list[int]], new_tokens: int, turns: list[int]
+    subject: tuple[str, Any], prompts: list[list[int]], turns: list[int], spare: int
 ) -> None:
+    """And a turn is a step: after so many turns so many forward passes were launched."""
     device, model = subject
-    case = make_case(device, model, prompts, new_tokens)
+    case = make_case(device, model, prompts, SETTLING + sum(turns) + spare)
     alone = run_loop("serial", open_device(device), model, list(case.requests), case.config)
-    heard: dict[str, dict[str, list[int]]] = {}
+    overlapped = overlapped_loop(device)
+    heard: list[dict[str, list[int]]] = []
     with ExitStack() as stack:
-        loops = "serial", overlapped_loop(device)
-        arms = {loop: stack.enter_context(running(case, loop)) for loop in loops}
-        for count in turns:
-            for arm in arms.values():
-                spent = arm.go_on(count)
-                assert spent.host >= 0 and spent.wall >= 0
-        for loop, arm in arms.items():
+        loops = ["serial", overlapped, overlapped]
+        arms = [stack.enter_context(running(case, loop, together=True)) for loop in loops]
+        for done in accumulate(turns):
+            for arm, count in zip(arms, [done - launched(arms[0]) + SETTLING] * 3, strict=True):
+                arm.go_on(count)
+                assert launched(arm) == SETTLING + done
+        for loop, arm in zip(loops, arms, strict=True):
             run = arm.finish()
             assert run.trace.loop == loop and run.trace.slices
-            heard[loop] = run.outputs
-    assert list(heard.values()) == [alone.outputs] * 2
+            heard.append(run.outputs)
+    assert heard == [alone.outputs] * 3
+
+
+def launched(arm: Arm) -> int:
+    """How many steps a loop has launched so far."""
+    so_far = arm.engine.device.recorder.trace(arm.loop, "", "", "virtual")
+    return len({item.step for item in so_far.on("host") if item.name == "launch"})
+
+
+def test_a_turn_without_a_step_is_an_error() -> None:
+    case = make_case("thread", HashTorch(eos_ids=frozenset()), [[1, 2]], 6)
+    with running(case, "overlap") as arm, pytest.raises(RuntimeError, match="has nothing to run"):
+        arm.go_on(9)
+    long = make_case("thread", HashTorch(eos_ids=frozenset()), [[1] * 50], 6)
+    config = replace(long.config, context_len=20)
+    refused = running(replace(long, config=config), "overlap")
+    with pytest.raises(RuntimeError, match=r"nothing to run: r0: .*20"), refused:
+        pass
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

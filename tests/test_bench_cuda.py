@@ -89,14 +89,26 @@ def test_costs_are_fitted_to_what_is_to_be_predicted(tmp_path: Path) -> None:
     )
     design = foreseen.design_of(load.rows, load.prompt_len, load.config())
     observe_all("thread", model, LOOPS, design=design)
-    graphs = set(model.graphs)
+    captured = played.captured
     runs = observe_all("thread", model, LOOPS, design=design)
-    assert set(model.graphs) == graphs
+    assert played.captured == captured > 0
     passes = [rows for run in runs for rows in run.rows.values()]
-    decodes = {len(rows) for rows in passes if all(length == 1 for _, length in rows)}
-    prompts = {sum(length for _, length in rows) for rows in passes} - decodes
+    is_decode = [all(length == 1 for _, length in rows) for rows in passes]
+    decodes = {len(rows) for rows, yes in zip(passes, is_decode, strict=True) if yes}
+    prompts = {
+        sum(length for _, length in rows)
+        for rows, yes in zip(passes, is_decode, strict=True)
+        if not yes
+    }
     assert decodes >= {1, 2, 4} and max(decodes) == load.rows
-    assert min(prompts) > load.rows and max(prompts) >= load.rows * load.prompt_len
+    assert min(prompts) > load.rows and max(prompts) == load.rows * load.prompt_len
+
+
+@pytest.mark.parametrize("rows", [1, 32, 100])
+def test_a_prompt_has_more_tokens_than_any_decode_has_rows(rows: int) -> None:
+    design = foreseen.design_of(rows, 512, Load(rows=rows).config())
+    assert min(load.prompt for load in (*design.serial, *design.loops)) > rows
+    assert max(load.requests for load in design.serial) == rows
 
 
 def played(reports: int, code: int) -> Any:

@@ -50,6 +50,8 @@ def test_the_limit_is_told_for_every_part_that_has_one(
     assert units["float32 decode, batch 1: limit"] == "GB/s"
     assert units["float32 prefill of 8: limit"] == "GFLOP/s"
     assert units["float32 decode, batch 2: attention, of the limit"] == "%"
+    assert units["float32 decode, batch 1: step in the loop overlap"] == "ms"
+    assert units["float32 decode, batch 1: step in the loop overlap, of the limit"] == "%"
     asked = [row for row in rows if row.aim]
     assert {row.name for row in asked} == {
         "float32 decode, batch 1: step, of the limit",

@@ -24,6 +24,7 @@ from minisched.bench.arm import SETTLING, running
 from minisched.bench.overlap import cells as overlap_cells
 from minisched.bench.overlap import shares as overlap
 from minisched.bench.overlap import ways as overlap_ways
+from minisched.bench.overlap.in_turn import tokens_for
 from minisched.bench.overlap.shares import AIM, Cell, rows_of
 from minisched.bench.overlap.step import ROUND, Step, rounds_of, typical
 from minisched.bench.overlap.ways import PROCESS, PYTHON, SERIAL, SLEEP, WAYS
@@ -143,13 +144,28 @@ def test_repetitions_go_through_all_cells_and_every_one_has_its_rows(
     assert {row.median for row in rows if row.name.endswith(": host")} == {4.0, 9.0}
 
 
+def test_a_cell_that_fails_costs_its_own_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def side_by_side(cell: Cell, ways: object) -> dict[str, Step]:
+        if cell.name == "bad":
+            raise RuntimeError("serial has nothing to run: r0: it was lost")
+        return dict.fromkeys(WAYS, Step(10.0, 6.0, 4.0, 0.0))
+
+    monkeypatch.setattr(overlap, "side_by_side", side_by_side)
+    hash_model: Any = HashTorch()
+    case = overlap_cells.make_case("thread", hash_model, 2, 4)
+    cells = [Cell(name, case, "overlap", 5.0, 3) for name in ("bad", "good")]
+    bad, *good = overlap.overlap_figures(cells, dict.fromkeys(WAYS, print), 2, print)
+    assert bad.name == "bad: hidden" and bad.median is None and "it was lost" in bad.reason
+    assert len(good) == 10 and all(row.name.startswith("good") for row in good)
+
+
 @given(work=st.sampled_from([0.0, 1.0]), rounds=st.integers(1, 3), batch=st.integers(1, 3))
 @settings(max_examples=6)
 def test_every_way_has_its_loop_and_its_work(work: float, rounds: int, batch: int) -> None:
     """The serial loop and the others take turns, and each does its work in its own way."""
     doing: list[str] = []
     hash_model: Any = HashTorch(eos_ids=frozenset())
-    tokens = SETTLING + rounds * ROUND + overlap_cells.SPARE
+    tokens = tokens_for(rounds)
     case = overlap_cells.make_case("thread", hash_model, batch, tokens)
     cell = Cell("it", case, "overlap", work, rounds)
     ways: dict[str, Any] = {way: lambda cost, way=way: doing.append(way) for way in WAYS}
@@ -199,7 +215,7 @@ def test_a_step_that_counts_is_a_decode_of_the_whole_batch(batch: int) -> None:
     """Every step of a round has all requests, and nobody has ended."""
     hash_model: Any = HashTorch(eos_ids=frozenset())
     rounds = 3
-    tokens = SETTLING + rounds * ROUND + overlap_cells.SPARE
+    tokens = tokens_for(rounds)
     case = overlap_cells.make_case("thread", hash_model, batch, tokens)
     with running(case, "overlap") as arm:
         arm.go_on(rounds * ROUND)

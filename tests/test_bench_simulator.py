@@ -21,7 +21,7 @@ from minisched.cli import bench_simulator, bench_tracing
 from minisched.cli.bench_call import BenchCall
 from minisched.core import Request, SamplingParams
 from minisched.devices.profiles import find_profile
-from minisched.models.hash import HashModel
+from minisched.models.hash_torch import HashTorch
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
 
@@ -131,7 +131,8 @@ def test_a_made_up_trace_is_the_same_each_time_and_can_be_read(tmp_path: Path) -
 def test_recording_is_measured_with_and_without_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     params = SamplingParams(max_new_tokens=15, ignore_eos=True)
-    case = Case("thread", HashModel(), [Request("a", [1, 2], params)], SchedulerConfig())
+    model: Any = HashTorch(eos_ids=frozenset())
+    case = Case("thread", model, [Request("a", [1, 2], params)], SchedulerConfig())
     go_on = Arm.go_on
 
     def noted(arm: Arm, turns: int) -> Spent:
@@ -141,7 +142,8 @@ def test_recording_is_measured_with_and_without_in_turn(monkeypatch: pytest.Monk
     monkeypatch.setattr(Arm, "go_on", noted)
     figures = recording.recording(case, "overlap", 2, print)
     one, other = Recorder.__name__, NullRecorder.__name__
-    assert asked == [one, other] * 3 * 2  # the prompts, then two rounds
+    rounds = [one, one, other, other] * 2
+    assert asked == [one, other, *rounds] * 2  # the prompts first
     assert [item.unit for item in figures] == ["ms", "ms", "ratio", "% of a step"]
     assert [(item.aim, item.at_most) for item in figures[2:]] == [(1.03, True), (3.0, True)]
 

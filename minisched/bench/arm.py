@@ -26,6 +26,9 @@ from ..trace import Recorder
 from .case import Case
 
 SETTLING = 4  # turns: the prompts, then a pipeline that fills
+# Options of devices that are open together: teams of threads of several would delay each other
+# (``devices/torch_team.py``).
+TOGETHER = {"thread": {"torch_threads": 1}}
 
 
 class Spent(NamedTuple):
@@ -46,19 +49,33 @@ class Arm:
     turns: Iterator[ScheduleBatch | NoBatch]
 
     def go_on(self, turns: int) -> Spent:
-        """So many turns, of a step each."""
+        """So many turns, of a step each.
+
+        Raises:
+            RuntimeError: there is nothing to run in one of them, or a request has failed.
+        """
         began, worked = perf_counter_ns(), thread_time_ns()
         for _ in range(turns):
-            next(self.turns)
+            if not next(self.turns):
+                raise RuntimeError(f"{self.loop} has nothing to run{self._reason()}")
         return Spent(perf_counter_ns() - began, thread_time_ns() - worked)
 
     def finish(self) -> Run:
-        """Go on to the end."""
+        """Go on to the end.
+
+        Raises:
+            RuntimeError: a request has failed.
+        """
         drive(self.turns, self.engine)
         device = self.engine.device
         device.close()
+        if reason := self._reason():
+            raise RuntimeError(f"{self.loop} lost a request{reason}")
         trace = device.recorder.trace(self.loop, device.name, self.model, device.clock)
-        return Run(self.loop, self.requests, trace)
+        return Run(self.loop, self.requests, trace, metrics=self.engine.metrics)
+
+    def _reason(self) -> str:
+        return next((f": {req.rid}: {req.error}" for req in self.requests if req.error), "")
 
 
 @contextmanager
@@ -67,9 +84,16 @@ def running(
     loop: str,
     cost: CostModel = NO_COST,
     recorder: Callable[[], Recorder] = Recorder,
+    together: bool = False,
 ) -> Iterator[Arm]:
-    """A loop after its first ``SETTLING`` turns; its device is open as long as the context."""
-    device = open_device(case.device)
+    """A loop after its first ``SETTLING`` turns; its device is open as long as the context.
+
+    ``together`` has to be said of several.
+
+    Raises:
+        RuntimeError: a request has failed, or there are fewer steps.
+    """
+    device = open_device(case.device, **(TOGETHER.get(case.device, {}) if together else {}))
     try:
         device.recorder = recorder()
         device.recorder.now = device.now

@@ -9,13 +9,13 @@ from statistics import median
 from ..compare import warm_up
 from ..devices.cost import MILLISECOND
 from ..trace import NullRecorder, Recorder
-from .arm import SETTLING, Spent, running
+from .arm import SETTLING, Arm, Spent, running
 from .case import Case
 from .rows import Figure, figure
 
 AIM = 1.03  # at most 3 % more with recording
 HOST_AIM = 3.0  # per cent of a step
-ROUND = 4  # turns of one loop before it is the other one's turn
+ROUND = 4  # turns that are timed together
 KINDS = {"recorded": Recorder, "not recorded": NullRecorder}
 Pair = tuple[Spent, Spent]  # of a round: recorded, and not recorded
 
@@ -42,13 +42,20 @@ def in_turn(case: Case, loop: str) -> list[Pair]:
     pairs = []
     with ExitStack() as stack:
         one, other = (
-            stack.enter_context(running(case, loop, recorder=kind)) for kind in KINDS.values()
+            stack.enter_context(running(case, loop, recorder=kind, together=True))
+            for kind in KINDS.values()
         )
-        for _ in range((longest - SETTLING) // ROUND):
-            pairs.append((one.go_on(ROUND), other.go_on(ROUND)))
+        for _ in range((longest - SETTLING) // (1 + ROUND)):
+            pairs.append((timed(one), timed(other)))
         one.finish()
         other.finish()
     return pairs
+
+
+def timed(arm: Arm) -> Spent:
+    """A round, behind a step that waits for nothing: the one before it ended in the other's."""
+    arm.go_on(1)
+    return arm.go_on(ROUND)
 
 
 def rows_of(name: str, taken: Sequence[Sequence[Pair]]) -> list[Figure]:

@@ -15,6 +15,7 @@ import mlx.core as mx
 from ..trace import Recorder, Touch
 from . import switch_interval
 from .base import NO_LABEL, WRONG_TOKEN, Label
+from .mlx_evaluate import evaluate
 from .mlx_op import MlxOp
 from .mlx_steps import StepRunner
 from .wall_clock import WallClock
@@ -116,7 +117,7 @@ class MlxDevice(WallClock):
     def memory(self, name: str, size: int) -> mx.array:
         """An array; writing to it puts a new lazy array in its place."""
         self.arrays.append(mx.full((size,), WRONG_TOKEN, dtype=INTEGER))
-        mx.eval(self.arrays[-1])
+        evaluate(self.arrays[-1])
         return self.arrays[-1]
 
     def host_memory(self, name: str, size: int) -> mx.array:
@@ -160,7 +161,9 @@ class MlxDevice(WallClock):
     def close(self) -> None:
         """Finish what was handed over, drop the rest, and end both threads; once is enough."""
         if not self.is_closed:
-            self.close_threads()
-            self._runner.close()
-            self.launched = []
-            switch_interval.give_back(SWITCH_INTERVAL)
+            try:
+                self.close_threads()
+                self._runner.close()
+                self.launched = []
+            finally:
+                switch_interval.give_back(SWITCH_INTERVAL)

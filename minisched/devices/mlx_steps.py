@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import mlx.core as mx
 
+from .mlx_evaluate import evaluate_async
 from .mlx_op import MlxOp, fail
 
 if TYPE_CHECKING:
@@ -84,13 +84,7 @@ class StepRunner:
     The first one calls async_eval. On a GPU this returns at once, but on the CPU it blocks until
     all but the last hundred or so pieces of the step have run; the interpreter lock is released
     meanwhile, so the host goes on. The second one waits for the end of each op and takes the time.
-
-    Of several devices only one is in async_eval at a time. There a thread waits until fewer pieces
-    are left than when it began (MLX #2047); of two, each adds to what the other one counts, and
-    both wait for ever.
     """
-
-    _evaluating: ClassVar[Lock] = Lock()
 
     def __init__(self, device: MlxDevice) -> None:
         self.device = device
@@ -116,9 +110,8 @@ class StepRunner:
         self.streams.give_back()
 
     def _evaluate(self, arrays: list[mx.array]) -> int:
-        with self._evaluating:
-            start = self.device.now()
-            mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+        start = self.device.now()
+        evaluate_async(*arrays)
         return start
 
     def _watch(self, ops: list[MlxOp], markers: list[mx.array], handed: Future[int]) -> None:

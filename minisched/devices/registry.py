@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import cast
+from typing import Any, cast
 
 from .base import Device
 
@@ -35,8 +35,8 @@ def load(module: str, name: str, extra: str, wanted_by: str) -> type:
         ) from error
 
 
-def open_device(name: str) -> Device:
-    """A fresh device.
+def open_device(name: str, **options: Any) -> Device:
+    """A fresh device; ``options`` are those of its class.
 
     Raises:
         ValueError: there is none of that name, its extra is missing, or the machine lacks it.
@@ -44,4 +44,4 @@ def open_device(name: str) -> Device:
     if name not in DEVICES:
         raise ValueError(f"unknown device {name!r}; the devices are {', '.join(DEVICES)}.")
     module, cls, extra = DEVICES[name]
-    return cast(Device, load(module, cls, extra, f"device {name!r}")())
+    return cast(Device, load(module, cls, extra, f"device {name!r}")(**options))

@@ -48,6 +48,12 @@ class LlamaGraphs(LlamaTorch):
         self.graphs: dict[tuple[int, int], DecodeGraph] = {}
         self.allocated: tuple[Device | str, int, int] | None = None
 
+    def __copy__(self) -> LlamaGraphs:
+        """The same weights, and no graph: in a graph is where its KV lies."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, graphs={}, allocated=None)
+        return other
+
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """As ``LlamaTorch``, but memory of the same size is kept, and the graphs with it."""
         wanted = (device.name, num_slots, max_len)

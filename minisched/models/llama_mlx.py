@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..devices.base import Device
+from ..devices.mlx_evaluate import evaluate
 from .adjust_mlx import adjust
 from .equal_extent import Run, equal_extents
 from .forward_batch import ForwardBatch
@@ -58,7 +59,7 @@ class LlamaMlx:
         self.max_len = max_len
         dtype = self.weights.embed.dtype
         self.caches = [PagedCache(num_slots, *self.kv_shape, dtype) for _ in range(self.num_layers)]
-        mx.eval([cache.pool for cache in self.caches])
+        evaluate(*(cache.pool for cache in self.caches))
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Logits [num_logits, vocab] after each of the tokens that are asked for."""

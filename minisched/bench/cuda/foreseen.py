@@ -17,7 +17,7 @@ from ..calibration.prediction import off, row
 from ..rows import Figure, figure
 
 REPETITIONS = 2  # of the workloads that costs are fitted to
-SHORT, NEW = 64, 16  # tokens of a prompt, where it does not matter, and of an answer
+SHORT, NEW = 64, 16  # tokens of a prompt at least, where it does not matter, and of an answer
 MILLISECOND = 1e6  # nanoseconds
 Keep = Callable[[str, Trace, Trace], None]  # is given a loop, its run, and the one foreseen
 
@@ -33,10 +33,11 @@ def design_of(rows: int, prompt_len: int, config: SchedulerConfig) -> Design:
     prompts has more tokens than any decode has rows. All take the same memory: it is part of a
     graph.
     """
-    counts = [count for count in (1, 2, 4, 8, 16) if count < rows]
-    decodes = [Load(count, SHORT, NEW) for count in (*counts, rows)]
-    prompts = [Load(1, prompt_len // 2, 2), Load(1, prompt_len, 2), Load(rows, prompt_len, NEW)]
-    every = [Load(rows, SHORT, NEW), Load(rows, SHORT, NEW, WORK)]
+    short = min(prompt_len, max(SHORT, 2 * rows))
+    counts = [1 << power for power in range((rows - 1).bit_length())]
+    decodes = [Load(count, short, NEW) for count in (*counts, rows)]
+    prompts = [Load(min(2, rows), prompt_len, 2), Load(rows, prompt_len, NEW)]
+    every = [Load(rows, short, NEW), Load(rows, short, NEW, WORK)]
     return Design([*decodes, *prompts], every, config)
 
 

@@ -5,14 +5,13 @@ to multiply: its limit is the rate of large matrices. Both are measured in the s
 with the steps and on as many threads; the limit is the best of all repetitions.
 
 The number of threads is that of the ``thread`` device, which leaves a core to the host. A single
-request's decode is measured on all cores, too.
+request's decode is measured on all cores, too, and in a loop on that device (``in_loop.py``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,14 @@ import torch
 
 from ...models.llama_torch import LlamaTorch
 from ..rows import Figure, Measure, figure, interleave
+from .in_loop import LOOP, step_ms, threads
 from .parts import Part, Shape, parts
 from .rates import bandwidth, cleared, matrix_rate
 
 DECODES = (Shape(1, 1, 255), Shape(4, 1, 255), Shape(16, 1, 255))
 PREFILL = Shape(1, 512, 0)
 RESTS = "norms and the rest"
+IN_LOOP = f"step in the loop {LOOP}"
 MATRICES = ("qkv", "out", "mlp gate and up", "mlp down", "head")
 AIM = 50.0  # percent of the limit: under twice the time, asked of a single request's decode
 MEASURED = ("float32", "bfloat16")
@@ -48,8 +49,10 @@ def limit(
         report(f"{dtype}: loading")
         model = LlamaTorch(folder, dtype)
         for shape in (*DECODES, PREFILL):
+            beside = {IN_LOOP: partial(step_ms, model, shape, cores)} if shape == DECODES[0] else {}
             with threads(max(1, cores - 1)):
-                rows += figures_of(model, f"{dtype} {kind(shape)}", shape, repetitions, report)
+                case = f"{dtype} {kind(shape)}"
+                rows += figures_of(model, case, shape, repetitions, report, beside)
         if cores > 1:
             with threads(cores):
                 case = f"{dtype} {kind(DECODES[0])}, {cores} threads"
@@ -62,25 +65,18 @@ def kind(shape: Shape) -> str:
     return f"decode, batch {shape.batch}" if shape.extend == 1 else f"prefill of {shape.extend}"
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Lets torch take so many threads for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def figures_of(
     model: LlamaTorch,
     case: str,
     shape: Shape,
     repetitions: int,
     report: Callable[[str], None],
+    beside: Mapping[str, Measure] = {},
 ) -> list[Figure]:
-    """One step, its parts, and the share of the limit that each reaches."""
+    """One step, its parts, and the share of the limit that each reaches.
+
+    What is measured ``beside`` them, in milliseconds, is a step too.
+    """
     decodes = shape.extend == 1
     with torch.inference_mode():
         found = parts(model, shape)
@@ -90,6 +86,7 @@ def figures_of(
         measures: dict[str, Measure] = {
             "rate": limiting,
             **{name: partial(milliseconds, part, clear) for name, part in found.items()},
+            **beside,
         }
         for part in found.values():
             for _ in range(WARM_UP):
@@ -104,13 +101,15 @@ def rows_of(
     """What was measured, as lines of the table."""
     unit = "GB/s" if decodes else "GFLOP/s"
     rows = [figure(f"{case}: limit", [rate / 1e9 for rate in values["rate"]], unit)]
-    for name, part in found.items():
+    steps = {IN_LOOP: found["step"]} if IN_LOOP in values else {}
+    for name, part in {**found, **steps}.items():
         rows.append(figure(f"{case}: {name}", values[name], "ms"))
         if work := part.num_bytes if decodes else part.operations:
             aim = AIM if name == "step" and decodes and "batch 1," in f"{case}," else None
             shares = share(work, values[name], max(values["rate"]))
             row = figure(f"{case}: {name}, of the limit", shares, "%", aim)
-            why = spent(values, found) if row.met is False else DRIFTED if max(shares) > 100 else ""
+            above = DRIFTED if max(shares) > 100 and name in found else ""
+            why = spent(values, found) if row.met is False else above
             rows.append(replace(row, reason=why))
     return [*rows, figure(f"{case}: {RESTS}", rest(values, found), "ms")]
 

@@ -1,1 +1,1 @@
-"""How much of the host's work is hidden: begin at ``hidden``, then ``shares``."""
+"""How much of the host's work is hidden: begin at ``in_turn``, then ``hidden``, ``shares``."""

@@ -8,12 +8,12 @@ from ...compare import run_to_end, warm_up
 from ...core import Request, SamplingParams
 from ...models.base import Model
 from ...scheduler import SchedulerConfig
-from ..arm import SETTLING
 from ..case import Case
 from ..small_llama import NAME
+from .in_turn import rounds_in, tokens_for
 from .shares import Cell
 from .step import ROUND
-from .ways import WAYS
+from .ways import ways_for
 
 DEVICES = ("thread", "mlx", "cuda")
 MODELS = (NAME, "smollm2")
@@ -23,7 +23,6 @@ PROMPT_LEN = 8  # tokens; decode is what is measured
 MEASURE_S = 8.0  # about how long a repetition of one cell should take
 FEWEST, MOST = 4, 40  # rounds of it
 PROBE = 8  # steps
-SPARE = 3  # tokens of a request that come after the last round
 SLOW_S = 0.5  # beyond that, a step differs from the next one by more than any of these amounts
 
 
@@ -44,10 +43,7 @@ def make_case(device: str, model: Model, batch: int, new_tokens: int) -> Case:
 
 
 def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> list[Cell]:
-    """One for each amount of work, with as many rounds as there is time for; or why there is none.
-
-    The requests are a few tokens longer than the rounds: nobody ends in one of them.
-    """
+    """One for each amount of work, with as many rounds as take their time; or why there is none."""
     probe = make_case(device, model, batch, PROBE)
     step_s = time_step(probe)
     if step_s > SLOW_S:
@@ -56,10 +52,10 @@ def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> l
         return [Cell(name, probe, loop, 0.0, 0, reason)]
     cells = []
     for work in WORKS_MS:
-        num_loops = len(WAYS) if work else 2
-        round_s = ROUND * num_loops * (step_s + work / 1000)
-        rounds = max(FEWEST, min(MOST, round(MEASURE_S / round_s)))
-        case = make_case(device, model, batch, SETTLING + rounds * ROUND + SPARE)
+        round_s = ROUND * len(ways_for(work)) * (step_s + work / 1000)
+        most = min(MOST, rounds_in(model.context_len - PROMPT_LEN))
+        rounds = min(most, max(FEWEST, round(MEASURE_S / round_s)))
+        case = make_case(device, model, batch, tokens_for(rounds))
         cells.append(Cell(f"{name}, {work:g} ms", case, loop, work, rounds))
     return cells
 

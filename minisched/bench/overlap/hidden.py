@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from ...compare import fresh, run_to_end, warm_up
-from ...devices.cost import MILLISECOND, CostModel
+from ...compare import warm_up
 from ..case import Case
-from ..rows import Figure, figure, interleave
-from ..steady import steady_step_ms
+from ..rows import Figure, figure
+from .in_turn import Entry, in_turn, rounds_in
+from .step import Step
 
 AIMS_MS = {("thread", 20.0): 15.0, ("mlx", 20.0): 12.0}  # of SmolLM2, two cores
-
-
-def step_ms(case: Case, loop: str, work_ms: float) -> float:
-    """Milliseconds of a settled decode step with ``work_ms`` of pure Python added to the host."""
-    half = round(work_ms * MILLISECOND / 2)
-    cost = CostModel({"schedule": half, "process": half})
-    requests = [fresh(request) for request in case.requests]
-    run = run_to_end(loop, case.device, case.model, requests, case.config, cost)
-    return steady_step_ms(run.trace)
 
 
 def hidden(
@@ -33,22 +23,32 @@ def hidden(
     """For each amount of work: what a step costs in both loops, and how much of it is hidden.
 
     Hidden is what the work costs a serial step, less what it costs a step of ``loop``.
+
+    Raises:
+        ValueError: the requests are too short for a round.
     """
+    rounds = rounds_in(min(request.params.max_new_tokens for request in case.requests))
+    if rounds < 1:
+        raise ValueError("bench hidden needs requests of at least 12 new tokens.")
     warm_up(case.device, case.model, case.config)
-    measures = {
-        f"{name} step, {work:g} ms added": partial(step_ms, case, name, work)
+    entries = {
+        f"{name} step, {work:g} ms added": Entry(name, work)
         for work in (0.0, *works_ms)
         for name in ("serial", loop)
     }
-    values = interleave(measures, repetitions, report)
-    figures = [figure(name, taken, "ms") for name, taken in values.items()]
+    taken: list[dict[str, Step]] = []
+    for repetition in range(repetitions):
+        report(f"all of them, repetition {repetition + 1} of {repetitions}")
+        taken.append(in_turn(case, entries, rounds))
+    steps = {name: [turn[name].whole_ms for turn in taken] for name in entries}
+    figures = [figure(name, times, "ms") for name, times in steps.items()]
     for work in works_ms:
         serial, other = (
             [
                 after - before
                 for after, before in zip(
-                    values[f"{name} step, {work:g} ms added"],
-                    values[f"{name} step, 0 ms added"],
+                    steps[f"{name} step, {work:g} ms added"],
+                    steps[f"{name} step, 0 ms added"],
                     strict=True,
                 )
             ]

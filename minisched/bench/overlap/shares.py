@@ -26,18 +26,16 @@ moment and slower at the next. Where repetitions still disagree, the aim is neit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 
 from ...compare import warm_up
-from ...devices.cost import MILLISECOND, NO_COST
-from ...devices.host_work import Way, done_by
-from ..arm import running
+from ...devices.host_work import Way
 from ..case import Case
 from ..rows import Figure, figure, not_measured
-from .step import ROUND, Step, rounds_of, typical
-from .ways import PROCESS, PYTHON, SERIAL, SLEEP
+from .in_turn import Entry, in_turn
+from .step import Step
+from .ways import PROCESS, PYTHON, SERIAL, SLEEP, ways_for
 
 AIM = 90.0  # percent of what could be hidden
 LEAST_MS = 1.0  # where less could be hidden, its share says nothing, and has no aim
@@ -66,43 +64,34 @@ def overlap_figures(
     repetitions: int,
     report: Callable[[str], None],
 ) -> list[Figure]:
-    """All figures of cells that are measured in turn."""
+    """All figures of cells that are measured in turn. One that fails costs its own rows alone."""
     steps: list[dict[str, list[Step]]] = [{way: [] for way in ways} for _ in cells]
+    reasons = [cell.reason for cell in cells]
     for repetition in range(repetitions):
-        for cell, found in zip(cells, steps, strict=True):
-            if cell.reason:
+        for at, cell in enumerate(cells):
+            if reasons[at]:
                 continue
             report(f"{cell.name}, repetition {repetition + 1} of {repetitions}")
-            for way, step in side_by_side(cell, ways).items():
-                found[way].append(step)
-    return [
-        row
-        for cell, found in zip(cells, steps, strict=True)
-        for row in (
-            [not_measured(f"{cell.name}: hidden", "%", cell.reason)]
-            if cell.reason
-            else rows_of(cell.name, found)
-        )
-    ]
+            try:
+                for way, step in side_by_side(cell, ways).items():
+                    steps[at][way].append(step)
+            except RuntimeError as error:
+                reasons[at] = str(error)
+    rows: list[Figure] = []
+    for cell, found, reason in zip(cells, steps, reasons, strict=True):
+        missing = not_measured(f"{cell.name}: hidden", "%", reason)
+        rows += [missing] if reason else rows_of(cell.name, found)
+    return rows
 
 
 def side_by_side(cell: Cell, ways: Mapping[str, Way]) -> dict[str, Step]:
     """A step of each way in which the cell's work can be done, from loops that take turns."""
     warm_up(cell.case.device, cell.case.model, cell.case.config)
-    chosen = ways if cell.work_ms else (SERIAL, PYTHON)
-    cost = NO_COST.with_host_work(round(cell.work_ms * MILLISECOND))
-    arms = {}
-    with ExitStack() as stack:
-        for way in chosen:
-            with done_by(ways[way]):
-                loop = "serial" if way == SERIAL else cell.loop
-                arms[way] = stack.enter_context(running(cell.case, loop, cost))
-        for _ in range(cell.rounds):
-            for way, arm in arms.items():
-                with done_by(ways[way]):
-                    arm.go_on(ROUND)
-        rounds = {way: rounds_of(arm.finish().trace, cell.rounds) for way, arm in arms.items()}
-    return {way: typical(found, rounds[SERIAL]) for way, found in rounds.items()}
+    entries = {
+        way: Entry("serial" if way == SERIAL else cell.loop, cell.work_ms, ways[way])
+        for way in ways_for(cell.work_ms)
+    }
+    return in_turn(cell.case, entries, cell.rounds)
 
 
 def rows_of(name: str, steps: Steps) -> list[Figure]:

@@ -8,6 +8,7 @@ that changes.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,11 @@ from ...devices.host_work import Way, compute, rounds_of, work
 PYTHON, PROCESS, SLEEP = "Python", "a worker process", "a sleep"
 SERIAL = "serial"  # Python too, and the loop is the serial one
 WAYS = (SERIAL, PYTHON, PROCESS, SLEEP)
+
+
+def ways_for(work_ms: float) -> tuple[str, ...]:
+    """Without added work nobody can tell how it is done: the serial loop, and the other one."""
+    return WAYS if work_ms else (SERIAL, PYTHON)
 
 
 class Alone:
@@ -62,6 +68,7 @@ def ways() -> Iterator[dict[str, Way]]:
 
 def serve(pipe: Connection) -> None:
     """The worker's side: says that it is there, then does what it is sent until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which closes the pipe
     pipe.send(0)
     try:
         while True:

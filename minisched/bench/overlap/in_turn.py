@@ -1,0 +1,55 @@
+"""Several loops side by side, a few steps at a time, and what a step of each of them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ...devices.cost import MILLISECOND, NO_COST
+from ...devices.host_work import Way, compute, done_by
+from ..arm import SETTLING, running
+from ..case import Case
+from .step import ROUND, Step, rounds_of, typical
+
+SPARE = 3  # tokens of a request that come after the last round: nobody ends in one
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A loop with so many milliseconds of work added to a step, and the way to do it."""
+
+    loop: str
+    work_ms: float = 0.0
+    way: Way = compute
+
+
+def tokens_for(rounds: int) -> int:
+    """New tokens of a request that lives through so many rounds."""
+    return SETTLING + rounds * ROUND + SPARE
+
+
+def rounds_in(new_tokens: int) -> int:
+    """For how many rounds such requests last."""
+    return (new_tokens - SETTLING - SPARE) // ROUND
+
+
+def in_turn(case: Case, entries: Mapping[str, Entry], rounds: int) -> dict[str, Step]:
+    """A step of each, by its name; the first one tells how fast the machine was in each round.
+
+    Raises:
+        RuntimeError: a request has failed, or is too short.
+    """
+    arms = {}
+    with ExitStack() as stack:
+        for name, entry in entries.items():
+            cost = NO_COST.with_host_work(round(entry.work_ms * MILLISECOND))
+            with done_by(entry.way):
+                arms[name] = stack.enter_context(running(case, entry.loop, cost, together=True))
+        for _ in range(rounds):
+            for name, arm in arms.items():
+                with done_by(entries[name].way):
+                    arm.go_on(ROUND)
+        found = {name: rounds_of(arm.finish().trace, rounds) for name, arm in arms.items()}
+    first = next(iter(found.values()))
+    return {name: typical(steps, first) for name, steps in found.items()}
