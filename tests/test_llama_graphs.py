@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from minisched.bench.arm import running
+from minisched.bench.case import Case
 from minisched.core import Request, SamplingParams
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop
@@ -81,6 +84,19 @@ def test_other_memory_is_another_graph(folder: Path) -> None:
     graphed.allocate(device, 64, 128)
     device.close()
     assert not graphed.graphs
+
+
+def test_copies_have_memory_and_graphs_of_their_own(folder: Path) -> None:
+    """Two loops that take turns, each on a copy of one model that has graphs already."""
+    graphed: Any = LlamaGraphs(folder, scripted=False, capture=PlayedGraph())
+    case = Case("thread", graphed, requests([3, 9], 16), CONFIG)
+    alone = run_loop("serial", ThreadDevice(), graphed, requests([3, 9], 16), CONFIG)
+    assert graphed.graphs
+    with running(case, "serial") as one, running(case, "overlap") as other:
+        for _ in range(3):
+            one.go_on(2)
+            other.go_on(2)
+        assert one.finish().outputs == other.finish().outputs == alone.outputs
 
 
 @given(st.integers(1, 100_000))
