@@ -87,7 +87,7 @@ def test_costs_are_fitted_to_what_is_to_be_predicted(tmp_path: Path) -> None:
     model: Any = LlamaGraphs(
         write_random_llama(tmp_path, SMALL), "bfloat16", scripted=False, capture=played
     )
-    design = foreseen.design_of(load.rows, load.prompt_len, load.config())
+    design = foreseen.design_of(load.requests(), load.config())
     observe_all("thread", model, LOOPS, design=design)
     captured = played.captured
     runs = observe_all("thread", model, LOOPS, design=design)
@@ -106,7 +106,7 @@ def test_costs_are_fitted_to_what_is_to_be_predicted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 32, 100])
 def test_a_prompt_has_more_tokens_than_any_decode_has_rows(rows: int) -> None:
-    design = foreseen.design_of(rows, 512, Load(rows=rows).config())
+    design = foreseen.design_of(Load(rows=rows).requests(), Load(rows=rows).config())
     assert min(load.prompt for load in (*design.serial, *design.loops)) > rows
     assert max(load.requests for load in design.serial) == rows
 

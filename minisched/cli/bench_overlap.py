@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..bench.bench_model import opened
 from ..bench.overlap.cells import BATCHES, DEVICES, MODELS, make_cells
 from ..bench.overlap.shares import overlap_figures
 from ..bench.overlap.ways import ways
 from ..bench.rows import Figure, not_measured
-from ..bench.small_llama import opened
 from ..devices.registry import open_device
 from ..models.registry import open_model
 from .bench_call import BenchCall

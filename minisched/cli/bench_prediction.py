@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..bench.bench_model import opened
 from ..bench.calibration.calibrate import check_model
 from ..bench.calibration.prediction import AIM, prediction
 from ..bench.rows import Figure, not_measured
-from ..bench.small_llama import opened
 from .bench_call import BenchCall
 from .bench_case import check_real_time, on_devices
 from .loop_choice import choose_loops

@@ -21,7 +21,7 @@ from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ..rows import Figure, figure, interleave, ratio
 from ..steady import steady_busy_percent, steady_step_ms
-from .foreseen import Keep, design_of, foreseen_figures, keep_nothing
+from .foreseen import Keep, foreseen_figures, keep_nothing
 from .random_llama import num_parameters
 
 LOOPS = ("serial", "overlap", "vllm_batch_queue")
@@ -104,8 +104,7 @@ def cuda_figures(
         ours, theirs = speeds["overlap"], speeds[PEER]
         found.append(ratio(f"{shape}: transformers / overlap", theirs, ours, 1.0))
     config = load.config()
-    design = design_of(load.rows, load.prompt_len, config)
-    return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, design, report, keep)
+    return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, config, report, keep)
 
 
 def tokens_per_second(model: Model, loop: str, load: Load, kept: list[Run]) -> float:

@@ -26,13 +26,14 @@ def keep_nothing(loop: str, measured: Trace, foreseen: Trace) -> None:
     """Nobody looks at them again."""
 
 
-def design_of(rows: int, prompt_len: int, config: SchedulerConfig) -> Design:
-    """What costs are fitted to: up to as many rows and as long prompts and steps.
+def design_of(requests: Sequence[Request], config: SchedulerConfig) -> Design:
+    """What costs are fitted to: up to as many rows as requests, and prompts and steps as long.
 
     Decodes run as graphs, prompts kernel by kernel. Both lie on one line of costs, so a step of
     prompts has more tokens than any decode has rows. All take the same memory: it is part of a
     graph.
     """
+    rows, prompt_len = len(requests), max(len(request.prompt) for request in requests)
     short = min(prompt_len, max(SHORT, 2 * rows))
     counts = [1 << power for power in range((rows - 1).bit_length())]
     decodes = [Load(count, short, NEW) for count in (*counts, rows)]
@@ -47,18 +48,18 @@ def foreseen_figures(
     model: Model,
     runs: Mapping[str, Sequence[Run]],
     make_requests: Callable[[], list[Request]],
-    design: Design,
+    config: SchedulerConfig,
     report: Callable[[str], None],
     keep: Keep = keep_nothing,
 ) -> list[Figure]:
     """For each loop the makespan measured, the one foreseen, and by how much that is off.
 
     ``keep`` gets the last run of each loop and the one foreseen. Costs come from other workloads
-    (``minisched calibrate``), those of ``design``: nothing of ``runs`` is fitted to.
+    (``minisched calibrate``), those of ``design_of``: nothing of ``runs`` is fitted to.
     """
+    design = design_of(make_requests(), config)
     observe_all(device, model, list(runs), report=report, design=design)  # captures graphs
     cost = calibrate(device, model, list(runs), REPETITIONS, report=report, design=design)
-    config = design.config or SchedulerConfig()
     found = []
     for loop, kept in runs.items():
         report(f"predicting {loop}")

@@ -8,8 +8,8 @@ from ...compare import run_to_end, warm_up
 from ...core import Request, SamplingParams
 from ...models.base import Model
 from ...scheduler import SchedulerConfig
+from ..bench_model import NAME
 from ..case import Case
-from ..small_llama import NAME
 from .in_turn import rounds_in, tokens_for
 from .shares import Cell
 from .step import ROUND

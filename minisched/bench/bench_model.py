@@ -1,4 +1,4 @@
-"""A Llama whose step takes some milliseconds, with random weights that nobody has to fetch."""
+"""Models for a bench. One nobody has to fetch: ``small``, whose step takes some milliseconds."""
 
 from __future__ import annotations
 
