@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -75,3 +77,16 @@ def test_the_host_keeps_no_threads_that_wait_for_work() -> None:
     done = subprocess.run(run, capture_output=True, text=True, timeout=600)
     assert done.stderr == ""
     assert done.stdout.split() == ["2", "0", "2", "0"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a timer be late")
+def test_a_stream_wakes_on_time_and_the_host_as_ever() -> None:
+    get_timerslack = 30  # of prctl; nanoseconds
+    slack = partial(ctypes.CDLL(None).prctl, get_timerslack, 0, 0, 0, 0)
+    before = slack()
+    device = ThreadDevice()
+    try:
+        assert device.stream("forward").launch(slack, name="slack").synchronize() == 1 < before
+        assert slack() == before
+    finally:
+        device.close()

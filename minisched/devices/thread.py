@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,16 +14,25 @@ from . import switch_interval, torch_team
 from .base import NO_LABEL, Label, Op
 from .host_thread import HostThread
 from .thread_op import ThreadOp
+from .timer_slack import wake_on_time
 from .torch_device import TorchDevice
 
 SWITCH_INTERVAL = 0.00002  # seconds a busy host may keep a stream's thread from the interpreter
+
+
+@contextmanager
+def working(torch_threads: int) -> Iterator[None]:
+    """Inside, a stream's thread wakes on time and computes with its own number of threads."""
+    wake_on_time()
+    with torch_team.team(torch_threads):
+        yield
 
 
 class ThreadStream(HostThread):
     """A stream whose ops run on a thread; an op takes as long as it takes, whatever it "costs"."""
 
     def __init__(self, device: ThreadDevice, name: str) -> None:
-        super().__init__(device, name, partial(torch_team.team, device.torch_threads))
+        super().__init__(device, name, partial(working, device.torch_threads))
 
     def launch(
         self,
