@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.bench.arm import SETTLING, Arm, running
+from minisched.bench.arm import SETTLING, Arm, ArmStopped, running
 from minisched.bench.case import Case
+from minisched.cli import bench
 from minisched.cli.loop_choice import overlapped_loop
 from minisched.core import Request, SamplingParams
 from minisched.devices.registry import open_device
@@ -76,12 +77,12 @@ def launched(arm: Arm) -> int:
 
 def test_a_turn_without_a_step_is_an_error() -> None:
     case = make_case("thread", HashTorch(eos_ids=frozenset()), [[1, 2]], 6)
-    with running(case, "overlap") as arm, pytest.raises(RuntimeError, match="has nothing to run"):
+    with running(case, "overlap") as arm, pytest.raises(ArmStopped, match="has nothing to run"):
         arm.go_on(9)
     long = make_case("thread", HashTorch(eos_ids=frozenset()), [[1] * 50], 6)
     config = replace(long.config, context_len=20)
     refused = running(replace(long, config=config), "overlap")
-    with pytest.raises(RuntimeError, match=r"nothing to run: r0: .*20"), refused:
+    with pytest.raises(ArmStopped, match=r"nothing to run: r0: .*20"), refused:
         pass
 
 
@@ -110,3 +111,23 @@ def test_devices_that_are_open_together_compute_alike_and_give_settings_back(
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_bench_whose_loop_stops_is_one_sentence(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measure(call: Any) -> list[Any]:
+        raise ArmStopped("overlap has nothing to run: r0: it was lost")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "find_part", lambda part: measure)
+    code, out, err = cli("bench tracing")
+    assert code == 1 and not out and not list(tmp_path.iterdir())
+    assert err.endswith(
+        "minisched: bench tracing stopped: overlap has nothing to run: r0: it was lost\n"
+    )
+
+
+def test_requests_too_short_for_a_round_are_refused(cli: Any) -> None:
+    code, _, err = cli("bench hidden --model hash --device thread --max-new-tokens 11")
+    assert code == 2 and "--max-new-tokens is 11, but bench hidden needs at least 12." in err

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from minisched.bench.arm import SETTLING, running
+from minisched.bench.arm import SETTLING, ArmStopped, running
 from minisched.bench.overlap import cells as overlap_cells
 from minisched.bench.overlap import shares as overlap
 from minisched.bench.overlap import ways as overlap_ways
@@ -147,7 +147,7 @@ def test_repetitions_go_through_all_cells_and_every_one_has_its_rows(
 def test_a_cell_that_fails_costs_its_own_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def side_by_side(cell: Cell, ways: object) -> dict[str, Step]:
         if cell.name == "bad":
-            raise RuntimeError("serial has nothing to run: r0: it was lost")
+            raise ArmStopped("serial has nothing to run: r0: it was lost")
         return dict.fromkeys(WAYS, Step(10.0, 6.0, 4.0, 0.0))
 
     monkeypatch.setattr(overlap, "side_by_side", side_by_side)

@@ -31,6 +31,10 @@ SETTLING = 4  # turns: the prompts, then a pipeline that fills
 TOGETHER = {"thread": {"torch_threads": 1}}
 
 
+class ArmStopped(RuntimeError):
+    """A loop has nothing to run where it should have, or a request has failed."""
+
+
 class Spent(NamedTuple):
     """Nanoseconds of some turns: by the clock, and those in which the host's thread worked."""
 
@@ -52,25 +56,25 @@ class Arm:
         """So many turns, of a step each.
 
         Raises:
-            RuntimeError: there is nothing to run in one of them, or a request has failed.
+            ArmStopped: there is nothing to run in one of them, as when a request has failed.
         """
         began, worked = perf_counter_ns(), thread_time_ns()
         for _ in range(turns):
             if not next(self.turns):
-                raise RuntimeError(f"{self.loop} has nothing to run{self._reason()}")
+                raise ArmStopped(f"{self.loop} has nothing to run{self._reason()}")
         return Spent(perf_counter_ns() - began, thread_time_ns() - worked)
 
     def finish(self) -> Run:
         """Go on to the end.
 
         Raises:
-            RuntimeError: a request has failed.
+            ArmStopped: a request has failed.
         """
         drive(self.turns, self.engine)
         device = self.engine.device
         device.close()
         if reason := self._reason():
-            raise RuntimeError(f"{self.loop} lost a request{reason}")
+            raise ArmStopped(f"{self.loop} lost a request{reason}")
         trace = device.recorder.trace(self.loop, device.name, self.model, device.clock)
         return Run(self.loop, self.requests, trace, metrics=self.engine.metrics)
 
@@ -91,7 +95,7 @@ def running(
     ``together`` has to be said of several.
 
     Raises:
-        RuntimeError: a request has failed, or there are fewer steps.
+        ArmStopped: a request has failed, or there are fewer steps.
     """
     device = open_device(case.device, **(TOGETHER.get(case.device, {}) if together else {}))
     try:

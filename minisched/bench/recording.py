@@ -45,7 +45,7 @@ def in_turn(case: Case, loop: str) -> list[Pair]:
             stack.enter_context(running(case, loop, recorder=kind, together=True))
             for kind in KINDS.values()
         )
-        for _ in range((longest - SETTLING) // (1 + ROUND)):
+        for _ in range((longest - SETTLING - 1) // (1 + ROUND)):
             pairs.append((timed(one), timed(other)))
         one.finish()
         other.finish()

@@ -12,16 +12,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..bench.arm import ArmStopped
 from ..bench.kept import keep
 from ..bench.peers.environment import PEERS
 from ..bench.rows import Figure, as_json
 from ..bench.scheduling.nano_vllm import version_of
+from ..loops.run import RunStopped
 from .bench_call import BenchCall
 from .bench_parts import find_part
+from .exit import complain
 
 
 def run_bench(call: BenchCall, as_json_only: bool) -> int:
     """Measure one part, print its table, keep it under ``traces/bench``; returns the exit code.
+
+    It is 1 where a loop stopped: then there is no table.
 
     Raises:
         ValueError: an option is bad; nothing has run then.
@@ -29,8 +34,11 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
     measure = find_part(call.part)
     if call.repetitions < 1:
         raise ValueError(f"--repeat is {call.repetitions}, but it must be at least 1.")
-    with Console(stderr=True).status("warming up") as status:
-        figures = measure(replace(call, report=status.update))
+    try:
+        with Console(stderr=True).status("warming up") as status:
+            figures = measure(replace(call, report=status.update))
+    except (ArmStopped, RunStopped) as error:
+        return complain(f"bench {call.part} stopped: {error}", 1)
     document = as_json(figures, peer_versions(call), asked(call))
     written = keep(name_of(call), document, Path.cwd())
     if as_json_only:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ...compare import warm_up
 from ..case import Case
 from ..rows import Figure, figure
-from .in_turn import Entry, in_turn, rounds_in
+from .in_turn import Entry, in_turn, rounds_in, tokens_for
 from .step import Step
 
 AIMS_MS = {("thread", 20.0): 15.0, ("mlx", 20.0): 12.0}  # of SmolLM2, two cores
@@ -27,9 +27,12 @@ def hidden(
     Raises:
         ValueError: the requests are too short for a round.
     """
-    rounds = rounds_in(min(request.params.max_new_tokens for request in case.requests))
+    shortest = min(request.params.max_new_tokens for request in case.requests)
+    rounds = rounds_in(shortest)
     if rounds < 1:
-        raise ValueError("bench hidden needs requests of at least 12 new tokens.")
+        raise ValueError(
+            f"--max-new-tokens is {shortest}, but bench hidden needs at least {tokens_for(1)}."
+        )
     warm_up(case.device, case.model, case.config)
     entries = {
         f"{name} step, {work:g} ms added": Entry(name, work)

@@ -38,7 +38,7 @@ def in_turn(case: Case, entries: Mapping[str, Entry], rounds: int) -> dict[str, 
     """A step of each, by its name; the first one tells how fast the machine was in each round.
 
     Raises:
-        RuntimeError: a request has failed, or is too short.
+        ArmStopped: a request has failed, or is too short.
     """
     arms = {}
     with ExitStack() as stack:

@@ -31,6 +31,7 @@ from statistics import median
 
 from ...compare import warm_up
 from ...devices.host_work import Way
+from ..arm import ArmStopped
 from ..case import Case
 from ..rows import Figure, figure, not_measured
 from .in_turn import Entry, in_turn
@@ -75,7 +76,7 @@ def overlap_figures(
             try:
                 for way, step in side_by_side(cell, ways).items():
                     steps[at][way].append(step)
-            except RuntimeError as error:
+            except ArmStopped as error:
                 reasons[at] = str(error)
     rows: list[Figure] = []
     for cell, found, reason in zip(cells, steps, reasons, strict=True):
