@@ -27,7 +27,7 @@ from minisched.bench.overlap import ways as overlap_ways
 from minisched.bench.overlap.in_turn import tokens_for
 from minisched.bench.overlap.shares import AIM, Cell, rows_of
 from minisched.bench.overlap.step import ROUND, Step, rounds_of, typical
-from minisched.bench.overlap.ways import PROCESS, PYTHON, SERIAL, SLEEP, WAYS
+from minisched.bench.overlap.ways import PROCESS, PYTHON, QUICK, SERIAL, SLEEP, WAYS
 from minisched.checks.overlap.overlap import forwards
 from minisched.cli import bench_overlap
 from minisched.cli.bench_call import BenchCall
@@ -56,11 +56,12 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
             {
                 SERIAL: [Step(serial, device, host, 0.0)],
                 PYTHON: [Step(taken, device, host, hideable / 4)],
+                QUICK: [Step(taken, device, host, hideable / 4)],
                 **{PROCESS: [], SLEEP: []},
             },
         )
     }
-    assert len(rows) == 7
+    assert len(rows) == 8
     assert rows["it: side by side"].median == pytest.approx(25.0)
     assert rows["it: side by side"].aim is None  # it does not tell what that costs
     assert rows["it: host"].median == pytest.approx(host)
@@ -75,13 +76,14 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
 def test_the_lock_and_the_cores_are_told_apart() -> None:
     taken = {
         way: [Step(whole, 21.5, 20.0, 9.0)]
-        for way, whole in {PYTHON: 31.0, PROCESS: 24.0, SLEEP: 20.0}.items()
+        for way, whole in {PYTHON: 31.0, QUICK: 22.0, PROCESS: 24.0, SLEEP: 20.0}.items()
     }
     taken[SERIAL] = [Step(40.0, 20.0, 20.0, 0.0)]
     found = {row.name: row for row in rows_of("it", taken)}
     rows = {name: row.median for name, row in found.items()}
     assert rows["it: the lock costs"] == 7.0 and rows["it: the cores cost"] == 4.0
     assert rows["it: hidden"] == pytest.approx(45.0)
+    assert rows["it: hidden, taking the lock after 0.005 ms"] == pytest.approx(90.0)
     assert rows["it: hidden, by a worker process"] == pytest.approx(80.0)
     assert rows["it: device, longer beside the host"] == 1.5
     assert found["it: hidden, by a worker process"].reason == "the cores cost 4.0 ms"
@@ -128,7 +130,7 @@ def test_repetitions_go_through_all_cells_and_every_one_has_its_rows(
 
     def side_by_side(cell: Cell, ways: object) -> dict[str, Step]:
         asked.append(cell.work_ms)
-        chosen = WAYS if cell.work_ms else WAYS[:2]
+        chosen = WAYS if cell.work_ms else WAYS[:3]
         return {way: Step(10.0 + cell.work_ms, 6.0, 4.0 + cell.work_ms, 0.0) for way in chosen}
 
     monkeypatch.setattr(overlap, "side_by_side", side_by_side)
@@ -140,7 +142,7 @@ def test_repetitions_go_through_all_cells_and_every_one_has_its_rows(
     assert asked == [0.0, 5.0] * 2
     assert said[:2] == ["0.0 ms, repetition 1 of 2", "5.0 ms, repetition 1 of 2"]
     names = [row.name for row in rows]
-    assert len(names) == len(set(names)) == 7 + 10
+    assert len(names) == len(set(names)) == 8 + 11
     assert {row.median for row in rows if row.name.endswith(": host")} == {4.0, 9.0}
 
 
@@ -156,7 +158,7 @@ def test_a_cell_that_fails_costs_its_own_rows_alone(monkeypatch: pytest.MonkeyPa
     cells = [Cell(name, case, "overlap", 5.0, 3) for name in ("bad", "good")]
     bad, *good = overlap.overlap_figures(cells, dict.fromkeys(WAYS, print), 2, print)
     assert bad.name == "bad: hidden" and bad.median is None and "it was lost" in bad.reason
-    assert len(good) == 10 and all(row.name.startswith("good") for row in good)
+    assert len(good) == 11 and all(row.name.startswith("good") for row in good)
 
 
 @given(work=st.sampled_from([0.0, 1.0]), rounds=st.integers(1, 3), batch=st.integers(1, 3))
@@ -170,13 +172,11 @@ def test_every_way_has_its_loop_and_its_work(work: float, rounds: int, batch: in
     cell = Cell("it", case, "overlap", work, rounds)
     ways: dict[str, Any] = {way: lambda cost, way=way: doing.append(way) for way in WAYS}
     steps = overlap.side_by_side(cell, ways)
-    chosen = list(WAYS) if work else list(WAYS[:2])
+    chosen = list(WAYS) if work else list(WAYS[:3])
     assert list(steps) == chosen
     assert all(0 < step.device_ms <= step.whole_ms for step in steps.values())
     turns = [way for way, _ in groupby(doing)]
-    assert turns[: len(turns) // len(chosen) * len(chosen)] == (
-        chosen * (1 + rounds) if work else []
-    )
+    assert turns[: len(turns) // len(chosen) * len(chosen)] == (chosen * rounds if work else [])
 
 
 @given(
@@ -297,4 +297,4 @@ def test_one_cell_from_the_command_line(
     code, out, _ = cli("bench overlap --device mlx --model small --requests 2 --repeat 1 --json")
     assert code == 0
     rows = json.loads(out)["rows"]
-    assert len(rows) == 7 + 10 and all(row["median"] is not None for row in rows)
+    assert len(rows) == 8 + 11 and all(row["median"] is not None for row in rows)

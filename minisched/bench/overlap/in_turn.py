@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ...devices.cost import MILLISECOND, NO_COST
@@ -17,11 +18,27 @@ SPARE = 3  # tokens of a request that come after the last round: nobody ends in 
 
 @dataclass(frozen=True)
 class Entry:
-    """A loop with so many milliseconds of work added to a step, and the way to do it."""
+    """A loop with so many milliseconds of work added to a step, and the way to do it.
+
+    ``switch_s``: after how long a thread takes the interpreter from a busy one; None is for what
+    the device wants.
+    """
 
     loop: str
     work_ms: float = 0.0
     way: Way = compute
+    switch_s: float | None = None
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Inside, the host works as this entry says."""
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(self.switch_s or before)
+        try:
+            with done_by(self.way):
+                yield
+        finally:
+            sys.setswitchinterval(before)
 
 
 def tokens_for(rounds: int) -> int:
@@ -44,11 +61,10 @@ def in_turn(case: Case, entries: Mapping[str, Entry], rounds: int) -> dict[str, 
     with ExitStack() as stack:
         for name, entry in entries.items():
             cost = NO_COST.with_host_work(round(entry.work_ms * MILLISECOND))
-            with done_by(entry.way):
-                arms[name] = stack.enter_context(running(case, entry.loop, cost, together=True))
+            arms[name] = stack.enter_context(running(case, entry.loop, cost, together=True))
         for _ in range(rounds):
             for name, arm in arms.items():
-                with done_by(entries[name].way):
+                with entries[name].at_work():
                     arm.go_on(ROUND)
         found = {name: rounds_of(arm.finish().trace, rounds) for name, arm in arms.items()}
     first = next(iter(found.values()))

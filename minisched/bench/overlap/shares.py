@@ -17,7 +17,7 @@ Of a settled decode step, all in milliseconds:
 
 The host's added work is pure Python. What the lock costs is how much longer the overlapped step
 takes than with the same work in a worker process; what the cores cost, how much longer that takes
-than with a sleep (``ways.py``).
+than with a sleep. What a quicker way to the lock hides is told too (``ways.py``).
 
 All of them change places every few steps (``arm.py``), as a machine that is shared is faster at one
 moment and slower at the next. Where repetitions still disagree, the aim is neither met nor missed.
@@ -36,7 +36,7 @@ from ..case import Case
 from ..rows import Figure, figure, not_measured
 from .in_turn import Entry, in_turn
 from .step import Step
-from .ways import PROCESS, PYTHON, SERIAL, SLEEP, ways_for
+from .ways import PROCESS, PYTHON, QUICK, QUICK_S, SERIAL, SLEEP, ways_for
 
 AIM = 90.0  # percent of what could be hidden
 LEAST_MS = 1.0  # where less could be hidden, its share says nothing, and has no aim
@@ -89,14 +89,19 @@ def side_by_side(cell: Cell, ways: Mapping[str, Way]) -> dict[str, Step]:
     """A step of each way in which the cell's work can be done, from loops that take turns."""
     warm_up(cell.case.device, cell.case.model, cell.case.config)
     entries = {
-        way: Entry("serial" if way == SERIAL else cell.loop, cell.work_ms, ways[way])
+        way: Entry(
+            "serial" if way == SERIAL else cell.loop,
+            cell.work_ms,
+            ways[way],
+            QUICK_S if way == QUICK else None,
+        )
         for way in ways_for(cell.work_ms)
     }
     return in_turn(cell.case, entries, cell.rounds)
 
 
 def rows_of(name: str, steps: Steps) -> list[Figure]:
-    """The figures of one cell. Without added work there are no steps in other ways than Python."""
+    """The figures of one cell. Without added work nobody else does it."""
     taken = {way: [step.whole_ms for step in found] for way, found in steps.items()}
     whole, alone = taken[SERIAL], [step.device_ms for step in steps[SERIAL]]
     host = [max(0.0, both - part) for both, part in zip(whole, alone, strict=True)]
@@ -121,6 +126,7 @@ def rows_of(name: str, steps: Steps) -> list[Figure]:
         figure(f"{name}: speed-up / ideal", divided(ideal, taken[PYTHON]), "ratio"),
         figure(f"{name}: side by side", [step.beside_percent for step in steps[PYTHON]], "%"),
         hidden(f"{name}: hidden", whole, ideal, taken[PYTHON], why),
+        hidden(f"{name}: hidden, {QUICK}", whole, ideal, taken[QUICK]),
         *costs,
     ]
 
