@@ -42,6 +42,12 @@ from minisched.models.hash_torch import HashTorch
 times = st.floats(0.01, 100.0)
 
 
+@pytest.fixture(autouse=True)
+def nobody_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other tests, threads would do little but take the lock from each other."""
+    monkeypatch.setattr(overlap, "QUICK_S", 0.001)
+
+
 @given(host=times, device=times, share=st.floats(0.0, 1.0))
 def test_what_is_hidden_is_a_share_of_what_could_be(
     host: float, device: float, share: float
