@@ -41,7 +41,7 @@ def hidden(
     }
     taken: list[dict[str, Step]] = []
     for repetition in range(repetitions):
-        report(f"all of them, repetition {repetition + 1} of {repetitions}")
+        report(f"serial and {loop}, repetition {repetition + 1} of {repetitions}")
         taken.append(in_turn(case, entries, rounds))
     steps = {name: [turn[name].whole_ms for turn in taken] for name in entries}
     figures = [figure(name, times, "ms") for name, times in steps.items()]
