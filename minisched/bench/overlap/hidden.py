@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...compare import warm_up
 from ..case import Case
 from ..rows import Figure, figure
 from .in_turn import Entry, in_turn, rounds_in, tokens_for
+from .shares import less
 from .step import Step
 
 AIMS_MS = {("thread", 20.0): 15.0, ("mlx", 20.0): 12.0}  # of SmolLM2, two cores
@@ -43,21 +44,24 @@ def hidden(
     for repetition in range(repetitions):
         report(f"serial and {loop}, repetition {repetition + 1} of {repetitions}")
         taken.append(in_turn(case, entries, rounds))
-    steps = {name: [turn[name].whole_ms for turn in taken] for name in entries}
+    return rows_of(
+        case.device,
+        loop,
+        works_ms,
+        {name: [turn[name].whole_ms for turn in taken] for name in entries},
+    )
+
+
+def rows_of(
+    device: str, loop: str, works_ms: Sequence[float], steps: Mapping[str, list[float]]
+) -> list[Figure]:
+    """The figures of all steps, in milliseconds by name; then what is hidden of each work."""
     figures = [figure(name, times, "ms") for name, times in steps.items()]
     for work in works_ms:
         serial, other = (
-            [
-                after - before
-                for after, before in zip(
-                    steps[f"{name} step, {work:g} ms added"],
-                    steps[f"{name} step, 0 ms added"],
-                    strict=True,
-                )
-            ]
+            less(steps[f"{name} step, {work:g} ms added"], steps[f"{name} step, 0 ms added"])
             for name in ("serial", loop)
         )
-        saved = [a - b for a, b in zip(serial, other, strict=True)]
-        aim = AIMS_MS.get((case.device, work))
-        figures.append(figure(f"{loop} hides, of {work:g} ms", saved, "ms", aim))
+        aim = AIMS_MS.get((device, work))
+        figures.append(figure(f"{loop} hides, of {work:g} ms", less(serial, other), "ms", aim))
     return figures
