@@ -29,7 +29,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...compare import warm_up
 from ...devices.host_work import Way
 from ..arm import ArmStopped
 from ..case import Case
@@ -87,7 +86,6 @@ def overlap_figures(
 
 def side_by_side(cell: Cell, ways: Mapping[str, Way]) -> dict[str, Step]:
     """A step of each way in which the cell's work can be done, from loops that take turns."""
-    warm_up(cell.case.device, cell.case.model, cell.case.config)
     entries = {
         way: Entry(
             "serial" if way == SERIAL else cell.loop,
