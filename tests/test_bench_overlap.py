@@ -91,6 +91,7 @@ def test_the_lock_and_the_cores_are_told_apart() -> None:
     assert rows["it: hidden"] == pytest.approx(45.0)
     assert rows["it: hidden, taking the lock after 0.005 ms"] == pytest.approx(90.0)
     assert rows["it: hidden, by a worker process"] == pytest.approx(80.0)
+    assert rows["it: hidden, by a sleep"] == pytest.approx(100.0)
     assert rows["it: device, longer beside the host"] == 1.5
     assert found["it: hidden, by a worker process"].reason == "the cores cost 4.0 ms"
     assert found["it: hidden"].reason == (
@@ -148,7 +149,7 @@ def test_repetitions_go_through_all_cells_and_every_one_has_its_rows(
     assert asked == [0.0, 5.0] * 2
     assert said[:2] == ["0.0 ms, repetition 1 of 2", "5.0 ms, repetition 1 of 2"]
     names = [row.name for row in rows]
-    assert len(names) == len(set(names)) == 8 + 11
+    assert len(names) == len(set(names)) == 8 + 12
     assert {row.median for row in rows if row.name.endswith(": host")} == {4.0, 9.0}
 
 
@@ -164,7 +165,7 @@ def test_a_cell_that_fails_costs_its_own_rows_alone(monkeypatch: pytest.MonkeyPa
     cells = [Cell(name, case, "overlap", 5.0, 3) for name in ("bad", "good")]
     bad, *good = overlap.overlap_figures(cells, dict.fromkeys(WAYS, print), 2, print)
     assert bad.name == "bad: hidden" and bad.median is None and "it was lost" in bad.reason
-    assert len(good) == 11 and all(row.name.startswith("good") for row in good)
+    assert len(good) == 12 and all(row.name.startswith("good") for row in good)
 
 
 @given(work=st.sampled_from([0.0, 1.0]), rounds=st.integers(1, 3), batch=st.integers(1, 3))
@@ -303,4 +304,4 @@ def test_one_cell_from_the_command_line(
     code, out, _ = cli("bench overlap --device mlx --model small --requests 2 --repeat 1 --json")
     assert code == 0
     rows = json.loads(out)["rows"]
-    assert len(rows) == 8 + 11 and all(row["median"] is not None for row in rows)
+    assert len(rows) == 8 + 12 and all(row["median"] is not None for row in rows)
