@@ -197,6 +197,36 @@ def test_the_bench_calibrates_and_measures_in_turn(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
 
 
+def test_every_loop_is_first_in_some_turn_of_a_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one runs first in a workload pays for what is cold; it must not always be serial."""
+    done: list[str] = []
+
+    def listen(loop: str, *of: Any) -> Any:
+        done.append(loop)
+        return observe(loop, "sim", HashModel(), Load(1, 4, 3))
+
+    monkeypatch.setattr(bench, "observe", listen)
+    monkeypatch.setattr(bench, "HELD_OUT", {"a": None, "b": None})
+    loops = ["serial", *LOOPS]
+    for repetition in range(2):
+        bench.measured("thread", HashModel(), loops, repetition * bench.TURNS)
+    turns = [done[at : at + len(loops)] for at in range(0, len(done), len(loops))]
+    assert len(turns) == 2 * bench.TURNS * 2  # two repetitions of two workloads
+    assert all(sorted(turn) == sorted(loops) for turn in turns)
+    assert {turn[0] for turn in turns} == set(loops)
+
+
+def test_calibrating_begins_with_another_loop_in_each_turn() -> None:
+    design = Design([Load(1, 4, 3)], [Load(2, 4, 3)])
+    orders = [
+        [run.loop for run in calibration.observe_all(
+            "sim", HashModel(), LOOPS, design=design, turn=turn)][1:]
+        for turn in range(1 + len(LOOPS))
+    ]  # fmt: skip
+    assert {order[0] for order in orders} == {"serial", *LOOPS}
+    assert all(sorted(order) == sorted(["serial", *LOOPS]) for order in orders)
+
+
 def test_an_error_is_of_each_repetition_and_has_a_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "HELD_OUT", {"a": None})
     foreseen = {("serial", "a"): 120, ("x", "a"): 100}

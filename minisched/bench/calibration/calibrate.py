@@ -74,7 +74,7 @@ def calibrate(
     runs: list[Observed] = []
     for repetition in range(repetitions):
         report(f"repetition {repetition + 1} of {repetitions}")
-        runs += observe_all(device, model, loops, cost, report, design)
+        runs += observe_all(device, model, loops, cost, report, design, repetition)
     return fit_cost(runs, model.pad_to)
 
 
@@ -85,16 +85,24 @@ def observe_all(
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
     design: Design = USUAL,
+    turn: int = 0,
 ) -> list[Observed]:
-    """Every workload of a calibration, once."""
+    """Every workload of a calibration, once; which of the loops begins is a matter of the turn."""
     report("calibrating: serial")
     take = partial(observe, device=device, model=model, cost=cost, config=design.config)
     runs = [take("serial", load=load) for load in design.serial]
     for load in design.loops:  # loops in turn: what one takes is compared with what serial takes
-        for loop in dict.fromkeys(["serial", *loops]):
+        for loop in rotated(["serial", *loops], turn):
             report(f"calibrating: {loop}")
             runs.append(take(loop, load=load))
     return runs
+
+
+def rotated(loops: Sequence[str], turn: int) -> list[str]:
+    """Each loop once, another one first in each turn: the first pays for what is cold by then."""
+    each = list(dict.fromkeys(loops))
+    first = turn % len(each)
+    return each[first:] + each[:first]
 
 
 def check_model(model: Model) -> None:

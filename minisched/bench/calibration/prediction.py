@@ -10,7 +10,7 @@ from ...compare import warm_up
 from ...devices.cost import MILLISECOND, CostModel
 from ...models.base import Model
 from ..rows import Figure, figure
-from .calibrate import makespan, observe, observe_all, predict, stand_in
+from .calibrate import makespan, observe, observe_all, predict, rotated, stand_in
 from .design import Load
 from .fitted import fit_cost
 from .observed import Observed
@@ -46,20 +46,20 @@ def prediction(
     runs: list[Observed] = []
     taken: list[Makespans] = []
     for repetition in range(repetitions):
-        runs += observe_all(device, model, loops, report=report)
+        runs += observe_all(device, model, loops, report=report, turn=repetition)
         report(f"held-out workloads, repetition {repetition + 1} of {repetitions}")
-        taken.append(measured(device, model, loops))
+        taken.append(measured(device, model, loops, repetition * TURNS))
     cost = fit_cost(runs, model.pad_to)
     report("predicting")
     return figures(title, loops, taken, predicted(loops, model, cost))
 
 
-def measured(device: str, model: Model, loops: Sequence[str]) -> Makespans:
-    """Each loop's makespan by the clock for each workload, the median of its turns."""
+def measured(device: str, model: Model, loops: Sequence[str], turn: int) -> Makespans:
+    """Each loop's makespan by the clock for each workload, the median of its turns from this on."""
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(TURNS):
+    for at in range(turn, turn + TURNS):
         for name, load in HELD_OUT.items():
-            for loop in loops:
+            for loop in rotated(loops, at):
                 times[loop, name].append(makespan(observe(loop, device, model, load).trace))
     return {run: median(turns) for run, turns in times.items()}
 

@@ -8,12 +8,10 @@ from typing import cast
 
 import torch
 
-from ...core import Request, SamplingParams
 from ...models.base import Model
 from ...models.llama_torch import LlamaTorch
-from ...scheduler import SchedulerConfig
 from ..arm import SETTLING, running
-from ..case import Case
+from ..case import Case, batch_of
 from .parts import Shape
 
 LOOP = "overlap"
@@ -43,15 +41,5 @@ def step_ms(model: LlamaTorch, shape: Shape, cores: int) -> float:
 
 def case_of(model: LlamaTorch, shape: Shape) -> Case:
     """Requests whose prompts are all but a few tokens of what the shape has before its step."""
-    prompt = max(1, shape.before - SETTLING)
-    params = SamplingParams(max_new_tokens=SETTLING + STEPS + SPARE, ignore_eos=True)
-    requests = [
-        Request(f"r{row}", [(row + at) % model.vocab_size for at in range(prompt)], params)
-        for row in range(shape.batch)
-    ]
-    length = prompt + params.max_new_tokens
-    config = SchedulerConfig(
-        kv_tokens=shape.batch * (length + 1) + 1, max_running_requests=shape.batch,
-        context_len=length, chunked_prefill_size=-1,
-    )  # fmt: skip
-    return Case("thread", cast(Model, model), requests, config)
+    prompt_len = max(1, shape.before - SETTLING)
+    return batch_of("thread", cast(Model, model), shape.batch, prompt_len, SETTLING + STEPS + SPARE)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 
 from ...compare import run_to_end, warm_up
-from ...core import Request, SamplingParams
 from ...models.base import Model
-from ...scheduler import SchedulerConfig
 from ..bench_model import NAME
-from ..case import Case
+from ..case import Case, batch_of
 from .in_turn import rounds_in, tokens_for
 from .shares import Cell
 from .step import ROUND
@@ -27,19 +25,8 @@ SLOW_S = 0.5  # beyond that, a step differs from the next one by more than any o
 
 
 def make_case(device: str, model: Model, batch: int, new_tokens: int) -> Case:
-    """``batch`` requests that come at once and run to their length together."""
-    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
-    requests = [
-        Request(f"r{at}", [1 + at, *range(2, PROMPT_LEN + 1)], params) for at in range(batch)
-    ]
-    longest = PROMPT_LEN + new_tokens
-    config = SchedulerConfig(
-        kv_tokens=batch * (longest + 1) + 1,
-        max_running_requests=batch,
-        context_len=longest,
-        chunked_prefill_size=-1,
-    )
-    return Case(device, model, requests, config)
+    """Requests that decode."""
+    return batch_of(device, model, batch, PROMPT_LEN, new_tokens)
 
 
 def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> list[Cell]:

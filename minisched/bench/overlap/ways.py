@@ -6,9 +6,10 @@ the rounds were a moment ago in the serial loop, where nobody disturbs them: on 
 that changes.
 
 The fourth way is Python again, only that a thread gets the lock from a busy one after 0.005 ms. A
-device's ops then wait less for the host. It is not what devices do by themselves: where anybody
-else wants the cores, threads do little but take the lock from each other, and a serial step of 4
-to 6 ms was seen to take 8 to 37.
+device's ops then wait less for the host, but the device's own Python is interrupted as soon, and
+of the two the second counts more: less is hidden. So it is not what devices do by themselves. Where
+anybody else wants the cores, it is worse: threads do little but take the lock from each other, and
+a serial step of 4 to 6 ms was seen to take 8 to 37.
 """
 
 from __future__ import annotations
