@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.host_work import compute, done_by
 from minisched.devices.mlx import MlxDevice
 from minisched.loops.run import run_loop
-from minisched.models import mix, sampling, sampling_mlx
+from minisched.models import llama_mlx_weights, mix, sampling, sampling_mlx
 from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import Scheduler, SchedulerConfig
@@ -156,6 +157,54 @@ def test_a_llama_is_exact_to_the_bit(
         tokens = [*requests[rid].prompt, *requests[rid].output_ids]
         if seen < len(tokens):  # a wasted row computes on a token that was never delivered
             assert logits.tolist() == logits_after(tuple(tokens[:seen]))
+
+
+@pytest.fixture(scope="module")
+def by_order(tiny_llama: Path) -> dict[bool, Recording]:
+    """With matrices turned over when they were read, and as files have them."""
+    models = {}
+    for turn in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(llama_mlx_weights, "turned_is_quicker", lambda weight, turn=turn: turn)
+            models[turn] = Recording(tiny_llama)
+        for layer in models[turn].weights.layers:
+            for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down):
+                assert is_turned(matrix) is turn
+        assert is_turned(models[turn].weights.head) is turn
+    return models
+
+
+def is_turned(matrix: mx.array) -> bool:
+    """Whether [in, out] lies in memory row by row."""
+    of_row, of_column = memoryview(matrix).strides  # type: ignore[arg-type]
+    return of_row > of_column
+
+
+@given(workload=llama_workloads())
+@settings(max_examples=20, deadline=None)
+def test_in_which_order_weights_lie_changes_no_bit(
+    workload: Workload, by_order: dict[bool, Recording]
+) -> None:
+    """On the stock kernels; so it does not matter which order was quicker when they were read."""
+    seen = []
+    for model in by_order.values():
+        model.kept.clear()
+        play(deepcopy(workload), "serial", "host", {}, MlxDevice(), model)
+        seen.append([(rid, length, logits.tolist()) for rid, length, logits in model.kept])
+    assert seen[0] == seen[1] and seen[0]
+
+
+@pytest.mark.parametrize("turn", [True, False])
+def test_weights_lie_as_the_quicker_product_wants_them(
+    monkeypatch: pytest.MonkeyPatch, turn: bool
+) -> None:
+    def seconds(row: mx.array, matrix: mx.array) -> float:
+        assert (row @ matrix).shape == (1, 7)
+        mx.eval(matrix)
+        return 1.0 if is_turned(matrix) is turn else 2.0
+
+    monkeypatch.setattr(llama_mlx_weights, "seconds", seconds)
+    assert llama_mlx_weights.turned_is_quicker(mx.ones((7, 5))) is turn
 
 
 def test_a_tiny_llama_says_more_than_one_word(tiny: Recording) -> None:
