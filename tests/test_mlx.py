@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.host_work import compute, done_by
 from minisched.devices.mlx import MlxDevice
 from minisched.loops.run import run_loop
-from minisched.models import llama_mlx_weights, mix, sampling, sampling_mlx
+from minisched.models import mix, sampling, sampling_mlx
 from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import Scheduler, SchedulerConfig
@@ -29,6 +28,7 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, named, some_requests
 from .laws import check_ends, check_leaks, play
 from .mlx_at_rest import A_STEP, come_to_rest, growth
+from .mlx_llama import Recording, llama_workloads
 from .workloads import VOCAB, Workload, params
 
 NEW_TOKENS = 32
@@ -73,21 +73,6 @@ def test_a_batch_samples_what_each_request_samples_alone(
 # -- a tiny Llama, bit by bit ------------------------------------------------------------------
 
 
-class Recording(LlamaMlx):
-    """Keeps the logits of every row of every step."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.kept: list[tuple[str, int, mx.array]] = []  # (request id, tokens seen, logits)
-
-    def forward(self, batch: Any, ids: mx.array, page_table: mx.array) -> mx.array:
-        logits = super().forward(batch, ids, page_table)
-        rows = zip(batch.label.rids, batch.prefix_lens, batch.extend_lens, strict=True)
-        for row, (rid, start, length) in enumerate(rows):
-            self.kept.append((rid, start + length, logits[row]))
-        return logits
-
-
 @pytest.fixture(scope="module")
 def tiny(tiny_llama: Path) -> Recording:
     return Recording(tiny_llama)
@@ -104,30 +89,6 @@ def logits_after(tiny_llama: Path) -> Any:
         return last
 
     return forward
-
-
-@st.composite
-def llama_workloads(draw: st.DrawFn) -> Workload:
-    """Prompts of up to 90 tokens, so that windows of several widths meet in a batch."""
-    count = draw(st.integers(1, 5))
-    length = st.one_of(st.integers(1, 8), st.integers(25, 40), st.integers(60, 90))
-    prompts = [draw(st.lists(st.integers(0, 511), min_size=n, max_size=n))
-               for n in (draw(length) for _ in range(count))]  # fmt: skip
-    requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
-    page_size = draw(st.sampled_from([1, 4, 16]))
-    longest = max(req.max_device_len for req in requests)
-    run_first = draw(st.sampled_from(["prefill", "unified"]))
-    config = SchedulerConfig(
-        kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
-        page_size=page_size,
-        max_running_requests=draw(st.integers(1, 5)),
-        chunked_prefill_size=page_size * draw(st.sampled_from([1, 7, 33])),
-        enable_mixed_chunk=run_first == "prefill" and draw(st.booleans()),
-        context_len=100,
-        run_first=run_first,
-        schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
-    )
-    return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
 
 
 @SOME_LOOPS
@@ -157,54 +118,6 @@ def test_a_llama_is_exact_to_the_bit(
         tokens = [*requests[rid].prompt, *requests[rid].output_ids]
         if seen < len(tokens):  # a wasted row computes on a token that was never delivered
             assert logits.tolist() == logits_after(tuple(tokens[:seen]))
-
-
-@pytest.fixture(scope="module")
-def by_order(tiny_llama: Path) -> dict[bool, Recording]:
-    """With matrices turned over when they were read, and as files have them."""
-    models = {}
-    for turn in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(llama_mlx_weights, "turned_is_quicker", lambda weight, turn=turn: turn)
-            models[turn] = Recording(tiny_llama)
-        for layer in models[turn].weights.layers:
-            for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down):
-                assert is_turned(matrix) is turn
-        assert is_turned(models[turn].weights.head) is turn
-    return models
-
-
-def is_turned(matrix: mx.array) -> bool:
-    """Whether [in, out] lies in memory row by row."""
-    of_row, of_column = memoryview(matrix).strides  # type: ignore[arg-type]
-    return of_row > of_column
-
-
-@given(workload=llama_workloads())
-@settings(max_examples=20, deadline=None)
-def test_in_which_order_weights_lie_changes_no_bit(
-    workload: Workload, by_order: dict[bool, Recording]
-) -> None:
-    """On the stock kernels; so it does not matter which order was quicker when they were read."""
-    seen = []
-    for model in by_order.values():
-        model.kept.clear()
-        play(deepcopy(workload), "serial", "host", {}, MlxDevice(), model)
-        seen.append([(rid, length, logits.tolist()) for rid, length, logits in model.kept])
-    assert seen[0] == seen[1] and seen[0]
-
-
-@pytest.mark.parametrize("turn", [True, False])
-def test_weights_lie_as_the_quicker_product_wants_them(
-    monkeypatch: pytest.MonkeyPatch, turn: bool
-) -> None:
-    def seconds(row: mx.array, matrix: mx.array) -> float:
-        assert (row @ matrix).shape == (1, 7)
-        mx.eval(matrix)
-        return 1.0 if is_turned(matrix) is turn else 2.0
-
-    monkeypatch.setattr(llama_mlx_weights, "seconds", seconds)
-    assert llama_mlx_weights.turned_is_quicker(mx.ones((7, 5))) is turn
 
 
 def test_a_tiny_llama_says_more_than_one_word(tiny: Recording) -> None:

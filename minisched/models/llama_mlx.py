@@ -11,12 +11,13 @@ import mlx.core as mx
 from ..devices.base import Device
 from ..devices.mlx_evaluate import evaluate
 from .adjust_mlx import adjust
-from .equal_extent import Run, equal_extents
+from .equal_extent import Run
 from .forward_batch import ForwardBatch
+from .llama_mlx_groups import PADDING, make_groups
 from .llama_mlx_layers import hidden_states, logits
 from .llama_mlx_weights import read_weights
 from .logprobs_mlx import logprobs
-from .paged_cache_mlx import PagedCache, Window, window_of
+from .paged_cache_mlx import PagedCache, Window, new_tokens, window_of
 from .sampling_mlx import sample
 from .tokenizer import Tokenizer
 from .weights import read_config
@@ -47,6 +48,7 @@ class LlamaMlx:
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.caches: list[PagedCache] = []
+        self.padding = None if mx.default_device().type == mx.DeviceType.gpu else PADDING
 
     def first_layers(self, count: int) -> LlamaMlx:
         """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
@@ -63,22 +65,19 @@ class LlamaMlx:
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Logits [num_logits, vocab] after each of the tokens that are asked for."""
-        runs = equal_extents(batch.extend_lens)
-        windows = [self._window(run, batch, page_table) for run in runs]
-        x = hidden_states(self.weights, self.caches, windows, ids)
+        groups = make_groups(batch.prefix_lens, batch.extend_lens, self.padding)
+        windows = [self._window(group, batch, page_table) for group in groups]
+        slots = page_table[batch.token_rows * self.max_len + batch.positions]
+        new = new_tokens(slots, batch.positions, (self.weights.cos, self.weights.sin))
+        x = hidden_states(self.weights, self.caches, new, windows, ids)
         return logits(self.weights, x[batch.logits_at])
 
-    def _window(self, run: Run, batch: ForwardBatch, page_table: mx.array) -> Window:
-        """What rows of equal extent write and attend to."""
-        starts, lens = batch.prefix_lens[run.rows], batch.extend_lens[run.rows]
-        return window_of(
-            page_table,
-            [row * self.max_len for row in batch.rows[run.rows]],
-            batch.positions[run.tokens].reshape(-1, run.extend_len),
-            max(start + extend for start, extend in zip(starts, lens, strict=True)),
-            self.kv_shape[0],
-            (self.weights.cos, self.weights.sin),
-        )
+    def _window(self, group: Run, batch: ForwardBatch, page_table: mx.array) -> Window:
+        """What a group's rows attend to."""
+        cells = [row * self.max_len for row in batch.rows[group.rows]]
+        positions = batch.positions[group.tokens].reshape(-1, group.extend_len)
+        width = max(batch.prefix_lens[group.rows]) + group.extend_len
+        return window_of(page_table, cells, positions, width, self.kv_shape[0])
 
     def logprobs(self, logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
         """How likely tokens are, by some of the logits."""

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter
 from typing import NamedTuple
 
 import mlx.core as mx
 
 from ..devices.mlx_evaluate import evaluate
 from .llama_config import LlamaConfig
+from .llama_mlx_matrix import Matrix, lay, quickest
 from .weights import weight_files
-
-TIMINGS = 3  # of which the shortest counts
 
 
 class LayerWeights(NamedTuple):
     """One layer; ``dim`` is the hidden size, ``d`` a head's, ``width`` that of the MLP."""
 
     attention_norm: mx.array  # [dim]
-    qkv: mx.array  # [dim, (heads + 2 kv_heads) * d]
-    out: mx.array  # [heads * d, dim]
+    qkv: Matrix  # [dim, (heads + 2 kv_heads) * d]
+    out: Matrix  # [heads * d, dim]
     mlp_norm: mx.array  # [dim]
-    gate: mx.array  # [dim, width]
-    up: mx.array  # [dim, width]
-    down: mx.array  # [width, dim]
+    gate: Matrix  # [dim, width]
+    up: Matrix  # [dim, width]
+    down: Matrix  # [width, dim]
 
 
 class LlamaWeights(NamedTuple):
@@ -33,7 +31,7 @@ class LlamaWeights(NamedTuple):
     embed: mx.array  # [vocab, dim]
     layers: list[LayerWeights]
     final_norm: mx.array  # [dim]
-    head: mx.array  # [dim, vocab]
+    head: Matrix  # [dim, vocab]
     cos: mx.array  # [context_len, d / 2]
     sin: mx.array  # [context_len, d / 2]
     eps: float  # of the norms
@@ -42,9 +40,7 @@ class LlamaWeights(NamedTuple):
 
 
 def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
-    """Every weight in its own dtype, [in, out] for ``x @ w``, in the order that is quicker.
-
-    Files hold [out, in], and so may the memory.
+    """Every weight in its own dtype; matrices, [out, in] in files, in the layout that is quickest.
 
     Raises:
         WeightsError: there is no weights file. Tensors are checked by ``weights.find_model``.
@@ -53,12 +49,11 @@ def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
     for file in weight_files(directory):
         raw |= mx.load(str(file))  # type: ignore[arg-type]
     head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
-    turn = turned_is_quicker(raw[f"{head}.weight"])
+    layout = quickest(raw[f"{head}.weight"])
 
-    def matrix(*names: str) -> mx.array:
+    def matrix(*names: str) -> Matrix:
         """Matrices side by side, [in, sum of out]."""
-        lying = mx.concatenate([raw[f"{name}.weight"] for name in names]).T
-        return mx.contiguous(lying) if turn else lying
+        return lay(mx.concatenate([raw[f"{name}.weight"] for name in names]), layout)
 
     def layer(index: int) -> LayerWeights:
         at = f"model.layers.{index}"
@@ -87,30 +82,6 @@ def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
     )
     evaluate(weights)  # type: ignore[arg-type]
     return weights
-
-
-def turned_is_quicker(weight: mx.array) -> bool:
-    """Whether to turn matrices over, by what one row times the largest, [out, in], takes each way.
-
-    The plain BLAS of the stock Linux wheel then adds vectors instead of multiplying them to a
-    number each: half the time, the same bits. OpenBLAS takes one and a half times as long. On a
-    GPU nothing is timed, so that two processes compute the same.
-    """
-    if mx.default_device().type == mx.DeviceType.gpu:
-        return True
-    row = mx.ones((1, weight.shape[1]), weight.dtype)
-    return seconds(row, mx.contiguous(weight.T)) < seconds(row, weight.T)
-
-
-def seconds(row: mx.array, matrix: mx.array) -> float:
-    """How long the product takes."""
-    evaluate(row, matrix)
-    times = []
-    for _ in range(TIMINGS):
-        start = perf_counter()
-        evaluate(row @ matrix)
-        times.append(perf_counter() - start)
-    return min(times)
 
 
 def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
