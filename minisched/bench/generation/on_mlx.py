@@ -20,7 +20,8 @@ from .side_by_side import Contest, Rival
 
 AIM = 1.2
 WHY_MISSED = (
-    "OpenBLAS's matrix products, the same for both, are most of a step: for one request 38 of 55 ms"
+    "about half of a step is OpenBLAS's matrix products, a quarter and more attention, which "
+    "gathers KV from its pages"
 )
 NO_OPENBLAS = "there is no libopenblas on this machine (Debian: apt install libopenblas0-pthread)"
 
