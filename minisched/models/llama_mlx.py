@@ -27,7 +27,8 @@ class LlamaMlx:
     """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
 
     All tokens of a batch are multiplied together, and neighbouring rows that compute equally many
-    positions attend together: those that decode, and those that verify drafts. A long prompt
+    positions attend together: those that decode, and those that verify drafts; on a CPU, where it
+    pays to keep short rows from looking as far as long ones, those of near length. A long prompt
     attends by itself (in SGLang's MLX runner it runs by itself). The step is one lazy graph.
 
     On the CPU, with the kernels of the stock Linux wheel and 32-bit floats, logits do not depend
@@ -48,6 +49,7 @@ class LlamaMlx:
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.caches: list[PagedCache] = []
+        # positions that rows may look at in vain (make_groups)
         self.padding = None if mx.default_device().type == mx.DeviceType.gpu else PADDING
 
     def first_layers(self, count: int) -> LlamaMlx:
