@@ -8,11 +8,9 @@ from typing import Any
 import mlx.core as mx
 from hypothesis import strategies as st
 
-from minisched.core import Request
 from minisched.models.llama_mlx import LlamaMlx
-from minisched.scheduler import SchedulerConfig
 
-from .workloads import Workload, params
+from .workloads import Workload, llama_workload
 
 
 class Recording(LlamaMlx):
@@ -37,18 +35,4 @@ def llama_workloads(draw: st.DrawFn) -> Workload:
     length = st.one_of(st.integers(1, 8), st.integers(25, 40), st.integers(60, 90))
     prompts = [draw(st.lists(st.integers(0, 511), min_size=n, max_size=n))
                for n in (draw(length) for _ in range(count))]  # fmt: skip
-    requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
-    page_size = draw(st.sampled_from([1, 4, 16]))
-    longest = max(req.max_device_len for req in requests)
-    run_first = draw(st.sampled_from(["prefill", "unified"]))
-    config = SchedulerConfig(
-        kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
-        page_size=page_size,
-        max_running_requests=draw(st.integers(1, 5)),
-        chunked_prefill_size=page_size * draw(st.sampled_from([1, 7, 33])),
-        enable_mixed_chunk=run_first == "prefill" and draw(st.booleans()),
-        context_len=100,
-        run_first=run_first,
-        schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
-    )
-    return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
+    return llama_workload(draw, prompts, [1, 7, 33], 100)

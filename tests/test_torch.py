@@ -31,7 +31,7 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 
 from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, some_requests
 from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play, runs_on
-from .workloads import VOCAB, Workload, params, workloads
+from .workloads import VOCAB, Workload, llama_workload, params, workloads
 
 ON_CUDA = [item for item in LOOP_OPTIONS if runs_on(item[0], "cuda")]
 EVERY_LOOP_ON_CUDA = pytest.mark.parametrize(("loop", "relay", "options"), ON_CUDA, ids=str)
@@ -180,21 +180,7 @@ def llama_workloads(draw: st.DrawFn) -> Workload:
     for n in [draw(length) for _ in range(count)]:
         start, stride = draw(token), draw(token)
         prompts.append([(start + at * stride + at * at) % 512 for at in range(n)])
-    requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
-    page_size = draw(st.sampled_from([1, 4, 16]))
-    longest = max(req.max_device_len for req in requests)
-    run_first = draw(st.sampled_from(["prefill", "unified"]))
-    config = SchedulerConfig(
-        kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
-        page_size=page_size,
-        max_running_requests=draw(st.integers(1, 5)),
-        chunked_prefill_size=page_size * draw(st.sampled_from([1, 7, 33, 125])),
-        enable_mixed_chunk=run_first == "prefill" and draw(st.booleans()),
-        context_len=CONTEXT,
-        run_first=run_first,
-        schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
-    )
-    return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
+    return llama_workload(draw, prompts, [1, 7, 33, 125], CONTEXT)
 
 
 @SOME_LOOPS

@@ -100,3 +100,24 @@ def workloads(
 
 
 EOS = [frozenset(), frozenset({2}), frozenset({2, 7})]
+
+
+def llama_workload(
+    draw: st.DrawFn, prompts: list[list[int]], chunks: list[int], context_len: int
+) -> Workload:
+    """A workload of these prompts for a Llama, whose chunks of a prompt have so many pages."""
+    requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
+    page_size = draw(st.sampled_from([1, 4, 16]))
+    longest = max(req.max_device_len for req in requests)
+    run_first = draw(st.sampled_from(["prefill", "unified"]))
+    config = SchedulerConfig(
+        kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
+        page_size=page_size,
+        max_running_requests=draw(st.integers(1, 5)),
+        chunked_prefill_size=page_size * draw(st.sampled_from(chunks)),
+        enable_mixed_chunk=run_first == "prefill" and draw(st.booleans()),
+        context_len=context_len,
+        run_first=run_first,
+        schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
+    )
+    return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
