@@ -38,10 +38,9 @@ NUMBERS = ("host", "forward", "copy", "requests", "prompt", "tokens")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
     """The lab as a build leaves it."""
-    if not lab.has_python():
-        pytest.fail(f"the lab needs Python for the browser: {lab.ADVICE}.", pytrace=False)
+    assert lab.has_python(pyodide)
     out = tmp_path_factory.mktemp("site")
     lab.write(out)
     return out

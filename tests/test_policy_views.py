@@ -106,11 +106,9 @@ def test_damaged_traces_get_a_sentence_in_every_form(topic: str) -> None:
     assert refused
 
 
+@pytest.mark.usefixtures("plantuml")
 def test_every_golden_run_renders_as_plantuml(tmp_path: Path) -> None:
-    """With names that PlantUML would read as markup, shown as they are; all in one call.
-
-    It fails with a sentence where there is no renderer.
-    """
+    """With names that PlantUML would read as markup, shown as they are; all in one call."""
     paths = []
     for topic in TOPICS:
         recipe = recipes()[topic]

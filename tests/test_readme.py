@@ -30,7 +30,14 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("minisched")])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=pytest.mark.weights if "smollm2" in line else ())
+        for line in COMMANDS
+        if line.startswith("minisched")
+    ],
+)
 def test_a_command_of_the_readme(line: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "smollm2" in line:
         request.getfixturevalue("smollm2")  # the fetch, if it has not happened yet

@@ -167,11 +167,9 @@ def test_a_damaged_trace_gets_a_sentence_in_every_form(view: Any) -> None:
     assert refused
 
 
+@pytest.mark.usefixtures("plantuml")
 def test_every_golden_run_renders_as_plantuml(tmp_path: Path) -> None:
-    """With names that PlantUML would read as markup, shown as they are; all in one call.
-
-    It fails with a sentence where there is no renderer.
-    """
+    """With names that PlantUML would read as markup, shown as they are; all in one call."""
     paths = []
     for view in (future_map, lazy_chain, generation_batch_result, grammar_manager):
         recipe = recipes()[name_of(view)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import shutil
 import sys
 import zlib
 from collections.abc import Iterator
@@ -58,8 +57,9 @@ def failure(*paths: Path, server: str = "") -> str:
 # -- the pinned renderer -----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("plantuml")
 def test_the_pinned_renderer_draws_and_says_which_line_is_wrong(diagrams: Path) -> None:
-    assert has_driver(), "run `npm ci` in diagrams/render (needs Node 18 or newer)"
+    assert has_driver()
     good, wrong = diagrams / "good.puml", diagrams / "wrong.puml"
     said = failure(good, wrong)
     assert re.search(r'wrong\.puml .* in line 3, near "this is no diagram"\.$', said), said
@@ -67,6 +67,7 @@ def test_the_pinned_renderer_draws_and_says_which_line_is_wrong(diagrams: Path) 
     assert "hello" in good.with_suffix(".svg").read_text()
 
 
+@pytest.mark.usefixtures("plantuml")
 def test_a_mistake_that_is_no_syntax_error_fails_too(diagrams: Path) -> None:
     """PlantUML draws a picture of this one that does not say Syntax Error."""
     colour = diagrams / "colour.puml"
@@ -75,6 +76,7 @@ def test_a_mistake_that_is_no_syntax_error_fails_too(diagrams: Path) -> None:
     assert not colour.with_suffix(".svg").exists()
 
 
+@pytest.mark.usefixtures("plantuml")
 def test_the_pinned_renderer_makes_links(diagrams: Path) -> None:
     """PlantUML's build for Node drops them; a label that leads to two places is refused."""
     (diagrams / "links.puml").write_text(LINKED)
@@ -303,12 +305,11 @@ def test_the_command_renders_on_a_server(
             run_diagrams(["good"], check, svg, root, server.address)
 
 
+@pytest.mark.usefixtures("plantuml")
 def test_a_check_is_about_the_pinned_renderer(
     diagrams: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever has chosen a server may still check what the repository keeps."""
-    if shutil.which("node") is None or not has_driver():
-        pytest.fail("run `npm ci` in diagrams/render (needs Node 18 or newer)", pytrace=False)
     root = diagrams.parent
     assert run_diagrams(["good"], False, True, root) == 0
     monkeypatch.setenv("PLANTUML_SERVER", server.address)

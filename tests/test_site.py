@@ -45,10 +45,9 @@ PAGES = [
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
     """The built site; built once, whichever of pytest's workers asks for it first."""
-    if not lab.has_python():
-        pytest.fail(f"the site's lab needs Python for the browser: {lab.ADVICE}.", pytrace=False)
+    assert lab.has_python(pyodide)
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     out, done = base / "site", base / "site.built"
