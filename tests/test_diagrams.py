@@ -191,3 +191,20 @@ def test_the_command_says_why_it_cannot_render(
     (tmp_path / "diagrams" / "wrong.puml").write_text("@startuml\nno diagram\n@enduml\n")
     assert diagrams(["wrong"], tmp_path) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_a_renderer_nothing_is_written(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render_puml, "DRIVER", copy / "render.mjs")
+    monkeypatch.setenv("PATH", str(copy))
+    (copy / "traces" / "overlap.json").unlink()
+    before = contents(copy)
+    assert diagrams(["overlap"], copy) == 2
+    assert contents(copy) == before and capsys.readouterr().err.count("\n") == 1
+
+
+def test_outside_of_a_checkout_a_sentence_says_so(tmp_path: Path) -> None:
+    assert golden.checkout() == ROOT
+    with pytest.raises(ValueError, match=r"which has no pyproject\.toml: run it in a git clone\.$"):
+        golden.checkout(tmp_path)

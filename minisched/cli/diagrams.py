@@ -18,18 +18,20 @@ def run_diagrams(
     names: Sequence[str],
     is_check: bool,
     with_svg: bool,
-    root: Path = golden.ROOT,
+    root: Path | None = None,
     server: str = "",
 ) -> int:
     """Write the files, or compare them; the last line of the output sums it up.
 
-    Gives the exit code: 0, 1 if a check found something stale, 2 if it cannot render. ``server`` is
-    the address of a PlantUML server to render on.
+    Gives the exit code: 0, 1 if a check found something stale, 2 if it cannot render. ``root`` is
+    where the files lie, or None for the checkout that this package runs from, and ``server`` the
+    address of a PlantUML server to render on.
 
     Raises:
-        ValueError: there is no topic or diagram of a name, or a server was named and nothing is to
-            be rendered on it.
+        ValueError: there is no topic or diagram of a name, a server was named and nothing is to
+            be rendered on it, or the package runs from no checkout.
     """
+    root = golden.checkout() if root is None else root
     if server and (is_check or not with_svg):
         option = "--check" if is_check else "--no-svg"
         raise ValueError(f"--server renders, so it cannot be used with {option}.")

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .golden_files import Files, makers, measured
-from .render_puml import has_driver, render, render_pinned
+from .render_puml import find_renderer, has_driver, render, render_pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 Hear = Callable[[str], None]  # is told what is being made
@@ -37,6 +37,23 @@ def silent(name: str) -> None:
     """Hears, and says nothing."""
 
 
+def checkout(root: Path = ROOT) -> Path:
+    """The root of the checkout that this package runs from.
+
+    Raises:
+        ValueError: it runs from elsewhere; an installed package has no diagrams and no traces.
+    """
+    lacking = [
+        name for name in ("pyproject.toml", "diagrams", "traces") if not (root / name).exists()
+    ]
+    if lacking:
+        raise ValueError(
+            "minisched diagrams makes the pictures that a checkout of minisched keeps, and this "
+            f"minisched runs from {root}, which has no {lacking[0]}: run it in a git clone."
+        )
+    return root
+
+
 def generate(
     names: Sequence[str] = (),
     with_svg: bool = True,
@@ -52,9 +69,13 @@ def generate(
 
     Raises:
         ValueError: there is no topic or diagram of a name.
-        RenderError: there is no renderer, or a diagram is wrong; the texts have been written.
+        RenderError: there is no renderer, and nothing was done; or a diagram is wrong, and the
+            texts have been written.
     """
-    files = made(names, root, hear, more)
+    chosen = known_makers(names, root, more)
+    if with_svg and sources(root, names, {}):
+        find_renderer(server)
+    files = made(chosen, hear)
     stale = stale_files(root, files)
     write_files(root, files)
     if with_svg:
@@ -85,7 +106,7 @@ def check(
     for name in names:
         if name in measured():
             raise ValueError(f"{name!r} is measured on a machine, so there is nothing to check.")
-    files = made(names, root, hear, more)
+    files = made(known_makers(names, root, more), hear)
     drawn = sources(root, names, files)
     stale = {*stale_files(root, files), *stale_pictures(drawn)}
     if with_svg and has_driver():
@@ -94,11 +115,11 @@ def check(
     return Golden((*files, *pictures), tuple(sorted(stale)))
 
 
-def made(names: Sequence[str], root: Path, hear: Hear, more: Makers = NO_MORE) -> Files:
-    """The generated texts of the topics and diagrams named, or of all that are not measured.
+def known_makers(names: Sequence[str], root: Path, more: Makers = NO_MORE) -> Makers:
+    """What makes the texts of the topics and diagrams named, or all that is not measured.
 
     Raises:
-        ValueError: there is no topic or diagram of a name, or it cannot be measured here.
+        ValueError: there is no topic or diagram of a name.
     """
     by_default = {**makers(), **more}
     known = by_default | measured()
@@ -106,11 +127,19 @@ def made(names: Sequence[str], root: Path, hear: Hear, more: Makers = NO_MORE) -
     for name in names:
         if name not in known and name not in by_hand:
             raise ValueError(f"{name!r} is no topic and no diagram; {nearest(name, known)}")
+    return {name: known[name] for name in names or by_default if name in known}
+
+
+def made(chosen: Makers, hear: Hear) -> Files:
+    """The generated texts.
+
+    Raises:
+        ValueError: one of them cannot be measured here.
+    """
     files: Files = {}
-    for name in names or by_default:
-        if name in known:
-            hear(name)
-            files |= known[name]()
+    for name, make in chosen.items():
+        hear(name)
+        files |= make()
     return files
 
 

@@ -25,8 +25,8 @@ Renderer = Callable[[Sequence[Path], Path], None]
 
 DRIVER = Path(__file__).resolve().parents[2] / "diagrams" / "render" / "render.mjs"
 ADVICE = (
-    "no PlantUML renderer was found; run `npm ci` in diagrams/render (needs Node 18 or newer), "
-    "install a `plantuml` command of 2025 or newer, set PLANTUML_JAR to a plantuml.jar, "
+    "no PlantUML renderer was found; run `npm ci` in diagrams/render of a checkout (needs Node 18 "
+    "or newer), install a `plantuml` command of 2025 or newer, set PLANTUML_JAR to a plantuml.jar, "
     "or name a server with --server or PLANTUML_SERVER."
 )
 MISTAKES = (  # what a picture of an error says
