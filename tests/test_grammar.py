@@ -139,10 +139,11 @@ def test_requests_share_the_table_and_not_their_place() -> None:
 
 
 def test_beyond_ascii_a_character_is_its_bytes() -> None:
-    grammar = grammar_of("(é|hä)+")
-    assert grammar is not None
-    assert all(grammar.accept_token(byte) for byte in "éhä".encode())
-    assert grammar.accept_token(256)
+    for regex in ("(é|hä)+", "[éhä]+", "[-éhä-]+"):
+        grammar = grammar_of(regex)
+        assert grammar is not None
+        assert all(grammar.accept_token(byte) for byte in "éhä".encode())
+        assert grammar.accept_token(256)
 
 
 def test_the_table_can_be_read() -> None:
@@ -165,7 +166,11 @@ def test_the_table_can_be_read() -> None:
         ("x[a", "there is a [ that is never closed, at position 1"),
         ("[z-a]", "a range that does not go from one character up to another, at position 1"),
         (r"[a-\d]", "a range that does not go from one character up to another, at position 1"),
-        ("[é]", "there is 'é' in a class, whose characters are single bytes, at position 1"),
+        ("[^aé]", "there is 'é' in a class of all others, which names ASCII only, at position 0"),
+        ("[é-ü]", "there is a range beyond ASCII, where each character has to be named, at p"),
+        ("[a-é]", "there is a range beyond ASCII, where each character has to be named, at p"),
+        (r"a\xe9", r"there is a byte from \x80 on without all the others, which is"),
+        (r"[^\xe9]", r"there is a byte from \x80 on without all the others, which is"),
         ("a{2,1}", "there is a repetition of at least 2 and at most 1, at position 1"),
         ("a{x}", "there is a { without counts of up to 4 digits"),
         ("a{,}", "there is a { without counts of up to 4 digits"),

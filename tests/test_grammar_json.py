@@ -147,7 +147,7 @@ def test_tokens_that_the_masks_allow_match_the_regex(regex: str, rng: random.Ran
 
 @pytest.mark.weights
 def test_ids_beyond_the_tokenizer_are_never_allowed() -> None:
-    grammar = smollm2_grammar(SamplingParams(regex="(?s:.*)"), SMOLLM2_VOCAB + 40)
+    grammar = smollm2_grammar(SamplingParams(regex=r"[\s\S]*"), SMOLLM2_VOCAB + 40)
     assert max(allowed(grammar)) < SMOLLM2_VOCAB
     assert len(grammar.fill_vocab_mask()) == (SMOLLM2_VOCAB + 64) // 8
     assert not grammar.accept_token(SMOLLM2_VOCAB)
@@ -189,9 +189,8 @@ def test_bad_schemas_are_refused_in_one_sentence(schema: str, sentence: str) -> 
 @pytest.mark.parametrize(
     ("regex", "sentence"),
     [
-        ("x(", "regex 'x(' can't be compiled: unclosed group."),
-        ("a(?=b)", "can't be compiled: look-around, including look-ahead and look-behind, is not"),
-        ("a\\", "can't be compiled: it ends with a single backslash."),
+        ("x(", "regex 'x(' can't be compiled: there is a ( that is never closed, at position 1."),
+        ("a(?=b)", "can't be compiled: there is a group of a kind that is not known here, at"),
         (r"a[^\s\S]", r"no token can satisfy regex 'a[^\\s\\S]'."),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers
 
@@ -38,7 +38,17 @@ def llama2_like() -> Tokenizer:
             decoders.Strip(" ", 1, 0),
         ]
     )
+    codec.add_special_tokens(["</s>"])
     return Tokenizer(codec)
+
+
+LLAMA2_BYTES, LLAMA2_EOS = 4, 260
+LLAMA2_IDS = st.lists(
+    st.integers(0, LLAMA2_EOS + 2)  # the last two are no tokens
+    | st.sampled_from([1, 2, LLAMA2_EOS, *(LLAMA2_BYTES + byte for byte in b"A\xe2\x82\xac\xff")]),
+    max_size=12,
+)
+"""Any ids: words, special tokens, bytes of whole characters and of broken ones."""
 
 
 @pytest.fixture(scope="session")
@@ -50,16 +60,16 @@ def real(smollm2: Path) -> Tokenizer:
 
 
 def streams_whole_characters(tokenizer: TextCodec, text: str) -> None:
-    """Each increment is text without U+FFFD, and comes as soon as its characters are complete."""
+    """Each increment is text without U+FFFD, and comes as soon as its characters are certain."""
     stream, shown, ids = StreamDecoder(tokenizer), "", tokenizer.encode(text)
     for count, token in enumerate(ids, start=1):
         increment = stream.push(token)
         assert "\ufffd" not in increment
         shown += increment
         so_far = tokenizer.decode(ids[:count])
-        assert shown == so_far or so_far.endswith("\ufffd")
-    assert shown == text
-    assert stream.finish() == ""
+        assert shown == so_far or so_far.endswith("\ufffd") or not tokenizer.is_settled(token)
+    assert shown + stream.finish() == text
+    assert shown == text or not tokenizer.is_settled(ids[-1])
 
 
 def streams_what_decode_gives(tokenizer: TextCodec, ids: list[int]) -> None:
@@ -98,6 +108,20 @@ def test_a_byte_stream_adds_up(ids: list[int]) -> None:
 @given(st.text(characters.filter(lambda c: c != "\u2581") | st.sampled_from(" he\n€")))
 def test_a_stream_keeps_the_spaces_between_words(text: str) -> None:
     streams_whole_characters(llama2_like(), text)
+
+
+@given(LLAMA2_IDS)
+@settings(max_examples=500)
+def test_a_stream_with_bytes_for_unknown_characters_adds_up(ids: list[int]) -> None:
+    streams_what_decode_gives(llama2_like(), ids)
+
+
+def test_a_run_of_bytes_is_held_back_until_it_has_ended() -> None:
+    """One byte more may turn all of it into U+FFFD; a token that is left out ends nothing."""
+    stream, run = StreamDecoder(llama2_like()), [LLAMA2_BYTES + byte for byte in "A€".encode()]
+    assert [stream.push(token) for token in [2, *run, LLAMA2_EOS, 2]] == ["h", *[""] * 5, "A€h"]
+    assert [stream.push(token) for token in [*run, LLAMA2_BYTES + 0xFF]] == [""] * 5
+    assert stream.held_back() == stream.finish() == "\ufffd" * 5
 
 
 def test_half_a_character_is_held_back_and_read_at_the_end() -> None:

@@ -98,8 +98,11 @@ class Request:
 
     @cached_property
     def sampling_key(self) -> int:
-        """A number for (seed, request); with the position it decides every random draw."""
-        return (zlib.crc32(self.rid.encode()) * 0x9E3779B1 + self.params.seed) % (2**31 - 1)
+        """A number below 2**63 for (seed, request); with the position it decides every draw.
+
+        No two seeds below 2**31 share one; of ids, only those with the same CRC of 32 bits do.
+        """
+        return self.params.seed % 2**31 << 32 | zlib.crc32(self.rid.encode())
 
     def tokens(self, start: int, end: int) -> tuple[int | None, ...]:
         """The tokens at ``start`` up to ``end``; None where only the device knows them."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import groupby
 
-from llguidance import regex_to_lark
-
-from .regex_chars import shown
+from .regex import Beyond, Chars, Either, Part, Repeat, Then, parse
+from .regex_chars import BEYOND, BYTES, shown
 
 OPTIONS = '%llguidance {"no_forcing": true}\n'
 """A token is allowed wherever the text can still be completed. By default the library forces the
@@ -16,19 +16,15 @@ tokenizer's own cut where the text is certain, and takes the name of a special t
 SPACES = {"whitespace_pattern": "[ ]?"}
 """Between the parts of JSON; else a small model may fill its whole output with spaces."""
 
-ASCII = "dws"  # which escapes mean ASCII characters alone, as in the automaton of regex.py
-
 
 def to_lark(kind: str, text: str) -> str:
     """A regex or a JSON schema in the library's language.
 
     Raises:
-        ValueError: the regex ends within an escape, or the schema is no JSON.
+        ValueError: it is no regex (``regex.py``), or the schema is no JSON.
     """
     if kind == "regex":
-        if (len(text) - len(text.rstrip("\\"))) % 2:
-            raise ValueError(refusal(kind, text, "it ends with a single backslash"))
-        return f"{OPTIONS}start: /{regex_to_lark(text, ASCII)}/"
+        return f"{OPTIONS}start: /{written(parse(text))}/"
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -38,6 +34,33 @@ def to_lark(kind: str, text: str) -> str:
     if isinstance(schema, dict):
         schema = {"x-guidance": SPACES, **schema}
     return f"{OPTIONS}start: %json {json.dumps(schema)}"
+
+
+def written(part: Part) -> str:
+    """A part as Rust's regexes have it, which read more into some signs than ``regex.py`` does.
+
+    So nothing is left of how it was written: every character is an escape.
+    """
+    match part:
+        case Chars(codes):
+            if codes >= BEYOND:
+                return f"[^{ranges(BYTES - codes)}]" if codes < BYTES else "(?s:.)"
+            return f"[{ranges(codes)}]" if codes else r"[^\x00-\x{10ffff}]"
+        case Beyond(char):
+            return rf"\x{{{ord(char):x}}}"
+        case Then(parts):
+            return f"(?:{''.join(map(written, parts))})"
+        case Either(options):
+            return f"(?:{'|'.join(map(written, options))})"
+        case Repeat(body, least, most):
+            return f"(?:{written(body)}){{{least},{'' if most is None else most}}}"
+
+
+def ranges(codes: frozenset[int]) -> str:
+    """Characters of ASCII as the inside of a class: ``\x30-\x39\x5f-\x5f``."""
+    runs = [[code for _, code in run] for _, run in groupby(
+        enumerate(sorted(codes)), lambda item: item[1] - item[0])]  # fmt: skip
+    return "".join(rf"\x{run[0]:02x}-\x{run[-1]:02x}" for run in runs)
 
 
 def refusal(kind: str, text: str, error: str) -> str:

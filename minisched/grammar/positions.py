@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .regex import Chars, Either, Part, Repeat, Then
+from .regex import Beyond, Chars, Either, Part, Repeat, Then
 
 MAX_POSITIONS = 500  # with it the worst regex takes a third of a second
 
@@ -56,6 +56,8 @@ class Positions:
                 self.follow.append(set())
                 here = frozenset({len(self.chars) - 1})
                 return Ends(False, here, here)
+            case Beyond(char):
+                return self.join(EMPTY, *(Chars(frozenset({byte})) for byte in char.encode()))
             case Then(parts):
                 return self.join(EMPTY, *parts)
             case Either(options):

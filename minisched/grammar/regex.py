@@ -1,10 +1,15 @@
-"""Reads a small regex language: from text to a tree of four kinds of parts.
+"""Reads the language of ``--regex``: from text to a tree of five kinds of parts.
 
 Characters, ``.``, classes (``[a-z_]``, ``[^0-9]``), ``|``, groups, ``* + ? {m} {m,} {,n} {m,n}``,
 the escapes ``\\n \\t \\r \\f \\v \\xHH \\d \\D \\w \\W \\s \\S``, and a backslash before any sign.
-It matches what Python's ``re.fullmatch`` matches with ``re.ASCII``; whatever else ``re`` knows is
-refused. A character is a byte, as a token of the hash model is; one beyond ASCII stands for its
-UTF-8 bytes.
+It matches what Python's ``re.fullmatch`` matches with ``re.ASCII``; whatever else ``re`` knows, or
+another library reads out of the same signs (``[a-z&&[b]]``), is refused or has no such meaning.
+
+The tree is the same for every model, so that a regex means one thing. For the hash model it goes on
+to an automaton over bytes, which are its tokens; for a model with a tokenizer it is written out
+again for llguidance, over characters. What ``.``, ``\\D \\W \\S`` and ``[^a]`` take of a character
+beyond ASCII is therefore one byte for the hash model, and all of it for the others; for a text of
+ASCII there is no difference.
 """
 
 from __future__ import annotations
@@ -24,6 +29,13 @@ class Chars:
     """One character out of a set."""
 
     codes: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """One character beyond ASCII; to a model of bytes, its UTF-8."""
+
+    char: str
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class Repeat:
     most: int | None
 
 
-Part = Chars | Then | Either | Repeat
+Part = Chars | Beyond | Then | Either | Repeat
 
 
 def parse(regex: str) -> Part:
@@ -120,17 +132,20 @@ class Parser(CharReader):
         if char == "(":
             return self.group()
         if char == "[":
-            return Chars(self.char_class())
+            codes, chars = self.char_class()
+            options: list[Part] = [Beyond(char) for char in chars]
+            if codes or not chars:
+                options.append(Chars(codes))
+            return options[0] if len(options) == 1 else Either(options)
         if char == ".":
             return Chars(BYTES - {ord("\n")})
         if char == "\\":
-            return Chars(self.escape())
+            return Chars(self.whole(self.escape(), start))
         if char in "*+?{":
             raise self.error(f"a {char} with nothing before it", start)
         if char in "^$":
             raise self.error(f"a {char}, though all of the output has to match anyway", start)
-        codes = [Chars(frozenset({byte})) for byte in char.encode()]
-        return codes[0] if len(codes) == 1 else Then(codes)
+        return Chars(frozenset({ord(char)})) if char.isascii() else Beyond(char)
 
     def group(self) -> Part:
         """What follows a ``(``; ``(?:`` means the same."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import string
 
 BYTES = frozenset(range(256))
+NO_RANGE = "a range beyond ASCII, where each character has to be named"
+BEYOND = frozenset(range(128, 256))  # bytes of the characters that are not ASCII
 ESCAPES = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11}
 DIGITS = frozenset(string.digits.encode())
 SPACES = frozenset(string.whitespace.encode())
@@ -31,20 +33,39 @@ class CharReader:
         self.at += 1
         return char
 
-    def char_class(self) -> frozenset[int]:
-        """What follows a ``[``; a ``]`` at once after it, or after ``[^``, is a member."""
+    def char_class(self) -> tuple[frozenset[int], list[str]]:
+        """What follows a ``[``: its bytes, and its characters beyond ASCII.
+
+        A ``]`` at once after it, or after ``[^``, is a member.
+        """
         start, negated = self.at - 1, self.take("^")
-        codes: set[int] = set()
-        while not codes or not self.take("]"):
+        codes: frozenset[int] = frozenset()
+        chars: list[str] = []
+        while not (codes or chars) or not self.take("]"):
             if self.at >= len(self.regex):
                 raise self.error("a [ that is never closed", start)
-            codes |= self.class_range()
-        return BYTES - codes if negated else frozenset(codes)
+            if self.regex[self.at].isascii():
+                codes |= self.class_range()
+            else:
+                chars.append(self.next())
+                if self.is_range():
+                    raise self.error(NO_RANGE, self.at - 1)
+        if negated and chars:
+            raise self.error(
+                f"{chars[0]!r} in a class of all others, which names ASCII only", start
+            )
+        return self.whole(BYTES - codes if negated else codes, start), chars
+
+    def whole(self, codes: frozenset[int], start: int) -> frozenset[int]:
+        """All bytes beyond ASCII, or none of them: a single one is no character of a text."""
+        if codes & BEYOND and not codes >= BEYOND:
+            raise self.error("a byte from \\x80 on without all the others, which is no text", start)
+        return codes
 
     def class_range(self) -> frozenset[int]:
         """One member of a class, or a range of them; a ``-`` at the end is a member itself."""
         start, low = self.at, self.member()
-        if self.regex[self.at : self.at + 1] != "-" or self.regex[self.at + 1 :][:1] in ("]", ""):
+        if not self.is_range():
             return low
         self.next()
         high = self.member()
@@ -52,13 +73,20 @@ class CharReader:
             raise self.error("a range that does not go from one character up to another", start)
         return frozenset(range(min(low), min(high) + 1))
 
+    def is_range(self) -> bool:
+        """Whether the member of a class that has just been read is the start of a range."""
+        return self.regex.startswith("-", self.at) and self.regex[self.at + 1 :][:1] not in (
+            "]",
+            "",
+        )
+
     def member(self) -> frozenset[int]:
         """A character of a class, or an escape."""
         start, char = self.at, self.next()
         if char == "\\":
             return self.escape()
         if not char.isascii():
-            raise self.error(f"{char!r} in a class, whose characters are single bytes", start)
+            raise self.error(NO_RANGE, start)
         return frozenset({ord(char)})
 
     def escape(self) -> frozenset[int]:

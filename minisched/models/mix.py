@@ -1,4 +1,8 @@
-"""One integer hash for everything that must be exact: 31-bit values, products that fit 64 bits."""
+"""The hash model's integer hash, exact everywhere: 31-bit values, products that fit 64 bits.
+
+It is no random number: over one argument it is a parabola (mod P), so that of neighbouring values
+only two are free. What has to be independent is drawn by ``sampling.threefry``.
+"""
 
 from __future__ import annotations
 

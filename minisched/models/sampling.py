@@ -2,6 +2,11 @@
 
 A draw is a function of (seed, request, position) alone, never of the batch, so that every
 schedule samples the same tokens. It is a Gumbel-max draw: noise for each token, then the maximum.
+The noise of different tokens has to be independent, so it comes from a counter-based generator of
+the literature: Threefry-2x32, the block cipher Threefish with fewer and smaller words (Salmon,
+Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and
+xors only, so it is exact on every device.
+
 A logit that is not a number (NaN) counts as the largest, as in torch; a token that is chosen where
 there is one comes marked (``not_numbers.py``).
 """
@@ -9,16 +14,47 @@ there is one comes marked (``not_numbers.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..core import SamplingParams
-from .mix import P, mix
+
+ROUNDS = 13  # the fewest that the authors publish test vectors for
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in four rounds and the four after them
+PARITY = 0x1BD11BDA  # what makes the third word of a key
+WORD = 2**32 - 1
 
 
-def gumbel(key: int, position: int, token: int) -> float:
-    """The noise of one token: -log(-log(u)) with u in (0, 1) made from the three numbers."""
-    u = (mix(mix(key, position), token) + 0.5) / P
-    return -math.log(-math.log(u))
+def threefry(key: tuple[Any, Any], counter: tuple[Any, Any], rounds: int = ROUNDS) -> Any:
+    """Threefry-2x32: two random words of 32 bits, for a key and a counter of two words each.
+
+    A word is an integer or an array of integers, of 64 bits with a sign, where nothing here
+    overflows, or of 32 without one.
+    """
+    keys = (*key, key[0] ^ key[1] ^ PARITY)
+    left, right = counter[0] + keys[0], (counter[1] + keys[1]) & WORD
+    for at in range(0, rounds, 4):
+        for bits in ROTATIONS[at // 4 % 2][: rounds - at]:
+            left = left + right  # what lies above a word is cut off at the end
+            right = (right << bits ^ right >> 32 - bits ^ left) & WORD
+        if at + 4 <= rounds:
+            count = at // 4 + 1
+            left = left + keys[count % 3]
+            right = (right + keys[(count + 1) % 3] + count) & WORD
+    return left & WORD, right
+
+
+def gumbel(key: int, position: int, tokens: Iterable[int]) -> dict[int, float]:
+    """The noise of each token: -log(-log(u)), with u in (0, 1) made from the three numbers.
+
+    ``key`` is ``Request.sampling_key``, below 2**63. One counter makes two words, so tokens 2n and
+    2n + 1 share it.
+    """
+    tokens, words = list(tokens), {}
+    for pair in {token // 2 for token in tokens}:
+        words[pair] = threefry((key >> 32, key & WORD), (pair, position))
+    units = {token: (words[token // 2][token % 2] + 0.5) / 2**32 for token in tokens}
+    return {token: -math.log(-math.log(u)) for token, u in units.items()}
 
 
 def falling(logit: float) -> tuple[bool, float]:
@@ -54,6 +90,7 @@ def choose(logits: Sequence[float], params: SamplingParams, key: int, position: 
         token = min(range(len(logits)), key=lambda token: falling(logits[token]))
     else:
         scaled = [logit / params.temperature for logit in logits]
-        noisy = {at: scaled[at] + gumbel(key, position, at) for at in kept(scaled, params)}
+        noise = gumbel(key, position, kept(scaled, params))
+        noisy = {at: scaled[at] + of_token for at, of_token in noise.items()}
         token = max(noisy, key=lambda token: (noisy[token], -token))
     return -1 - token if math.isnan(logits[token]) else token

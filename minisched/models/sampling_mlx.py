@@ -11,15 +11,9 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from ..core import SamplingParams
-from .mix import A, B, C, P
+from .sampling import WORD, threefry
 
 TOKEN = mx.int32
-
-
-def mix(a: mx.array, b: mx.array) -> mx.array:
-    """``mix.mix`` on int64 arrays: the same integers exactly."""
-    z = (a * A + b * B + C) % P
-    return z * z % P
 
 
 def sample(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
@@ -50,9 +44,11 @@ def draw(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) 
 
 def gumbel(keys: mx.array, positions: mx.array, vocab_size: int) -> mx.array:
     """Noise [num_reqs, vocab] in float64 for keys and positions [num_reqs, 1]."""
-    tokens = mx.arange(vocab_size, dtype=mx.int64)
-    hashed = mix(mix(keys, positions), tokens).astype(mx.float64)
-    return -mx.log(-mx.log((hashed + 0.5) / P))
+    key = ((keys >> 32).astype(mx.uint32), (keys & WORD).astype(mx.uint32))
+    pairs = mx.arange((vocab_size + 1) // 2, dtype=mx.uint32)
+    words = mx.stack(threefry(key, (pairs, positions.astype(mx.uint32))), -1)  # [.., pairs, 2]
+    hashed = words.reshape(len(keys), -1)[:, :vocab_size].astype(mx.float64)
+    return -mx.log(-mx.log((hashed + 0.5) / 2**32))
 
 
 def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
@@ -62,7 +58,8 @@ def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
     top_p = column([p.top_p for p in params], mx.float64)
     order = mx.argsort(-scaled, axis=-1)  # stable
     falling = mx.take_along_axis(scaled, order, axis=-1)
-    weights = mx.exp(falling - falling[:, :1])
+    best = falling[:, :1]  # an infinite one less itself is no number
+    weights = mx.exp(mx.where(falling == best, 0.0, falling - best))
     weights = mx.where(mx.arange(vocab_size) < top_k, weights, 0.0)
     reached = mx.cumsum(weights, axis=-1)  # with this token and all that are more likely
     chosen = reached - weights < top_p * reached[:, -1:]

@@ -9,21 +9,16 @@ from torch import Tensor
 
 from ..core import SamplingParams
 from ..devices.torch_arrays import ship
-from .mix import A, B, C, P
+from .sampling import WORD, threefry
 
 FIRST_LOOK = 1024  # most likely tokens looked at before the whole vocabulary is sorted
 
 
-def mix(a: Tensor, b: Tensor) -> Tensor:
-    """``mix.mix`` on int64 tensors: the same integers exactly."""
-    z = (a * A + b * B + C) % P
-    return z * z % P
-
-
 def gumbel(keys: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """Noise [num_reqs, vocab] in float64 for keys and positions [num_reqs, 1]."""
-    tokens = torch.arange(vocab_size, device=keys.device)
-    u = (mix(mix(keys, positions), tokens) + 0.5) / P
+    pairs = torch.arange((vocab_size + 1) // 2, device=keys.device)
+    words = torch.stack(threefry((keys >> 32, keys & WORD), (pairs, positions)), -1)
+    u = (words.flatten(-2)[:, :vocab_size].double() + 0.5) / 2**32
     return -(-u.log()).log()
 
 
