@@ -37,6 +37,9 @@ VARIANTS: list[LoopOptions] = [
     ("mlx_async", "chain", {"clear_cache_every": 3}),
     ("vllm_batch_queue", "host", {"depth": 4}),
     ("vllm_async", "pool", {"depth": 4}),
+    ("vllm_batch_queue", "host", {"depth": 4, "harvest_when_done": True}),
+    ("vllm_async", "pool", {"depth": 4, "harvest_when_done": True}),
+    ("vllm_pp4", "host", {"harvest_when_done": True}),
     ("mindie_placeholder", "fill_device", {"max_async_schedule_times": 2}),
     ("multi_step", "pool", {"num_steps": 3}),
 ]

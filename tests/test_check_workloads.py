@@ -34,6 +34,8 @@ SEEDS = range(150)  # what the command draws unless told otherwise
 REFUSED = {
     "vllm_async:prev_sampled:depth=4",
     "vllm_async:fill_device:depth=4",
+    "vllm_async:prev_sampled:depth=4:harvest_when_done=true",
+    "vllm_async:fill_device:depth=4:harvest_when_done=true",
     "mindie_placeholder:host:max_async_schedule_times=2",
 }
 """Relays whose loops say at their first turn that they don't go with that number of steps."""

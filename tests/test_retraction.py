@@ -194,7 +194,7 @@ def test_a_prompt_that_is_only_partly_computed_gives_way_first() -> None:
 
 
 def test_while_a_step_starves_the_victim_is_not_admitted_again() -> None:
-    """Else it would take the pages that the others wait for, for ever (vllm-ascend #16315)."""
+    """Else it would take the pages that the others wait for, for ever."""
     scheduler = starving(3, 12, run_ahead=True)
     in_flight = []
     while not scheduler.num_retractions:

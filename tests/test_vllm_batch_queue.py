@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from minisched.checks.overlap.waits import num_waits
 from minisched.core import Request, SamplingParams, ScheduleBatch
-from minisched.devices.cost import CostModel
+from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
 from minisched.loops.vllm_placeholders import is_length_foreseen, settled_tokens
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
+from minisched.trace import Trace
 from minisched.worker import GenerationBatchResult
 
 from .backends import hash_model
@@ -60,6 +61,55 @@ def test_laws_with_async_scheduling(
     options = {"depth": depth}
     engine, outputs = play(workload, "vllm_async", relay, options, device, model, cost)
     check_all(workload, engine, outputs)
+
+
+# -- fill while there is room, or harvest what has ended first -------------------------------------
+
+
+@pytest.mark.parametrize("loop", ["vllm_batch_queue", "vllm_async", "vllm_pp4"])
+@given(workload=workloads(), cost=costs, depth=st.integers(1, 8))
+@QUICK
+def test_what_has_ended_is_harvested_before_a_second_batch_is_scheduled(
+    loop: str, workload: Workload, cost: CostModel, depth: int
+) -> None:
+    """vLLM up to v0.21: the oldest step that is done is never passed over for the queue's sake."""
+    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+    options: dict[str, Any] = {"harvest_when_done": True}
+    options |= {} if loop == "vllm_pp4" else {"depth": depth}
+    relay = "pool" if loop == "vllm_async" else "host"
+    engine, outputs = play(workload, loop, relay, options, device, model, cost)
+    check_all(workload, engine, outputs)
+    assert passed_over(device.recorder.trace(loop, "sim", "hash", "virtual")) <= 1
+
+
+def passed_over(trace: Trace) -> int:
+    """How often, at the most, the host scheduled while the oldest step had ended and lay unread."""
+    host = trace.on("host")
+    schedules = [item.start for item in host if item.name == "schedule"]
+    read, most = -1, 0
+    copied = {item.step: item.end for item in trace.on("copy") if item.name == "copy"}
+    for item in (item for item in host if item.name == "process" and item.step in copied):
+        since = max(read, copied[item.step])
+        most = max(most, sum(since < start < item.start for start in schedules))
+        read = item.end
+    return most
+
+
+def test_the_rule_of_late_leaves_results_unread_and_the_older_one_does_not() -> None:
+    """Whoever needs the token for their next step waits for the queue to be full."""
+    for loop in ("vllm_async:pool:depth=8", "vllm_pp4"):
+        late, older = (
+            run_loop(f"{loop}{more}", SimDevice(), HashModel(), one_by_one(), cost=SIM_COST)
+            for more in ("", ":harvest_when_done=true")
+        )
+        assert late.outputs == older.outputs
+        assert passed_over(late.trace) > 1 >= passed_over(older.trace)
+        assert older.trace.end < late.trace.end
+
+
+def one_by_one() -> list[Request]:
+    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
+    return [Request(f"r{i}", range(1, 9), params, i * 18_000_000) for i in range(8)]
 
 
 # -- depth ---------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The scheduler's side of a worker thread: put a batch into a queue, get its result from another.
 
-SGLang ``managers/tp_worker_overlap_thread.py:TpModelWorkerClient``, which #11210 removed.
+SGLang ``managers/tp_worker_overlap_thread.py:TpModelWorkerClient``: #11210 takes it out of use, and
+#11300 deletes the file.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ LOOPS: dict[str, LoopSpec] = {
         relays=("ring", "pool", "prev_sampled", "fill_device"),
         takes="a relay that runs ahead and needs no more than its bind: the client, which binds a "
         "step, queues no copies of prompts, waits for no tokens and names no step before",
-        source="SGLang managers/tp_worker_overlap_thread.py (removed by #11210)",
+        source="SGLang managers/tp_worker_overlap_thread.py (out of use since #11210)",
         refuses=refused.SGLANG_THREAD,
     ),
     "mini_normal": LoopSpec(

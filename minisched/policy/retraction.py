@@ -26,9 +26,11 @@ class Retraction:
     """Makes room for the next decode step (SGLang ``schedule_batch.py:retract_decode``).
 
     What is cached goes first, then a request. A victim's pages come back only when no launched
-    step names them, so the step that starved may have to wait for them. Until it has run, or
-    nothing is in flight, ``starved`` keeps everybody from being admitted: else the victim itself
-    would take the pages again, for ever (vllm-ascend #16315).
+    step names them, so the step that starved may have to wait for them: nobody else is retracted
+    while what is on its way back (``pages_returning``) is enough. Else everybody would be, one
+    after the other, and for ever (vllm-ascend #16315). Until that step has run, or nothing is in
+    flight, ``starved`` keeps everybody from being admitted: else the victim itself would take the
+    pages again.
     """
 
     decode: DecodeManager

@@ -58,8 +58,9 @@ class GenerationBatchResult:
     where none are wanted. Written by ``launch_logprobs``; read by ``input_tokens``."""
     copy_done: Op | None = None
     """The copy to the host, as an event and a handle. Written by ``launch_copy``, on the copy
-    stream, behind the sampling; made by ``copy_to_host``. Read by ``result``, which blocks on it,
-    in an overlapping loop one step later; for the trace by ``process_result`` and ``get``."""
+    stream, behind the sampling; made by ``copy_to_host``. Read by ``is_done``, which asks whether
+    it has run, and by ``result``, which blocks on it, in an overlapping loop one step later; for
+    the trace by ``process_result`` and ``get``."""
     delay_sample_func: Callable[[], None] | None = None
     """Launches the sampling. Written by ``launch``, where sampling has to wait for history, and by
     ``launch_sample``, which sets it to None again (#20697). Read, and called, when the result

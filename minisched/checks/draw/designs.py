@@ -21,6 +21,9 @@ from ...scheduler.config import ALGORITHMS
 OTHER_VALUES = {"clear_cache_every": 3, "depth": 4, "max_async_schedule_times": 2, "num_steps": 3}
 """What a loop's number is set to instead of its default; a loop's yes or no is turned round."""
 
+WITH_DEPTH = ("harvest_when_done",)
+"""Options that hardly change a loop's course at its usual depth: tried at the other one, too."""
+
 OFTEN = {"vllm_async:ring:depth=4": 3}
 """How often a design comes in its loop's round, where it is not once. With four steps in flight
 the ring is used to its whole length; few workloads do that, so it is tried on more of them."""
@@ -64,12 +67,14 @@ def read_design(name: str) -> Design:
 
 
 def variants(loop: str) -> Iterator[dict[str, Any]]:
-    """The options that change a loop's course, one at a time; what its spec settles stays."""
+    """The options that change a loop's course, few at a time; what its spec settles stays."""
     spec = LOOPS[loop]
     run: Callable[..., Any] = spec.whole_run or spec.run
     for name, item in inspect.signature(run).parameters.items():
         if isinstance(item.default, bool):
             yield {name: not item.default}
+            if name in WITH_DEPTH and "depth" not in spec.options:
+                yield {"depth": OTHER_VALUES["depth"], name: not item.default}
         elif isinstance(item.default, int) and name not in spec.options:
             yield {name: OTHER_VALUES[name]}
 
