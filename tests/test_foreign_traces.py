@@ -149,7 +149,7 @@ ANNOTATED = [
     ("since", "until", "found"),
     [
         (0, 5, [("work", 0, 5)]),
-        (5, 25, [("work", 5, 10), ("step", 10, 25)]),
+        (5, 25, [("work", 5, 10), ("step", 10, 20), ("inner", 20, 25)]),
         (35, 75, [("step", 35, 40), ("work", 40, 70), ("wait (annotated)", 70, 75)]),
         (80, 99, [("work", 80, 99)]),
     ],
@@ -157,7 +157,7 @@ ANNOTATED = [
 def test_the_outermost_annotation_names_a_piece_of_work(
     since: int, until: int, found: list[tuple[str, int, int]]
 ) -> None:
-    """But not the profiler's own, and not by names that mean something else in our traces."""
+    """Inside of a step; but not the profiler's own, nor by names that ours give another meaning."""
     assert list(Phases(ANNOTATED).cut(since, until)) == found
     assert sum(end - start for _, start, end in found) == until - since
 

@@ -20,6 +20,7 @@ from .calls import Call
 from .event import BadEvent, check_span
 from .own_export import is_own, own_trace
 from .phases import Range
+from .steps import OWN_STEPS, NoSuchRange
 from .trace import (
     KERNEL,
     TO_DEVICE,
@@ -41,11 +42,12 @@ NEITHER = (
 )
 
 
-def read_chrome(path: Path) -> Foreign:
-    """The trace in a Chrome trace file, which may be compressed with gzip.
+def read_chrome(path: Path, step: str = "") -> Foreign:
+    """The trace in a Chrome trace file, which may be compressed with gzip; ``step`` as in ``build``.
 
     Raises:
         NotATrace: it is not one; the message is one sentence.
+        NoSuchRange: ``step`` names nothing in it.
         OSError: it cannot be read.
     """
     data = _json(path)
@@ -54,9 +56,11 @@ def read_chrome(path: Path) -> Foreign:
         raise NotATrace(NEITHER.format(path, "it lacks a list of traceEvents"))
     try:
         if isinstance(data, dict) and is_own(data):
+            if step:
+                raise NoSuchRange(OWN_STEPS)
             return Foreign(_own(data), ())
         if (seen := seen_in(events)).ops or seen.calls or seen.ranges:
-            return build(seen)
+            return build(seen, step)
     except KeyError as error:
         raise NotATrace(f"{path} is a damaged Chrome trace: an event lacks {error}.") from None
     except (BadEvent, BadMark) as error:

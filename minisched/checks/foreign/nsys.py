@@ -34,17 +34,18 @@ COPIES = {1: TO_DEVICE, 2: TO_HOST}
 OPS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 
 
-def read_nsys(path: Path) -> Foreign:
-    """The trace in an exported report.
+def read_nsys(path: Path, step: str = "") -> Foreign:
+    """The trace in an exported report; ``step`` as in ``build``.
 
     Raises:
         NotATrace: it is not one; the message is one sentence.
+        NoSuchRange: ``step`` names nothing in it.
     """
     if not path.read_bytes()[: len(MAGIC)] == MAGIC:
         raise NotATrace(f"{path} is not an SQLite database.")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            return build(_seen(Tables(database), path))
+            return build(_seen(Tables(database), path), step)
     except KeyError as error:
         what = f"a table lacks column {error}"
         raise NotATrace(f"{path} is a damaged Nsight Systems export: {what}.") from None

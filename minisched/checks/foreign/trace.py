@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...trace import Edge, Slice, Trace
 from .calls import Call, HostLanes, by_thread, ranges_by_thread
 from .phases import Range
-from .steps import with_steps
+from .steps import find_steps, results
 
 KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
 
@@ -47,14 +47,25 @@ class Seen:
 
 @dataclass(frozen=True)
 class Foreign:
-    """A trace of another engine, and a sentence for each thing that its file lacks."""
+    """A trace of another engine, and a sentence for each thing that its file lacks.
+
+    ``steps`` is a sentence on what was taken for a step; empty: the file numbers them itself.
+    """
 
     trace: Trace
     lacks: tuple[str, ...]
+    steps: str = ""
 
 
-def build(seen: Seen) -> Foreign:
-    """The trace of what was seen; the busiest stream is ``forward``, its launcher ``host``."""
+def build(seen: Seen, step: str = "") -> Foreign:
+    """The trace of what was seen; ``step`` names the ranges that are steps (``phases.namer``).
+
+    The busiest stream is ``forward``, its launcher ``host``. Of several devices, each has these
+    lanes, with its own name before: ``device 0 forward``, ``device 0 host``.
+
+    Raises:
+        NoSuchRange: in no range that ``step`` names anything was launched.
+    """
     numbers = itertools.count(1)
     lanes = dict(lanes_of(seen.ops))
     ordered = sorted(seen.ops, key=lambda op: (op.start, op.end, op.stream))
@@ -72,10 +83,19 @@ def build(seen: Seen) -> Foreign:
         Slice(number, lanes[op.stream], op.kind, op.start, op.end, attrs={"kernel": op.name})
         for number, op in ops.items()
     ]
-    slices, edges = with_steps(from_zero([*slices, *host.slices]), edges)
-    device = "cuda" if ops else "cpu"
+    slices += host.slices
+    by_lane = {lane: ranges[thread] for thread, lane in threads.items()}
+    found = find_steps(slices, edges, by_lane, step)
+    slices = from_zero([replace(item, step=found.steps.get(item.id, 0)) for item in slices])
+    edges |= set(results(slices))
+    device = platform_of(seen) if ops else "cpu"
     trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
-    return Foreign(trace, tuple(lacks(trace)))
+    return Foreign(trace, tuple(lacks(trace)), found.sentence)
+
+
+def platform_of(seen: Seen) -> str:
+    """Whose calls a trace has: AMD's are HIP's."""
+    return "HIP" if any(call.name.startswith("hip") for call in seen.calls) else "CUDA"
 
 
 def from_zero(slices: list[Slice]) -> list[Slice]:
@@ -95,23 +115,38 @@ def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:
     for op in ops:
         busy[op.stream] += (op.end - op.start) * (op.kind == KERNEL)
         kinds[op.stream][op.kind] += 1
-    forward = max(kinds, key=lambda stream: (busy[stream], kinds[stream].total()), default="")
-    for stream, found in kinds.items():
-        if stream == forward:
-            yield stream, "forward"
-        elif found[TO_HOST] and not found[KERNEL]:
-            yield stream, f"{stream} copy"
-        else:
-            yield stream, stream
+    devices: defaultdict[str, list[str]] = defaultdict(list)
+    for stream in kinds:
+        devices[device_of(stream)].append(stream)
+    for device, streams in devices.items():
+        forward = max(streams, key=lambda stream: (busy[stream], kinds[stream].total()))
+        for stream in streams:
+            found = kinds[stream]
+            if stream == forward:
+                yield stream, f"{device} forward" if len(devices) > 1 else "forward"
+            elif found[TO_HOST] and not found[KERNEL]:
+                yield stream, f"{stream} copy"
+            else:
+                yield stream, stream
+
+
+def device_of(stream: str) -> str:
+    """The device that a stream is on: ``device 0`` has ``device 0 stream 7``."""
+    return stream.partition(" stream ")[0]
 
 
 def threads_of(seen: Seen, lanes: dict[str, str]) -> Iterator[tuple[str, str]]:
     """The lane of each thread that calls the API: who launches most of ``forward`` is ``host``."""
-    forward = {op.correlation for op in seen.ops if lanes[op.stream] == "forward"} - {""}
-    launched = Counter(call.thread for call in seen.calls if call.correlation in forward)
-    main = max(launched, key=lambda thread: launched[thread], default="")
+    forwards = {op.correlation: lanes[op.stream] for op in seen.ops if op.correlation}
+    launched: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for call in seen.calls:
+        if (lane := forwards.get(call.correlation, "")).endswith("forward"):
+            launched[lane][call.thread] += 1
+    hosts: dict[str, str] = {}
+    for lane, threads in launched.items():
+        hosts.setdefault(threads.most_common(1)[0][0], lane.removesuffix("forward") + "host")
     for thread in {call.thread for call in seen.calls}:
-        yield thread, "host" if thread == main else f"{thread} thread"
+        yield thread, hosts.get(thread, f"{thread} thread")
 
 
 def lacks(trace: Trace) -> Iterator[str]:
