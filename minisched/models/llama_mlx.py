@@ -20,32 +20,39 @@ from .logprobs_mlx import logprobs
 from .paged_cache_mlx import PagedCache, Window, new_tokens, window_of
 from .sampling_mlx import sample
 from .tokenizer import Tokenizer
-from .weights import read_config
+from .weights import AUTO, choose_dtype, read_config
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
 class LlamaMlx:
     """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
+
+    ``dtype`` is ``auto`` (``weights.choose_dtype``) or one of ``DTYPES``.
 
     All tokens of a batch are multiplied together, and neighbouring rows that compute equally many
     positions attend together: those that decode, and those that verify drafts; on a CPU, where it
     pays to keep short rows from looking as far as long ones, those of near length. A long prompt
     attends by itself (in SGLang's MLX runner it runs by itself). The step is one lazy graph.
 
-    On the CPU, with the kernels of the stock Linux wheel and 32-bit floats, logits do not depend
-    on the batch or on chunks, not by a bit. On Metal, or with another BLAS, they do.
+    On the CPU, with the kernels of the stock Linux wheel, logits do not depend on the batch or on
+    chunks, not by a bit. On Metal, or with another BLAS, they do.
+
+    Raises:
+        ValueError: ``dtype`` is unknown, or the directory does not hold a Llama.
     """
 
     pad_to = 1
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, dtype: str = AUTO) -> None:
         directory = Path(directory)
         config = read_config(directory)
-        self.name = directory.name
+        self.name, self.dtype = directory.name, choose_dtype(directory, dtype, DTYPES, "MLX")
         self.vocab_size = config.vocab_size
         self.context_len = config.max_position_embeddings
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        self.weights = read_weights(directory, config)
+        self.weights = read_weights(directory, config, DTYPES[self.dtype])
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.caches: list[PagedCache] = []

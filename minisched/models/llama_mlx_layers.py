@@ -31,7 +31,7 @@ def hidden_states(
     x = weights.embed[ids]
     for layer, cache in zip(weights.layers, caches, strict=False):
         h = mx.fast.rms_norm(x, layer.attention_norm, weights.eps)
-        seen = attention(times(h, layer.qkv), cache, new, windows, weights.heads)
+        seen = attention(times(h, layer.qkv), layer.qk_norm, weights, cache, new, windows)
         x = x + times(seen, layer.out)
         h = mx.fast.rms_norm(x, layer.mlp_norm, weights.eps)
         x = x + times(silu(times(h, layer.gate)) * times(h, layer.up), layer.down)
@@ -55,15 +55,23 @@ def rotate(x: mx.array, new: NewTokens) -> mx.array:
 
 
 def attention(
-    qkv: mx.array, cache: PagedCache, new: NewTokens, windows: Sequence[Window], heads: int
+    qkv: mx.array,
+    qk_norm: mx.array | None,
+    weights: LlamaWeights,
+    cache: PagedCache,
+    new: NewTokens,
+    windows: Sequence[Window],
 ) -> mx.array:
     """What the tokens of qkv [tokens, (heads + 2 * kv_heads) * d] see, [tokens, heads * d].
 
     All keys and values are written at once, before any are read.
     """
-    kv_heads, d = cache.kv_heads, cache.head_dim
+    heads, kv_heads, d = weights.heads, cache.kv_heads, cache.head_dim
     qkv = qkv.reshape(-1, heads + 2 * kv_heads, d)
-    turned = rotate(qkv[:, : heads + kv_heads], new)  # queries and keys in one go
+    qk = qkv[:, : heads + kv_heads]  # queries and keys in one go
+    if qk_norm is not None:
+        qk = mx.fast.rms_norm(qk, None, weights.eps) * qk_norm
+    turned = rotate(qk, new)
     cache.write(new, turned[:, heads:], qkv[:, heads + kv_heads :])
     ends = list(accumulate(window.num_tokens for window in windows))
     queries = mx.split(turned[:, :heads] * d**-0.5, ends[:-1])

@@ -23,29 +23,32 @@ class Layout(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """For ``times``: the matrix [in, out], and where that pays in tiles too."""
+    """For ``times``: the matrix [in, out], where that pays in tiles too, and what is added."""
 
     whole: mx.array  # [in, out]; in memory so, or turned as in files
     tiles: mx.array | None = None  # [out / TILE, in, TILE], each of them in one piece
+    bias: mx.array | None = None  # [out]
 
 
 def times(x: mx.array, matrix: Matrix) -> mx.array:
-    """x [tokens, in] by the matrix, [tokens, out]; few tokens go through the tiles.
+    """x [tokens, in] by the matrix and plus its bias, [tokens, out]; few tokens go through tiles.
 
     A tile with few tokens is a product so small that OpenBLAS reads the tile as it lies: for one
     token in half the time (``kernel/x86_64/sgemm_small_kernel_permit_skylakex.c``).
     """
-    whole, tiles = matrix
+    whole, tiles, bias = matrix
     if tiles is None or x.shape[0] * tiles.shape[1] * TILE > SMALL:
-        return x @ whole
-    return (x @ tiles).swapaxes(0, 1).reshape(x.shape[0], -1)
+        y = x @ whole
+    else:
+        y = (x @ tiles).swapaxes(0, 1).reshape(x.shape[0], -1)
+    return y if bias is None else y + bias
 
 
-def lay(weight: mx.array, layout: Layout) -> Matrix:
-    """The matrix of a file's weight [out, in]."""
+def lay(weight: mx.array, layout: Layout, bias: mx.array | None = None) -> Matrix:
+    """The matrix of a file's weight [out, in], and its bias [out]."""
     whole = mx.contiguous(weight.T) if layout.turned else weight.T
     fits = weight.shape[0] % TILE == 0
-    return Matrix(whole, in_tiles(weight) if layout.tiled and fits else None)
+    return Matrix(whole, in_tiles(weight) if layout.tiled and fits else None, bias)
 
 
 def in_tiles(weight: mx.array) -> mx.array:

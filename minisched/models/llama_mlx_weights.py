@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from ..devices.mlx_evaluate import evaluate
 from .llama_config import LlamaConfig
 from .llama_mlx_matrix import Matrix, lay, quickest
-from .weights import weight_files
+from .weights import EMBED, weight_files
 
 
 class LayerWeights(NamedTuple):
@@ -23,6 +23,7 @@ class LayerWeights(NamedTuple):
     gate: Matrix  # [dim, width]
     up: Matrix  # [dim, width]
     down: Matrix  # [width, dim]
+    qk_norm: mx.array | None  # [heads + kv_heads, d]: queries and keys are normalized if it's there
 
 
 class LlamaWeights(NamedTuple):
@@ -39,21 +40,33 @@ class LlamaWeights(NamedTuple):
     kv_heads: int
 
 
-def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
-    """Every weight in its own dtype; matrices, [out, in] in files, in the layout that is quickest.
+def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> LlamaWeights:
+    """Every weight in ``dtype``; matrices, [out, in] in files, in the layout that is quickest.
 
     Raises:
         WeightsError: there is no weights file. Tensors are checked by ``weights.find_model``.
     """
     raw: dict[str, mx.array] = {}
     for file in weight_files(directory):
-        raw |= mx.load(str(file))  # type: ignore[arg-type]
-    head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+        loaded: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+        raw |= {name: tensor.astype(dtype) for name, tensor in loaded.items()}
+    head = EMBED.removesuffix(".weight") if config.tie_word_embeddings else "lm_head"
+    asked = {name for name, _ in config.tensor_shapes()}  # files may have more
     layout = quickest(raw[f"{head}.weight"])
 
     def matrix(*names: str) -> Matrix:
         """Matrices side by side, [in, sum of out]."""
-        return lay(mx.concatenate([raw[f"{name}.weight"] for name in names]), layout)
+        weight, bias = (
+            [raw[full] for name in names if (full := f"{name}.{part}") in asked]
+            for part in ("weight", "bias")
+        )
+        return lay(mx.concatenate(weight), layout, mx.concatenate(bias) if bias else None)
+
+    def qk_norm(at: str) -> mx.array:
+        """What each head's query and key are multiplied by."""
+        counts = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+        norms = {part: raw[f"{at}.self_attn.{part}_norm.weight"] for part in counts}
+        return mx.concatenate([mx.tile(norms[part], (n, 1)) for part, n in counts.items()])
 
     def layer(index: int) -> LayerWeights:
         at = f"model.layers.{index}"
@@ -65,10 +78,11 @@ def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
             gate=matrix(f"{at}.mlp.gate_proj"),
             up=matrix(f"{at}.mlp.up_proj"),
             down=matrix(f"{at}.mlp.down_proj"),
+            qk_norm=qk_norm(at) if config.qk_norm else None,
         )
 
-    embed = raw["model.embed_tokens.weight"]
-    cos, sin = rope_tables(config, embed.dtype)
+    embed = raw[EMBED]
+    cos, sin = rope_tables(config, dtype)
     weights = LlamaWeights(
         embed=embed,
         layers=[layer(index) for index in range(config.num_hidden_layers)],
@@ -87,10 +101,13 @@ def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
 def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
     """Cosines and sines [context_len, d / 2]: what MLX's rotary embedding makes of (1, 0)."""
     half = config.head_dim // 2
+    turning: dict[str, Any] = {"base": config.rope_theta}
+    if config.rope_scaling:
+        turning = {"base": None, "freqs": mx.array([1 / each for each in config.frequencies()])}
     ones = mx.ones((config.max_position_embeddings, half), dtype)
     rotated = mx.fast.rope(
         mx.concatenate([ones, mx.zeros_like(ones)], axis=-1)[None],
-        config.head_dim, traditional=False, base=config.rope_theta, scale=1.0, offset=0,
+        config.head_dim, traditional=False, scale=1.0, offset=0, **turning,
     )  # fmt: skip
     cos, sin = mx.split(rotated[0], 2, axis=-1)
     return cos, sin

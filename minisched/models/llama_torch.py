@@ -21,7 +21,7 @@ from .llama_torch_weights import place, read_weights
 from .logprobs_torch import logprobs
 from .sampling_torch import choose
 from .tokenizer import Tokenizer
-from .weights import read_config
+from .weights import AUTO, choose_dtype, read_config
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -29,12 +29,14 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 class LlamaTorch:
     """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
 
+    ``dtype`` is ``auto`` (``weights.choose_dtype``) or one of ``DTYPES``.
+
     ``scripted`` makes a step one ``torch.jit.script`` call, which needs the interpreter lock only
     to begin and to end. Without it every tensor operation asks for the lock anew, and a Python
     thread beside it hides almost nothing. The bits are the same.
 
     Raises:
-        ValueError: ``dtype`` is unknown, or the directory does not hold a plain Llama.
+        ValueError: ``dtype`` is unknown, or the directory does not hold a Llama.
     """
 
     pad_to = ROWS
@@ -42,21 +44,19 @@ class LlamaTorch:
     def __init__(
         self,
         directory: str | Path,
-        dtype: str = "float32",
+        dtype: str = AUTO,
         context_len: int | None = None,
         scripted: bool = True,
     ) -> None:
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype is {dtype!r}, but it must be one of {', '.join(DTYPES)}.")
         directory = Path(directory)
         config = read_config(directory)
         longest = config.max_position_embeddings
-        self.name = directory.name
+        self.name, self.dtype = directory.name, choose_dtype(directory, dtype, DTYPES, "torch")
         self.vocab_size = config.vocab_size
         self.context_len = min(context_len or longest, longest)
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        self.weights = read_weights(directory, config, DTYPES[dtype], self.context_len)
+        self.weights = read_weights(directory, config, DTYPES[self.dtype], self.context_len)
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.step = script(llama_step) if scripted else llama_step
@@ -64,8 +64,9 @@ class LlamaTorch:
     def first_layers(self, count: int) -> LlamaTorch:
         """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
         draft, w = copy(self), self.weights
-        names = ("attention_norm", "qkv", "out", "mlp_norm", "gate_up", "down")
-        draft.weights = w._replace(**{name: getattr(w, name)[:count] for name in names})
+        lists = {name: part[:count] for name, part in w._asdict().items() if type(part) is list}
+        norms = {name: getattr(w, name)[:count] for name in ("attention_norm", "mlp_norm")}
+        draft.weights = w._replace(**lists, **norms)
         draft.num_layers, draft.name = count, f"first {count} layers of {self.name}"
         return draft
 

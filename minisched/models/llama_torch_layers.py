@@ -11,7 +11,7 @@ step runs without the interpreter lock. (It can't read postponed annotations of 
 this module does without them.)
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
@@ -23,15 +23,23 @@ AT_ONCE = 32767  # numbers: one more, and torch may give an elementwise operatio
 
 
 class LlamaWeights(NamedTuple):
-    """Every weight; ``dim`` is the hidden size, ``d`` a head's. Matrices may be packed."""
+    """Every weight; ``dim`` is the hidden size, ``d`` a head's. Matrices may be packed.
+
+    Lists have an entry for each layer; biases and ``qk_norm`` are None where there are none.
+    """
 
     embed: Tensor  # [vocab, dim]
     attention_norm: Tensor  # [layers, dim]
-    qkv: list[Tensor]  # of each layer: [(heads + 2 kv_heads) * d, dim]
+    qkv: list[Tensor]  # [(heads + 2 kv_heads) * d, dim]
+    qkv_bias: list[Optional[Tensor]]  # noqa: UP045  (this, and not `|`, is what torch.jit reads)
+    qk_norm: list[Optional[Tensor]]  # noqa: UP045  [heads + kv_heads, d]
     out: list[Tensor]  # [dim, heads * d]
+    out_bias: list[Optional[Tensor]]  # noqa: UP045
     mlp_norm: Tensor  # [layers, dim]
     gate_up: list[Tensor]  # [2 * width, dim]
+    gate_up_bias: list[Optional[Tensor]]  # noqa: UP045
     down: list[Tensor]  # [dim, width]
+    down_bias: list[Optional[Tensor]]  # noqa: UP045
     final_norm: Tensor  # [dim]
     head: Tensor  # [vocab, dim]
     cos: Tensor  # [context_len, d]
@@ -39,11 +47,11 @@ class LlamaWeights(NamedTuple):
     eps: float  # of the norms
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
     """``x`` [m, in] times a matrix [out, in] of ``llama_torch_weights.pack``, or a plain one."""
     if weight.is_mkldnn:
-        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
-    return F.linear(x, weight)
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -87,8 +95,12 @@ def llama_step(
     new = kv.page_table[(token_rows * kv.max_len + positions)[:real]]  # the tokens' own KV slots
     for layer in range(len(weights.qkv)):
         keys, values = kv.keys[layer], kv.values[layer]
-        h = linear(F.rms_norm(x, dim, weights.attention_norm[layer], eps), weights.qkv[layer])
+        h = F.rms_norm(x, dim, weights.attention_norm[layer], eps)
+        h = linear(h, weights.qkv[layer], weights.qkv_bias[layer])
         qk, v = h.view(x.size(0), -1, d).split([heads + kv_heads, kv_heads], 1)
+        qk_norm = weights.qk_norm[layer]
+        if qk_norm is not None:
+            qk = F.rms_norm(qk, [d], None, eps) * qk_norm
         q, k = rotate(qk, cos, sin).split([heads, kv_heads], 1)  # both in one go
         keys.index_copy_(0, new, k[:real])
         values.index_copy_(0, new, v[:real])
@@ -96,9 +108,10 @@ def llama_step(
         for group, view in zip(groups, views):  # noqa: B905
             tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
             seen[tokens] = attend_group(q[tokens], keys, values, view, group)
-        x = x + linear(seen.flatten(1), weights.out[layer])
-        h = linear(F.rms_norm(x, dim, weights.mlp_norm[layer], eps), weights.gate_up[layer])
+        x = x + linear(seen.flatten(1), weights.out[layer], weights.out_bias[layer])
+        h = F.rms_norm(x, dim, weights.mlp_norm[layer], eps)
+        h = linear(h, weights.gate_up[layer], weights.gate_up_bias[layer])
         gate, up = h.chunk(2, -1)
-        x = x + linear(silu(gate) * up, weights.down[layer])
+        x = x + linear(silu(gate) * up, weights.down[layer], weights.down_bias[layer])
     x = F.rms_norm(x[logits_at], dim, weights.final_norm, eps)
     return linear(pad_rows(x), weights.head)[: logits_at.size(0)]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .llama_config import LlamaConfig
 from .llama_torch_layers import LlamaWeights
-from .weights import weight_files
+from .weights import EMBED, weight_files
 
 PACKED_FOR = 16  # rows: packed for fewer, oneDNN's order is slow for many
 
@@ -28,23 +28,39 @@ def read_weights(
     for file in weight_files(directory):
         raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
 
-    def layers(*parts: str) -> list[Tensor]:
-        """For each layer its parts in one: [sum of output sizes, input size], or a norm's [dim]."""
+    def joined(kind: str, *parts: str) -> list[Tensor]:
+        """For each layer its parts' weights or biases in one, [sum of output sizes, ...]."""
+        names = [f"model.layers.{{}}.{part}.{kind}" for part in parts]
         return [
-            pack(torch.cat([raw.pop(f"model.layers.{index}.{part}.weight") for part in parts]))
+            pack(torch.cat([raw.pop(name.format(index)) for name in names]))
             for index in range(config.num_hidden_layers)
         ]
 
-    embed = raw["model.embed_tokens.weight"]
+    def layers(*parts: str) -> list[Tensor]:
+        """Matrices [sum of output sizes, input size], or norms [dim]."""
+        return joined("weight", *parts)
+
+    def biases(there: bool, *parts: str) -> list[Tensor | None]:
+        """Biases [sum of output sizes]."""
+        none: list[Tensor | None] = [None] * config.num_hidden_layers
+        return [*joined("bias", *parts)] if there else none
+
+    embed = raw[EMBED]
+    qkv = [f"self_attn.{part}_proj" for part in "qkv"]
     cos, sin = rope_tables(config, context_len)
     return LlamaWeights(
         embed=embed,
         attention_norm=torch.stack(layers("input_layernorm")),
-        qkv=layers("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        qkv=layers(*qkv),
+        qkv_bias=biases(config.qkv_bias, *qkv),
+        qk_norm=qk_norms(raw, config),
         out=layers("self_attn.o_proj"),
+        out_bias=biases(config.out_bias, "self_attn.o_proj"),
         mlp_norm=torch.stack(layers("post_attention_layernorm")),
         gate_up=layers("mlp.gate_proj", "mlp.up_proj"),
+        gate_up_bias=biases(config.mlp_bias, "mlp.gate_proj", "mlp.up_proj"),
         down=layers("mlp.down_proj"),
+        down_bias=biases(config.mlp_bias, "mlp.down_proj"),
         final_norm=raw["model.norm.weight"],
         head=pack(embed if config.tie_word_embeddings else raw["lm_head.weight"]),
         cos=cos.to(dtype),
@@ -53,8 +69,20 @@ def read_weights(
     )
 
 
+def qk_norms(raw: dict[str, Tensor], config: LlamaConfig) -> list[Tensor | None]:
+    """What queries and keys are multiplied by when they are normalized, a row for each head."""
+    if not config.qk_norm:
+        return [None] * config.num_hidden_layers
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    norms = [
+        [raw[f"model.layers.{index}.self_attn.{part}_norm.weight"] for part in "qk"]
+        for index in range(config.num_hidden_layers)
+    ]
+    return [torch.cat([q.expand(heads, -1), k.expand(kv_heads, -1)]) for q, k in norms]
+
+
 def pack(weight: Tensor) -> Tensor:
-    """A matrix [out, in] in the order in which oneDNN reads it, if it can; a norm as it is.
+    """A matrix [out, in] in the order in which oneDNN reads it, if it can; a vector as it is.
 
     MKL puts a plain float32 matrix in order at every call, and reads it at a third of the rate.
     A tied head lies in memory twice: rows of it are looked up, too.
@@ -82,7 +110,6 @@ def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
 
 def rope_tables(config: LlamaConfig, context_len: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [context_len, head_dim], in float32 as in transformers."""
-    exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
-    angles = torch.arange(context_len).float()[:, None] / config.rope_theta**exponents
+    angles = torch.arange(context_len).float()[:, None] * torch.tensor(config.frequencies())
     angles = torch.cat([angles, angles], -1)
     return angles.cos(), angles.sin()

@@ -7,6 +7,7 @@ one token, and a test over it could not fail.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from .llama_config import LlamaConfig
 
 # Wide logits, and attention that singles tokens out: without either, sequences soon go in circles.
 SCALE = {"lm_head": 3.0, "q_proj": 2.0, "k_proj": 2.0}
+BIAS = 0.5  # a bias's standard deviation: as large as much of what it is added to
 
 
 FIXED: dict[str, Any] = {
@@ -38,10 +40,13 @@ def write_tiny_llama(
     intermediate: int = 128,
     context: int = 512,
     eos_id: int = 0,
+    more: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write config.json and model.safetensors (float32) and give the directory.
 
     The numbers come from numpy and depend on ``seed`` alone, so torch and MLX load the same ones.
+    ``more`` of config.json, such as ``model_type`` or ``rope_scaling``, takes the place of what is
+    there; norms are random then: as ones, they and their places could be mistaken for each other.
     ``intermediate`` must be a multiple of 32: otherwise torch's SiLU on the CPU is not
     batch-invariant. Raises ValueError for that, WeightsError for sizes that do not fit together.
     """
@@ -58,25 +63,34 @@ def write_tiny_llama(
         "intermediate_size": intermediate,
         "max_position_embeddings": context,
         "eos_token_id": eos_id,
+        **(more or {}),
     }
     config = LlamaConfig.from_json(settings, {}, where=str(directory))
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    _write_tensors(directory / "model.safetensors", config, seed)
+    _write_tensors(directory / "model.safetensors", config, seed, norms=0.3 if more else 0.0)
     return directory
 
 
-def _write_tensors(file: Path, config: LlamaConfig, seed: int) -> None:
-    """Norms are ones; a matrix [out, in] has std 1 / sqrt(in), times its entry in SCALE."""
+def _write_tensors(file: Path, config: LlamaConfig, seed: int, norms: float) -> None:
+    """A matrix [out, in] has std 1 / sqrt(in), times its entry in SCALE; a bias has std 0.5.
+
+    Norms are ones and a little (std ``norms``) more or less.
+    """
     import numpy as np
     from safetensors.numpy import save_file
 
     random = np.random.default_rng(seed)
     tensors = {}
     for name, shape in config.tensor_shapes():
-        if len(shape) == 1:
+        mean, std = 0.0, BIAS
+        if len(shape) == 2:
+            std = SCALE.get(name.split(".")[-2], 1.0) / np.sqrt(shape[-1])
+        elif name.endswith("weight"):
+            mean, std = 1.0, norms
+        if std:
+            drawn = random.standard_normal(shape, np.float32) * np.float32(std)
+            tensors[name] = drawn + np.float32(mean)
+        else:
             tensors[name] = np.ones(shape, np.float32)
-            continue
-        std = SCALE.get(name.split(".")[-2], 1.0) / np.sqrt(shape[-1])
-        tensors[name] = random.standard_normal(shape, np.float32) * np.float32(std)
     save_file(tensors, file, metadata={"format": "pt"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "LlamaConfig",
     "WeightsError",
     "check_tensors",
+    "choose_dtype",
     "find_model",
     "read_config",
     "weight_files",
@@ -26,6 +28,8 @@ __all__ = [
 
 INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
+AUTO = "auto"  # a dtype's name
+EMBED = "model.embed_tokens.weight"
 HUB_FILES = [
     "config.json",
     "generation_config.json",
@@ -82,6 +86,27 @@ def weight_files(directory: Path) -> list[Path]:
             raise WeightsError(f"{directory / INDEX} has no weight_map of names to files.")
         return [directory / shard for shard in sorted(set(shards.values()))]
     raise WeightsError(f"{directory} lacks model.safetensors (or {INDEX} and its shards).")
+
+
+def choose_dtype(directory: Path, wanted: str, known: Mapping[str, object], library: str) -> str:
+    """The name of the dtype to compute in: ``wanted``, or for ``auto`` the checkpoint's own.
+
+    That is the embeddings' dtype in the files. bfloat16 stays bfloat16, and everything else is
+    float32: float16, every number of which float32 has, and float64. (vLLM and SGLang read it in
+    config.json, keep float16, and make float16 of float32; that doesn't hold here, where auto means
+    the same on every device.)
+
+    Raises:
+        ValueError: ``wanted`` is neither ``auto`` nor ``known`` to the library.
+    """
+    if wanted == AUTO:
+        shapes_and_types = (_header(file) for file in weight_files(directory))
+        own = next(found[EMBED][1] for found in shapes_and_types if EMBED in found)
+        return "bfloat16" if own == "BF16" else "float32"
+    if wanted not in known:
+        names = ", ".join([AUTO, *known])
+        raise ValueError(f"dtype is {wanted!r}, but with {library} it must be one of {names}.")
+    return wanted
 
 
 def check_tensors(directory: Path, config: LlamaConfig) -> None:
