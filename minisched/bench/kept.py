@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..trace.files import write_whole
+
 FOLDER = Path("traces/bench")
 
 
@@ -14,16 +16,15 @@ def keep(part: str, document: dict[str, Any], root: Path) -> list[Path]:
     """Write both files below ``root``; gives their paths.
 
     Raises:
-        OSError: the folder can't be written to.
+        ValueError: they can't be written; one sentence.
     """
     folder = root / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {
         folder / f"{part}.json": json.dumps(document, indent=1) + "\n",
         folder / f"{part}.md": "\n".join(to_markdown(part, document)) + "\n",
     }
     for path, text in texts.items():
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text, with_folders=True)
     return list(texts)
 
 

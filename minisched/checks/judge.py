@@ -18,6 +18,7 @@ from ..models.registry import HASH
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
 from .case import Case
+from .evidence import lacking
 from .laws import (
     Broken,
     check_ends,
@@ -69,6 +70,10 @@ class Verdict:
     def holds(self) -> bool:
         """Whether no law was broken."""
         return not self.findings
+
+    def lacking(self, law: str) -> str:
+        """What the run lacks to be judged by a law; nothing where it has all, or broke it."""
+        return "" if self.broke(law) else lacking(law, self.trace)
 
     def broke(self, law: str) -> Finding | None:
         """What was found of one law, or None."""

@@ -39,6 +39,7 @@ class Tried:
     requests: int
     aborted: int
     refused: int
+    unjudged: tuple[str, ...] = ()  # laws that had nothing to look at
 
     def holds(self, law: str) -> bool:
         """Whether a law was looked at and not broken."""
@@ -67,6 +68,7 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
             Tried(
                 seed, design.name, verdict.findings, verdict.finished, sum(ends.values()),
                 ends[FinishReason.ABORT], ends[FinishReason.ERROR],
+                tuple(law for law in LAWS if verdict.lacking(law)),
             )
         )  # fmt: skip
     return tried

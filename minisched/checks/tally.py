@@ -59,6 +59,10 @@ class Tally:
         """Cases that were looked at for a law and did not break it; all, or those of one loop."""
         return sum(case.holds(law) for case in self.cases if loop in (None, base_of(case.loop)))
 
+    def unjudged(self, law: str) -> int:
+        """Cases in which nothing happened that a law looks at."""
+        return sum(law in case.unjudged for case in self.cases)
+
     @property
     def by_loop(self) -> Counter[str]:
         """Cases of each loop, whatever its relay and options."""
@@ -77,7 +81,8 @@ class Tally:
         tokens for every request; ``races`` and ``leaks``: how many had one; ``failures``: every law
         that was broken, with what repeats it. An aborted request counts as identical if its tokens
         are the first of the oracle's, and a refused one if it had to be refused and got none.
-        ``holding``: cases that kept a law, by law. ``loops`` and ``designs``: cases by loop, and by
+        ``holding``: cases that kept a law, by law; ``unjudged``: those of them that had nothing to
+        break it with. ``loops`` and ``designs``: cases by loop, and by
         loop with its relay and options. ``axes``: workloads by the value of each axis.
         """
         return {
@@ -94,6 +99,7 @@ class Tally:
             "aborted": sum(case.aborted for case in self.cases),
             "refused": sum(case.refused for case in self.cases),
             "holding": {law: self.holding(law) for law in LAWS},
+            "unjudged": {law: self.unjudged(law) for law in LAWS},
             "loops": dict(self.by_loop),
             "designs": dict(Counter(case.loop for case in self.cases)),
             "axes": count_axes(draw(self.seed + at) for at in range(self.workloads)),

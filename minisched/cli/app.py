@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from .bench_command import bench
 from .calibrate_command import calibrate
 from .check_command import check
-from .exit import complain, exit_with
+from .exit import complain, complain_of, exit_with, guarded_output
 from .look_commands import stepper, view, watch
 from .museum_commands import museum
 from .option_groups import with_option_groups
@@ -20,18 +20,55 @@ from .options import ReportOptions, WorkloadOptions
 from .replay_commands import replay, scenario
 from .scheduler_options import SchedulerOptions
 
-BROKEN_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
 
 app = typer.Typer(
     help="Overlap scheduling for LLM inference, small enough to read, with pictures.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+EXAMPLES = {  # shown below each command's help; a test runs them
+    "bench": "minisched bench hidden --model hash",
+    "calibrate": "minisched calibrate --device thread --model hash",
+    "check": "minisched check out/serial.json out/overlap.json",
+    "compare": "minisched compare --loops overlap,vllm_async --requests 4",
+    "diagrams": "minisched diagrams --check overlap",
+    "doctor": "minisched doctor",
+    "fetch": "minisched fetch smollm2",
+    "presets": "minisched presets",
+    "replay": "minisched replay requests.csv --requests 1000",
+    "run": "minisched run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
+    "scenario": "minisched scenario long-document",
+    "stepper": "minisched stepper out/serial.json out/overlap.json",
+    "view": "minisched view decode out/overlap.json --form text",
+    "watch": "minisched watch --loop overlap --at 20",
+}
 
 
-@app.command()
+def example(name: str) -> str:
+    """The last line of a command's help."""
+    return f"Example: {EXAMPLES[name]}"
+
+
+def show_version(is_asked: bool) -> None:
+    """Print the version, and nothing else."""
+    if is_asked:
+        print(f"minisched {metadata.version('minisched')}")
+        raise typer.Exit
+
+
+@app.callback()
+def of_every_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Overlap scheduling for LLM inference, small enough to read, with pictures."""
+
+
+@app.command(epilog=example("compare"))
 @with_option_groups
 def compare(
     workload: WorkloadOptions,
@@ -54,7 +91,7 @@ def compare(
     exit_with(lambda: run_compare(workload, scheduler, report, loops, out, tokens))
 
 
-@app.command()
+@app.command(epilog=example("run"))
 @with_option_groups
 def run(
     workload: WorkloadOptions,
@@ -75,7 +112,7 @@ def run(
     exit_with(lambda: run_run(workload, scheduler, report, loop or []))
 
 
-@app.command()
+@app.command(epilog=example("diagrams"))
 def diagrams(
     names: Annotated[
         list[str] | None, typer.Argument(help="Topics or diagrams; all unless named.")
@@ -103,18 +140,12 @@ def diagrams(
     exit_with(lambda: run_diagrams(names or [], check, svg, server=server))
 
 
-app.command()(bench)
-app.command()(calibrate)
-app.command()(check)
-app.command()(view)
-app.command()(watch)
-app.command()(stepper)
-app.command()(replay)
-app.command()(scenario)
+for command in (bench, calibrate, check, view, watch, stepper, replay, scenario):
+    app.command(epilog=example(command.__name__))(command)
 app.add_typer(museum, name="museum")
 
 
-@app.command()
+@app.command(epilog=example("presets"))
 def presets(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -124,7 +155,7 @@ def presets(
     run_presets(json)
 
 
-@app.command()
+@app.command(epilog=example("fetch"))
 def fetch(name: Annotated[str, typer.Argument(help="The model; smollm2 is the one.")]) -> None:
     """Bring a small language model's weights here, once."""
     from .fetch import run_fetch
@@ -132,7 +163,7 @@ def fetch(name: Annotated[str, typer.Argument(help="The model; smollm2 is the on
     run_fetch(name)
 
 
-@app.command()
+@app.command(epilog=example("doctor"))
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -144,19 +175,27 @@ def doctor(
 
 def main() -> None:
     """The console script: a bad option is one sentence and exit code 2, never a traceback."""
-    try:
+    with guarded_output():
         code = run_command()
-    except USAGE_ERROR as error:
-        code = complain(error.format_message(), 2)
-    except ValueError as error:
-        code = complain(str(error), 2)
-    except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = BROKEN_PIPE
     sys.exit(code)
 
 
 def run_command() -> int:
     """Run the command line; click would turn Ctrl-C into a silent exit, so it is caught inside."""
-    command = typer.main.get_command(app)
-    return command.main(standalone_mode=False) or 0
+    try:
+        return typer.main.get_command(app).main(standalone_mode=False) or 0
+    except USAGE_ERROR as error:
+        said = in_one_sentence(error)
+        return complain(said, 2) if said else 2  # nothing was asked for: the help was said
+    except ValueError as error:
+        return complain(str(error), 2)
+    except OSError as error:
+        return complain_of(error)
+
+
+def in_one_sentence(error: Any) -> str:
+    """What is wrong with a command line; of an argument that is missing also what it could be."""
+    said = str(error.format_message())
+    if said.startswith("Missing argument") and (help := getattr(error.param, "help", "")):
+        return f"{said.rstrip('.')}: {help}"
+    return said

@@ -23,6 +23,7 @@ from ..devices.registry import load, open_device
 from ..export.native import to_json
 from ..export.svg import to_svg
 from ..trace import Trace
+from ..trace.files import write_whole
 from .bench_call import BenchCall
 
 MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
@@ -90,11 +91,11 @@ def one_shape(shape: str, folder: Path, asked: Load, call: BenchCall) -> list[Fi
 
 def keep_pair(folder: Path, shape: str, loop: str, measured: Trace, foreseen: Trace) -> None:
     """Write a run by CUDA's events and the one that ``sim`` foresaw, and both in one picture."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name, trace in {"measured": measured, "foreseen": foreseen}.items():
-        (folder / f"{shape}-{loop}-{name}.json").write_text(to_json(trace), encoding="utf-8")
+        path = folder / f"{shape}-{loop}-{name}.json"
+        write_whole(path, to_json(trace), with_folders=True)
     picture = to_svg([measured, replace(foreseen, loop=f"{loop}: foreseen")])
-    (folder / f"{shape}-{loop}.svg").write_text(picture, encoding="utf-8")
+    write_whole(folder / f"{shape}-{loop}.svg", picture)
 
 
 def open_peer(folder: Path) -> tuple[Callable[..., None] | None, str]:

@@ -15,6 +15,7 @@ from ..bench.rows import Figure
 from ..bench.simulator.made_trace import make_trace
 from ..bench.simulator.simulator import LENGTHS, Ask, Replays, ask_alone, memory, open_vidur, speed
 from ..models.fetch import model_home
+from ..trace.files import write_whole
 from .bench_call import BenchCall
 
 AZURE = Path("data/processed_traces/splitwise_conv.csv")  # in a checkout of vidur
@@ -64,7 +65,7 @@ def write_trace(folder: Path | None, path: Path, limit: int) -> None:
         make_trace(path, limit)
         return
     with (folder / AZURE).open(encoding="utf-8") as file:
-        path.write_text("".join(islice(file, limit + 1)), encoding="utf-8")
+        write_whole(path, "".join(islice(file, limit + 1)))
 
 
 def vidur(

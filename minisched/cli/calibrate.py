@@ -15,6 +15,7 @@ from ..devices.profile_file import as_json
 from ..devices.profiles import Profile
 from ..devices.registry import open_device
 from ..models.registry import open_model
+from ..trace.files import write_whole
 from .loop_choice import choose_loops
 
 KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
@@ -42,7 +43,7 @@ def run_calibrate(
     description = f"{model.name} on {device}, measured with {repetitions} repetitions"
     profile = Profile(file.stem, description, cost, KV_TOKENS)
     about = {"device": device, "model": model.name, "machine": machine(), "versions": versions()}
-    file.write_text(json.dumps(as_json(profile, cost, about), indent=1) + "\n", encoding="utf-8")
+    write_whole(file, json.dumps(as_json(profile, cost, about), indent=1) + "\n", f"--out {file}")
     say(Console(highlight=False, emoji=False), cost, file)
     return 0
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..checks.evidence import lacking
 from ..checks.leaks.leaks import find_leaks, not_checked
 from ..checks.offence import Offence
 from ..checks.overlap.report import report
@@ -52,9 +53,8 @@ def leaks(recorded: Recorded) -> Answer:
         said = tuple(map(str, found))
         offences = tuple(leak.offence for leak in found)
         return no("leaks", counted(len(said), "leak"), said + missing, offences)
-    if not any(mark.name in ("row alloc", "page alloc") for mark in recorded.trace.marks):
-        sentence = "No memory is recorded in this file: nothing can be said about leaks."
-        return Answer("leaks", "unknown", sentence)
+    if lack := lacking("leak", recorded.trace):
+        return nothing_to_judge("leaks", lack)
     return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
 
 
@@ -74,15 +74,14 @@ def told(recorded: Recorded) -> list[Answer]:
 
 def races(recorded: Recorded) -> Answer:
     """Whether two lanes touch the same memory in no order."""
-    if not recorded.trace.program:
-        sentence = "No accesses are recorded in this file: nothing can be said about races."
-        return Answer("races", "unknown", sentence)
     seen = examine(recorded.trace)
     waits = [] if is_cut_short(recorded.trace) else seen.waits
     found: list[Race | WaitsForEver] = [*seen.races, *waits]
     if not found:
+        if lack := lacking("race", recorded.trace):
+            return nothing_to_judge("races", lack)
         touches = sum(bool(act.resource) for act in recorded.trace.program)
-        lanes = len({act.lane for act in recorded.trace.program})
+        lanes = len({act.lane for act in recorded.trace.program if act.resource})
         sentence = (
             f"No race: all conflicting ones of {touches} accesses on {lanes} lanes are ordered."
         )
@@ -99,12 +98,17 @@ def races(recorded: Recorded) -> Answer:
 def overlaps(recorded: Recorded) -> Answer:
     """Whether the host works while the device computes; to run serially breaks no law."""
     if not any(is_forward(item.lane) for item in recorded.trace.slices):
-        sentence = "No device is recorded in this file: nothing can be said about overlap."
-        return Answer("overlaps", "unknown", sentence, recorded.lacks)
+        return nothing_to_judge("overlaps", "no device is recorded", recorded.lacks)
     found = report(recorded.trace, recorded.lacks)
     said = tuple(item for item in found.sentences if item != found.verdict.sentence)
     word = OVERLAPS[found.verdict.word]
     return Answer("overlaps", word, found.verdict.sentence, said, figures=found.to_json())
+
+
+def nothing_to_judge(question: str, lack: str, details: tuple[str, ...] = ()) -> Answer:
+    """There is no evidence either way; ``lack`` is what is missing."""
+    sentence = f"Nothing to judge: {lack} in this file."
+    return Answer(question, "unknown", sentence, details)
 
 
 def no(

@@ -16,6 +16,7 @@ from ..checks.shrink import breaks_the_same, shrink
 from ..checks.tally import CAUSES, Failure, Tally
 from ..checks.tokens.oracle_trace import oracle_trace
 from ..export import native
+from ..trace.files import write_whole
 from .check_identical import ORACLE, story_of
 from .check_picture import offence_in, picture, wrong_token
 
@@ -89,12 +90,8 @@ def save_failure(tally: Tally, folder: Path) -> list[str]:
     }
     if (found := verdict.broke(failure.law)) is not None:
         texts[f"{stem}.svg"] = picture(verdict.trace, offence_in(verdict, found), ".svg")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ValueError(f"--out {folder} can't be written: {error.strerror}.") from error
+    for name, text in texts.items():
+        write_whole(folder / name, text, f"--out {folder}", with_folders=True)
     return [str(folder / name) for name in texts]
 
 

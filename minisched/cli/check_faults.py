@@ -89,12 +89,22 @@ def report(console: Console, counted: Counted, seconds: float) -> None:
             f"{cell.place.loop} --device {counted.device} --seed {cell.place.seed}",
             soft_wrap=True,
         )
-    lost = total.tried - total.survived
-    console.print(
-        f"[red]✗[/] {lost} of {total.tried} faults were not survived." if lost
-        else f"[green]✓[/] all {total.tried} faults were survived: {total.ended} requests ended "
+    console.print(verdict(total), soft_wrap=True)
+
+
+def verdict(total: Count) -> str:
+    """One sentence on all of it."""
+    if lost := total.tried - total.survived:
+        return f"[red]✗[/] {lost} of {total.tried} faults were not survived."
+    if not total.tried:
+        return (
+            f"? Nothing to judge: of {total.places} trials none hit a request that the workload "
+            "does not give up anyway; try another --seed, or more --workloads."
+        )
+    return (
+        f"[green]✓[/] all {total.tried} faults were survived: {total.ended} requests ended "
         f"early, each with a reason, and {total.whole} got the tokens that they would get alone."
-    )  # fmt: skip
+    )
 
 
 def by_fault(counted: Counted) -> Table:
@@ -121,13 +131,17 @@ def by_loop(counted: Counted, faults: list[str]) -> Table:
 
 
 def cell_of(count: Count) -> str:
-    """``3`` where all three were survived, ``2/3`` where one was not."""
+    """``3`` where all three were survived, ``2/3`` where one was not, ``?`` where none hit."""
     if not count.places:
         return ""
+    if not count.tried:
+        return "?"
     text = str(count.tried) if count.survived == count.tried else f"{count.survived}/{count.tried}"
     return text if count.survived == count.tried else f"[red]{text}[/]"
 
 
 def sign(count: Count) -> str:
     """Whether all were survived, at a glance and without colour."""
+    if not count.tried:
+        return "?"
     return "[green]✓[/]" if count.survived == count.tried else "[red]✗[/]"

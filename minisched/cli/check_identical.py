@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..checks.evidence import lacking
 from ..checks.offence import Offence
 from ..checks.tokens.identity import Difference, differences, tokens_heard
 from ..checks.tokens.same_workload import another_workload, only_lengths_differ
@@ -23,14 +24,13 @@ def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
         ValueError: the two are of different workloads.
     """
     if count < 2:
-        return unknown(
-            f"One run alone: nothing can be said about identity; {whom_to_name(run.file)}."
-        )
+        return unknown(f"this is one run alone; {whom_to_name(run.file)}.")
     for item in (baseline, run):
         if not has_tokens(item.trace):
-            return unknown(
-                f"No tokens are recorded in {item.file}: nothing can be said about them."
-            )
+            return unknown(f"no tokens are recorded in {item.file}.")
+    lacks = [lacking("identity", item.trace) for item in (baseline, run)]
+    if all(lacks):
+        return unknown(f"{lacks[0]} in {baseline.file} or in {run.file}.")
     if run is baseline:
         return Answer(QUESTION, "yes", "This is the baseline.")
     if problem := another_workload(baseline.trace, run.trace):
@@ -79,6 +79,6 @@ def whom_to_name(file: str) -> str:
     return f"name {baseline} before it" if baseline.exists() else "name a second one"
 
 
-def unknown(sentence: str) -> Answer:
+def unknown(why: str) -> Answer:
     """Nothing can be said, and why."""
-    return Answer(QUESTION, "unknown", sentence)
+    return Answer(QUESTION, "unknown", f"Nothing to judge: {why}")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..checks.foreign.foreign import read_foreign
 from ..export import native
 from ..trace import Trace
+from ..trace.files import unpacked
 
 BEGINNING = 4096  # bytes in which a file of this program says what it is
 
@@ -37,5 +38,5 @@ def read_recorded(path: Path) -> Recorded:
 
 def is_native(path: Path) -> bool:
     """Whether a file begins as ``export/native.py`` writes it."""
-    with path.open("rb") as file:
+    with unpacked(path) as file:
         return f'"{native.FORMAT}"'.encode() in file.read(BEGINNING)

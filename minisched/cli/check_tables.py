@@ -36,10 +36,23 @@ def print_tally(console: Console, tally: Tally, seconds: float, jobs: int) -> No
     console.print(requests_sentence(tally), soft_wrap=True)
     console.print(by_law(tally))
     console.print(by_loop(tally))
-    console.print(
-        f"[red]✗[/] {broken} of {cases} cases broke a law." if broken
-        else f"[green]✓[/] every law held in all {cases} cases."
-    )  # fmt: skip
+    console.print(verdict(tally, broken), soft_wrap=True)
+
+
+def verdict(tally: Tally, broken: int) -> str:
+    """One sentence on all of it; ``broken`` cases broke a law."""
+    cases = len(tally.cases)
+    if broken:
+        return f"[red]✗[/] {broken} of {cases} cases broke a law."
+    if not cases:
+        return "? Nothing to judge: no loop takes these workloads, so no case was run."
+    unseen = [law for law in LAWS if tally.unjudged(law) == cases]
+    if unseen:
+        return (
+            f"? No law broke in {counted(cases, 'case')}, but nothing happened that "
+            f"{' or '.join(unseen)} could be judged by."
+        )
+    return f"[green]✓[/] every law held in all {cases} cases."
 
 
 def refusals_sentence(tally: Tally) -> str:
@@ -65,12 +78,13 @@ def requests_sentence(tally: Tally) -> str:
 
 
 def by_law(tally: Tally) -> Table:
-    """Each law, and in how many cases it held."""
+    """Each law, and in how many cases it held that had something to break it with."""
     table = Table("", "law", "what it says", "held")
     table.columns[-1].justify = "right"
     for law in LAWS:
-        held = tally.holding(law)
-        table.add_row(sign(held == len(tally.cases)), law, SAYS[law], str(held))
+        held, cases = tally.holding(law), len(tally.cases)
+        judged = sign(held == cases) if tally.unjudged(law) < cases else "?"
+        table.add_row(judged, law, SAYS[law], str(held - tally.unjudged(law)))
     return table
 
 

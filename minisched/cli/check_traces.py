@@ -13,6 +13,7 @@ from rich.markup import escape
 from ..checks.offence import Offence
 from ..checks.stopped import stopped_with
 from ..trace import Trace
+from ..trace.files import write_whole
 from .check_answers import Answer, leaks, overlaps, races, told
 from .check_identical import identical
 from .check_picture import picture
@@ -122,11 +123,7 @@ def draw_first(target: Path, runs: Sequence[Recorded], answers: dict[str, list[A
     if found is None:
         complain(f"nothing was found that could be drawn, so {target} is not written.", 0)
         return
-    try:
-        text = picture(*found, target.suffix)
-        target.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ValueError(f"--draw {target} can't be written: {error.strerror}.") from error
+    write_whole(target, picture(*found, target.suffix), f"--draw {target}")
 
 
 def offences(

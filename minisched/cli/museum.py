@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ..museum import Exhibit, Refuted, exhibits, find, refuted
-from ..museum.standing import Standing, bug_json, refuted_json, standing_of
+from ..museum.standing import Standing, bug_json, nothing_broken, refuted_json, standing_of
 from .museum_page import show, table, write
 from .progress import named_progress
 
@@ -50,7 +50,7 @@ def run_one(name: str, out: Path | None, as_json: bool) -> int:
     if out:
         write(item, out)
     if isinstance(item, Refuted):
-        is_good = item.verdict().holds
+        is_good = nothing_broken(item)
         if as_json:
             print_json([], [item])
     else:
@@ -76,7 +76,7 @@ def run_all(as_json: bool) -> int:
         holds = {}
         for item in refuted():
             hear(item.name)
-            holds[item.name] = item.verdict().holds
+            holds[item.name] = nothing_broken(item)
     if as_json:
         print_json(standings, list(refuted()))
     else:

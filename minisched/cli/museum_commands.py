@@ -9,13 +9,20 @@ import typer
 
 from .exit import exit_with
 
-museum = typer.Typer(
-    help="Published bugs, each put back, caught by a law, drawn, and cured.", no_args_is_help=True
-)
+museum = typer.Typer(help="Published bugs, each put back, caught by a law, drawn, and cured.")
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
-@museum.command("list")
+@museum.callback(invoke_without_command=True)
+def choose(context: typer.Context) -> None:
+    """Published bugs, each put back, caught by a law, drawn, and cured."""
+    if context.invoked_subcommand is None:
+        raise ValueError(
+            "museum lists or runs bugs: `museum list`, `museum run NAME`, or `museum run --all`."
+        )
+
+
+@museum.command("list", epilog="Example: minisched museum list")
 def list_bugs(json: Json = False) -> None:
     """List the bugs by chapter, and the suspicions that were refuted; with --json it tries all."""
     from .museum import run_list
@@ -23,7 +30,7 @@ def list_bugs(json: Json = False) -> None:
     exit_with(lambda: run_list(json))
 
 
-@museum.command("run")
+@museum.command("run", epilog="Example: minisched museum run pinned_buffer_rewritten")
 def run_bugs(
     name: Annotated[str | None, typer.Argument(help="Which; `museum list` names them.")] = None,
     all_of_them: Annotated[bool, typer.Option("--all", help="Try every one.")] = False,

@@ -18,6 +18,7 @@ from ..museum.page import Part, page, refuted_page
 from ..museum.picture import draw, lines_of
 from ..museum.references import address
 from ..museum.standing import Standing
+from ..trace.files import write_whole
 
 WIDEST = 120  # columns of a drawing
 AS_IT_STANDS = ("picture", "diff", "code", "links")  # no line of these is broken
@@ -68,6 +69,8 @@ def table(standings: list[Standing], holds: dict[str, bool]) -> Iterator[Rendera
     for item in standings:
         caught = Text(item.caught_by) if item.caught_by else Text("not caught", style="bold red")
         green = Text("passes", "green") if item.healthy_passes else Text("fails", "bold red")
+        if item.lacking:
+            green = Text(f"nothing to judge: {item.lacking}", "bold red")
         rows.add_row(item.exhibit.name, item.exhibit.references[0], caught, green)
     yield rows
     good, right = sum(item.is_good for item in standings), sum(holds.values())
@@ -86,8 +89,4 @@ def write(item: Exhibit | Refuted, out: Path) -> None:
     if isinstance(item, Refuted) and out.suffix == ".svg":
         raise ValueError(f"{item.name} is refuted: nothing went wrong that could be drawn.")
     text = draw(item) if isinstance(item, Exhibit) and out.suffix == ".svg" else to_html(item)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ValueError(f"{out} can't be written: {error.strerror}.") from error
+    write_whole(out, text, with_folders=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..trace.files import read_text
+
 
 def read_bias(text: str) -> tuple[int, float]:
     """A token and what is added to its logit, from ``TOKEN=VALUE``.
@@ -26,7 +28,7 @@ def read_schema(file: Path) -> str:
         ValueError: the file can't be read.
     """
     try:
-        return file.read_text(encoding="utf-8")
+        return read_text(file)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ValueError(f"--json-schema {file} can't be read: {reason}.") from error

@@ -13,6 +13,7 @@ from ..export.puml_sequence import to_sequence
 from ..export.puml_timing import to_timing
 from ..export.svg import to_svg
 from ..trace import Trace
+from ..trace.files import write_whole
 
 
 def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
@@ -56,8 +57,5 @@ def write(files: Mapping[str, str], out: Path) -> list[Path]:
         ValueError: a file can't be written.
     """
     for name, text in files.items():
-        try:
-            (out / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ValueError(f"{out / name} can't be written: {error.strerror}.") from error
+        write_whole(out / name, text)
     return [out / name for name in files]

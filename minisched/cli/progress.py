@@ -19,9 +19,11 @@ def token_progress(loops: list[str], total: int) -> Iterator[Callable[[str, Outp
         BarColumn(),
         TextColumn("{task.completed} tokens"),
     )
+    console = Console(stderr=True)
     with Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as progress:
+        *columns, TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
         bars = {loop: progress.add_task(loop, total=total, start=False) for loop in loops}
 
         def on_output(loop: str, output: Output) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..trace.files import read_text
+
 BUILT_IN = (
     "The capital of France is",
     "A scheduler decides which request runs next. Its first rule is",
@@ -29,7 +31,7 @@ def read_prompts(texts: list[str], file: Path | None, count: int | None) -> list
     prompts = list(texts)
     if file is not None:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = read_text(file).splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ValueError(f"--prompts {file} can't be read: {reason}.") from error

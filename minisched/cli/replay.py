@@ -22,6 +22,7 @@ from ..replay.play import Played, play
 from ..replay.report import as_json
 from ..replay.trace_file import Survey, TraceFile
 from ..scheduler import SchedulerConfig
+from ..trace.files import write_whole
 from . import advice
 from .loop_choice import choose_loops
 from .options import ReportOptions
@@ -101,7 +102,7 @@ def say(
         if wanted.advise:
             console.print(advice.table(run.loop, advised))
     if out is not None:
-        write(result, out)
+        write_whole(out, json.dumps(result, indent=2) + "\n", f"--out {out}")
 
 
 @contextmanager
@@ -147,15 +148,3 @@ def check_target(option: str, out: Path | None, file: Path) -> None:
         raise ValueError(f"{option} {out} can't be written: there is no folder {out.parent}.")
     if out.resolve() == file.resolve():
         raise ValueError(f"{option} {out} is the trace itself, and would overwrite it.")
-
-
-def write(result: dict[str, Any], out: Path) -> None:
-    """Leave the result in a file.
-
-    Raises:
-        ValueError: the file can't be written.
-    """
-    try:
-        out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"--out {out} can't be written: {error.strerror}.") from error

@@ -13,6 +13,7 @@ from .option_groups import with_option_groups
 from .options import ReportOptions
 from .scheduler_options import SchedulerOptions
 
+SCENARIOS = ("long-document",)
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
 ProfileName = Annotated[
     str,
@@ -46,7 +47,7 @@ def replay(
 
 
 def scenario(
-    name: Annotated[str, typer.Argument(help="long-document is the one.")],
+    name: Annotated[str, typer.Argument(help=f"Which case: {', '.join(SCENARIOS)}.")],
     loop: LoopName = None,
     profile: ProfileName = DEFAULT_PROFILE,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,

@@ -24,7 +24,12 @@ def tally_into(path: Path | None, loop: str) -> Iterator[Tally]:
         recorder = StreamRecorder(path, loop, "sim", "length")
         try:
             yield RecordedTally(recorder)
-        finally:
+        except OSError:
+            recorder.drop()
+            raise
+        except BaseException:  # what ran until then is a trace, too
             recorder.close()
+            raise
+        recorder.close()
     except OSError as error:
         raise ValueError(f"--trace {path} can't be written: {error.strerror}.") from error

@@ -16,8 +16,8 @@ from ..loops.registry import find_loop
 from ..replay import long_document as case
 from ..replay.claims import CLAIMS, Verdict, verdicts
 from ..replay.long_document import Outcome, long_document
+from .replay_commands import SCENARIOS
 
-SCENARIOS = ("long-document",)
 SECOND = 1e9  # nanoseconds
 
 

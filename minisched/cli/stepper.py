@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..export.html import to_html
 from ..export.views import NothingToShow
+from ..trace.files import write_whole
 from .trace_file import read_trace
 
 
@@ -22,9 +23,5 @@ def run_stepper(sources: Sequence[Path], out: Path) -> None:
         html = to_html(traces)
     except NothingToShow as error:
         raise ValueError(f"{names} can't be stepped through: {error}") from error
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(html, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ValueError(f"{out} can't be written: {error.strerror}.") from error
+    write_whole(out, html, with_folders=True)
     print(out)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from ..export.views import FORMS, NothingToShow, draw, parts_of
+from ..trace.files import write_whole
 from .trace_file import read_trace
 
 
@@ -30,10 +31,7 @@ def run_view(topic: str, source: Path, form: str, part: str, out: str | None) ->
     if target == "-":
         sys.stdout.write(drawn)
         return
-    try:
-        Path(target).write_text(drawn, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ValueError(f"{target} can't be written: {error.strerror}.") from error
+    write_whole(Path(target), drawn)
     print(target)
 
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..trace.files import read_text
 from .cost import Pace
 from .measured_cost import HostCost, MeasuredCost
 from .profiles import Profile
@@ -49,7 +50,7 @@ def read_profile(file: Path) -> Profile:
         ValueError: it can't be read, or is none.
     """
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(read_text(file))
     except OSError as error:
         raise ValueError(f"--profile {file} can't be read: {error.strerror}.") from error
     except ValueError as error:

@@ -129,7 +129,7 @@ def find_profile(name: str) -> Profile:
     Raises:
         ValueError: there is none, or the file is no profile.
     """
-    if name.endswith(".json"):
+    if name.endswith((".json", ".json.gz")):
         from .profile_file import read_profile
 
         return read_profile(Path(name))

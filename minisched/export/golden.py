@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..trace.files import write_whole
 from .golden_files import Files, makers, measured
 from .render_puml import find_renderer, has_driver, render, render_pinned
 
@@ -170,8 +171,7 @@ def stale_files(root: Path, files: Files) -> list[str]:
 def write_files(root: Path, files: Files) -> None:
     """Write every file under ``root``."""
     for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(text.encode())
+        write_whole(root / name, text, with_folders=True)
 
 
 def rendered_svgs(drawn: Sequence[Path], hear: Hear, draw: Draw) -> Files:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..trace import Act, Counter, Edge, Mark, Slice, Trace
+from ..trace.files import read_text, write_whole
 from ..trace.known_marks import BadMark, check_marks, check_slices
 from .native_program import BadProgram, check_program
 
@@ -93,19 +94,23 @@ def from_json(text: str, source: str = "this text") -> Trace:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write a trace to a file."""
-    path.write_text(to_json(trace), encoding="utf-8", newline="\n")
+    """Write a trace to a file.
+
+    Raises:
+        ValueError: it can't be written; one sentence.
+    """
+    write_whole(path, to_json(trace))
 
 
 def read(path: Path) -> Trace:
-    """The trace in a file.
+    """The trace in a file, which may be compressed with gzip.
 
     Raises:
         NotATrace: see ``from_json``; or the file is not text.
         OSError: it cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except UnicodeDecodeError:
         raise NotATrace(f"{path} is not a minisched trace: it is not text.") from None
     return from_json(text, str(path))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from ..trace import Counter, Edge, Mark, NullProgram, Recorder, Slice
+from ..trace.files import WholeFile
 from .native import FORMAT, VERSION, line_of
 
 PIECE = 1 << 20  # characters that are copied at once
@@ -27,7 +29,8 @@ class StreamRecorder(Recorder):
     def __init__(self, path: Path, loop: str, device: str, model: str) -> None:
         super().__init__()
         self.program = NullProgram()
-        self._file = path.open("w", encoding="utf-8", newline="\n")
+        self._whole = WholeFile(path)
+        self._file = self._whole.file
         about = {"loop": loop, "device": device, "model": model, "clock": "virtual"}
         said = ", ".join(f'"{name}": {json.dumps(value)}' for name, value in about.items())
         self._file.write(f'{{\n"format": {json.dumps(FORMAT)}, "version": {VERSION},\n{said}')
@@ -79,8 +82,8 @@ class StreamRecorder(Recorder):
         self._write("marks", mark)
 
     def close(self) -> None:
-        """Put the lists together; the file is whole after that."""
-        with self._file as whole:
+        """Put the lists together; the file is whole after that, and has its name."""
+        with self._whole as whole:
             for name, lines in self._lists.items():
                 with lines:
                     lines.seek(0)
@@ -89,6 +92,13 @@ class StreamRecorder(Recorder):
                         whole.write(piece)
                     whole.write("\n]")
             whole.write("\n}\n")
+
+    def drop(self) -> None:
+        """Give up: an event could not be written, so the file would lack it."""
+        self._whole.drop()
+        for lines in self._lists.values():
+            with suppress(OSError):
+                lines.close()
 
     def _write(self, name: str, event: Any) -> None:
         comma = "," if name in self._begun else ""

@@ -37,7 +37,7 @@ def page(exhibit: Exhibit, command: str = "") -> list[Part]:
         Part("The smallest case", "list", "\n".join(in_words(exhibit.case))),
         verdict_part("With the bug", exhibit.with_bug(), exhibit.law),
         *own_law(exhibit),
-        verdict_part("Without it, on the same requests", exhibit.healthy()),
+        verdict_part("Without it, on the same requests", exhibit.healthy(), exhibit.law),
         Part("What happens", "text", exhibit.here),
         Part("The counterexample", "picture", ""),
         Part("The fix here", "diff", diff(exhibit.edits)),
@@ -56,7 +56,7 @@ def refuted_page(item: Refuted) -> list[Part]:
     parts = [
         Part("What was thought", "text", item.suspicion),
         Part("The case that tries it", "list", "\n".join(in_words(item.case))),
-        verdict_part("The verdict", item.verdict()),
+        verdict_part("The verdict", item.verdict(), "identity"),
         Part("What is true", "text", item.truth),
     ]
     if item.edits:  # what it took to try it
@@ -75,8 +75,10 @@ def own_law(exhibit: Exhibit) -> list[Part]:
     return [Part("A law of its own", "text", said)]
 
 
-def verdict_part(heading: str, verdict: Verdict, law: str = "") -> Part:
-    """What was found, the law that matters first; or that nothing was."""
+def verdict_part(heading: str, verdict: Verdict, law: str) -> Part:
+    """What was found, the law that matters first; or that nothing was, if it could have been."""
     found = sorted(verdict.findings, key=lambda item: item.law != law)
     said = "\n".join(f"{item.law}: {plainly(item)}" for item in found)
+    if not found and (lack := verdict.lacking(law)):
+        return Part(heading, "text", f"nothing to judge: {lack}")
     return Part(heading, "bad" if found else "good", said or HOLDS)

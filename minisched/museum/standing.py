@@ -12,12 +12,16 @@ from .references import address
 
 @dataclass(frozen=True)
 class Standing:
-    """One exhibit, tried. ``caught_by`` is the law that caught it, if it is the one that should."""
+    """One exhibit, tried. ``caught_by`` is the law that caught it, if it is the one that should.
+
+    ``lacking`` is what the healthy run lacks to be judged by it: then it does not pass.
+    """
 
     exhibit: Exhibit
     caught_by: str | None
     sentence: str
     healthy_passes: bool
+    lacking: str = ""
 
     @property
     def is_good(self) -> bool:
@@ -34,7 +38,15 @@ def standing_of(exhibit: Exhibit) -> Standing:
     found = exhibit.with_bug().broke(exhibit.law)
     caught = found is not None and exhibit.says in found.sentence
     sentence = found.sentence if found else ""
-    return Standing(exhibit, exhibit.law if caught else None, sentence, exhibit.healthy().holds)
+    healthy = exhibit.healthy()
+    lacks, law = healthy.lacking(exhibit.law), exhibit.law if caught else None
+    return Standing(exhibit, law, sentence, healthy.holds and not lacks, lacks)
+
+
+def nothing_broken(item: Refuted) -> bool:
+    """Whether what was suspected ran, gave tokens, and broke no law."""
+    verdict = item.verdict()
+    return verdict.holds and not verdict.lacking("identity")
 
 
 def bug_json(standing: Standing) -> dict[str, Any]:
@@ -63,6 +75,6 @@ def refuted_json(item: Refuted) -> dict[str, Any]:
         "links": [address(reference) for reference in item.references],
         "suspicion": item.suspicion,
         "truth": item.truth,
-        "nothing_broken": item.verdict().holds,
+        "nothing_broken": nothing_broken(item),
         "example": as_json(item.case),
     }

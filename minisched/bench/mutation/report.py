@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...trace.files import write_whole
 from ..kept import FOLDER
 from ..rows import as_json
 from .mutants import Survivor, Tried
@@ -99,9 +100,8 @@ def survivor(item: Survivor) -> Iterator[str]:
 def write(tried: Tried, root: Path) -> list[Path]:
     """Both files; gives where they are."""
     folder = root / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {"mutation.json": json.dumps(to_json(tried), indent=1) + "\n",
              "mutation.md": to_markdown(tried)}  # fmt: skip
     for name, text in texts.items():
-        (folder / name).write_text(text, "utf-8")
+        write_whole(folder / name, text, with_folders=True)
     return [folder / name for name in texts]

@@ -1,0 +1,118 @@
+"""Files as this program reads and writes them: out of gzip where packed, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedIOBase
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+GZIP = b"\x1f\x8b"  # how such a file begins, whatever its name
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[BufferedIOBase]:
+    """A file's bytes, to read; of one in gzip what is packed in it.
+
+    Raises:
+        OSError: it can't be read, or its gzip is damaged; ``strerror`` says which.
+    """
+    with path.open("rb") as file:
+        if not file.peek(len(GZIP)).startswith(GZIP):
+            yield file
+            return
+        try:
+            with gzip.open(file) as inside:
+                yield inside
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            said = str(error).rstrip(".")
+            raise OSError(errno.EIO, f"its gzip is damaged ({said})") from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, perhaps in gzip.
+
+    Raises:
+        OSError: it can't be read.
+        UnicodeDecodeError: it is no text.
+    """
+    with unpacked(path) as file:
+        return file.read().decode("utf-8")
+
+
+def write_whole(path: Path, text: str, named: str = "", with_folders: bool = False) -> None:
+    """Write a file, in UTF-8 and with Unix line ends; see ``WholeFile``.
+
+    ``named`` is what a user calls it, such as ``--out x.svg``; ``with_folders`` makes the folders
+    that it is to lie in.
+
+    Raises:
+        ValueError: it can't be written; one sentence with the reason.
+    """
+    try:
+        if with_folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with WholeFile(path) as file:
+            file.write(text)
+    except OSError as error:
+        raise ValueError(f"{named or path} can't be written: {error.strerror}.") from error
+
+
+class WholeFile:
+    """A text file that gets its name only when it is whole: who looks sees the old one until then.
+
+    It is written beside its place and moved there, so a full disk or an interrupt leaves what was
+    there before. What is no regular file (a pipe, a terminal, ``/dev/null``) can't be replaced and
+    is written to directly. A symbolic link stays one.
+
+    Raises:
+        OSError: it can't be opened, written, or moved; nothing stays behind then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.target = Path(os.path.realpath(path))
+        self.part: Path | None = None
+        if self.target.exists() and not self.target.is_file():
+            self.file: TextIO = self.target.open("w", encoding="utf-8", newline="\n")
+            return
+        if self.target.exists() and not os.access(self.target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        self.part = self.target.with_name(f".{secrets.token_hex(8)}.part")
+        self.file = self.part.open("x", encoding="utf-8", newline="\n")
+
+    def keep(self) -> None:
+        """It is whole: give it its name."""
+        try:
+            self.file.close()
+            if self.part is not None:
+                if self.target.exists():
+                    self.part.chmod(self.target.stat().st_mode & 0o7777)
+                os.replace(self.part, self.target)
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """It never will be: leave nothing behind."""
+        with suppress(OSError):  # what it still holds can't be written either
+            self.file.close()
+        if self.part is not None:
+            self.part.unlink(missing_ok=True)
+
+    def __enter__(self) -> TextIO:
+        return self.file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.keep()
+        else:
+            self.drop()
