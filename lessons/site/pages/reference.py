@@ -13,7 +13,7 @@ from .repository import ROOT, text
 
 LAYERS = (
     "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar", "speculative",
-    "relay", "worker", "engine", "loops", "checks", "compare", "topics", "replay", "export",
+    "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "comparison", "defaults",
     "museum", "learn", "bench", "cli",
 )  # fmt: skip
 
