@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -129,7 +130,7 @@ def with_room(
     needs, and one that stays over.
     """
     at_most = min(MOST_RUNNING, max(1, len(requests)))
-    asked = make(kv_tokens=2**31, max_running_requests=at_most)
+    asked = make(kv_tokens=sys.maxsize, max_running_requests=at_most)
     page, running = asked.page_size, asked.max_running_requests
     lengths = [min(request.max_device_len, context_len) for request in requests] or [1]
     drafts = asked.num_draft_tokens  # which may lie behind the end
