@@ -1,3 +1,222 @@
-"""minisched: overlap scheduling for LLM inference, small enough to read, with visual traces."""
+"""minisched: overlap scheduling for LLM inference, small enough to read, with visual traces.
+
+In Python three lines are enough, and in a notebook they end in the player:
+
+>>> import minisched as ms
+>>> ms.compare(ms.requests(2), loops=["overlap"]).show()  # doctest: +ELLIPSIS
+loop     steps  tokens  makespan (ms)  device busy  ...
+serial      64     128         1047.7         56 %  ...
+overlap     65     128          602.4         99 %  ...
+<BLANKLINE>
+Identical: overlap gave every request the same tokens as serial.
+overlap takes ...
+
+Only the standard library is needed for the simulator, and what a function needs of this package is
+loaded when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .core import Request, SamplingParams
+
+if TYPE_CHECKING:
+    from .checking import Check, Checkable
+    from .comparison import Comparison
+    from .core import Output
+    from .devices.cost import CostModel
+    from .loops.run import Run
+    from .models.base import Model
+    from .scheduler import SchedulerConfig
+    from .trace import Trace
 
 __version__ = "0.1.0"
+__all__ = ["Request", "SamplingParams", "check", "compare", "requests", "run", "show"]
+
+
+def requests(
+    prompts: int | Sequence[str] = 8,
+    params: SamplingParams | None = None,
+    *,
+    model: Model | str = "hash",
+) -> list[Request]:
+    """Requests named ``r0``, ``r1``, .. for so many of the built-in prompts, or for your own texts.
+
+    ``params`` says how they are sampled and how long they get: 64 tokens each, the most likely
+    ones, if it is left out. The texts become the tokens of ``model``: bytes for ``hash``, else by
+    the tokenizer of a model's name (``smollm2``, a directory, a hub id).
+
+    >>> [request.rid for request in requests(3)]
+    ['r0', 'r1', 'r2']
+    >>> requests(["Hi!"], SamplingParams(max_new_tokens=4))[0].prompt
+    (72, 105, 33)
+
+    Raises:
+        ValueError: there are no prompts, they are no texts, or there is no such model.
+    """
+    from . import defaults
+
+    if isinstance(prompts, int):
+        if prompts < 1:
+            raise ValueError(f"prompts is {prompts}, but there must be at least 1.")
+        texts = defaults.go_round((), prompts)
+    else:
+        texts = defaults.check_names("prompts", prompts, "Once upon a time")
+        if not texts:
+            raise ValueError("prompts is empty, but there must be at least 1.")
+    params = params or SamplingParams(max_new_tokens=defaults.MAX_NEW_TOKENS)
+    return defaults.make_requests(texts, defaults.text_codec(model), params)
+
+
+def compare(
+    requests: Iterable[Request] | None = None,
+    loops: Sequence[str] | None = None,
+    *,
+    device: str = "sim",
+    model: Model | str = "hash",
+    config: SchedulerConfig | Mapping[str, object] | None = None,
+    cost: CostModel | None = None,
+    on_output: Callable[[str, Output], None] = lambda loop, output: None,
+) -> Comparison:
+    """Run requests through ``serial`` and then through ``loops``, and say what that shows.
+
+    ``requests`` are those of ``requests()`` and ``loops`` the one that overlaps on the device, if
+    they are left out; the requests themselves stay as they are. ``config`` are settings of the
+    scheduler by name, over those of the command line (16 requests at once, with room for all of
+    them, in chunks of 128), or a whole ``SchedulerConfig``. ``cost`` is what a step takes: the
+    simulator's usual costs on ``sim``, and nothing added elsewhere. ``on_output`` hears every
+    output, with the loop that it came from.
+
+    The result has the ``runs``, whether they are ``identical``, where not (``differences``), the
+    ``speedup`` of each loop (None where no time passed), ``show()``, and prints as a table.
+
+    >>> found = compare(requests(2), loops=["overlap", "vllm_async"], config={"page_size": 4})
+    >>> found.identical, list(found.speedup)
+    (True, ['serial', 'overlap', 'vllm_async'])
+    >>> found.speedup["overlap"] > 1.5
+    True
+
+    Raises:
+        ValueError: an argument is not what it should be, there is no such loop, device, model or
+            setting, or they don't go together.
+        KeyboardInterrupt: somebody interrupted it; the run that was on has ended cleanly.
+        RunStopped: a run stopped with an error (``loops/run.py``).
+    """
+    from .comparison import compare_loops
+    from .defaults import check_names, overlapped_loop, prepare
+
+    names = [overlapped_loop(device)] if loops is None else check_names("loops", loops, "overlap")
+    asked, opened, settings, costs = prepare(requests, device, model, config, cost)
+    return compare_loops(names, device, opened, asked, settings, costs, on_output)
+
+
+def run(
+    requests: Iterable[Request] | None = None,
+    loop: str | None = None,
+    *,
+    device: str = "sim",
+    model: Model | str = "hash",
+    config: SchedulerConfig | Mapping[str, object] | None = None,
+    cost: CostModel | None = None,
+    on_output: Callable[[Output], None] = lambda output: None,
+) -> Run:
+    """Run requests through one loop; the arguments are those of ``compare``.
+
+    The result has ``outputs`` and ``errors`` by request id, the ``trace`` and the ``metrics``.
+    After an interrupt its requests have ended cleanly, and it is ``interrupted``.
+
+    >>> ran = run([Request("a", [1, 2, 3], SamplingParams(max_new_tokens=4))], "overlap")
+    >>> len(ran.outputs["a"])
+    4
+    >>> ran
+    <overlap on sim with hash: 4 tokens of 1 requests in 52.0 ms>
+
+    Raises:
+        ValueError: an argument is not what it should be, or there is no such loop, device, model or
+            setting.
+    """
+    from .defaults import in_words, overlapped_loop, prepare
+    from .devices.registry import open_device
+    from .loops.run import fresh, run_loop
+
+    if not isinstance(loop, str | None):
+        raise ValueError(f"loop is one name, such as 'overlap', not {in_words(loop)}.")
+    asked, opened, settings, costs = prepare(requests, device, model, config, cost)
+    name = loop or overlapped_loop(device)
+    again = [fresh(request) for request in asked]
+    return run_loop(name, open_device(device), opened, again, settings, costs, on_output=on_output)
+
+
+def check(
+    *what: Checkable,
+    workloads: int | None = None,
+    seed: int = 0,
+    loops: Sequence[str] = (),
+    device: str = "sim",
+    jobs: int = 1,
+) -> Check:
+    """Hold the laws against runs, against a loop of your own, or against the loops that are here.
+
+    - ``check(run, ..)``, with runs, a comparison, traces or files of them: is each *identical* to
+      the first, does it *leak*, does it *race*, does it *overlap*?
+    - ``check(my_loop)``: random workloads (150; 20 in real time) on your loop. It is a generator
+      like those in ``minisched/loops``; if its design is not two steps in flight with a ring, hand
+      over a ``LoopSpec`` (``minisched/loops/spec.py``), which also says what it ``refuses``.
+    - ``check()``: random workloads on all loops, half a minute of them, or on those of ``loops``.
+
+    ``workloads``, ``seed``, ``loops``, ``device`` and ``jobs`` (processes) are those of ``minisched
+    check``. The result says ``holds`` (None: there was nothing to judge by), prints as sentences,
+    and has the ``answers`` on runs, or the ``tally`` of all failures, the first one made small.
+
+    >>> check(run(requests(2), "overlap"))  # doctest: +ELLIPSIS
+    overlap: overlap on sim hash
+      ? identical?  One run alone: nothing can be said about identity; name a second one.
+      ✓ leaks?      Nothing leaks: all that was taken was given back.
+      ✓ races?      No race: all conflicting ones of ... accesses on 3 lanes are ordered.
+      ✓ overlaps?   Overlapped: ...
+    >>> def my_loop(engine):
+    ...     while True:
+    ...         engine.recv_requests()
+    ...         batch = engine.get_next_batch_to_run()
+    ...         if batch:
+    ...             engine.process_batch_result(engine.run_batch(batch))
+    ...         else:
+    ...             engine.on_idle()
+    ...         yield batch
+    >>> check(my_loop, workloads=5)
+    ✓ every law held in all 5 cases: 5 random workloads on my_loop, on sim.
+
+    Raises:
+        ValueError: a file can't be read, runs are of different workloads, there is no such loop, or
+            an option is outside its limits.
+    """
+    from .checking import check_this
+
+    return check_this(what, workloads, seed, loops, device, jobs)
+
+
+def show(runs: Comparison | Run | Trace | Iterable[Run | Trace], height: int = 640) -> None:
+    """Show runs: in a notebook the player over all of them, in a terminal a picture of letters.
+
+    Of several runs the first is the baseline of speed-ups; a comparison is shown as its own
+    ``show()`` does. A cell in a notebook is ``height`` pixels high.
+
+    >>> show(run(requests(2), "serial"))  # doctest: +ELLIPSIS
+    serial: steps ...
+
+    Raises:
+        ValueError: there is no run, or the height is less than 1 pixel.
+    """
+    from .comparison import Comparison
+    from .defaults import in_words
+    from .export.notebook import display
+
+    if isinstance(runs, Comparison):
+        return runs.show(height)
+    several: list[Any] = list(runs) if isinstance(runs, Iterable) else [runs]
+    for item in several:
+        if not hasattr(item, "trace") and not hasattr(item, "slices"):
+            raise ValueError(f"runs are what run or compare gave, but one is {in_words(item)}.")
+    display(several, height)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from minisched.bench.arm import SETTLING, Arm, ArmStopped, running
 from minisched.bench.case import Case
 from minisched.cli import bench
-from minisched.cli.loop_choice import overlapped_loop
 from minisched.core import Request, SamplingParams
+from minisched.defaults import overlapped_loop
 from minisched.devices.registry import open_device
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop

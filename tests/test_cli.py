@@ -20,7 +20,7 @@ import pytest
 import typer
 
 import minisched.cli.run
-import minisched.compare
+import minisched.loops.run
 from minisched.cli.app import app
 from minisched.cli.scheduler_options import SchedulerOptions
 from minisched.loops.run import Run, run_loop
@@ -100,7 +100,7 @@ def test_a_difference_is_exit_code_1_and_says_where(
             run.requests[1].output_ids[3] += 1
         return run
 
-    monkeypatch.setattr(minisched.compare, "run_loop", spoiled)
+    monkeypatch.setattr(minisched.loops.run, "run_loop", spoiled)
     code, out, _ = cli("compare --requests 2 --max-new-tokens 6")
     said = " ".join(out.split())
     assert code == 1
@@ -262,7 +262,7 @@ def test_a_good_setting_reaches_the_scheduler(
         seen.extend(item for item in args if isinstance(item, SchedulerConfig))
         return run
 
-    monkeypatch.setattr(minisched.compare, "run_loop", spy)
+    monkeypatch.setattr(minisched.loops.run, "run_loop", spy)
     monkeypatch.setattr(minisched.cli.run, "run_loop", spy)
     code, out, err = cli(f"{command} --json --requests 3 --max-new-tokens 4 {option}")
     result = json.loads(out)
@@ -289,7 +289,7 @@ def test_priorities_go_round_with_the_prompts(cli: Any, monkeypatch: pytest.Monk
         seen.append([request.priority for request in requests])
         return run_loop(loop, device, model, requests, *rest, **options)
 
-    monkeypatch.setattr(minisched.compare, "run_loop", spy)
+    monkeypatch.setattr(minisched.loops.run, "run_loop", spy)
     line = "compare --json --requests 5 --max-new-tokens 3 --schedule-policy priority"
     assert cli(f"{line} --priority 1 --priority -7")[0] == 0
     assert seen == [[1, -7, 1, -7, 1]] * 2

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page
 
 from minisched.checks.overlap.overlap import step_intervals
-from minisched.compare import compare
+from minisched.comparison import compare_loops
 from minisched.export.native import to_json
 from minisched.models.hash import HashModel
 
@@ -74,7 +74,7 @@ def makespans(page: Page) -> dict[str, int]:
 
 def expected(asked: Settings) -> dict[str, int]:
     """The same of ``minisched.compare`` here."""
-    found = compare(asked.loops, "sim", HashModel(), asked.workload, asked.config, asked.cost)
+    found = compare_loops(asked.loops, "sim", HashModel(), asked.workload, asked.config, asked.cost)
     assert found.identical
     return {item.loop: item.makespan_ns for item in found.reports}
 

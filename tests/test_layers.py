@@ -22,11 +22,13 @@ TIERS = [
     {"engine"},
     {"loops"},
     {"checks"},
-    {"compare.py", "topics.py"},
+    {"topics.py"},
     {"export", "bench", "replay"},
+    {"comparison.py", "defaults.py"},
     {"museum"},
     {"learn"},
     {"cli"},
+    {"checking.py"},
     {"__init__.py", "__main__.py"},
 ]
 TIER = {name: number for number, tier in enumerate(TIERS) for name in tier}
@@ -57,7 +59,7 @@ def test_sim_needs_only_the_standard_library() -> None:
     """A whole run, its report and its pictures, in an interpreter without site-packages."""
     program = (
         "import sys\n"
-        "from minisched.compare import compare\n"
+        "from minisched.comparison import compare_loops\n"
         "from minisched.core import Request, SamplingParams\n"
         "from minisched.devices.cost import SIM_COST\n"
         "from minisched.export.html import to_html\n"
@@ -66,7 +68,7 @@ def test_sim_needs_only_the_standard_library() -> None:
         "from minisched.scheduler import SchedulerConfig\n"
         "regex = SamplingParams(regex='(ab?)+c')\n"
         "requests = [Request('r', [1, 2, 3]), Request('g', [4], regex)]\n"
-        "found = compare(['overlap', 'mlx_async'], 'sim', HashModel(), requests,\n"
+        "found = compare_loops(['overlap', 'mlx_async'], 'sim', HashModel(), requests,\n"
         "                SchedulerConfig(), SIM_COST)\n"
         "traces = [run.trace for run in found.runs]\n"
         "assert found.identical and to_svg(traces) and to_html(traces)\n"

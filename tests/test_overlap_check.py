@@ -6,22 +6,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import minisched
 from minisched.checks.overlap.overlap import (
+    beats_ideal,
     gaps,
     ideal_speedup,
     intersection,
     length,
     measure,
+    speedup_over,
     step_intervals,
     union,
+    versus_ideal,
 )
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.registry import LOOPS
-from minisched.loops.run import run_loop
+from minisched.loops.run import fresh, run_loop
 from minisched.models.hash import HashModel
 from minisched.trace import Mark, Slice, Trace
+from minisched.trace.lanes import is_host
+
+HOST_PHASES = ("schedule", "prepare", "launch", "process")
 
 
 def trace_of(*slices: tuple[str, str, int, int], marks: tuple[Mark, ...] = ()) -> Trace:
@@ -61,7 +68,7 @@ def test_a_trace_worked_out_by_hand() -> None:
     assert report.tokens == 2
     assert report.device_busy_percent == 50
     assert report.host_hidden_percent == 25
-    assert ideal_speedup(report) == 35 / 20
+    assert ideal_speedup(report) == 30 / 20  # the host worked for 20
     assert step_intervals(TINY) == [20]
 
 
@@ -159,3 +166,88 @@ def test_the_law_holds_for_any_costs(host: int, device: int, copy: int) -> None:
         intervals = run_steady(loop, host, device, copy)
         law = max(depth * device, depth * host, depth * copy, device + host + copy)
         assert {sum(intervals[at : at + depth]) for at in range(20)} == {law}
+
+
+UNIT = 100_000  # nanoseconds
+COSTS = st.builds(
+    lambda host, base, per_token, sample, copy: CostModel(
+        {name: cost * UNIT for name, cost in zip(HOST_PHASES, host, strict=True)},
+        base * UNIT, per_token * UNIT, sample * UNIT, copy * UNIT,
+    ),
+    st.tuples(*[st.integers(0, 30)] * 4), st.integers(0, 60), st.integers(0, 2),
+    st.integers(0, 2), st.integers(0, 40),
+)  # fmt: skip
+ASKED = st.lists(  # prompt, new tokens, when it comes
+    st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 900)), min_size=1, max_size=4
+)
+PLAIN = [name for name in LOOPS if name not in ("serial", "mixed")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(COSTS, ASKED, st.sampled_from(PLAIN))
+def test_an_exact_clock_beats_the_ceiling_only_with_less_work_or_more_devices(
+    cost: CostModel, asked: list[tuple[int, int, int]], loop: str
+) -> None:
+    """The law of the ceiling: each of host, device and copies does one thing at a time."""
+    requests = [
+        Request(f"r{at}", [at] * prompt, SamplingParams(max_new_tokens=new), arrival * UNIT)
+        for at, (prompt, new, arrival) in enumerate(asked)
+    ]
+    serial, other = (
+        run_loop(name, SimDevice(), HashModel(), map(fresh, requests), cost=cost)
+        for name in ("serial", loop)
+    )
+    before, after = measure(serial.trace), measure(other.trace)
+    lanes = ("host_busy_ns", "device_busy_ns", "copy_busy_ns")
+    assert before.unserved_ns + before.longest_ns <= before.makespan_ns
+    does_less = any(getattr(after, lane) < getattr(before, lane) for lane in lanes)
+    hosts = len({item.lane for item in other.trace.slices if is_host(item.lane)})
+    if not does_less and after.devices == 1 and hosts == 1:
+        assert not beats_ideal(before, after)
+    said = versus_ideal(before, after, "virtual")
+    speedup = speedup_over(before, after)
+    if speedup is None:
+        assert said == "no time passed, so nothing was faster"
+    elif not beats_ideal(before, after):
+        assert (
+            said == f"{speedup:.2f} x; hiding everything would give {ideal_speedup(before):.2f} x"
+        )
+    elif after.devices > 1:
+        assert said.endswith(f": it had {after.devices} devices")
+    else:
+        assert "ms of work instead of" in said or hosts > 1
+
+
+def test_serial_takes_what_its_host_device_and_copies_take_and_all_of_it_can_be_hidden() -> None:
+    """The usual workload: the copies are hidden as well, so they belong to the ceiling."""
+    found = minisched.compare(loops=["mini_overlap"])
+    serial, overlapped = found.reports
+    parts = serial.host_busy_ns + serial.device_busy_ns + serial.copy_busy_ns
+    assert serial.makespan_ns == parts and serial.unserved_ns == 0
+    assert (serial.steps, serial.host_busy_ns) <= (overlapped.steps, overlapped.host_busy_ns)
+    assert (found.speedup["mini_overlap"] or 0) <= found.ideal
+
+
+def test_time_without_a_request_is_nothing_to_hide() -> None:
+    """Two requests far apart: between them nobody works, however the loop is made."""
+    params = SamplingParams(max_new_tokens=8)
+    asked = [Request("a", [1], params), Request("b", [2], params, 10_000_000_000)]
+    found = minisched.compare(asked, ["overlap"])
+    serial = found.reports[0]
+    assert serial.unserved_ns > 0.9 * serial.makespan_ns
+    assert 1 < found.ideal < 1.05
+    assert not beats_ideal(*found.reports)
+
+
+def test_what_beats_its_ceiling_is_called_chance_on_a_wall_clock() -> None:
+    serial = measure(trace_of(("host", "schedule", 0, 40), ("forward", "forward", 40, 50)))
+    lucky = measure(trace_of(("host", "schedule", 0, 10), ("forward", "forward", 5, 20)))
+    assert versus_ideal(serial, lucky, "wall") == (
+        "2.50 x, more than hiding everything could give (1.25 x): single runs differ by chance, "
+        "and this one tells nothing until repeated"
+    )
+    assert versus_ideal(serial, lucky, "virtual") == (
+        "2.50 x, more than hiding everything could give (1.25 x): its host had 0.0 ms of work "
+        "instead of 0.0 ms, in 1 steps instead of 1"
+    )
+    assert versus_ideal(serial, serial, "wall") == "1.00 x; hiding everything would give 1.25 x"

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from minisched.cli.report import verdict
-from minisched.compare import compare
+from minisched.comparison import compare_loops, verdict
 from minisched.core import Request, SamplingParams, ScheduleBatch
 from minisched.devices.base import Device
-from minisched.devices.cost import CostModel
+from minisched.devices.cost import NO_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops import pd_run
 from minisched.loops.registry import LOOPS, find_loop
@@ -294,7 +293,7 @@ def test_a_request_that_one_loop_refuses_is_not_compared() -> None:
     params = SamplingParams(max_new_tokens=10, ignore_eos=True)
     requests = [Request("long", [1] * 10, params), Request("short", [2] * 4, params)]
     config = SchedulerConfig(kv_tokens=21, speculative_algorithm="NGRAM_GPU")
-    found = compare(["overlap"], "sim", HashModel(), requests, config)
+    found = compare_loops(["overlap"], "sim", HashModel(), requests, config, NO_COST)
     assert set(found.runs[1].errors) == {"long"} and not found.runs[0].errors
     assert found.identical and found.unequally_served == ["overlap"]
     assert verdict(found).startswith("Identical where both answered, but overlap did not")
@@ -303,7 +302,7 @@ def test_a_request_that_one_loop_refuses_is_not_compared() -> None:
 def test_a_loop_that_does_not_take_a_workload_is_named_before_anything_runs() -> None:
     requests = [Request("r", [1], SamplingParams(frequency_penalty=1.0))]
     with pytest.raises(ValueError, match="loop 'mini_overlap' takes no penalties"):
-        compare(["mini_overlap"], "sim", HashModel(), requests, SchedulerConfig())
+        compare_loops(["mini_overlap"], "sim", HashModel(), requests, SchedulerConfig(), NO_COST)
 
 
 def test_a_relay_that_cannot_run_ahead_says_so() -> None:

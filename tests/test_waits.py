@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.overlap.overlap import measure
 from minisched.checks.overlap.waits import ARRIVAL, HOST, idle_times, lost_ns, num_waits
-from minisched.cli.report import lost_time
+from minisched.comparison import lost_time
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device

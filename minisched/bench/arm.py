@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
-from ..compare import fresh
 from ..core import NoBatch, Request, ScheduleBatch
 from ..devices.cost import NO_COST, CostModel
 from ..devices.registry import open_device
@@ -21,7 +20,7 @@ from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.current_line import line_of
 from ..loops.registry import find_loop
-from ..loops.run import Run, drive, make_engine
+from ..loops.run import Run, drive, fresh, make_engine
 from ..trace import Recorder
 from .case import Case
 

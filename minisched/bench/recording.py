@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from statistics import median
 
-from ..compare import warm_up
 from ..devices.cost import MILLISECOND
+from ..loops.run import warm_up
 from ..trace import NullRecorder, Recorder
 from .arm import SETTLING, Arm, Spent, running
 from .case import Case

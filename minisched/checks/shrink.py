@@ -14,6 +14,7 @@ from .judge import Finding, judge
 from .workload import Workload
 
 SIZES = ("kv_tokens", "max_running_requests", "max_prefill_tokens", "page_size")
+MOST_TRIALS = 300  # cases that a command looks at for a smaller one
 KEPT = (*SIZES[:2], "context_len", "speculative_algorithm", "speculative_draft_model_path")
 
 

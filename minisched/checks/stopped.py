@@ -10,7 +10,7 @@ AT_ONCE = ("freed", "given", "used")  # kinds of leaks that are wrong whatever c
 
 
 def stopped_with(trace: Trace) -> str:
-    """The error of the mark ``stopped`` (``compare.py``), or nothing."""
+    """The error of the mark ``stopped`` (``loops/run.py``), or nothing."""
     return next((str(m.attrs["error"]) for m in trace.marks if m.name == "stopped"), "")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..bench.overlap.hidden import hidden
 from ..bench.rows import Figure
+from ..defaults import overlapped_loop
 from .bench_call import BenchCall
 from .bench_case import make_case
-from .loop_choice import overlapped_loop
 
 WORKS_MS = (5.0, 20.0)
 

@@ -9,10 +9,10 @@ from ..bench.overlap.cells import BATCHES, DEVICES, MODELS, make_cells
 from ..bench.overlap.shares import overlap_figures
 from ..bench.overlap.ways import ways
 from ..bench.rows import Figure, not_measured
+from ..defaults import overlapped_loop
 from ..devices.registry import open_device
 from ..models.registry import open_model
 from .bench_call import BenchCall
-from .loop_choice import overlapped_loop
 
 
 def measure(call: BenchCall) -> list[Figure]:

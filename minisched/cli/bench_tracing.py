@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..bench.exporters import SLICES, exporters
 from ..bench.recording import AIM, recording
 from ..bench.rows import Figure, not_measured
+from ..defaults import overlapped_loop
 from .bench_call import BenchCall
 from .bench_case import make_case, on_devices
-from .loop_choice import overlapped_loop
 
 
 def measure(call: BenchCall) -> list[Figure]:

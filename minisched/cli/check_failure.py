@@ -12,7 +12,7 @@ from ..checks.case import Case
 from ..checks.case_text import case_text
 from ..checks.judge import Finding, Verdict, judge
 from ..checks.many import case_of
-from ..checks.shrink import breaks_the_same, shrink
+from ..checks.shrink import MOST_TRIALS, breaks_the_same, shrink
 from ..checks.tally import CAUSES, Failure, Tally
 from ..checks.tokens.oracle_trace import oracle_trace
 from ..export import native
@@ -20,7 +20,6 @@ from ..trace.files import write_whole
 from .check_identical import ORACLE, story_of
 from .check_picture import offence_in, picture, wrong_token
 
-MOST_TRIALS = 300  # cases that are looked at for a smaller one
 LONGEST = 300  # characters of a finding
 
 

@@ -1,7 +1,8 @@
-"""Whether a recorded run gave its clients the same tokens as another one of the same workload."""
+"""Whether a recorded run gave its clients the same tokens as another one; and all that is asked."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..checks.evidence import lacking
@@ -10,11 +11,33 @@ from ..checks.tokens.identity import Difference, differences, tokens_heard
 from ..checks.tokens.same_workload import another_workload, only_lengths_differ
 from ..checks.tokens.wrong_token import explain, offence_of
 from ..trace import Trace
-from .check_answers import Answer, counted
+from .check_answers import Answer, counted, leaks, overlaps, races, told
 from .check_reader import Recorded
 
 QUESTION = "identical"
 ORACLE = "-oracle"  # what the file of a baseline is called after its run's
+
+
+def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
+    """What can be asked of each run, by its file; the first of several is the baseline.
+
+    Raises:
+        ValueError: two runs are of different workloads.
+    """
+    return {
+        run.file: [
+            identical(runs[0], run, len(runs)), *told(run), leaks(run), races(run), overlaps(run)
+        ]
+        for run in runs
+    }  # fmt: skip
+
+
+def verdict(answers: Mapping[str, Sequence[Answer]]) -> bool | None:
+    """Whether every law held that could be looked at; None if none of them could be."""
+    laws = [item for every in answers.values() for item in every if item.question != "overlaps"]
+    if all(item.word == "unknown" for item in laws):
+        return None
+    return all(item.holds for item in laws)
 
 
 def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:

@@ -14,8 +14,8 @@ from ..checks.offence import Offence
 from ..checks.stopped import stopped_with
 from ..trace import Trace
 from ..trace.files import write_whole
-from .check_answers import Answer, leaks, overlaps, races, told
-from .check_identical import identical
+from .check_answers import Answer
+from .check_identical import answer_all, verdict
 from .check_picture import picture
 from .check_reader import Recorded, read_recorded
 from .exit import complain
@@ -36,7 +36,7 @@ def check_traces(paths: Sequence[Path], draw: Path | None, as_json_only: bool) -
     if draw is not None and draw.suffix not in (".svg", ".txt"):
         raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
     runs = [read_recorded(path) for path in paths]
-    answers = {run.file: [identical(runs[0], run, len(runs)), *questions(run)] for run in runs}
+    answers = answer_all(runs)
     holds = verdict(answers) and not any(stopped_with(run.trace) for run in runs)
     if as_json_only:
         print(json.dumps(as_json(runs, answers, holds)))
@@ -45,19 +45,6 @@ def check_traces(paths: Sequence[Path], draw: Path | None, as_json_only: bool) -
     if draw is not None:
         draw_first(draw, runs, answers)
     return 1 if holds is False else 0
-
-
-def verdict(answers: dict[str, list[Answer]]) -> bool | None:
-    """Whether every law held that could be looked at; None if none of them could be."""
-    laws = [item for every in answers.values() for item in every if item.question != "overlaps"]
-    if all(item.word == "unknown" for item in laws):
-        return None
-    return all(item.holds for item in laws)
-
-
-def questions(run: Recorded) -> list[Answer]:
-    """What can be asked of one run alone."""
-    return [*told(run), leaks(run), races(run), overlaps(run)]
 
 
 def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[Answer]]) -> None:

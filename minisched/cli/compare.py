@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..compare import Comparison, compare
+from ..comparison import Comparison, compare_loops
 from ..core import Request
 from ..devices.registry import open_device
 from ..loops.refused import refusal, wanted_features
@@ -109,7 +109,7 @@ def compare_with_progress(
     ordered = list(dict.fromkeys(["serial", *loops]))
     total = sum(request.params.max_new_tokens for request in requests)
     with token_progress(ordered, total) as on_output, wanted.logging():
-        return compare(
+        return compare_loops(
             ordered, workload.device, model, requests, config, workload.cost(), on_output
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..checks.drafts import count_drafts
-from ..compare import Comparison
+from ..comparison import Comparison
 from ..export.pd_or_mixed import find_runs, rows
 from ..loops.run import Run
 from . import logprobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..defaults import overlapped_loop
 from ..loops.registry import LOOPS, find_loop
 
 
@@ -34,8 +35,3 @@ def designs(device: str) -> list[str]:
     """The published loops that run on a device, in the order of the registry."""
     beside = ("pd", "mixed")
     return [name for name, spec in LOOPS.items() if device in spec.devices and name not in beside]
-
-
-def overlapped_loop(device: str) -> str:
-    """The loop that overlaps on a device, unless told otherwise."""
-    return "mlx_async" if device == "mlx" else "overlap"

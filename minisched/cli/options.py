@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from ..core import Request, SamplingParams
-from ..devices.cost import MILLISECOND, NO_COST, SIM_COST, CostModel
+from ..defaults import MAX_NEW_TOKENS, make_requests, text_codec, usual_cost
+from ..devices.cost import MILLISECOND, CostModel
 from ..devices.profiles import PROFILES, find_profile
 from ..engine.log import log_to
 from ..models.base import Model
 from ..models.registry import open_model
-from ..models.tokenizer import TextCodec, text_codec_of
 from .option_values import read_bias, read_schema
 from .prompts import read_prompts
 
@@ -44,7 +44,9 @@ class WorkloadOptions:
     priority: Annotated[list[int], option("Higher is sooner; repeatable.")] = field(
         default_factory=list
     )
-    max_new_tokens: Annotated[int, option("The most tokens that a request may produce.")] = 64
+    max_new_tokens: Annotated[int, option("The most tokens that a request may produce.")] = (
+        MAX_NEW_TOKENS
+    )
     temperature: Annotated[float, option("0 is greedy.")] = 0.0
     top_p: Annotated[float, option("Keep the tokens that make up this probability.")] = 1.0
     top_k: Annotated[int, option("Keep this many tokens; -1 keeps all.")] = -1
@@ -122,18 +124,9 @@ class WorkloadOptions:
 
     def make_requests(self, model: Model, ignore_eos: bool = False) -> list[Request]:
         """The requests, tokenized; with ``ignore_eos`` every one runs to its length."""
-        tokenizer = text_codec(model)
         params = replace(self.sampling, ignore_eos=ignore_eos)
-        priorities = self.priority or [0]
-        return [
-            Request(
-                f"r{i}",
-                tokenizer.encode(text),
-                params,
-                priority=priorities[i % len(priorities)],
-            )
-            for i, text in enumerate(self.read_prompts())
-        ]
+        codec, texts = text_codec(model), self.read_prompts()
+        return make_requests(texts, codec, params, self.priority or [0])
 
     def cost(self) -> CostModel:
         """The cost model of ``sim``, or none; with the added host work in either.
@@ -141,7 +134,7 @@ class WorkloadOptions:
         Raises:
             ValueError: there is no such profile.
         """
-        cost = SIM_COST if self.device == "sim" else NO_COST
+        cost = usual_cost(self.device)
         if self.profile is not None:
             cost = find_profile(self.profile).cost
         return cost.with_host_work(2 * round(self.host_work * MILLISECOND / 2))
@@ -160,15 +153,3 @@ class ReportOptions:
     def logging(self) -> AbstractContextManager[None]:
         """The log, as long as this lasts; begin it within a progress bar, which moves stderr."""
         return log_to(sys.stderr) if self.log else nullcontext()
-
-
-def text_codec(model: Model) -> TextCodec:
-    """What turns prompts into the model's tokens; the hash model reads UTF-8 bytes.
-
-    Raises:
-        ValueError: the model came without a tokenizer.
-    """
-    codec = text_codec_of(model.name, model.tokenizer)
-    if codec is None:
-        raise ValueError(f"model {model.name!r} has no tokenizer.json, so it can't read prompts.")
-    return codec

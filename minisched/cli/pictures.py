@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..compare import Comparison
+from ..comparison import Comparison
 from ..export.chrome import to_chrome
 from ..export.html import to_html
 from ..export.native import to_json

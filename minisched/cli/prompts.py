@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..defaults import go_round
 from ..trace.files import read_text
-
-BUILT_IN = (
-    "The capital of France is",
-    "A scheduler decides which request runs next. Its first rule is",
-    "To overlap two pieces of work means that",
-    "Once upon a time, in a data centre far away, a GPU was idle because",
-    "The three primary colours are",
-    "def fibonacci(n):",
-    "Water boils at one hundred degrees, but on a high mountain",
-    "List three reasons to write tests before code:",
-)
 
 
 def read_prompts(texts: list[str], file: Path | None, count: int | None) -> list[str]:
@@ -41,5 +31,4 @@ def read_prompts(texts: list[str], file: Path | None, count: int | None) -> list
     for text in prompts:
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValueError(f"--prompt {text!r} is not UTF-8 text.")
-    prompts = prompts or list(BUILT_IN)
-    return [prompts[index % len(prompts)] for index in range(count or len(prompts))]
+    return go_round(prompts, count)

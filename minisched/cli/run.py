@@ -10,13 +10,14 @@ from rich.console import Console
 
 from ..checks.drafts import count_drafts
 from ..checks.overlap.overlap import measure
+from ..comparison import milliseconds
 from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from . import advice, logprobs, request_metrics
 from .compare_json import drafts_as_json
 from .loop_choice import choose_loops
 from .options import ReportOptions, WorkloadOptions
-from .report import milliseconds, print_errors
+from .report import print_errors
 from .room import make_config
 from .scheduler_options import SchedulerOptions
 from .stream import Transcript, streaming

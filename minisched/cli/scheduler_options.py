@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..defaults import CHUNK, whole_pages
 from ..memory.eviction import POLICIES as EVICTION_POLICIES
 from ..memory.free_rule import RULES as FREE_RULES
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
@@ -117,7 +118,7 @@ class SchedulerOptions:
             ValueError: a value is outside its limits.
         """
         preset: dict[str, Any] = {}
-        chunk = {"chunked_prefill_size": whole_pages(128, self.page_size or 1)}
+        chunk = {"chunked_prefill_size": whole_pages(CHUNK, self.page_size or 1)}
         try:
             if self.preset is not None:
                 preset.update(find_preset(self.preset).settings)
@@ -134,12 +135,6 @@ class SchedulerOptions:
             for name, value in values.items()
             if value is not None and value is not False
         }
-
-
-def whole_pages(tokens: int, page_size: int) -> int:
-    """At least so many tokens, in whole pages; a page below 1 is refused later, by its name."""
-    page = max(1, page_size)
-    return -(-tokens // page) * page
 
 
 def in_words_of_options(sentence: str) -> str:

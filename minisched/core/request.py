@@ -31,6 +31,13 @@ class Request:
     will exist once everything launched has been sampled; ``computed_len`` (``cached_len`` in
     mini-sglang) counts the positions whose KV is written or being written. In between lies what
     the next step computes. The host's own knowledge is ``prompt`` plus ``output_ids``.
+
+    >>> request = Request("a", [1, 2, 3], SamplingParams(max_new_tokens=8))
+    >>> request.device_len, request.max_device_len
+    (3, 11)
+
+    Raises:
+        ValueError: the prompt is a text; it must be token ids.
     """
 
     rid: str
@@ -62,6 +69,10 @@ class Request:
     output_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of ``output_ids``
 
     def __post_init__(self) -> None:
+        if isinstance(self.prompt, str):
+            raise ValueError(
+                f"prompt is a list of token ids, such as [1, 2, 3], not the string {self.prompt!r}."
+            )
         if isinstance(self.prompt, list):
             self.prompt = tuple(self.prompt)  # its parts, which the cache looks up, are tuples too
         self.device_len = self.known_len = len(self.prompt)

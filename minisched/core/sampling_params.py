@@ -30,6 +30,11 @@ class SamplingParams:
     from ``logprob_start_len`` on (-1: none of them), with the ``top_logprobs_num`` most likely
     tokens at each place (``logprobs.py``). The first of the prompt's has none, as in SGLang. Such a
     request is never in a mixed batch.
+
+    >>> SamplingParams(temperature=0.8, top_p=0.9, seed=7).is_greedy
+    False
+    >>> SamplingParams(top_p=2).problem()
+    'top_p is 2, but it must be above 0 and at most 1.'
     """
 
     temperature: float = 0.0

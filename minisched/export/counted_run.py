@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import cast
 
 from ..checks.overlap.overlap import device_busy, host_busy, intersection, length, union
-from ..compare import fresh
 from ..devices.base import Device
 from ..devices.cost import MILLISECOND
 from ..engine.frontend import Frontend
 from ..loops.registry import find_loop
-from ..loops.run import drive, make_engine
+from ..loops.run import drive, fresh, make_engine
 from ..models.hash import HashModel
 from ..trace import Slice, Trace
 from .counting_sim import CountingSim

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..checks.overlap.overlap import OverlapReport, ideal_speedup
+from ..checks.overlap.overlap import (
+    OverlapReport,
+    beats_ideal,
+    ideal_speedup,
+    speedup_over,
+    versus_ideal,
+)
 from ..trace import Trace
 from .html_runs import CLOCKS, run_names
 from .units import ms
@@ -35,9 +41,14 @@ def metrics_table(traces: Sequence[Trace], reports: Sequence[OverlapReport]) -> 
     ]
     if has_speedup:
         told.append(
-            f"Ideal speed-up over {names[0]}, with the shorter of host and device hidden behind "
-            f"the longer: {ideal_speedup(reports[0]):.2f}×."
+            f"Ideal speed-up over {names[0]}, with everything hidden behind the longest of host, "
+            f"device and copies: {ideal_speedup(reports[0]):.2f}×."
         )
+        told += [
+            f"{name}: {versus_ideal(reports[0], report, traces[0].clock)}."
+            for name, report, why in zip(names[1:], reports[1:], reasons[1:], strict=True)
+            if not why and beats_ideal(reports[0], report)
+        ]
     return (
         '<div class="scroll"><table>'
         + "".join(
@@ -75,7 +86,8 @@ def _row(tag: str, cells: Sequence[str]) -> str:
 
 
 def _speedup(base: OverlapReport, report: OverlapReport) -> str:
-    return f"{base.makespan_ns / report.makespan_ns if report.makespan_ns else 1.0:.2f}×"
+    speedup = speedup_over(base, report)
+    return NONE if speedup is None else f"{speedup:.2f}×"
 
 
 def _cells(name: str, report: OverlapReport, speedup: str) -> tuple[str, ...]:

@@ -1,13 +1,19 @@
-"""The stepper in a notebook's cell: Jupyter, an executed notebook as HTML, or a Sphinx site."""
+"""The stepper in a notebook's cell: Jupyter, an executed notebook as HTML, or a Sphinx site.
+
+Where there is no notebook, the same runs as text.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol
 
 from ..trace import Trace
 from .html import to_html
+from .text import to_text
 
 
 class HasTrace(Protocol):
@@ -44,8 +50,56 @@ def show(
     Raises:
         ValueError: there is no run, or the height is less than 1 pixel.
     """
+    check_height(height)
+    return Cell(to_html(traces_of(runs), title=title), height)
+
+
+def display(
+    runs: Trace | HasTrace | Iterable[Trace | HasTrace], height: int = 640, text: str | None = None
+) -> None:
+    """Show the stepper at once where IPython runs the cell, or the terminal; else print a text.
+
+    The text is ``text``, or a picture of a few settled steps of each run. What the terminal can't
+    encode is printed as a question mark.
+
+    Raises:
+        ValueError: there is no run, or the height is less than 1 pixel.
+    """
+    check_height(height)
+    traces = traces_of(runs)
+    if not traces:
+        raise ValueError("there is no run to show; give at least one.")
+    if text is None:
+        text = to_text(traces).rstrip()
+    python = sys.modules.get("IPython")
+    if python is not None and python.get_ipython() is not None:
+        import_module("IPython.display").display(Shown(to_html(traces), height, text))
+        return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+
+
+@dataclass(frozen=True, repr=False)
+class Shown(Cell):
+    """A cell that is a text where nobody can show a page: in IPython's terminal."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def traces_of(runs: Trace | HasTrace | Iterable[Trace | HasTrace]) -> list[Trace]:
+    """The traces of one run or several."""
+    several = list(runs) if isinstance(runs, Iterable) else [runs]
+    return [run if isinstance(run, Trace) else run.trace for run in several]
+
+
+def check_height(height: int) -> None:
+    """Whether a cell can be so many pixels high.
+
+    Raises:
+        ValueError: it can't.
+    """
     if height < 1:
         raise ValueError(f"a cell is at least 1 pixel high, but height is {height}.")
-    several = list(runs) if isinstance(runs, Iterable) else [runs]
-    traces = [run if isinstance(run, Trace) else run.trace for run in several]
-    return Cell(to_html(traces, title=title), height)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -129,6 +131,22 @@ LOOPS: dict[str, LoopSpec] = {
         refuses=refused.SGLANG_MIXED,
     ),
 }  # fmt: skip
+
+
+@contextmanager
+def registered(name: str, spec: LoopSpec) -> Iterator[None]:
+    """A loop of somebody's own is there by a name, as long as this lasts.
+
+    Raises:
+        ValueError: the name is taken, or could not be told from a relay or an option.
+    """
+    if name in LOOPS or set(name) & set(":=,"):
+        raise ValueError(f"a loop of your own can't be called {name!r}; give it another name.")
+    LOOPS[name] = spec
+    try:
+        yield
+    finally:
+        del LOOPS[name]
 
 
 def find_loop(name: str) -> LoopSpec:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..core import NoBatch, Output, Request, ScheduleBatch
+from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
 from ..devices.base import Device
-from ..devices.cost import NO_COST, CostModel
+from ..devices.cost import MILLISECOND, NO_COST, CostModel
+from ..devices.registry import open_device
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..engine.interrupt import abort_on_interrupt
@@ -20,7 +21,7 @@ from .registry import find_loop
 from .wiring import wire
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One finished run: its requests, with what they produced, and its trace.
 
@@ -45,6 +46,13 @@ class Run:
     def errors(self) -> dict[str, str]:
         """Reasons of the requests that were refused or failed, by id."""
         return {req.rid: req.error for req in self.requests if req.error}
+
+    def __repr__(self) -> str:
+        trace, tokens = self.trace, sum(map(len, self.outputs.values()))
+        return (
+            f"<{self.loop} on {trace.device} with {trace.model}: {tokens} tokens of "
+            f"{len(self.requests)} requests in {trace.end / MILLISECOND:.1f} ms>"
+        )
 
 
 class RunStopped(RuntimeError):
@@ -122,3 +130,54 @@ def run_loop(
         device.close()
     trace = device.recorder.trace(loop, device.name, model.name, device.clock)
     return Run(loop, requests, trace, frontend.interrupted, metrics)
+
+
+def run_to_end(
+    loop: str,
+    device: str,
+    model: Model,
+    requests: Sequence[Request],
+    config: SchedulerConfig,
+    cost: CostModel = NO_COST,
+    on_output: Callable[[Output], None] = lambda output: None,
+) -> Run:
+    """A run on a fresh device that is good for nothing if somebody cuts it short.
+
+    Raises:
+        KeyboardInterrupt: somebody did; the run has ended cleanly all the same.
+        RunStopped: it stopped with an error after something had run.
+    """
+    opened = open_device(device)
+    try:
+        run = run_loop(loop, opened, model, requests, config, cost, on_output=on_output)
+    except Exception as error:  # a broken scheduler may stop in any way
+        opened.recorder.mark("stopped", error=f"{type(error).__name__}: {error}")
+        trace = opened.recorder.trace(loop, opened.name, model.name, opened.clock)
+        if not trace.slices:
+            raise  # bad input: nothing has run
+        raise RunStopped(loop, error, trace) from error
+    if run.interrupted:
+        raise KeyboardInterrupt
+    return run
+
+
+def warm_up(device: str, model: Model, config: SchedulerConfig) -> None:
+    """A short run that nobody times: libraries compile and allocate on their first steps."""
+    opened = open_device(device)
+    opened.close()
+    if opened.clock == "virtual":
+        return
+    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    requests = [Request(f"warm up {i}", [0] * 8, params) for i in range(2)]
+    run_to_end("serial", device, model, requests, config)
+
+
+def fresh(request: Request) -> Request:
+    """The same request, not yet run."""
+    return Request(
+        request.rid,
+        request.prompt,
+        request.params,
+        request.arrival_time,
+        priority=request.priority,
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minisched.compare import Comparison, compare
+from minisched.comparison import Comparison, compare_loops
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from minisched.loops.registry import LOOPS
@@ -87,7 +87,7 @@ def run(settings: Settings) -> Comparison:
     Raises:
         ValueError: a loop's original does not combine with it what the workload needs.
     """
-    return compare(
+    return compare_loops(
         settings.loops, "sim", HashModel(), settings.workload, settings.config, settings.cost
     )
 

@@ -8,7 +8,7 @@ from experiment import Settings, settled_step
 
 from minisched.checks.overlap.overlap import OverlapReport
 from minisched.checks.overlap.waits import ARRIVAL, HOST
-from minisched.compare import Comparison
+from minisched.comparison import Comparison
 from minisched.devices.cost import MILLISECOND
 from minisched.export.svg import to_svg
 from minisched.loops.run import Run

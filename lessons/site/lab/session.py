@@ -8,7 +8,7 @@ from typing import Any
 from experiment import Settings, loop_names, run
 from report import chosen, report
 
-from minisched.compare import Comparison
+from minisched.comparison import Comparison
 from minisched.export.html import to_html
 from minisched.export.native import to_json
 

@@ -11,7 +11,7 @@ export function showReport(report, took) {
   at("verdict").className = report.identical ? "same" : "different";
   at("rows").replaceChildren(...report.rows.map(row));
   at("ideal").textContent =
-    `Hiding the shorter of host and device behind the longer would give ${report.ideal.toFixed(2)} ×.`;
+    `Hiding everything behind the longest of host, device and copies would give ${report.ideal.toFixed(2)} ×.`;
   at("lost").replaceChildren(...[...report.lost, ...report.errors].map(item));
   at("settled").textContent = report.settled;
   at("took").textContent = `Simulated and drawn in ${took} ms, by Python in this page.`;
@@ -32,7 +32,7 @@ export function showProgress(text) {
 function row(report) {
   const cells = [
     (report.makespan / 1e6).toFixed(2),
-    `${report.speedup.toFixed(2)} ×`,
+    report.speedup === null ? "–" : `${report.speedup.toFixed(2)} ×`,
     `${report.busy.toFixed(0)} %`,
     `${report.hidden.toFixed(0)} %`,
     report.steps,

@@ -13,8 +13,8 @@ from .repository import ROOT, text
 
 LAYERS = (
     "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar", "speculative",
-    "relay", "worker", "engine", "loops", "checks", "compare", "topics", "replay", "export",
-    "museum", "learn", "bench", "cli",
+    "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "comparison",
+    "defaults", "museum", "learn", "bench", "cli", "checking", "minisched",
 )  # fmt: skip
 
 
@@ -28,8 +28,10 @@ def pages() -> dict[str, str]:
 
 
 def sources(layer: str) -> list[Path]:
-    """The modules of a layer, itself first; a layer may be a single module."""
+    """The modules of a layer, itself first; a layer may be a single module, or what is on top."""
     package = ROOT / "minisched"
+    if layer == package.name:
+        return [package / "__init__.py"]
     single, folder = package / f"{layer}.py", package / layer
     return [single] if single.is_file() else sorted(folder.rglob("*.py"))
 
@@ -45,7 +47,11 @@ def module(path: Path, layer: str) -> str:
     if not (said := ast.get_docstring(tree)):
         return ""
     name = module_name(path)
-    title = "" if name == f"minisched.{layer}" else heading(name.removeprefix("minisched."), "-")
+    title = (
+        ""
+        if name in (layer, f"minisched.{layer}")
+        else heading(name.removeprefix("minisched."), "-")
+    )
     parts = [f"{title}.. py:module:: {name}\n", field_list(said), ""]
     return "\n".join([*parts, *(entry(node, name) for node in tree.body if is_documented(node))])
 

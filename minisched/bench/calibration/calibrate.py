@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
-from ...compare import run_to_end, warm_up
 from ...devices.cost import NO_COST, CostModel
 from ...devices.measured_cost import MeasuredCost
-from ...loops.run import Run
+from ...loops.run import Run, run_to_end, warm_up
 from ...models.base import Model
 from ...models.length import LengthModel
 from ...scheduler import SchedulerConfig

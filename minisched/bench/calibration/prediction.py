@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-from ...compare import warm_up
 from ...devices.cost import MILLISECOND, CostModel
+from ...loops.run import warm_up
 from ...models.base import Model
 from ..rows import Figure, figure
 from .calibrate import makespan, observe, observe_all, predict, rotated, stand_in

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ...checks.races.races import find_races
-from ...compare import run_to_end
 from ...core import Request, SamplingParams
-from ...loops.run import Run
+from ...loops.run import Run, run_to_end
 from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ..rows import Figure, figure, interleave, ratio

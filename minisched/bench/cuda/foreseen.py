@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...compare import run_to_end
 from ...core import Request
 from ...devices.cost import CostModel
-from ...loops.run import Run
+from ...loops.run import Run, run_to_end
 from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ...trace import Trace

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ...compare import run_to_end
+from ...loops.run import run_to_end
 from ...models.llama_torch import LlamaTorch
 from .cuda import CONTEXT_LEN, Load
 

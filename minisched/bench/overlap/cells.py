@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ...compare import run_to_end, warm_up
+from ...loops.run import run_to_end, warm_up
 from ...models.base import Model
 from ..bench_model import NAME
 from ..case import Case, batch_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...compare import warm_up
+from ...loops.run import warm_up
 from ..case import Case
 from ..rows import Figure, figure
 from .in_turn import Entry, in_turn, rounds_in, tokens_for

@@ -16,7 +16,7 @@ LOOP = "mlx_async"
 def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     """Load the model in ``folder``."""
     model = import_module("minisched.models.registry").open_model(settings["folder"], "mlx")
-    return generation(partial(import_module("minisched.compare").run_to_end, LOOP, "mlx", model))
+    return generation(partial(import_module("minisched.loops.run").run_to_end, LOOP, "mlx", model))
 
 
 if __name__ == "__main__":

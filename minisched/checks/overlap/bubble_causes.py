@@ -11,8 +11,8 @@ from ...trace.lanes import is_copy, is_forward, is_host
 from .course import Course
 from .critical_path import Segment
 from .launches import launches
-from .overlap import Interval, intersection
-from .waits import ARRIVAL, HOST, Idle, nobody_there, receiving, side_of
+from .overlap import Interval, intersection, nobody_there
+from .waits import ARRIVAL, HOST, Idle, receiving, side_of
 
 TOKEN, COPY, MASK, UPLOAD, TRANSFER, STAGE, MEMORY, MESSAGE, LATENCY, UNKNOWN = (
     "token", "copy", "mask", "upload", "transfer", "stage", "memory", "message", "latency",

@@ -15,8 +15,17 @@ from ...trace import Slice, Trace
 from .course import in_time
 from .dry_words import UNTOLD, dry_words
 from .launches import Blocked, Launch, call_of, launches
-from .overlap import Interval, device_named, forward_lane, gaps, intersection, span, union
-from .waits import nobody_there, side_of
+from .overlap import (
+    Interval,
+    device_named,
+    forward_lane,
+    gaps,
+    intersection,
+    nobody_there,
+    span,
+    union,
+)
+from .waits import side_of
 
 MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
 LEAST = 2  # steps after another one: a single one says nothing about how a loop works

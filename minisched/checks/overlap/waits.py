@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from ...trace import Mark, Trace
 from ...trace.lanes import is_forward, is_host
-from .overlap import Interval, gaps, intersection, length, union
+from .overlap import Interval, gaps, intersection, length, nobody_there, union
 
 HOST, ARRIVAL = "host", "arrival"  # the reasons of what no mark explains
-PRESENT = ("waiting", "running", "kv used")  # counters; one above 0 says that somebody is there
 
 
 @dataclass(frozen=True)
@@ -102,22 +101,6 @@ def starts_of_late_ops(trace: Trace, lane: str) -> dict[int, Mark]:
         if key in starts and mark.attrs.get("side", "") == side_of(lane):
             late.setdefault(starts[key], mark)
     return late
-
-
-def nobody_there(trace: Trace, side: str = "") -> tuple[Interval, ...]:
-    """When no request was waiting, running or holding memory, as the counters of a side say."""
-    values = dict.fromkeys([f"{side} {name}".strip() for name in PRESENT], 0)
-    found: list[Interval] = []
-    since: int | None = None
-    for counter in trace.counters:
-        if counter.name in values:
-            values[counter.name] = counter.value
-            if since is not None and since < counter.time:
-                found.append((since, counter.time))
-            since = None if any(values.values()) else counter.time
-    if since is not None and since < trace.end:
-        found.append((since, trace.end))
-    return tuple(found)
 
 
 def receiving(trace: Trace, side: str = "") -> tuple[Interval, ...]:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...compare import fresh
 from ...core import Request, SamplingParams
 from ...devices.cost import MILLISECOND, SIM_COST, CostModel
 from ...devices.registry import open_device
-from ...loops.run import run_loop
+from ...loops.run import fresh, run_loop
 from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace

@@ -1,0 +1,233 @@
+"""``minisched.check``: the laws, held against runs, against a loop of your own, or against many.
+
+What it asks is what ``minisched check`` asks, by the same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .checks.case_text import case_text
+from .checks.judge import Finding, judge
+from .checks.many import case_of, try_workloads
+from .checks.shrink import MOST_TRIALS, breaks_the_same, shrink
+from .checks.stopped import stopped_with
+from .checks.tally import Failure, Tally
+from .cli.check_answers import Answer
+from .cli.check_identical import answer_all, verdict
+from .cli.check_reader import Recorded, read_recorded
+from .comparison import Comparison
+from .defaults import check_names, in_words
+from .devices.registry import open_device
+from .engine.engine import Engine
+from .learn.callable_check import one_argument
+from .loops.registry import LOOPS, find_loop, registered
+from .loops.run import Run
+from .loops.spec import LoopSpec, Turns
+from .trace import Trace
+from .worker.batch_record import OverlapWorker
+
+Checkable = Run | Trace | Comparison | str | Path | LoopSpec | Callable[[Engine], Turns]
+WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
+MOST_SHOWN = 8  # details of one answer
+LONGEST = 300  # characters of a finding
+SIGNS = {"yes": "✓", "no": "✓", "partly": "~", "unknown": "?"}
+
+
+@dataclass(frozen=True, repr=False)
+class Check:
+    """What a check came to; printed, it says so in words.
+
+    ``holds`` is None where there was nothing to judge by. ``answers`` are those about recorded
+    runs, by run; ``tally`` is the count over random workloads, with every failure.
+    """
+
+    holds: bool | None
+    lines: tuple[str, ...]
+    answers: Mapping[str, Sequence[Answer]] = field(default_factory=dict)
+    tally: Tally | None = None
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def check_this(
+    what: Sequence[Checkable],
+    workloads: int | None,
+    seed: int,
+    loops: Sequence[str],
+    device: str,
+    jobs: int,
+) -> Check:
+    """``minisched.check``, which says what it takes.
+
+    Raises:
+        ValueError: it was given something else.
+    """
+    loops = check_names("loops", loops, "overlap")
+    own = [item for item in what if isinstance(item, LoopSpec) or callable(item)]
+    if not what or (own and len(what) == 1):
+        return check_workloads(own[0] if own else None, workloads, seed, loops, device, jobs)
+    if own:
+        raise ValueError(f"a loop of your own is checked alone, but {len(what)} things were given.")
+    if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
+        raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
+    return check_runs([item for item in what if not isinstance(item, LoopSpec)])  # type: ignore[misc]
+
+
+def check_runs(what: Sequence[Run | Trace | Comparison | str | Path]) -> Check:
+    """Recorded runs: identical, leaks, races, overlaps; the first of several is the baseline.
+
+    Raises:
+        ValueError: a file can't be read, or two runs are of different workloads.
+    """
+    runs = named(list(recorded(what)))
+    answers = answer_all(runs)
+    lines = [line for run in runs for line in said_of(run, answers[run.file])]
+    stopped = any(stopped_with(run.trace) for run in runs)
+    return Check(False if stopped else verdict(answers), tuple(lines), answers)
+
+
+def recorded(what: Sequence[Run | Trace | Comparison | str | Path]) -> Iterator[Recorded]:
+    """Everything that was handed over, as runs with a name."""
+    for item in what:
+        if isinstance(item, Comparison):
+            yield from recorded(item.runs)
+        elif isinstance(item, Run):
+            yield Recorded(item.loop, item.trace)
+        elif isinstance(item, Trace):
+            yield Recorded(item.loop, item)
+        elif isinstance(item, str) and item.partition(":")[0] in LOOPS and not Path(item).exists():
+            raise ValueError(
+                f"there is no file {item}; to try the loop of that name on random workloads, "
+                f"it is check(loops=[{item!r}])."
+            )
+        elif isinstance(item, str | Path):
+            yield read_recorded(Path(item))
+        else:
+            raise ValueError(
+                f"check takes runs, traces, their files or one loop, but not {in_words(item)}."
+            )
+
+
+def named(runs: Sequence[Recorded]) -> list[Recorded]:
+    """The runs, each under a name of its own."""
+    found: dict[str, Recorded] = {}
+    for run in runs:
+        name, count = run.file, 1
+        while name in found:
+            count += 1
+            name = f"{run.file} ({count})"
+        found[name] = run._replace(file=name)
+    return list(found.values())
+
+
+def said_of(run: Recorded, answers: Sequence[Answer]) -> Iterator[str]:
+    """A run's answers, one line each with its details below."""
+    trace = run.trace
+    yield " ".join(filter(None, [f"{run.file}:", trace.loop, "on", trace.device, trace.model]))
+    if error := stopped_with(trace):
+        yield f"  ✗ it stopped with {error}"
+    for answer in answers:
+        sign = SIGNS[answer.word] if answer.holds else "✗"
+        if answer.question == "overlaps" and answer.word == "no":
+            sign = "-"  # no law is broken
+        yield f"  {sign} {answer.question + '?':<11} {answer.sentence}"
+        yield from (f"    {'':<11} {line}" for line in answer.details[:MOST_SHOWN])
+        if len(answer.details) > MOST_SHOWN:
+            yield f"    {'':<11} and {len(answer.details) - MOST_SHOWN} more"
+
+
+def check_workloads(
+    loop: LoopSpec | Callable[[Engine], Turns] | None,
+    workloads: int | None,
+    seed: int,
+    loops: Sequence[str],
+    device: str,
+    jobs: int,
+) -> Check:
+    """Random workloads on a loop of one's own, on ``loops``, or on those that come round.
+
+    Raises:
+        ValueError: an option is outside its limits, or the loop can't be called.
+    """
+    opened = open_device(device)
+    opened.close()
+    count = WORKLOADS[opened.clock] if workloads is None else workloads
+    for name, value, least in (("workloads", count, 1), ("seed", seed, 0), ("jobs", jobs, 1)):
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} is {value!r}, but it must be a whole number from {least} on.")
+    if loop is None:
+        here: AbstractContextManager[None] = nullcontext()
+        call = "check("
+    else:
+        if loops or jobs > 1:
+            raise ValueError("a loop of your own is checked alone, and in this process.")
+        name = name_of(loop)
+        here = registered(name, spec_of(loop, name))
+        loops, call = [name], f"check({name}, "
+    with here:
+        for name in loops:
+            find_loop(name).check_device(name, device)
+        cases = [
+            tried
+            for every in try_workloads(range(seed, seed + count), loops, device, jobs)
+            for tried in every
+        ]
+        tally = Tally(seed, count, device, cases)
+        lines = tuple(told(tally, call, named_loops=loop is None))
+    return Check(not tally.failures if cases else None, lines, tally=tally)
+
+
+def name_of(loop: LoopSpec | Callable[[Engine], Turns]) -> str:
+    """What a loop of one's own is called: as its function, if no loop here is called so."""
+    run = loop.run if isinstance(loop, LoopSpec) else loop
+    name = str(getattr(run, "__name__", "")).strip("<>") or "your_loop"
+    return f"your_{name}" if name in LOOPS else name
+
+
+def spec_of(loop: LoopSpec | Callable[[Engine], Turns], name: str) -> LoopSpec:
+    """Its design: two steps in flight and a ring, as ``overlap``, if it does not say so itself.
+
+    Raises:
+        ValueError: it can't be called with an engine, or has no ``yield``.
+    """
+    if isinstance(loop, LoopSpec):
+        return loop
+    if problem := one_argument(loop, name, "engine", generator=True):
+        raise ValueError(problem)
+    return LoopSpec(loop, 2, ("ring", "pool"), overrun=1, worker=OverlapWorker)
+
+
+def told(tally: Tally, call: str, named_loops: bool) -> Iterator[str]:
+    """How much was tried, the first that broke each law, and the first of all made small."""
+    cases = len(tally.cases)
+    where = ", ".join(tally.by_loop) if len(tally.by_loop) == 1 else f"{len(tally.by_loop)} loops"
+    tried = f"{cases} cases: {tally.workloads} random workloads on {where}, on {tally.device}"
+    if not tally.failures:
+        yield f"✓ every law held in all {tried}."
+        return
+    broken = len({(item.seed, item.loop) for item in tally.failures})
+    yield f"✗ {broken} cases broke a law, of {tried}."
+    for failure in tally.first:
+        yield f"seed {failure.seed}, {failure.loop}: {failure.law}: {short(failure.sentence)}"
+        which = f"loops=[{failure.loop!r}], " if named_loops else ""
+        yield f"  {call}{which}seed={failure.seed}, workloads=1) repeats it."
+    yield from told_small(tally.first[0], tally.device)
+
+
+def told_small(failure: Failure, device: str) -> Iterator[str]:
+    """The smallest case that breaks the same law, and what it breaks."""
+    shows = breaks_the_same(Finding(failure.law, failure.sentence))
+    small = shrink(case_of(failure.seed, failure.loop, device), shows, MOST_TRIALS)
+    yield "The first of them, made as small as it could be:"
+    yield from (f"  {line}" for line in case_text(small))
+    yield from (f"  {item.law}: {short(item.sentence)}" for item in judge(small).findings)
+
+
+def short(sentence: str) -> str:
+    """The first part of a long one."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]}..."

@@ -1,0 +1,281 @@
+"""The main job: one workload through several loops, with the verdict and the reason in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from textwrap import fill
+
+from .checks.drafts import count_drafts
+from .checks.overlap.overlap import (
+    OverlapReport,
+    beats_ideal,
+    ideal_speedup,
+    measure,
+    speedup_over,
+    versus_ideal,
+)
+from .checks.overlap.waits import ARRIVAL, HOST, lost_ns, num_waits
+from .checks.tokens.identity import Difference, first_difference
+from .checks.tokens.logprobs import largest_difference
+from .checks.tokens.margin import with_margin
+from .core import Output, Request
+from .devices.cost import MILLISECOND, CostModel
+from .export.notebook import display
+from .loops.refused import refusal, wanted_features
+from .loops.registry import find_loop
+from .loops.run import Run, RunStopped, fresh, run_to_end, warm_up
+from .models.base import Model
+from .scheduler import SchedulerConfig
+
+COLUMNS = (
+    "loop", "steps", "tokens", "makespan\n(ms)", "device\nbusy", "host\nhidden", "wasted\nrows",
+    "speed-up", "of\nideal",
+)  # fmt: skip
+MOST_REASONS = 3  # of more loops than these, only the fastest gets a sentence
+WIDTH = 100  # characters of a line of text
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Runs of one workload, the serial one first, and what they show.
+
+    Printed, it is the table and the sentences of ``minisched compare``; ``show()`` draws it.
+    """
+
+    runs: tuple[Run, ...]
+    reports: tuple[OverlapReport, ...]
+    differences: tuple[Difference, ...]  # one at most for each run
+
+    @property
+    def identical(self) -> bool:
+        """Whether every run gave the serial run's tokens."""
+        return not self.differences
+
+    @property
+    def unequally_served(self) -> list[str]:
+        """Loops that refused or failed other requests than the serial one."""
+        serial, *others = self.runs
+        return [run.loop for run in others if run.errors.keys() != serial.errors.keys()]
+
+    @property
+    def ideal(self) -> float:
+        """The speed-up that hiding everything behind the longest of host, device, copies gives."""
+        return ideal_speedup(self.reports[0])
+
+    @property
+    def speedup(self) -> dict[str, float | None]:
+        """Each loop's speed-up over the serial run; None where no time passed."""
+        return {report.loop: speedup_over(self.reports[0], report) for report in self.reports}
+
+    @property
+    def lost_ns(self) -> dict[str, dict[str, int]]:
+        """Each loop's lost time by reason: nanoseconds in which its devices idled."""
+        return {run.loop: lost_ns(run.trace) for run in self.runs}
+
+    @property
+    def num_waits(self) -> dict[str, dict[str, int]]:
+        """How often each loop let an op wait, by reason."""
+        return {run.loop: dict(num_waits(run.trace)) for run in self.runs}
+
+    @property
+    def logprob_difference(self) -> float | None:
+        """By how much a log-probability differs from the serial run's; None: nobody wants any."""
+        others = (req for run in self.runs[1:] for req in run.requests)
+        return largest_difference(self.runs[0].requests, others)
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Requests that were refused or failed, with their reasons, whatever the loop."""
+        return {rid: error for run in self.runs for rid, error in run.errors.items()}
+
+    def show(self, height: int = 640) -> None:
+        """In a notebook the player over all runs, ``height`` pixels high; elsewhere the text.
+
+        Raises:
+            ValueError: the height is less than 1 pixel.
+        """
+        display(self.runs, height, str(self))
+
+    def __repr__(self) -> str:
+        rows = [[head.replace("\n", " ") for head in COLUMNS]]
+        rows += [cells(self, report) for report in self.reports]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        first, *rest = widths
+        table = [
+            "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], rest)]).rstrip()
+            for row in rows
+        ]
+        said = sentences(self) + [f"Request {rid}: {why}" for rid, why in self.errors.items()]
+        return "\n".join([*table, "", *(fill(line, WIDTH) for line in said)])
+
+
+def compare_loops(
+    loops: Sequence[str],
+    device: str,
+    model: Model,
+    requests: Sequence[Request],
+    config: SchedulerConfig,
+    cost: CostModel,
+    on_output: Callable[[str, Output], None] = lambda loop, output: None,
+) -> Comparison:
+    """Run ``requests`` through ``serial`` and then the other loops, each on a fresh device.
+
+    ``on_output`` hears every output with the loop it came from.
+
+    Raises:
+        ValueError: a loop or the device is unknown, the device is not to be had here, or a loop's
+            original does not combine with it what the workload wants.
+        KeyboardInterrupt: somebody pressed Ctrl-C; the run that was on has ended cleanly.
+        RunStopped: a run stopped with an error.
+    """
+    ordered = list(dict.fromkeys(["serial", *loops]))
+    wanted = wanted_features(config, requests)
+    for loop in ordered:
+        (spec := find_loop(loop)).check_device(loop, device)
+        if problem := refusal(loop, spec, wanted):
+            raise ValueError(problem)
+    warm_up(device, model, config)
+    runs: list[Run] = []
+    for loop in ordered:
+        again = [fresh(request) for request in requests]
+        hear = partial(on_output, loop)
+        try:
+            runs.append(run_to_end(loop, device, model, again, config, cost, hear))
+        except RunStopped as stopped:
+            stopped.traces[:0] = [run.trace for run in runs]
+            raise
+    tokens = [sum(map(len, run.outputs.values())) for run in runs]
+    reports = tuple(measure(run.trace, count) for run, count in zip(runs, tokens, strict=True))
+    unserved = (runs[0].errors.keys() | run.errors.keys() for run in runs[1:])  # by one of both
+    found = (
+        first_difference(run.loop, without(runs[0].outputs, refused), without(run.outputs, refused))
+        for run, refused in zip(runs[1:], unserved, strict=True)
+    )
+    differences = tuple(
+        with_margin(item, device, model, config, requests, runs[0]) for item in found if item
+    )
+    return Comparison(tuple(runs), reports, differences)
+
+
+def without(outputs: dict[str, list[int]], rids: Set[str]) -> dict[str, list[int]]:
+    """The outputs of all others: a request that one loop refused can't be compared."""
+    return {rid: tokens for rid, tokens in outputs.items() if rid not in rids}
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """What there is to say of it: where time was lost, the verdict, and the reason."""
+    said = [
+        lost_time(loop, comparison.lost_ns[loop], waits)
+        for loop, waits in comparison.num_waits.items()
+        if waits
+    ]
+    for run in comparison.runs:
+        if drafts := count_drafts(run.trace):
+            said.append(f"{run.loop}: {drafts}.")
+    said.append(verdict(comparison))
+    serial, rest = comparison.reports[0], comparison.reports[1:]
+    if rest and (difference := comparison.logprob_difference) is not None:
+        said.append(verdict_on_logprobs(difference))
+    if len(rest) > MOST_REASONS:  # the table says it for the others
+        rest = (min(rest, key=lambda report: report.makespan_ns),)
+    if serial.tokens and not comparison.unequally_served:
+        said += [reason(comparison, serial, report) for report in rest]
+    return said
+
+
+def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
+    """One row of the table."""
+    speedup = comparison.speedup[report.loop]
+    return [
+        report.loop,
+        str(report.steps),
+        str(report.tokens),
+        f"{report.makespan_ns / MILLISECOND:.1f}",
+        f"{report.device_busy_percent:.0f} %",
+        f"{report.host_hidden_percent:.0f} %",
+        str(report.wasted_rows),
+        "-" if speedup is None else f"{speedup:.2f} x",
+        "" if speedup is None or report.loop == "serial" else of_ideal(comparison, report, speedup),
+    ]
+
+
+def of_ideal(comparison: Comparison, report: OverlapReport, speedup: float) -> str:
+    """A speed-up as a share of the ceiling; of what is above it, only that it is."""
+    if beats_ideal(comparison.reports[0], report):
+        return "> 100 %"
+    return f"{100 * speedup / comparison.ideal:.0f} %"
+
+
+def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> str:
+    """What the waits of a loop cost: for how long its devices have idled, and why."""
+    costly = [why for why in waits if lost[why]]
+    parts = [f"{milliseconds(lost[why])} in {counted_waits(waits[why], why)}" for why in costly]
+    others = {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
+    parts += [f"{milliseconds(lost[name])} {why}" for name, why in others.items() if lost[name]]
+    time = f"{milliseconds(sum(lost.values()))} of device time: {', '.join(parts)}"
+    sentence = f"{loop} lost {time if parts else 'no device time'}."
+    if hidden := " and ".join(counted_waits(waits[why], why) for why in waits if not lost[why]):
+        sentence += f" {hidden} cost nothing: the device had other work meanwhile."
+    return sentence
+
+
+def counted_waits(count: int, reason: str) -> str:
+    """Such as ``40 waits for grammar``."""
+    return f"{count} wait{'s' * (count > 1)} for {reason}"
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence: identical, or where not."""
+    if not comparison.reports[0].tokens:
+        return "No request gave a token, so there is nothing to compare."
+    if not comparison.identical:
+        return "Not identical. " + ". ".join(map(str, comparison.differences)) + "."
+    others = [run.loop for run in comparison.runs[1:]]
+    if not others:
+        return "Only serial ran, so there is nothing to compare."
+    names = ", ".join(others) if len(others) <= MOST_REASONS else f"all {len(others)} loops"
+    if unequal := comparison.unequally_served:
+        return (
+            f"Identical where both answered, but {', '.join(unequal)} did not answer the requests "
+            "that serial did: their times can't be compared."
+        )
+    return f"Identical: {names} gave every request the same tokens as serial."
+
+
+def verdict_on_logprobs(difference: float) -> str:
+    """One sentence on log-probabilities: equal, or by how much they differ."""
+    if not difference:
+        return "Their log-probabilities are equal to the last bit."
+    return f"Their log-probabilities differ by {difference:.2g} at most, up to where tokens do."
+
+
+def reason(comparison: Comparison, serial: OverlapReport, report: OverlapReport) -> str:
+    """One sentence on where the time went; on a wall clock a second one on what not to believe."""
+    clock = comparison.runs[0].trace.clock
+    start = (
+        f"{report.loop} takes {milliseconds(report.makespan_ns)} instead of "
+        f"{milliseconds(serial.makespan_ns)} ({versus_ideal(serial, report, clock)}): "
+    )
+    busy = (
+        f"the device works {report.device_busy_percent:.0f} % of the time instead of "
+        f"{serial.device_busy_percent:.0f} %"
+    )
+    if clock == "wall":
+        return (
+            f"{start}{busy}, and was busy for {milliseconds(report.device_busy_ns)} instead of "
+            f"{milliseconds(serial.device_busy_ns)}. These are single runs, and the host's times "
+            "include its waiting for the interpreter lock; minisched bench repeats and interleaves."
+        )
+    return (
+        f"{start}{milliseconds(report.host_hidden_ns)} of the host's "
+        f"{milliseconds(report.host_busy_ns)} of work now run while the device is busy, so {busy}."
+    )
+
+
+def milliseconds(nanoseconds: int) -> str:
+    """A time to read, such as ``632.8 ms``."""
+    if 0 < nanoseconds < MILLISECOND // 20:
+        return "less than 0.1 ms"
+    return f"{nanoseconds / MILLISECOND:.1f} ms"

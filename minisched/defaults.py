@@ -1,0 +1,219 @@
+"""What holds where nobody says otherwise: who asks for what, how much room there is, what it costs.
+
+``minisched compare`` and ``minisched.compare`` take all of it from here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+
+from .core import Request, SamplingParams
+from .devices.cost import NO_COST, SIM_COST, CostModel
+from .devices.registry import load, open_device
+from .models.base import Model
+from .models.registry import open_model
+from .models.tokenizer import ByteTokenizer, TextCodec, text_codec_of
+from .scheduler import SchedulerConfig
+
+BUILT_IN = (
+    "The capital of France is",
+    "A scheduler decides which request runs next. Its first rule is",
+    "To overlap two pieces of work means that",
+    "Once upon a time, in a data centre far away, a GPU was idle because",
+    "The three primary colours are",
+    "def fibonacci(n):",
+    "Water boils at one hundred degrees, but on a high mountain",
+    "List three reasons to write tests before code:",
+)
+MAX_NEW_TOKENS = 64  # for each request
+MOST_RUNNING = 16  # requests that run at once
+MOST_CELLS = 2**24  # of the KV pool, and of the page table
+CHUNK = 128  # prompt tokens of one step, in whole pages
+
+
+def go_round(prompts: Sequence[str], count: int | None = None) -> list[str]:
+    """``count`` prompts, from the first again behind the last; without ``count``, each once."""
+    prompts = prompts or BUILT_IN
+    return [prompts[at % len(prompts)] for at in range(len(prompts) if count is None else count)]
+
+
+def make_requests(
+    texts: Iterable[str], codec: TextCodec, params: SamplingParams, priorities: Sequence[int] = (0,)
+) -> list[Request]:
+    """A request for each text, named ``r0``, ``r1``, ..; priorities go round."""
+    return [
+        Request(f"r{at}", codec.encode(text), params, priority=priorities[at % len(priorities)])
+        for at, text in enumerate(texts)
+    ]
+
+
+def text_codec(model: Model | str) -> TextCodec:
+    """What turns prompts into a model's tokens; the hash model reads UTF-8 bytes.
+
+    Of a model's name only its tokenizer is read, and none of its weights.
+
+    Raises:
+        ValueError: there is no such model, or it came without a tokenizer.
+    """
+    if model == "hash":
+        return ByteTokenizer()
+    if isinstance(model, str):
+        what = f"the tokenizer of {model!r}"
+        directory = load("minisched.models.weights", "find_model", "torch", what)(model)
+        tokenizer = load("minisched.models.tokenizer", "Tokenizer", "torch", what)
+        codec: TextCodec | None = tokenizer.from_directory(directory)  # type: ignore[attr-defined]
+        name = model
+    else:
+        name, codec = model.name, text_codec_of(model.name, model.tokenizer)
+    if codec is None:
+        raise ValueError(f"model {name!r} has no tokenizer.json, so it can't read prompts.")
+    return codec
+
+
+def overlapped_loop(device: str) -> str:
+    """The loop that overlaps on a device."""
+    return "mlx_async" if device == "mlx" else "overlap"
+
+
+def usual_cost(device: str) -> CostModel:
+    """What a step costs on ``sim``; elsewhere it takes what it takes."""
+    return SIM_COST if device == "sim" else NO_COST
+
+
+def whole_pages(tokens: int, page_size: int) -> int:
+    """At least so many tokens, in whole pages; a page below 1 is refused later, by its name."""
+    page = max(1, page_size)
+    return -(-tokens // page) * page
+
+
+def config_from(
+    settings: Mapping[str, object], requests: Sequence[Request], context_len: int
+) -> SchedulerConfig:
+    """Settings by name (those of ``SchedulerConfig``), with room for the requests.
+
+    Raises:
+        ValueError: there is no such setting, or a value is outside its limits.
+    """
+    known = [item.name for item in fields(SchedulerConfig)]
+    for name in settings:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            raise ValueError(f"config has no setting {name!r}; {hint}")
+
+    def make(**defaults: int) -> SchedulerConfig:
+        page = settings.get("page_size", 1)
+        chunk = whole_pages(CHUNK, page if isinstance(page, int) else 1)
+        given = {"chunked_prefill_size": chunk, **defaults, **settings}
+        try:
+            return SchedulerConfig(**given)  # type: ignore[arg-type]
+        except TypeError as error:
+            said = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+            raise ValueError(f"config has a value of a wrong type ({said}): {error}.") from error
+
+    config = with_room(make, requests, context_len)
+    check_room(config)
+    return config
+
+
+def with_room(
+    make: Callable[..., SchedulerConfig], requests: Sequence[Request], context_len: int
+) -> SchedulerConfig:
+    """Settings with room for every request that may run at once, unless they say otherwise.
+
+    ``make`` gives the settings over the sizes that it is called with. Rows of the page table are
+    as long as the longest request, because real models pay for them; a request beyond the model's
+    context is refused, and named, by the scheduler. Admission wants a page more than each request
+    needs, and one that stays over.
+    """
+    at_most = min(MOST_RUNNING, max(1, len(requests)))
+    asked = make(kv_tokens=sys.maxsize, max_running_requests=at_most)
+    page, running = asked.page_size, asked.max_running_requests
+    lengths = [min(request.max_device_len, context_len) for request in requests] or [1]
+    drafts = asked.num_draft_tokens  # which may lie behind the end
+    pages = sorted(-(-(length + drafts) // page) + 1 for length in lengths)
+    return make(
+        max_running_requests=running,
+        kv_tokens=(sum(pages[-running:]) + 1) * page,
+        context_len=max(lengths),
+    )
+
+
+def check_room(config: SchedulerConfig) -> None:
+    """Whether settings ask for no more memory than a run here should take.
+
+    Raises:
+        ValueError: they do.
+    """
+    cells = max(config.num_slots, config.max_running_requests * config.context_len)
+    if cells > MOST_CELLS:
+        raise ValueError(
+            f"the KV pool or the page table would have {cells} cells, more than {MOST_CELLS}; "
+            "lower kv_tokens, page_size or max_running_requests."
+        )
+
+
+def prepare(
+    requests: Iterable[Request] | None,
+    device: str,
+    model: Model | str,
+    config: SchedulerConfig | Mapping[str, object] | None,
+    cost: CostModel | None,
+) -> tuple[list[Request], Model, SchedulerConfig, CostModel]:
+    """What a run is of, with the defaults for what is None; a model's name is opened.
+
+    Raises:
+        ValueError: something is not what it should be, or not to be had here.
+    """
+    asked = None if requests is None else check_requests(requests)
+    open_device(device).close()  # an unknown one says so, before a model is looked for
+    opened = open_model(model, device) if isinstance(model, str) else model
+    if asked is None:
+        params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
+        asked = make_requests(BUILT_IN, text_codec(opened), params)
+    if not isinstance(config, SchedulerConfig):
+        config = config_from(config or {}, asked, opened.context_len)
+    return asked, opened, config, usual_cost(device) if cost is None else cost
+
+
+def check_requests(requests: object) -> list[Request]:
+    """The requests, if that is what they are, each with an id of its own.
+
+    Raises:
+        ValueError: they are something else, or two have one id.
+    """
+    should = "requests is a list of Request, such as minisched.requests(4)"
+    if isinstance(requests, str) or not isinstance(requests, Iterable):
+        raise ValueError(f"{should}, not {in_words(requests)}.")
+    found, rids = list(requests), set()
+    for item in found:
+        if not isinstance(item, Request):
+            raise ValueError(f"{should}, but it holds {in_words(item)}.")
+        if item.rid in rids:
+            raise ValueError(f"two requests have the id {item.rid!r}; each needs one of its own.")
+        rids.add(item.rid)
+    return found
+
+
+def check_names(what: str, names: object, example: str) -> list[str]:
+    """A list of texts, such as loops or prompts, and not a single one.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    should = f"{what} is a list of texts, such as [{example!r}]"
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ValueError(f"{should}, not {in_words(names)}.")
+    found = list(names)
+    for item in found:
+        if not isinstance(item, str):
+            raise ValueError(f"{should}, but it holds {in_words(item)}.")
+    return found
+
+
+def in_words(value: object) -> str:
+    """A value that is none of those wanted, for a sentence."""
+    return f"the string {value!r}" if isinstance(value, str) else repr(value)
