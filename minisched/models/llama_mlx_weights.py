@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import mlx.core as mx
+from safetensors import safe_open
 
 from ..devices.mlx_evaluate import evaluate
-from .llama_config import LlamaConfig
+from .llama_config import LlamaConfig, WeightsError
 from .llama_mlx_matrix import Matrix, lay, quickest
 from .weights import weight_files
 
@@ -47,7 +48,7 @@ def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
     """
     raw: dict[str, mx.array] = {}
     for file in weight_files(directory):
-        raw |= mx.load(str(file))  # type: ignore[arg-type]
+        raw |= load(file)
     head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
     layout = quickest(raw[f"{head}.weight"])
 
@@ -82,6 +83,22 @@ def read_weights(directory: Path, config: LlamaConfig) -> LlamaWeights:
     )
     evaluate(weights)  # type: ignore[arg-type]
     return weights
+
+
+def load(file: Path) -> dict[str, mx.array]:
+    """The tensors of one file, float64 as float32: MLX reads no file that has any.
+
+    Raises:
+        WeightsError: there is bfloat16 beside float64, which numpy, by which that goes, lacks.
+    """
+    with safe_open(file, framework="np") as tensors:
+        names = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+        if "F64" not in names.values():
+            found: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+            return found
+        if "BF16" in names.values():
+            raise WeightsError(f"{file} has float64 beside bfloat16, which can't be read for MLX.")
+        return {name: mx.array(tensors.get_tensor(name)) for name in names}
 
 
 def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
