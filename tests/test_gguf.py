@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import gguf
@@ -13,9 +14,10 @@ import torch
 import transformers
 from mlx_lm.generate import generate_step
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from minisched.models.gguf import GGUFError, convert, hf_name
+from minisched.models.gguf import KEY_LENGTH, WHOLE_HEADS, GGUFError, convert, hf_name
+from minisched.models.tiny import write_tiny_llama
 from minisched.models.weights import find_model, read_config
 
 from .tiny_gguf import write_tiny_gguf
@@ -81,6 +83,59 @@ def test_sizes_come_back(tmp_path: Path, tiny_llama: Path) -> None:
     assert after.eos_ids == {2}
     assert {**vars(before), "eos_ids": None} == {**vars(after), "eos_ids": None}
     assert find_model(directory) == directory
+
+
+def test_a_head_may_have_a_size_of_its_own(tmp_path: Path) -> None:
+    """Not hidden / heads, as with Mistral NeMo: the sizes of q, k, v and o follow it."""
+    model = write_tiny_llama(tmp_path / "wide")
+    config = json.loads((model / "config.json").read_text())
+    config["head_dim"] *= 2
+    (model / "config.json").write_text(json.dumps(config))
+    random = np.random.default_rng(0)
+    tensors = {name: random.standard_normal(shape, np.float32)
+               for name, shape in read_config(model).tensor_shapes()}  # fmt: skip
+    save_file(tensors, model / "model.safetensors")
+    sizes = dict.fromkeys((KEY_LENGTH, *WHOLE_HEADS), config["head_dim"])
+    directory = converted(tmp_path, model, more=sizes)
+    assert read_config(directory).head_dim == config["head_dim"]
+    assert find_model(directory) == directory
+    after = load_file(directory / "model.safetensors")
+    assert all(tensors[name].tobytes() == after[name].tobytes() for name in tensors)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"llama.rope.dimension_count": 16}, {"llama.attention.key_length": 16},
+     {"llama.rope.scaling.type": "none"}, {"llama.rope.scaling.type": "linear"},
+     {"llama.rope.scaling.factor": 1.0}],
+    ids=str,
+)  # fmt: skip
+def test_an_entry_that_changes_nothing_is_taken(
+    tmp_path: Path, tiny_llama: Path, more: dict[str, int | float | str]
+) -> None:
+    assert read_config(tiny_llama).head_dim == 16
+    assert read_config(converted(tmp_path, tiny_llama, more=more)).head_dim == 16
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ({"llama.rope.scaling.type": "yarn"}, "type is 'yarn'; only 'none' or 'linear' is supp"),
+        ({"llama.rope.scaling.factor": 4.0}, "factor is 4.0; only 0.0 or 1.0 is supported."),
+        ({"llama.rope.scale_linear": 2.0}, "rope.scale_linear is 2.0; only 0.0 or 1.0 is"),
+        ({"llama.rope.dimension_count": 8}, "rope.dimension_count is 8; only 16 is supported."),
+        ({"llama.attention.value_length": 8}, "attention.value_length is 8; only 16 is supported."),
+        ({"llama.attention.sliding_window": 64}, "window is 64; that entry is not supported."),
+        ({"llama.rope.scaling.original_context_length": 64}, "is 64; that entry is not supported."),
+    ],
+)
+def test_an_entry_that_would_make_another_model_is_refused(
+    tmp_path: Path, tiny_llama: Path, more: dict[str, int | float | str], complaint: str
+) -> None:
+    with pytest.raises(GGUFError, match=re.escape(complaint)) as refused:
+        converted(tmp_path, tiny_llama, more=more)
+    assert "\n" not in str(refused.value)
+    assert not list((tmp_path / "converted").iterdir())
 
 
 def test_a_file_without_a_head_gives_a_tied_model(tmp_path: Path, tiny_llama: Path) -> None:

@@ -5,21 +5,30 @@ On the stock kernels, that is, with which these tests run.
 
 from __future__ import annotations
 
+import shutil
 from copy import deepcopy
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
+from minisched.core import Request, SamplingParams
 from minisched.devices.mlx import MlxDevice
+from minisched.loops.run import run_loop
 from minisched.models import llama_mlx_matrix, llama_mlx_weights
 from minisched.models.equal_extent import TOGETHER, Run
 from minisched.models.llama_mlx_groups import PADDING, make_groups
 from minisched.models.llama_mlx_matrix import TILE, Layout, Matrix
+from minisched.models.registry import open_model
+from minisched.models.weights import FLOATS, WeightsError, find_model
 
+from .backends import open_device
 from .laws import play
 from .mlx_llama import Recording, llama_workloads
 from .workloads import Workload
@@ -33,6 +42,40 @@ def logits_of(model: Recording, workload: Workload) -> list[tuple[str, int, list
     model.kept.clear()
     play(deepcopy(workload), "serial", "host", {}, MlxDevice(), model)
     return [(rid, length, logits.tolist()) for rid, length, logits in model.kept]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("device", ["thread", "mlx"])
+def test_every_kind_of_float_that_is_accepted_can_be_read(
+    device: str, dtype: str, tiny_llama: Path, tmp_path: Path
+) -> None:
+    """MLX reads no float64 from files."""
+    model = Path(shutil.copytree(tiny_llama, tmp_path / dtype))
+    tensors = load_file(model / "model.safetensors")
+    as_torch = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
+                "BF16": torch.bfloat16}[dtype]  # fmt: skip
+    save_file({name: each.to(as_torch) for name, each in tensors.items()},
+              model / "model.safetensors")  # fmt: skip
+    request = Request("r", [3, 1, 4], SamplingParams(max_new_tokens=6))
+
+    def said(directory: Path) -> list[int]:
+        loaded: Any = open_model(str(find_model(directory)), device)
+        run = run_loop("serial", open_device(device), loaded, [deepcopy(request)])
+        return run.outputs["r"]
+
+    assert len(said(model)) == 6
+    if dtype == "F64":  # of which float32 has every one here
+        assert said(model) == said(tiny_llama)
+
+
+def test_float64_beside_bfloat16_is_refused_on_mlx(tiny_llama: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_llama, tmp_path / "both"))
+    tensors = load_file(model / "model.safetensors")
+    for name, dtype in zip(tensors, [torch.float64, torch.bfloat16], strict=False):
+        tensors[name] = tensors[name].to(dtype)
+    save_file(tensors, model / "model.safetensors")
+    with pytest.raises(WeightsError, match="has float64 beside bfloat16, which can't be read for"):
+        open_model(str(find_model(model)), "mlx")
 
 
 # -- how weights lie ---------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Writes a tiny Llama as llama.cpp would, so that the conversion is tested without a download."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -44,9 +45,13 @@ def permute(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def write_tiny_gguf(
-    file: Path, model: Path, config: LlamaConfig, quantization: str = "F32", tied: bool = False
-) -> None:
-    """The Hugging Face directory ``model`` as a GGUF file; matrices in ``quantization``."""
+    file: Path, model: Path, config: LlamaConfig, quantization: str = "F32", tied: bool = False,
+    more: Mapping[str, int | float | str] | None = None,
+) -> None:  # fmt: skip
+    """The Hugging Face directory ``model`` as a GGUF file; matrices in ``quantization``.
+
+    ``more`` has further entries of its metadata.
+    """
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
@@ -57,6 +62,9 @@ def write_tiny_gguf(
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_theta)
+    adds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    for key, value in (more or {}).items():
+        adds[type(value)](key, value)
     _add_tokenizer(writer)
     for name, weight in load_file(model / "model.safetensors").items():
         if tied and name == "lm_head.weight":

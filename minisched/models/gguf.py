@@ -38,6 +38,24 @@ INSIDE_A_LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 SUPPORTED = {"general.architecture": "llama", "tokenizer.ggml.pre": "smollm"}
+SIZES = {  # config.json's names for a Llama's entries
+    "vocab_size": "llama.vocab_size",
+    "hidden_size": "llama.embedding_length",
+    "num_hidden_layers": "llama.block_count",
+    "num_attention_heads": "llama.attention.head_count",
+    "num_key_value_heads": "llama.attention.head_count_kv",
+    "intermediate_size": "llama.feed_forward_length",
+    "max_position_embeddings": "llama.context_length",
+    "rope_theta": "llama.rope.freq_base",
+}
+EPS = "llama.attention.layer_norm_rms_epsilon"
+KEY_LENGTH = "llama.attention.key_length"  # a head's size; the file may leave it out
+WHOLE_HEADS = ("llama.attention.value_length", "llama.rope.dimension_count")  # equal to it
+NO_SCALING = {  # what a file may say of its positions, and what leaves them as they are
+    "llama.rope.scaling.type": ("none", "linear"),
+    "llama.rope.scaling.factor": (0.0, 1.0),
+    "llama.rope.scale_linear": (0.0, 1.0),
+}
 
 
 class GGUFError(ValueError):
@@ -55,7 +73,7 @@ def convert(gguf_file: Path, directory: Path) -> None:
     reader = _open(gguf_file)
     field = partial(_field, reader)
     _refuse_unsupported(gguf_file, field)
-    config = _config(field)
+    config = _config(field, _head_dim(gguf_file, reader))
     tensors = {hf_name(tensor.name): _values(tensor, config) for tensor in reader.tensors}
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
@@ -101,6 +119,24 @@ def _refuse_unsupported(gguf_file: Path, field: Field) -> None:
             raise GGUFError(f"{gguf_file}: {key} is {found!r}; only {wanted!r} is supported.")
 
 
+def _head_dim(gguf_file: Path, reader: GGUFReader) -> int:
+    """The size of a head; GGUFError where the file says more of its Llama than goes with it.
+
+    No entry is passed over: left out, it might make another model.
+    """
+    field = partial(_field, reader)
+    said = {key for key in reader.fields if key.startswith("llama.")}
+    heads, hidden = field(SIZES["num_attention_heads"]), field(SIZES["hidden_size"])
+    head_dim: int = field(KEY_LENGTH) if KEY_LENGTH in said else hidden // heads
+    whole = dict.fromkeys(WHOLE_HEADS, (head_dim,))
+    for key in sorted(said - {*SIZES.values(), EPS, KEY_LENGTH}):
+        fine = {**whole, **NO_SCALING}.get(key, ())
+        if (found := field(key)) not in fine:
+            wanted = f"only {' or '.join(map(repr, fine))} is" if fine else "that entry is not"
+            raise GGUFError(f"{gguf_file}: {key} is {found!r}; {wanted} supported.")
+    return head_dim
+
+
 def _field(reader: GGUFReader, key: str) -> Any:
     """One entry of the file's metadata, or GGUFError naming the one that is missing."""
     field = reader.get_field(key)
@@ -122,29 +158,21 @@ def _values(tensor: ReaderTensor, config: dict[str, Any]) -> np.ndarray:
     return np.ascontiguousarray(values)
 
 
-def _config(field: Field) -> dict[str, Any]:
+def _config(field: Field, head_dim: int) -> dict[str, Any]:
     """config.json, all but ``tie_word_embeddings``.
 
     ``rope_theta`` stands at the top level: inside ``rope_parameters`` alone, where transformers 5
     would put it, mlx-lm overlooks it and silently uses 10,000.
     """
-    heads, hidden = field("llama.attention.head_count"), field("llama.embedding_length")
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
-        "vocab_size": field("llama.vocab_size"),
-        "hidden_size": hidden,
-        "num_hidden_layers": field("llama.block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": field("llama.attention.head_count_kv"),
-        "head_dim": hidden // heads,
-        "intermediate_size": field("llama.feed_forward_length"),
-        "max_position_embeddings": field("llama.context_length"),
-        "rms_norm_eps": _shortest(field("llama.attention.layer_norm_rms_epsilon")),
-        "rope_theta": field("llama.rope.freq_base"),
+        **{name: field(key) for name, key in SIZES.items()},
+        "head_dim": head_dim,
+        "rms_norm_eps": _shortest(field(EPS)),
         "bos_token_id": field("tokenizer.ggml.bos_token_id"),
         "eos_token_id": field("tokenizer.ggml.eos_token_id"),
         "pad_token_id": field("tokenizer.ggml.padding_token_id"),

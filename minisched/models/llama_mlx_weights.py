@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from safetensors import safe_open
 
 from ..devices.mlx_evaluate import evaluate
-from .llama_config import LlamaConfig
+from .llama_config import LlamaConfig, WeightsError
 from .llama_mlx_matrix import Matrix, lay, quickest
 from .weights import EMBED, weight_files
 
@@ -48,8 +49,7 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
     """
     raw: dict[str, mx.array] = {}
     for file in weight_files(directory):
-        loaded: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
-        raw |= {name: tensor.astype(dtype) for name, tensor in loaded.items()}
+        raw |= {name: tensor.astype(dtype) for name, tensor in load(file).items()}
     head = EMBED.removesuffix(".weight") if config.tie_word_embeddings else "lm_head"
     asked = {name for name, _ in config.tensor_shapes()}  # files may have more
     layout = quickest(raw[f"{head}.weight"])
@@ -96,6 +96,22 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
     )
     evaluate(weights)  # type: ignore[arg-type]
     return weights
+
+
+def load(file: Path) -> dict[str, mx.array]:
+    """The tensors of one file, float64 as float32: MLX reads no file that has any.
+
+    Raises:
+        WeightsError: there is bfloat16 beside float64, which numpy, by which that goes, lacks.
+    """
+    with safe_open(file, framework="np") as tensors:
+        names = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+        if "F64" not in names.values():
+            found: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+            return found
+        if "BF16" in names.values():
+            raise WeightsError(f"{file} has float64 beside bfloat16, which can't be read for MLX.")
+        return {name: mx.array(tensors.get_tensor(name)) for name in names}
 
 
 def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
