@@ -183,7 +183,7 @@ def check_requests(requests: object) -> list[Request]:
     """The requests, if that is what they are, each with an id of its own.
 
     Raises:
-        ValueError: they are something else, or two have one id.
+        ValueError: they are something else, a field of one is bad, or two have one id.
     """
     should = "requests is a list of Request, such as minisched.requests(4)"
     if isinstance(requests, str) or not isinstance(requests, Iterable):
@@ -192,6 +192,8 @@ def check_requests(requests: object) -> list[Request]:
     for item in found:
         if not isinstance(item, Request):
             raise ValueError(f"{should}, but it holds {in_words(item)}.")
+        if problem := item.problem():
+            raise ValueError(f"request {item.name}: {problem}")
         if item.rid in rids:
             raise ValueError(f"two requests have the id {item.rid!r}; each needs one of its own.")
         rids.add(item.rid)

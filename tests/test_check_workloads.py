@@ -72,7 +72,8 @@ def test_every_value_of_every_axis_comes_up() -> None:
     axes = {axis: set(found) for axis, found in count_axes(map(draw, SEEDS)).items()}
     yes_or_no = {"yes", "no"}
     assert axes == {
-        "requests": set("123456"),
+        "requests": set("1234567"),
+        "odd request": {"none", "id", "field"},
         "wishes": set(WISHES),
         "sampling": {"greedy", "temperature"},
         "log-probabilities": yes_or_no,
@@ -230,7 +231,13 @@ def test_a_refused_request_must_have_got_nothing_and_an_aborted_one_the_first_to
         "        req.output_ids.append(1)\n"
         "    self.prefill.remove_req(req)",
     )
-    with put_in([delivered]):
+    refused = Edit(
+        "scheduler.ending:Endings._refuse",
+        "    reason, other = FinishReason.ERROR, self.live.get(req.name)\n",
+        "    reason, other = FinishReason.ERROR, self.live.get(req.name)\n"
+        "    req.output_ids.append(1)\n",
+    )
+    with put_in([delivered, refused]):
         broken = tally_of(range(16), ("overlap", "mini_overlap"))
     ended_early = [case for case in tally.cases if case.aborted or case.refused]
     assert len(ended_early) == len(tally.cases) - broken.holding("identity") > 0

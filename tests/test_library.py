@@ -141,8 +141,8 @@ def test_a_speed_up_without_time_is_none_and_said() -> None:
          "but it holds the string 'overlap'."),
         (lambda: ms.compare(4),  # type: ignore[arg-type]
          "requests is a list of Request, such as minisched.requests(4), not 4."),
-        (lambda: ms.Request("a", "hello"),
-         "prompt is a list of token ids, such as [1, 2, 3], not the string 'hello'."),
+        (lambda: ms.run([ms.Request("a", "hello")]),  # type: ignore[arg-type]
+         "request a: prompt is 'hello', but it must be a list of token ids."),
         (lambda: ms.compare([ms.Request("a", [1]), ms.Request("a", [2])]),
          "two requests have the id 'a'; each needs one of its own."),
         (lambda: ms.run([ms.Request("a", [1]), ms.Request("a", [2])]),

@@ -115,6 +115,20 @@ def test_no_simpler_case_shows_it(exhibit: Exhibit) -> None:
         assert not (smaller.is_caught and smaller.healthy().holds), case
 
 
+@pytest.mark.parametrize(
+    "exhibit", [item for item in EXHIBITS if item.original_cure], ids=lambda item: item.name
+)
+def test_the_original_s_own_cure_cures_it(exhibit: Exhibit) -> None:
+    """On its case and on each simpler one, and by a few lines."""
+    assert exhibit.cured_as_there().findings == ()
+    for case in simpler(exhibit.case):
+        smaller = replace(exhibit, case=case)
+        assert not smaller.healthy().holds or smaller.cured_as_there().holds, case
+    changed = [line for line in diff(exhibit.edits, cure=exhibit.original_cure).splitlines()
+               if line.startswith(("+", "-"))]  # fmt: skip
+    assert 0 < len(changed) <= MOST_LINES
+
+
 @each_bug
 def test_the_fix_is_a_few_lines(exhibit: Exhibit) -> None:
     lines = diff(exhibit.edits).splitlines()

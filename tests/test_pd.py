@@ -345,7 +345,7 @@ def test_every_request_is_answered_once(workload: Workload, options: dict[str, A
         post = pair.decode.mailbox.post
 
         def count(time: int, message: Message, after: int) -> None:
-            answers[message.rid] += isinstance(message, Transferred)
+            answers[message.room] += isinstance(message, Transferred)
             post(time, message, after)
 
         pair.decode.mailbox.post = count  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ def case_text(case: Case) -> list[str]:
     """A line for each request, one for the aborts, and one each for settings, options and costs."""
     workload = case.workload
     lines = [
-        f"{request.rid} comes at turn {turn}: {', '.join(request_words(request))}"
+        f"{request.name} comes at turn {turn}: {', '.join(request_words(request))}"
         for request, turn in zip(workload.requests, workload.arrivals, strict=True)
     ]
     lines += [f"{rid} is given up at turn {turn}" for turn, rid in sorted(workload.aborts.items())]
@@ -36,7 +36,10 @@ def case_text(case: Case) -> list[str]:
 
 
 def request_words(request: Request) -> Iterator[str]:
-    """Its prompt, how much it wants, and its wishes."""
+    """Its prompt, how much it wants, and its wishes; or why it can't be taken."""
+    if problem := request.problem():
+        yield problem
+        return
     yield f"prompt {list(request.prompt)}"
     wishes = {"max_new_tokens": request.params.max_new_tokens}
     wishes |= changed(request.params, SamplingParams())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
 
 from ..core import FinishReason, Output, Request
@@ -26,14 +26,15 @@ def check_identity(
     """Law 1: the tokens of every request are those it would get alone.
 
     Whoever gave up got the first of them. Whoever has to be refused, as ``refusal`` says or because
-    no output can follow its grammar, got none.
+    no output can follow its grammar, got none; so did who came while another had its id.
     """
     for req in workload.requests:
-        truth = tokens_alone(workload, req) if refusal(req) is None else []
+        is_refused = is_taken(req) or refusal(req) is not None
+        truth = [] if is_refused else tokens_alone(workload, req)
         if req.output_ids != truth:
             reason = f" ({req.error})" if req.error else ""
             raise Broken(
-                f"identity: {req.rid} gave {req.output_ids}, alone it gives {truth}{reason}"
+                f"identity: {req.name} gave {req.output_ids}, alone it gives {truth}{reason}"
             )
 
 
@@ -51,18 +52,53 @@ def tokens_alone(workload: Workload, req: Request) -> list[int]:
     return truth[: len(req.output_ids)] if req.finish_reason is FinishReason.ABORT else truth
 
 
+def is_taken(req: Request) -> bool:
+    """Whether it was refused because another one had its id."""
+    return "is already in use" in req.error
+
+
 def check_ends(workload: Workload, outputs: list[Output]) -> None:
-    """Law 2: every request ends exactly once, and its client heard exactly its tokens."""
-    ends = Counter(output.rid for output in outputs if output.finish_reason)
-    heard: dict[str, list[int]] = {req.rid: [] for req in workload.requests}
+    """Law 2: every request ends exactly once, and its client heard exactly its tokens.
+
+    An id may come back after its request's end, and only then; who ends with an error hears why.
+    """
+    reqs_by_name: dict[str, list[Request]] = {}
+    order = sorted(range(len(workload.requests)), key=lambda at: workload.arrivals[at])
+    for req in (workload.requests[at] for at in order):
+        reqs_by_name.setdefault(req.name, []).append(req)
+        if req.finish_reason is FinishReason.ERROR and not req.error:
+            raise Broken(f"ends: {req.name} ended with an error, and nobody knows which")
+    for name, reqs in reqs_by_name.items():
+        check_lives(name, reqs, [output for output in outputs if output.rid == name])
+
+
+def check_lives(name: str, reqs: list[Request], outputs: list[Output]) -> None:
+    """The same for all requests of one id, in order of arrival, and all that was heard of it."""
+    ends, heard, namesakes = 0, [list[int]()], deque[tuple[int, str]]()
     for output in outputs:
+        if output.namesake:
+            namesakes.append((ends, output.error))  # it was refused when so many had ended
+            continue
         if output.token is not None:
-            heard[output.rid].append(output.token)
-    for req in workload.requests:
-        if ends[req.rid] != 1 or req.finish_reason is None:
-            raise Broken(f"ends: {req.rid} ended {ends[req.rid]} times")
-        if heard[req.rid] != req.output_ids:
-            raise Broken(f"ends: {req.rid} heard {heard[req.rid]}, produced {req.output_ids}")
+            heard[-1].append(output.token)
+        if output.finish_reason:
+            ends += 1
+            heard.append([])
+    lives: list[Request] = []
+    for req in reqs:
+        if namesakes and namesakes[0][0] < len(lives) and req.error == namesakes[0][1]:
+            namesakes.popleft()  # one of them lived when this one came
+        else:
+            lives.append(req)
+    if namesakes or any(map(is_taken, lives)):
+        raise Broken(f"ends: {name} was refused as in use, when nobody had that id")
+    if ends != len(lives) or any(req.finish_reason is None for req in reqs):
+        of = "" if len(lives) == 1 else f", but {len(lives)} requests of that id came in"
+        raise Broken(f"ends: {name} ended {ends} times{of}")
+    heard[-2:] = [heard[-2] + heard[-1]]  # with what came behind the last end
+    for req, tokens in zip(lives, heard, strict=True):
+        if tokens != req.output_ids:
+            raise Broken(f"ends: {name} heard {tokens}, produced {req.output_ids}")
 
 
 def check_leaks(engine: Engine) -> None:

@@ -91,6 +91,8 @@ def simpler_workloads(workload: Workload) -> Iterator[Workload]:
 def simpler_requests(request: Request) -> Iterator[Request]:
     """The request with a shorter prompt, fewer tokens, or a wish less."""
     params = request.params
+    if request.problem():
+        return
     if len(request.prompt) > 1:
         yield Request(request.rid, request.prompt[:-1], params, priority=request.priority)
     if request.priority:

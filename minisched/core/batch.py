@@ -166,7 +166,9 @@ class Result:
 class Output:
     """One thing a client hears: a token, the end of its request, or both.
 
-    ``logprobs``, if wanted: the token's, and with the first token those of the prompt.
+    ``logprobs``, if wanted: the token's, and with the first token those of the prompt. With
+    ``namesake`` a request was refused because another one has its id: the refusal is about it
+    alone, and whoever keeps books by id must leave those of the other one as they are.
     """
 
     rid: str
@@ -174,3 +176,4 @@ class Output:
     finish_reason: FinishReason | None = None
     error: str = ""
     logprobs: Logprobs | None = None
+    namesake: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -12,6 +12,7 @@ from .grammar import Grammar
 from .lease import Lease
 from .logprobs import TokenLogprob
 from .sampling_params import SamplingParams
+from .sampling_types import REQUEST_KINDS, is_text, is_whole, shown, wrong_token, wrong_type
 
 
 class FinishReason(Enum):
@@ -35,9 +36,13 @@ class Request:
     >>> request = Request("a", [1, 2, 3], SamplingParams(max_new_tokens=8))
     >>> request.device_len, request.max_device_len
     (3, 11)
+    >>> Request("a", "hello").problem()
+    "prompt is 'hello', but it must be a list of token ids."
 
-    Raises:
-        ValueError: the prompt is a text; it must be token ids.
+    To make one never fails, whatever a client has put into its fields: a constructor's error would
+    be the engine's, and end everybody's run. ``problem`` is the sentence on a field that holds no
+    value of its kind; whoever makes requests may ask for it, and the engine's door refuses the
+    request with the same one (``scheduler/refusal.py``), and nobody else hears of it.
     """
 
     rid: str
@@ -50,6 +55,7 @@ class Request:
     lease: Lease | None = None
     order: int = 0  # place in the order of arrival; breaks every tie
     priority: int = 0  # the higher, the sooner; read by the policy "priority"
+    bootstrap_room: str = ""  # what both sides of ``pd`` call it: an id may come back, a room not
     hit_len: int = 0  # positions that the prefix cache gave when it was admitted last
     retractions: int = 0  # how often it lost its lease before its end
     computed_len: int = 0
@@ -69,14 +75,28 @@ class Request:
     output_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of ``output_ids``
 
     def __post_init__(self) -> None:
-        if isinstance(self.prompt, str):
-            raise ValueError(
-                f"prompt is a list of token ids, such as [1, 2, 3], not the string {self.prompt!r}."
-            )
-        if isinstance(self.prompt, list):
+        if isinstance(self.prompt, MutableSequence):
             self.prompt = tuple(self.prompt)  # its parts, which the cache looks up, are tuples too
-        self.device_len = self.known_len = len(self.prompt)
-        self.max_device_len = len(self.prompt) + self.params.max_new_tokens
+        length = len(self.prompt) if isinstance(self.prompt, Sequence) else 0
+        limit = getattr(self.params, "max_new_tokens", 0)
+        self.device_len = self.known_len = length
+        self.max_device_len = length + (limit if is_whole(limit) else 0)
+
+    def problem(self) -> str | None:
+        """One sentence on what is wrong with what a client has filled in, or None.
+
+        It names field, value and limit. What a model, a pool or a loop does not allow is not in it.
+        """
+        if problem := wrong_type(self, REQUEST_KINDS) or wrong_token(self.prompt):
+            return problem
+        if not isinstance(self.params, SamplingParams):
+            return f"params is {shown(self.params)}, but it must be SamplingParams."
+        return self.params.problem()
+
+    @property
+    def name(self) -> str:
+        """What outputs and traces call it: its id, or of an id that is no text, how it looks."""
+        return self.rid if is_text(self.rid) else shown(self.rid)
 
     @property
     def extend_len(self) -> int:

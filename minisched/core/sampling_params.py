@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .sampling_types import wrong_type
+from .sampling_types import shown, wrong_type
 
 COLDEST = 1e-3  # a lower temperature is greedy but for rounding, and divides logits to infinity
+HOTTEST = sys.float_info.max  # a whole number may be larger, and be no float
 HIGHEST_PENALTY = 2.0
 HIGHEST_BIAS = 100.0  # it decides alone, beside any logit; OpenAI's limit, as vLLM's
 
@@ -82,12 +83,14 @@ class SamplingParams:
             return problem
         if self.max_new_tokens <= 0:
             return f"max_new_tokens is {self.max_new_tokens}, but it must be at least 1."
-        if self.temperature != 0.0 and not COLDEST <= self.temperature < math.inf:
-            return f"temperature is {self.temperature}, but it must be 0 or from {COLDEST} on."
+        if self.temperature != 0.0 and not COLDEST <= self.temperature <= HOTTEST:
+            return (
+                f"temperature is {shown(self.temperature)}, but it must be 0 or from {COLDEST} on."
+            )
         if self.top_k != -1 and self.top_k < 1:
             return f"top_k is {self.top_k}, but it must be at least 1, or -1 for no limit."
         if not 0.0 < self.top_p <= 1.0:
-            return f"top_p is {self.top_p}, but it must be above 0 and at most 1."
+            return f"top_p is {shown(self.top_p)}, but it must be above 0 and at most 1."
         if self.regex is not None and self.json_schema is not None:
             return "regex and json_schema are both given, but an output can follow only one."
         return self._problem_of_history() or self._problem_of_logprobs()
@@ -107,16 +110,17 @@ class SamplingParams:
         for name in ("frequency_penalty", "presence_penalty"):
             value = getattr(self, name)
             if not -HIGHEST_PENALTY <= value <= HIGHEST_PENALTY:
-                return f"{name} is {value}, but it must be between -2 and 2."
+                return f"{name} is {shown(value)}, but it must be between -2 and 2."
         if not COLDEST <= self.repetition_penalty <= HIGHEST_PENALTY:  # it divides logits as well
             return (
-                f"repetition_penalty is {self.repetition_penalty}, "
+                f"repetition_penalty is {shown(self.repetition_penalty)}, "
                 f"but it must be between {COLDEST} and 2."
             )
         for token, bias in self.logit_bias.items():
             if not -HIGHEST_BIAS <= bias <= HIGHEST_BIAS:
                 return (
-                    f"logit_bias is {bias} for token {token}, but it must be between -100 and 100."
+                    f"logit_bias is {shown(bias)} for token {shown(token)}, "
+                    "but it must be between -100 and 100."
                 )
         if "" in self.stop:
             return "stop is '', but a stop string must have at least one character."

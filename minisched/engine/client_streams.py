@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 
 from ..core import FinishReason, Output
 
@@ -31,17 +32,24 @@ class ClientStreams:
         if limit < 1:
             raise ValueError(f"limit is {limit}, but it must be at least 1.")
         self.limit = limit
-        self._unread: dict[str, deque[Output]] = {}
+        self._unread: dict[str, deque[deque[Output]]] = {}  # of each request that has had the id
         self._changed = threading.Condition()
 
     def hear(self, output: Output) -> None:
-        """Keep an output for its client.
+        """Keep an output for its client; a refused namesake's is not in the stream of its id.
+
+        (Whoever sent that request finds the reason in its ``error``.)
 
         Raises:
             ReaderStopped: there are ``limit`` already; an end is always kept.
         """
+        if output.namesake:
+            return
         with self._changed:
-            unread = self._unread.setdefault(output.rid, deque())
+            lives = self._unread.setdefault(output.rid, deque())
+            if not lives or (lives[-1] and lives[-1][-1].finish_reason):
+                lives.append(deque())
+            unread = lives[-1]
             is_full = len(unread) >= self.limit and not output.finish_reason
             if is_full:
                 why = f"its reader left {self.limit} outputs unread."
@@ -54,15 +62,18 @@ class ClientStreams:
 
     def num_unread(self, rid: str) -> int:
         """How many outputs a client has yet to read."""
-        return len(self._unread.get(rid, ()))
+        return sum(map(len, self._unread.get(rid, ())))
 
     def read(self, rid: str) -> Iterator[Output]:
         """A client's outputs, each as soon as it is there, to the end of its request. Blocks."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._unread.get(rid))
-                output = self._unread[rid].popleft()
+                self._changed.wait_for(lambda: any(self._unread.get(rid, ())))
+                lives = self._unread[rid]
+                output = lives[0].popleft()
                 if output.finish_reason:
+                    lives.popleft()
+                if not lives:
                     del self._unread[rid]
             yield output
             if output.finish_reason:
@@ -71,4 +82,4 @@ class ClientStreams:
     def read_now(self, rid: str) -> list[Output]:
         """What is there for a client by now; does not block."""
         with self._changed:
-            return list(self._unread.pop(rid, ()))
+            return list(chain.from_iterable(self._unread.pop(rid, ())))

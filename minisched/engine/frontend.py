@@ -7,7 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from ..core import Output, Request
+from ..core.sampling_types import is_whole, shown
 from .dispatcher import AbortReq, FlushCacheReq, Message
+
+
+def arrival_of(request: Request) -> int:
+    """When a request comes; at once, where it says nothing that is a time."""
+    return request.arrival_time if is_whole(request.arrival_time) else 0
 
 
 class Frontend:
@@ -20,8 +26,11 @@ class Frontend:
     ``on_output`` is called in the loop, which waits for it: whoever reads slowly, or not at all,
     gets a buffer (``client_streams.py``). Where it raises, only that output's request is given up.
 
+    What a request holds is judged by the scheduler; an arrival time that is none is as good as 0.
+
     Raises:
         ValueError: an iterator goes back in time (raised when that request is read, one early).
+        TypeError: something that was pushed is no request, or an abort names no id and time.
     """
 
     def __init__(
@@ -33,17 +42,19 @@ class Frontend:
         self.now: Callable[[], int] = lambda: 0
         self.interrupted = False
         self._gave_up = False  # everybody has been aborted since the interrupt
-        self._unread: set[str] = set()  # live requests whose reader is gone
+        self._unread: dict[str, AbortReq | None] = {}  # live, but no reader; None: aborted by now
         self._said: deque[Message] = deque()  # takes effect at the next look
         self._timed_aborts: list[tuple[int, int, str]] = []  # heap of (time, order, request id)
         self._num_timed = 0
         self._is_streamed = isinstance(requests, Iterator)
-        ordered = requests if self._is_streamed else sorted(requests, key=lambda r: r.arrival_time)
+        ordered = requests if self._is_streamed else sorted(requests, key=arrival_of)
         self._coming = iter(ordered)
         self._next = next(self._coming, None)  # the one request held ahead of the clock
 
     def push(self, request: Request) -> None:
         """Send one more request; it arrives now, whatever its arrival time was."""
+        if not isinstance(request, Request):
+            raise TypeError(f"{shown(request)} was sent, but it must be a Request.")
         request.arrival_time = self.now()
         self._said.append(request)
 
@@ -51,24 +62,32 @@ class Frontend:
         """Let a client hear. One that fails to is told nothing more, and its request is aborted.
 
         (As in SGLang when a client disconnects: ``managers/tokenizer_manager.py:abort_request``.)
+        Should the request end before the abort is taken, nobody is aborted: its id may be another
+        one's by then. A refused namesake has a client of its own.
         """
-        if output.rid in self._unread:
+        if output.rid in self._unread and not output.namesake:
             if output.finish_reason:
-                self._unread.discard(output.rid)
+                del self._unread[output.rid]
             return
         try:
             self.on_output(output)
         except Exception as error:  # a client's code; the loop must not end with it
             if not output.finish_reason:
-                self._unread.add(output.rid)
                 why = f"{type(error).__name__}: {error}".removesuffix(": ").rstrip(".")
-                self._said.append(AbortReq(output.rid, error=f"its reader is gone ({why})."))
+                self._unread[output.rid] = AbortReq(
+                    output.rid, error=f"its reader is gone ({why})."
+                )
 
     def abort(self, rid: str, at: int | None = None) -> None:
-        """Give a request up, now or at a time on the device's clock.
+        """Give a request up, now or at a time on the device's clock: whoever has the id then.
 
         Nothing comes of it where the request has ended, or has not arrived by then.
         """
+        if not isinstance(rid, str) or not (at is None or is_whole(at)):
+            raise TypeError(
+                f"an abort of {shown(rid)} at {shown(at)} was said, but it must be of an id, which "
+                "is a text, at a whole number of nanoseconds, or None for now."
+            )
         if at is None:
             self._said.append(AbortReq(rid))
         else:
@@ -92,12 +111,14 @@ class Frontend:
             ValueError: the stream of requests goes back in time.
         """
         messages: list[Message] = []
-        while self._next is not None and self._next.arrival_time <= now:
-            messages += self._aborts_before(self._next.arrival_time)
+        while self._next is not None and (arrival := arrival_of(self._next)) <= now:
+            messages += self._aborts_before(arrival)
             messages.append(self._draw(self._next))
         messages += self._aborts_before(now + 1)
         while self._said:
             messages.append(self._said.popleft())
+        messages += filter(None, self._unread.values())
+        self._unread = dict.fromkeys(self._unread)
         if self.interrupted and (messages or not self._gave_up):
             messages += self._give_up()
         return messages
@@ -108,7 +129,7 @@ class Frontend:
 
         A timed abort wakes nobody: where no request is live there is nothing to give up.
         """
-        return self._next.arrival_time if self._next is not None else None
+        return arrival_of(self._next) if self._next is not None else None
 
     @property
     def next_message(self) -> int | None:
@@ -124,12 +145,17 @@ class Frontend:
     @property
     def has_said(self) -> bool:
         """Whether a look would find something that no clock has announced."""
-        return bool(self._said) or (self.interrupted and not self._gave_up)
+        has_no_reader = any(self._unread.values())
+        return bool(self._said) or has_no_reader or (self.interrupted and not self._gave_up)
 
     def _draw(self, request: Request) -> Request:
         """Hand over the request that is held, and hold the one after it."""
         self._next = next(self._coming, None)
-        if self._next is not None and self._next.arrival_time < request.arrival_time:
+        if (
+            self._next is not None
+            and is_whole(self._next.arrival_time)
+            and self._next.arrival_time < arrival_of(request)
+        ):
             raise ValueError(
                 f"request {self._next.rid} arrives at {self._next.arrival_time} ns, before the one "
                 f"ahead of it, which arrives at {request.arrival_time} ns; a stream of requests "

@@ -32,9 +32,14 @@ class Inbox:
         return [output for item in messages for output in self._request_dispatcher(item)]
 
     def handle_generate_request(self, req: Request) -> list[Output]:
-        """Put a request into the waiting queue, or refuse it."""
+        """Put a request into the waiting queue, or refuse it; sent twice, it counts once.
+
+        That is the door: whatever a client has put into the request, nobody else's run ends by it.
+        """
+        is_known = req.finished or self.scheduler.live.get(req.name) is req
         outputs = self.scheduler.receive([req])
-        self.metrics.on_received(req, self.device.now())
+        if not is_known:
+            self.metrics.on_received(req, self.device.now())
         return outputs
 
     def abort_request(self, message: AbortReq) -> list[Output]:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ..core import FinishReason, Output, Request, ScheduleBatch
+from .frontend import arrival_of
 from .load import Load
 
 
@@ -49,6 +50,7 @@ class RequestMetrics:
     output_tokens: int = 0
     retractions: int = 0
     itls: array[int] = field(default_factory=lambda: array("q"))  # between neighbouring tokens
+    room: str = ""  # see Request
 
     @property
     def ttft_ns(self) -> int | None:
@@ -79,8 +81,10 @@ class RequestMetrics:
 class Metrics:
     """Collects from the engine; cheap enough to be always on.
 
-    A request that has ended keeps eight bytes for each of its tokens. ``started``: when the engine
-    was made. On a wall clock nobody can have arrived before that, whatever a request says.
+    A request that has ended keeps eight bytes for each of its tokens, so that all can be asked of a
+    run that has an end; for one that has none there is ``replay/flat_metrics.py``. ``started``:
+    when the engine was made. On a wall clock nobody can have arrived before that, whatever a
+    request says.
     """
 
     started: int = 0
@@ -95,14 +99,16 @@ class Metrics:
 
     def on_received(self, req: Request, now: int) -> None:
         """The scheduler has taken a request in, or refused it."""
-        arrival = max(req.arrival_time, self.started)
-        metrics = RequestMetrics(req.rid, arrival, len(req.prompt))
+        arrival = max(arrival_of(req), self.started)
+        metrics = RequestMetrics(req.name, arrival, req.known_len, room=req.bootstrap_room)
         if self.first_arrival is None or arrival < self.first_arrival:
             self.first_arrival = arrival
         if req.finished:
             self._end(req, metrics, now)
-        else:
-            self.live[req.rid] = req, metrics
+            return
+        if before := self.live.get(req.rid):  # it has ended, and nobody has heard of that yet
+            self._end(*before, now)
+        self.live[req.rid] = req, metrics
 
     def on_batch(self, batch: ScheduleBatch, now: int) -> None:
         """A batch was committed just now; only its prompts cost anything."""
@@ -119,14 +125,14 @@ class Metrics:
         """Clients hear this."""
         for output in outputs:
             entry = self.live.get(output.rid)
-            if entry is None:
+            if entry is None or output.namesake:
                 continue  # it was refused
             req, metrics = entry
             if output.token is not None:
                 self.output_tokens += 1
                 self.last_output = now
                 metrics.on_token(now)
-            if output.finish_reason and req.finished:  # else it is about a namesake, refused
+            if output.finish_reason and req.finished:  # else its id has come back meanwhile
                 del self.live[output.rid]
                 self._end(req, metrics, now)
 

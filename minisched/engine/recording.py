@@ -31,7 +31,7 @@ class Recording:
         """Whose coming a receive slice belongs to."""
         if not self.device.recorder.is_on:
             return NO_LABEL
-        return Label(rids=tuple(item.rid for item in messages if isinstance(item, Request)))
+        return Label(rids=tuple(item.name for item in messages if isinstance(item, Request)))
 
     def count(self) -> None:
         """Record the counters that have changed."""
@@ -77,7 +77,7 @@ class Recording:
         """Remember which process slice gave each live request its newest token."""
         if not self.device.recorder.is_on:
             return
-        for output in outputs:
+        for output in (output for output in outputs if not output.namesake):
             if output.finish_reason:
                 self.delivered_by.pop(output.rid, None)
             else:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..core import NoBatch, Output, ScheduleBatch
+from ..core import NoBatch, Output, Request, ScheduleBatch
 from ..core.model_worker_batch import slots_of
 from ..devices.base import Label
 from ..scheduler.prealloc import DecodeScheduler
@@ -47,28 +47,29 @@ class DecodeEngine(SideEngine):
         """Hear the prefill side; tell it whom nobody wants, and where KV may go."""
         messages = self.hear()
         if messages:
-            label = Label(rids=tuple(message.rid for message in messages))
+            asked = [self.scheduler.unanswered.get(message.room) for message in messages]
+            label = Label(rids=tuple(req.rid for req in asked if req is not None))
             with self.device.host("receive", self.cost.host.get("receive", 0), label):
                 outputs = [output for message in messages for output in self._hear(message)]
             self._observe()
             self._stream_output(outputs)
-            self._arrived(messages)
-        for rid in self.scheduler.take_given_up():
-            self.say(Abort(rid))
+            self._arrived(messages, asked)
+        for room in self.scheduler.take_given_up():
+            self.say(Abort(room))
         self._preallocate()
 
     def _hear(self, message: Message) -> list[Output]:
         if isinstance(message, Computed):
-            self.scheduler.prefilled(message.rid)
+            self.scheduler.prefilled(message.room)
         if not isinstance(message, Transferred):
             return []
-        return self.scheduler.answered(message.rid, message.token, message.error, message.logprobs)
+        return self.scheduler.answered(message.room, message.token, message.error, message.logprobs)
 
-    def _arrived(self, messages: list[Message]) -> None:
+    def _arrived(self, messages: list[Message], asked: list[Request | None]) -> None:
         """Let the trace know which transfer the next step of a request builds upon."""
-        for message in messages:
-            if isinstance(message, Transferred) and message.rid in self.scheduler.live:
-                self.recording.delivered_by[message.rid] = message.slice_id
+        for message, req in zip(messages, asked, strict=True):
+            if isinstance(message, Transferred) and req is not None and not req.finished:
+                self.recording.delivered_by[req.rid] = message.slice_id
 
     def _preallocate(self) -> None:
         found = self.scheduler.pop_preallocated()
@@ -78,5 +79,5 @@ class DecodeEngine(SideEngine):
         with self.device.host("send", self.cost.host.get("send", 0), label):
             for req, lease in found:
                 slots = slots_of(lease.pages, self.scheduler.config.page_size)
-                self.say(Metadata(req.rid, slots[: len(req.prompt)]))
+                self.say(Metadata(req.bootstrap_room, slots[: len(req.prompt)]))
         self._observe()

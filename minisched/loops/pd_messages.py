@@ -1,4 +1,4 @@
-"""What the two sides of PD separation say to each other."""
+"""What the two sides of PD separation say to each other, of a request by its room."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..trace import Program
 class Metadata:
     """Decode to prefill: pages are reserved, KV may go to these slots (``send_metadata``)."""
 
-    rid: str
+    room: str
     slots: list[int]
 
 
@@ -21,14 +21,14 @@ class Metadata:
 class Abort:
     """Decode to prefill: nobody wants it any more."""
 
-    rid: str
+    room: str
 
 
 @dataclass(frozen=True)
 class Computed:
     """Prefill to decode: a prompt is computed, and its pages held until somebody wants them."""
 
-    rid: str
+    room: str
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Transferred:
     ``logprobs``, if wanted: the token's and the prompt's (SGLang ``MetadataBuffers``).
     """
 
-    rid: str
+    room: str
     token: int | None
     error: str = ""
     slice_id: int = 0

@@ -37,7 +37,10 @@ def pd_prefill(engine: PrefillEngine) -> Iterator[ScheduleBatch | NoBatch]:
 
 @dataclass
 class PrefillEngine(SideEngine):
-    """An engine that sends. ``senders`` has one for each request that is not answered yet."""
+    """An engine that sends. ``senders`` has one for each request that is not answered yet.
+
+    Here a request's id is the room that the decode side knows it by.
+    """
 
     scheduler: PrefillScheduler
     senders: dict[str, KVSender] = field(default_factory=dict)
@@ -53,15 +56,15 @@ class PrefillEngine(SideEngine):
     def pop_bootstrapped(self) -> None:
         """Hear where KV may go, and of whom nobody wants to hear any more."""
         for message in self.hear():
-            sender = self.senders.get(message.rid)
+            sender = self.senders.get(message.room)
             if sender is None:
                 continue  # it has been answered
             if isinstance(message, Metadata):
                 sender.to_slots = message.slots
-                self.scheduler.bootstrapped(message.rid)
+                self.scheduler.bootstrapped(message.room)
             elif isinstance(message, Abort):
                 sender.is_unwanted = True
-                self.scheduler.abort(message.rid)
+                self.scheduler.abort(message.room)
 
     def process_batch_result(self, pending: GenerationBatchResult) -> None:
         """Process a step, and send the chunks that it has computed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import chain, count, groupby
 from typing import Any, cast
 
 from ..core import Request
@@ -74,7 +75,9 @@ def make_pair(
     device.recorder = SideRecorder(device.recorder, "decode")
     device.recorder.now = device.now
     decode = cast(DecodeEngine, wire("pd", DECODE, device, model, config, frontend, cost, relay))
-    sent = [for_prefill(req) for req in accepted(requests, decode.scheduler.config)]
+    taken = accepted(requests, decode.scheduler.config)
+    give_rooms(taken)
+    sent = [for_prefill(req) for req in taken]
     theirs = wire("pd", PREFILL, there, copy(model), config, Frontend(sent), cost, relay)
     prefill = cast(PrefillEngine, theirs)
     connect(prefill, decode, Link(**link))
@@ -95,14 +98,25 @@ def connect(prefill: PrefillEngine, decode: DecodeEngine, link: Link) -> None:
 
 def accepted(requests: Sequence[Request], config: SchedulerConfig) -> list[Request]:
     """Those that the decode side will take: the load balancer sends nobody else to the other."""
-    first = {req.rid: req for req in reversed(sorted(requests, key=lambda req: req.arrival_time))}
-    return [req for req in requests if first[req.rid] is req and not config.refusal(req)]
+    return [req for req in requests if not config.refusal(req)]
+
+
+def give_rooms(requests: Sequence[Request]) -> None:
+    """Each request a room of its own: its id, and where that comes back, with a number behind."""
+    taken = {req.rid for req in requests}
+    for rid, same in groupby(sorted(requests, key=lambda req: req.rid), key=lambda req: req.rid):
+        numbered = (f"{rid} ({number})" for number in count(2))
+        free = (room for room in numbered if room not in taken)
+        for req, room in zip(same, chain([rid], free), strict=False):
+            req.bootstrap_room = room
 
 
 def for_prefill(req: Request) -> Request:
     """The same request as the prefill side sees it: it ends with its first token."""
-    params = replace(req.params, max_new_tokens=1)
-    return Request(req.rid, req.prompt, params, req.arrival_time, priority=req.priority)
+    params, room = replace(req.params, max_new_tokens=1), req.bootstrap_room
+    prompt = Request(room, req.prompt, params, req.arrival_time, priority=req.priority)
+    prompt.sampling_key = req.sampling_key  # its own, also where its id has come back
+    return prompt
 
 
 def whole_run(
@@ -129,11 +143,11 @@ def whole_run(
 def joined(pair: Pair) -> Metrics:
     """What clients saw, and what the prefill side knows of when their prompts were computed."""
     metrics, prompts = pair.decode.metrics, pair.prefill.metrics
-    by_rid = {item.rid: item for item in prompts.ended}
+    by_room = {item.rid: item for item in prompts.ended}
     for item in metrics.ended:
-        if item.rid in by_rid:
-            item.scheduled = by_rid[item.rid].scheduled
-            item.cached_tokens = by_rid[item.rid].cached_tokens
+        if item.room in by_room:
+            item.scheduled = by_room[item.room].scheduled
+            item.cached_tokens = by_room[item.room].cached_tokens
     metrics.admitted_tokens, metrics.cached_tokens = prompts.admitted_tokens, prompts.cached_tokens
     return metrics
 

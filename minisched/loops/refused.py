@@ -83,7 +83,7 @@ MINDIE_FILL_DEVICE = {
 
 def wanted_features(config: SchedulerConfig, requests: Iterable[Request]) -> set[str]:
     """What a workload needs of a loop, of all that some loop refuses."""
-    params = [request.params for request in requests]
+    params = [request.params for request in requests if not request.problem()]
     wanted = {config.speculative_algorithm} if config.speculative_algorithm else set()
     if any(item.has_grammar for item in params):
         wanted.add("grammar")

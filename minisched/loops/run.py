@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,16 +37,19 @@ class Run:
 
     @property
     def outputs(self) -> dict[str, list[int]]:
-        """Tokens by request id."""
-        outputs: dict[str, list[int]] = {}
-        for req in self.requests:  # of two with one id, only the first one ran
-            outputs.setdefault(req.rid, req.output_ids)
-        return outputs
+        """Tokens by request id; of those who share one, the second's under ``a (2)``, and so on."""
+        return {name: req.output_ids for name, req in self._by_name()}
 
     @property
     def errors(self) -> dict[str, str]:
-        """Reasons of the requests that were refused or failed, by id."""
-        return {req.rid: req.error for req in self.requests if req.error}
+        """Reasons of the requests that were refused or failed, by id as in ``outputs``."""
+        return {name: req.error for name, req in self._by_name() if req.error}
+
+    def _by_name(self) -> Iterator[tuple[str, Request]]:
+        said: Counter[str] = Counter()
+        for req in self.requests:
+            said[req.name] += 1
+            yield req.name + (f" ({said[req.name]})" if said[req.name] > 1 else ""), req
 
     def __repr__(self) -> str:
         trace, tokens = self.trace, sum(map(len, self.outputs.values()))

@@ -30,6 +30,10 @@ class Exhibit:
     ``suspected_at`` is the reference, one of ``references``, whose source was only suspected of the
     bug, and which its model here confirms; empty where somebody had met it.
 
+    ``original_cure`` is the bug with the original's own cure, where the code here is built
+    otherwise and never could have the bug: with these edits in the place of ``edits`` every law
+    holds.
+
     The costs of ``case`` are what its picture shows: ``SIM_COST``, unless the bug takes others.
     """
 
@@ -47,10 +51,16 @@ class Exhibit:
     judge_by: Callable[[Case], Verdict] = field(default=judge)
     points_at: Callable[[Verdict], Offence] | None = None
     suspected_at: str = ""
+    original_cure: tuple[Edit, ...] = ()
 
     def with_bug(self) -> Verdict:
         """The verdict on the case with the bug in the code."""
         with put_in(self.edits):
+            return self.judge_by(self.case)
+
+    def cured_as_there(self) -> Verdict:
+        """The verdict on the case with the bug and the original's cure, where that is given."""
+        with put_in(self.original_cure):
             return self.judge_by(self.case)
 
     def healthy(self) -> Verdict:

@@ -42,9 +42,19 @@ def page(exhibit: Exhibit, command: str = "") -> list[Part]:
         Part("The counterexample", "picture", ""),
         Part("The fix here", "diff", diff(exhibit.edits)),
         Part("How the original fixed it", "text", exhibit.cure),
+        *as_there(exhibit),
         Part("Published", "links", "\n".join(exhibit.references)),
     ]
     return [*parts, Part("Draw it", "code", command)] if command else parts
+
+
+def as_there(exhibit: Exhibit) -> list[Part]:
+    """The original's fix put into the bug, where the code here is built otherwise."""
+    if not exhibit.original_cure:
+        return []
+    lines = diff(exhibit.edits, cure=exhibit.original_cure)
+    verdict = verdict_part("With the original's fix", exhibit.cured_as_there())
+    return [Part("The original's fix, in the bug's place", "diff", lines), verdict]
 
 
 def refuted_page(item: Refuted) -> list[Part]:

@@ -146,20 +146,23 @@ def compiled(change: Change) -> Any:
     return made
 
 
-def diff(edits: Iterable[Edit], context: int = 2) -> str:
+def diff(edits: Iterable[Edit], context: int = 2, cure: Iterable[Edit] = ()) -> str:
     """The cure as a unified diff, function by function: from the bug to the healthy code.
 
-    A line that names file and function stands above each. Line numbers are left out: they would
-    count from the ``def``.
+    With ``cure``, to the code that those edits make of the healthy one. A line that names file and
+    function stands above each. Line numbers are left out: they would count from the ``def``.
 
     Raises:
         StalePatch: see ``changes``.
     """
+    before = {change.where: change for change in changes(edits)}
+    after = {change.where: change for change in changes(cure)}
     lines: list[str] = []
-    for change in changes(edits):
-        module, _, name = change.where.partition(":")
+    for where, change in (after | before).items():
+        module, _, name = where.partition(":")
         heading = f"@@ minisched/{module.replace('.', '/')}.py: {name} @@"
-        bug, healthy = change.bug.splitlines(), change.healthy.splitlines()
+        bug = (before[where].bug if where in before else change.healthy).splitlines()
+        healthy = (after[where].bug if where in after else change.healthy).splitlines()
         for line in list(difflib.unified_diff(bug, healthy, n=context, lineterm=""))[2:]:
             lines.append(line if not line.startswith("@@") else heading)
             heading = "@@ … @@" if line.startswith("@@") else heading

@@ -12,7 +12,13 @@ from .schedule_policy import SchedulePolicy
 
 LEAST = 64  # places; a queue this short is not worth tidying up
 
-Place = tuple[int, int, str]  # rank, order of arrival, request id
+Key = tuple[int, str]  # order of arrival, request id: an id may come back, and be another's
+Place = tuple[int, int, str]  # rank, and the key
+
+
+def key_of(req: Request) -> Key:
+    """What tells a request from every other one that was ever received."""
+    return req.order, req.rid
 
 
 class WaitingQueue:
@@ -29,8 +35,8 @@ class WaitingQueue:
         self.policy = policy
         self.recorder = recorder
         self.num_added = 0  # so far
-        self._waiting: dict[str, Request] = {}
-        self._aside: dict[str, Request] = {}  # those with stale output in flight
+        self._waiting: dict[Key, Request] = {}
+        self._aside: dict[Key, Request] = {}  # those with stale output in flight
         self._line: deque[Place] = deque()  # this and the heap may still list who has left
         self._heap: list[Place] = []
 
@@ -43,20 +49,20 @@ class WaitingQueue:
         return iter(sorted(everybody, key=lambda req: req.order))
 
     def __contains__(self, req: Request) -> bool:
-        return (self._waiting.get(req.rid) or self._aside.get(req.rid)) is req
+        return (self._waiting.get(key_of(req)) or self._aside.get(key_of(req))) is req
 
     def add(self, req: Request) -> None:
         """Let a request wait."""
         if req.num_stale_output_tokens:
-            self._aside[req.rid] = req
+            self._aside[key_of(req)] = req
             return
-        self._aside.pop(req.rid, None)
+        self._aside.pop(key_of(req), None)
         self.num_added += 1
-        self._waiting[req.rid] = req
-        self._enter((self.policy.rank(req), req.order, req.rid))
+        self._waiting[key_of(req)] = req
+        self._enter((self.policy.rank(req), *key_of(req)))
         if len(self._line) + len(self._heap) > 2 * len(self._waiting) + LEAST:
-            self._line = deque(place for place in self._line if place[2] in self._waiting)
-            self._heap = [place for place in self._heap if place[2] in self._waiting]
+            self._line = deque(place for place in self._line if place[1:] in self._waiting)
+            self._heap = [place for place in self._heap if place[1:] in self._waiting]
             heapq.heapify(self._heap)
 
     def first(self) -> Request | None:
@@ -66,8 +72,8 @@ class WaitingQueue:
     def remove(self, req: Request) -> None:
         """Let a request go, if it waits."""
         if req in self:
-            self._waiting.pop(req.rid, None)
-            self._aside.pop(req.rid, None)
+            self._waiting.pop(key_of(req), None)
+            self._aside.pop(key_of(req), None)
 
     def in_order(self) -> Iterator[Request]:
         """Who is to be admitted next, while each is taken out before the next is asked for.
@@ -88,17 +94,17 @@ class WaitingQueue:
             heapq.heappush(self._heap, place)
 
     def _head(self) -> Request:
-        while self._line and self._line[0][2] not in self._waiting:
+        while self._line and self._line[0][1:] not in self._waiting:
             self._line.popleft()
-        while self._heap and self._heap[0][2] not in self._waiting:
+        while self._heap and self._heap[0][1:] not in self._waiting:
             heapq.heappop(self._heap)
         fronts = [places[0] for places in (self._line, self._heap) if places]
-        return self._waiting[min(fronts)[2]]
+        return self._waiting[min(fronts)[1:]]
 
     def _by_cache(self) -> Iterator[Request] | None:
         if not self.policy.is_cache_aware(len(self)):
             return None
-        ordered = self.policy.sort([req for req in self if req.rid in self._waiting])
+        ordered = self.policy.sort([req for req in self if key_of(req) in self._waiting])
         rids = " ".join(req.rid for req in ordered[:20])
         self.recorder.mark("queue order", policy=self.policy.name, rids=rids)
         return iter(ordered)

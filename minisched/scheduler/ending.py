@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from ..core import FinishReason, Output, Request, ScheduleBatch
+from ..core.sampling_types import shown
 from .state import SchedulerState
 
 
 class Endings(SchedulerState):
-    """The part of the scheduler that ends requests, and hears of rows that came too late."""
+    """The part of the scheduler that refuses and ends requests, and hears of rows too late."""
+
+    def _is_taken(self, req: Request) -> str:
+        """Why a request of good form can't come in now, or nothing."""
+        if req.rid in self.live:
+            return f"request id {shown(req.rid)} is already in use; each request needs its own."
+        if req.finished:
+            return f"request {shown(req.rid)} has run already; a new run needs a new Request."
+        return ""
+
+    def _refuse(self, req: Request, problem: str) -> Output:
+        """End a request that never came in, and nobody else, whatever id it has.
+
+        One that is sent once more keeps what has come of it.
+        """
+        reason, other = FinishReason.ERROR, self.live.get(req.name)
+        if other is not req and not req.finished:
+            req.finish_reason, req.error = reason, problem
+        if other is None:
+            self.recorder.mark("finish", rid=req.name, reason=reason.value, outputs=0)
+        else:
+            self.recorder.mark("refused", rid=req.name)
+        return Output(req.name, None, reason, problem, namesake=other is not None)
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""

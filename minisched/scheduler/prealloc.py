@@ -15,9 +15,10 @@ class DecodeScheduler(Scheduler):
 
     ``prealloc_queue``: those without pages. ``transfer_queue``: those with pages that the prefill
     side fills. A lease in it is held until the prefill side has answered, however its request ends
-    meanwhile. Pages are reserved first come, first served, where the longest outputs of everybody
-    still fit, so nobody is ever retracted (the original reserves 512 tokens each, and moves the KV
-    of a retracted request to the host).
+    meanwhile. Both know a request by its room, which is its alone (SGLang ``bootstrap_room``): its
+    id may have come back before the answer. Pages are reserved first come, first served, where the
+    longest outputs of everybody still fit, so nobody is ever retracted (the original reserves 512
+    tokens each, and moves the KV of a retracted request to the host).
     """
 
     prealloc_first = True
@@ -26,7 +27,7 @@ class DecodeScheduler(Scheduler):
         super().__init__(config, recorder)
         self.prealloc_queue: dict[str, Request] = {}
         self.transfer_queue: dict[str, Lease] = {}
-        self.unanswered: set[str] = set()  # the prefill side owes an answer for these
+        self.unanswered: dict[str, Request] = {}  # the prefill side owes an answer for these
         self.given_up: list[str] = []  # ended without it
 
     @property
@@ -41,15 +42,18 @@ class DecodeScheduler(Scheduler):
         for req in reqs:
             if req in self.waiting_queue:
                 self.waiting_queue.remove(req)
-                self.unanswered.add(req.rid)
+                self.unanswered[req.bootstrap_room] = req
                 if self.prealloc_first:
-                    self.prealloc_queue[req.rid] = req
+                    self.prealloc_queue[req.bootstrap_room] = req
+            elif req.bootstrap_room:
+                self.given_up.append(req.bootstrap_room)  # refused here; its prompt was sent there
         return outputs
 
-    def prefilled(self, rid: str) -> None:
+    def prefilled(self, room: str) -> None:
         """Its prompt has been computed: now it wants pages."""
-        if rid in self.live:
-            self.prealloc_queue[rid] = self.live[rid]
+        req = self.unanswered.get(room)
+        if req is not None and not req.finished:
+            self.prealloc_queue[room] = req
 
     def pop_preallocated(self) -> list[tuple[Request, Lease]]:
         """Reserve pages for the prompts of those that fit; the first that does not stops the rest.
@@ -57,15 +61,15 @@ class DecodeScheduler(Scheduler):
         SGLang ``DecodePreallocQueue.pop_preallocated``.
         """
         found = []
-        for rid, req in list(self.prealloc_queue.items()):
+        for room, req in list(self.prealloc_queue.items()):
             need = self.allocator.pages_for(req.max_device_len)
             if not self.table.available_size or need > self.allocatable_pages:
                 break
-            lease = req.lease = self.leases.open(rid=rid)
+            lease = req.lease = self.leases.open(rid=req.rid)
             self.allocator.alloc(lease, self.allocator.pages_for(len(req.prompt)))
             self.leases.hold(lease)
-            self.transfer_queue[rid] = lease
-            del self.prealloc_queue[rid]
+            self.transfer_queue[room] = lease
+            del self.prealloc_queue[room]
             found.append((req, lease))
         return found
 
@@ -78,18 +82,17 @@ class DecodeScheduler(Scheduler):
         return self.leases.available_pages - promised
 
     def answered(
-        self, rid: str, token: int | None, error: str = "", logprobs: Logprobs | None = None
+        self, room: str, token: int | None, error: str = "", logprobs: Logprobs | None = None
     ) -> list[Output]:
         """The prefill side is done with a request: with ``token`` all of its KV is here.
 
         SGLang ``DecodeTransferQueue.pop_transferred`` and ``process_batch_result_prebuilt``.
         """
-        self.unanswered.discard(rid)
-        self.prealloc_queue.pop(rid, None)
-        lease, req = self.transfer_queue.pop(rid, None), self.live.get(rid)
+        self.prealloc_queue.pop(room, None)
+        lease, req = self.transfer_queue.pop(room, None), self.unanswered.pop(room, None)
         if lease is not None:
             self.leases.let_go(lease)
-        if req is None:
+        if req is None or req.finished:
             return []
         if token is None:
             return [self._finish(req, FinishReason.ERROR, error=error)]
@@ -110,7 +113,7 @@ class DecodeScheduler(Scheduler):
         return Output(req.rid, token)
 
     def take_given_up(self) -> list[str]:
-        """Those that have ended, since the last call, before the prefill side was done."""
+        """Rooms of those that have ended, since the last call, before the prefill side was done."""
         given_up, self.given_up = self.given_up, []
         return given_up
 
@@ -118,7 +121,7 @@ class DecodeScheduler(Scheduler):
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
     ) -> Output:
         if self.live.get(req.rid) is req:
-            self.prealloc_queue.pop(req.rid, None)
-            if req.rid in self.unanswered:
-                self.given_up.append(req.rid)
+            self.prealloc_queue.pop(req.bootstrap_room, None)
+            if req.bootstrap_room in self.unanswered:
+                self.given_up.append(req.bootstrap_room)
         return super()._finish(req, reason, token, error)

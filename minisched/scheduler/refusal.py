@@ -1,4 +1,7 @@
-"""Why a request can never run here: one sentence that names the value and the limit."""
+"""The door: why a request can never run here, in one sentence that names the value and the limit.
+
+Every field of a request is looked at here, before anything else reads it (``Request.problem``).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core import Request, SamplingParams
 from ..core.logprobs import logprob_problem
+from ..core.sampling_types import shown
 
 if TYPE_CHECKING:
     from .config import SchedulerConfig
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 def find_refusal(config: SchedulerConfig, req: Request) -> str | None:
     """The first reason that is found, or None."""
     return (
-        req.params.problem()
+        req.problem()
         or outside_the_vocabulary(config, req.prompt)
         or not_combined(config, req.params)
         or out_of_reach(config, req.params)
@@ -32,7 +36,7 @@ def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> st
     if lowest >= 0 and highest < config.vocab_size:
         return None
     return (
-        f"token id {lowest if lowest < 0 else highest} is outside the vocabulary, "
+        f"token id {shown(lowest if lowest < 0 else highest)} is outside the vocabulary, "
         f"which ends at {config.vocab_size - 1}."
     )
 
@@ -53,11 +57,12 @@ def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
     for token in params.logit_bias:
         if not 0 <= token < config.vocab_size:
             return (
-                f"logit_bias is for token {token}, which is outside the vocabulary: "
+                f"logit_bias is for token {shown(token)}, which is outside the vocabulary: "
                 f"it must be between 0 and {config.vocab_size - 1}."
             )
     if params.stop and not config.has_tokenizer:
-        return f"stop is {params.stop[0]!r}, but a model without a tokenizer has no text to search."
+        stop = shown(params.stop[0])
+        return f"stop is {stop}, but a model without a tokenizer has no text to search."
     if params.return_logprob and not config.has_logits:
         return "return_logprob is on, but this model computes no logits to take them from."
     return None

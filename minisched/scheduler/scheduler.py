@@ -37,24 +37,29 @@ class Scheduler(Results):
     # -- requests come and go ------------------------------------------------------------------
 
     def receive(self, reqs: Iterable[Request]) -> list[Output]:
-        """Queue new requests; one that can never run ends here, with its reason."""
+        """Queue new requests; one that can never run ends here, with its reason.
+
+        A refusal is that request's alone. An id is in use from here to its request's end; then it
+        may come back, also while a step in flight still has a row for the request that has ended.
+        """
         outputs = []
         for req in reqs:
-            problem = self.config.refusal(req)
-            if req.rid in self.seen:
-                problem = f"request id {req.rid!r} is already in use; each request needs its own."
-            problem = problem or process_req_with_grammar(req, self.compile_grammar)
+            problem = (
+                self.config.refusal(req)
+                or self._is_taken(req)
+                or process_req_with_grammar(req, self.compile_grammar)
+            )
             if problem:
-                outputs.append(self._finish(req, FinishReason.ERROR, error=problem))
+                outputs.append(self._refuse(req, problem))
                 continue
             record_grammar(self.recorder, req)
-            req.order = len(self.seen)
+            req.order = self.num_received
+            self.num_received += 1
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
             req.num_draft_tokens = self.config.num_draft_tokens
             if req.params.stop and self.listen is not None:
                 req.hears_stop_string = self.listen(req.params.stop, self.config.late_stop_strings)
-            self.seen.add(req.rid)
             self.live[req.rid] = req
             if req.params.has_wishes:
                 self.wishing.add(req.rid)

@@ -42,7 +42,7 @@ class SchedulerState:
         self._make_policies(config)
         self.live: dict[str, Request] = {}  # received and not ended
         self.wishing: set[str] = set()  # those of them with a grammar, penalties, and so on
-        self.seen: set[str] = set()
+        self.num_received = 0  # so far, without those that were refused
         self.outbox: list[Output] = []
         self.batches_in_flight = 0
         self.step = 0

@@ -61,6 +61,11 @@ class PrefillScheduler(Scheduler):
         done, self.done = self.done, []
         return done
 
+    def _refuse(self, req: Request, problem: str) -> Output:
+        output = super()._refuse(req, problem)
+        self.done.append(Prefilled(req, None, None, problem))
+        return output
+
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
     ) -> Output:

@@ -45,6 +45,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "tokens": {"step": NUMBER, "rids": TEXT, "tokens": NUMBERS},
     "stale output": {"step": NUMBER, "rid": TEXT},
     "finish": {"rid": TEXT, "reason": TEXT},
+    "refused": {"rid": TEXT},
     "retraction": {"rid": TEXT},
     "stopped": {"error": TEXT},
     "row length": {"page table*": NUMBER, "token pool*": NUMBER},

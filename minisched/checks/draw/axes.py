@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from ...core import Request
 from ...devices.cost import CostModel
 from .draw import Drawn
 
@@ -12,17 +13,19 @@ from .draw import Drawn
 def axes_of(drawn: Drawn) -> dict[str, str]:
     """The value of each axis, but for the loop, of which one workload takes several."""
     config, workload = drawn.workload.config, drawn.workload
-    params = [req.params for req in workload.requests]
+    formed = well_formed(drawn)
+    params = [req.params for req in formed]
     stops = any(not item.ignore_eos for item in params) and workload.eos_ids
     return {
         "requests": str(len(workload.requests)),
+        "odd request": drawn.odd,
         "wishes": drawn.wishes,
         "sampling": "temperature" if any(not item.is_greedy for item in params) else "greedy",
         "log-probabilities": yes_or_no(any(item.return_logprob for item in params)),
         "stop tokens": yes_or_no(any(item.stop_token_ids for item in params)),
         "end of text": yes_or_no(stops),
         "aborts": str(len(workload.aborts)),
-        "priorities": str(len({req.priority for req in workload.requests})),
+        "priorities": str(len({req.priority for req in formed})),
         "arrivals": "at once" if not any(workload.arrivals) else "one after the other",
         "page size": str(config.page_size),
         "pool": pool_of(drawn),
@@ -44,6 +47,11 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
     }
 
 
+def well_formed(drawn: Drawn) -> list[Request]:
+    """Its requests without the one that no scheduler takes."""
+    return [req for req in drawn.workload.requests if not req.problem()]
+
+
 def yes_or_no(value: object) -> str:
     """A condition as a value of an axis."""
     return "yes" if value else "no"
@@ -52,7 +60,7 @@ def yes_or_no(value: object) -> str:
 def pool_of(drawn: Drawn) -> str:
     """How many pages there are beyond those of the longest request."""
     config = drawn.workload.config
-    longest = max(req.max_device_len for req in drawn.workload.requests)
+    longest = max(req.max_device_len for req in well_formed(drawn))
     spare = config.num_pages - -(-longest // config.page_size)
     return "too small" if spare < 0 else "just enough" if spare == 0 else "more"
 

@@ -12,9 +12,10 @@ from ..case import Case
 from ..workload import Workload
 from .config import draw_config, with_drafts
 from .designs import OFTEN, Design, all_designs
-from .requests import FEW, PLAIN, WISHES, draw_requests
+from .requests import FEW, PLAIN, WISHES, draw_odd, draw_requests
 
 ALGORITHMS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
+ODD_SHARE = 1 / 3
 LOOPS_EACH = 12  # how many loops a workload runs on
 UNIT = 100 * MICROSECOND
 
@@ -28,6 +29,7 @@ class Drawn:
     cost: CostModel
     link: dict[str, int]
     wishes: str  # one of ``WISHES``
+    odd: str = "none"  # or what is odd about the last request: its ``id``, or a ``field``
 
     def on(self, design: Design, device: str = "sim") -> Case:
         """The case on one loop, without what the loop never takes.
@@ -54,7 +56,18 @@ def draw(seed: int) -> Drawn:
     aborts = {rng.randrange(15): rng.choice(requests).rid for _ in range(rng.choice((0, 0, 1, 2)))}
     eos_ids = rng.choice(letters.eos)
     workload = Workload(requests, arrivals, aborts, config, eos_ids, letters.vocab_size)
-    return Drawn(seed, workload, draw_cost(rng), draw_link(rng), wishes)
+    drawn = Drawn(seed, workload, draw_cost(rng), draw_link(rng), wishes)
+    return with_odd(drawn, Random(f"odd {seed}"))
+
+
+def with_odd(drawn: Drawn, rng: Random) -> Drawn:
+    """Every third workload has one request more, whose end is nobody else's affair."""
+    if rng.random() > ODD_SHARE:
+        return drawn
+    old = drawn.workload
+    kind, odd = draw_odd(rng, old.requests)
+    requests, arrivals = [*old.requests, odd], [*old.arrivals, rng.randrange(15)]
+    return replace(drawn, workload=replace(old, requests=requests, arrivals=arrivals), odd=kind)
 
 
 def draw_cost(rng: Random) -> CostModel:
@@ -143,8 +156,10 @@ def without_refused(workload: Workload, design: Design) -> Workload:
 
 
 def without_wishes(request: Request, refused: set[str]) -> Request:
-    """The request without what a loop refuses."""
+    """The request without what a loop refuses; one that is refused everywhere stays as it is."""
     params = request.params
+    if request.problem():
+        return request
     if "grammar" in refused:
         params = replace(params, regex=None)
     if "penalties" in refused:

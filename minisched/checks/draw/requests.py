@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -29,6 +30,46 @@ PLAIN = Letters(
 """Few tokens, so that those which end a request come up by chance."""
 FEW = Letters(3, (frozenset(), frozenset({2})), (frozenset(), frozenset({2})))
 """So few that a draft is often right."""
+
+NAN = float("nan")
+ODD: dict[str, tuple[Any, ...]] = {
+    "rid": ("", 7, None, ["r0"], "\ud800"),
+    "prompt": (None, "text", [], ["a"], [1.5], [True], [[1]], [NAN], [10**400], [-1], 3),
+    "params": (None, {"max_new_tokens": 4}),
+    "priority": ("x", None, NAN, True, 2**70),
+    "max_new_tokens": ("5", None, 2.5, True, 0, 10**400, 2**62),
+    "temperature": ("hot", NAN, 10**400, True, -1),
+    "top_k": (1.5, 0, True, 10**30),
+    "top_p": (NAN, "1", 0),
+    "seed": ("s", None, 10**400),
+    "stop_token_ids": ([5], {5.0}, {True}, None),
+    "ignore_eos": ("no", 0, None),
+    "presence_penalty": (NAN, "1", 10**400),
+    "repetition_penalty": (0, True, None),
+    "logit_bias": ({"a": 1}, {1: NAN}, {True: 1}, {10**400: 1}, [(1, 2.0)], None),
+    "regex": (5, "(", "\ud800"),
+    "stop": ("x", (3,), ("",), ("\ud800",), None),
+    "return_logprob": ("no", 1),
+    "top_logprobs_num": (1.5, 2, -3),
+    "logprob_start_len": ("0", -2, 10**400),
+}
+"""What a field must not hold, of a request or of its ``params``."""
+
+
+def draw_odd(rng: Random, requests: Sequence[Request]) -> tuple[str, Request]:
+    """A request that may have to be refused, and whom nobody else may notice; and of what kind.
+
+    It has an id that was given out before (``id``), or a field holds what it must not (``field``).
+    """
+    like = rng.choice(requests)
+    odd = Request("odd", like.prompt, like.params, priority=like.priority)
+    if rng.random() < 0.5:
+        return "id", Request(rng.choice(requests).rid, odd.prompt, odd.params)
+    name = rng.choice(sorted(ODD))
+    change = {name: rng.choice(ODD[name])}
+    if name in SamplingParams.__dataclass_fields__:
+        change = {"params": replace(odd.params, **change)}
+    return "field", replace(odd, **change)
 
 
 def draw_requests(rng: Random, letters: Letters, wishes: str, logprobs: bool) -> list[Request]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -44,6 +44,7 @@ class Lives:
         self.ends: defaultdict[str, list[tuple[str, Moment]]] = defaultdict(list)
         self.fresh: set[str] = set()  # ended since a step came back: it may carry the last token
         self.came: defaultdict[str, list[int]] = defaultdict(list)
+        self.refused: Counter[str] = Counter()  # those of them who came while another one lived
         for item in trace.slices:
             is_mine = is_host(item.lane) and item.lane.startswith(f"{side} " if side else "")
             if is_mine and item.name == "receive":
@@ -52,7 +53,8 @@ class Lives:
 
     def is_over(self, rid: str, time: int) -> bool:
         """Whether it has ended as often as it has come."""
-        return len(self.ends[rid]) >= max(1, bisect_right(self.came[rid], time))
+        came = bisect_right(self.came[rid], time) - self.refused[rid]
+        return len(self.ends[rid]) >= max(1, came)
 
     def end(self, rid: str, reason: str, now: Moment) -> Breach | None:
         """It ends; a breach if it had ended before."""
@@ -84,6 +86,8 @@ def find_ends(trace: Trace) -> list[Breach]:
         for mark, now in moments(trace, side):
             if mark.name == "finish":
                 found.append(lives.end(str(mark.attrs["rid"]), str(mark.attrs["reason"]), now))
+            elif mark.name == "refused":
+                lives.refused[str(mark.attrs["rid"])] += 1
             elif mark.name == "tokens":
                 rids = dict.fromkeys(map(unquote, str(mark.attrs["rids"]).split()))
                 found += [lives.hear(rid, int(mark.attrs["step"]), now) for rid in rids]

@@ -105,7 +105,11 @@ def differences(baseline: Trace, trace: Trace) -> list[Difference]:
 
 
 def gave_up(trace: Trace) -> Iterator[str]:
-    """Whose client did not want to hear more."""
+    """Whose client did not want to hear more, or whose id somebody else was refused for.
+
+    When that one ended is a question of time, and so is whether the other one came in.
+    """
     for mark in trace.marks:
-        if mark.name == "finish" and mark.attrs.get("reason") == "abort":
+        is_abort = mark.name == "finish" and mark.attrs.get("reason") == "abort"
+        if is_abort or mark.name == "refused":
             yield str(mark.attrs.get("rid", ""))

@@ -10,7 +10,7 @@ from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
 from ..points import at
-from ..shared_edits import RELEASED_KEEPS_ITS_PAGES
+from ..shared_edits import ENDED_KEEPS_ITS_LEASE, RELEASED_KEEPS_ITS_PAGES
 
 EXHIBIT = Exhibit(
     name="abort_during_transfer",
@@ -26,8 +26,8 @@ EXHIBIT = Exhibit(
     "whether a is known, and takes it for a request that is to start. Its first token is its "
     "last one, a ends for the second time, and the pages and row 1 are freed again.",
     cure="A request used to be skipped if it was gone; #33377 asks whether it has finished, as "
-    "one that waits for a transfer has finished and is not gone. Here nobody is known who has "
-    "ended: the hold is on the lease, not on the request.",
+    "one that waits for a transfer has finished and is not gone. The same is asked here. And the "
+    "hold is on the lease, not on the request, which lets go of its lease when it ends.",
     law="leak",
     says="page 1 was freed twice",
     case=Case(
@@ -43,15 +43,11 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.prealloc:DecodeScheduler._finish",
-            healthy="    return super()._finish(req, reason, token, error)\n",
-            bug="""\
-    lease, output = req.lease, super()._finish(req, reason, token, error)
-    if lease is not None and lease.num_transfers:  # known until its memory can be freed
-        self.live[req.rid], req.lease = req, lease
-    return output
-""",
+            "scheduler.prealloc:DecodeScheduler.answered",
+            healthy="    if req is None or req.finished:\n",
+            bug="    if req is None:\n",
         ),
+        ENDED_KEEPS_ITS_LEASE,
         RELEASED_KEEPS_ITS_PAGES,
     ),
     points_at=at(

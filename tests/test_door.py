@@ -1,0 +1,367 @@
+"""The door: who is refused is refused alone, ids come back, and no book grows with a long run."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.draw.requests import ODD
+from minisched.checks.laws import Broken, check_lives, is_taken
+from minisched.checks.tokens.identity import differences
+from minisched.compare import compare
+from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.devices.cost import SIM_COST
+from minisched.devices.sim import SimDevice
+from minisched.engine.client_streams import ClientStreams
+from minisched.engine.engine import Engine
+from minisched.engine.frontend import Frontend
+from minisched.export.state.requests import arrivals, stays_of
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import make_engine, run_loop
+from minisched.models.hash import HashModel
+from minisched.policy.schedule_policy import SchedulePolicy
+from minisched.policy.waiting_queue import WaitingQueue
+from minisched.replay.flat_metrics import FlatMetrics
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import NullRecorder
+
+from .laws import LOOP_OPTIONS, ONE_ENGINE, check_ends, check_identity, check_leaks, play
+from .workloads import Workload, workloads
+
+SOME_LOOPS = ["serial", "overlap", "overlap_thread", "mlx_async", "vllm_async", "mindie_dual"]
+FIELDS = {*Request("r", [1]).__dataclass_fields__} & {*ODD, "arrival_time"}
+NAN = float("nan")
+
+
+def tokens(count: int, **more: Any) -> SamplingParams:
+    return SamplingParams(max_new_tokens=count, ignore_eos=True, **more)
+
+
+def with_field(req: Request, name: str, value: Any) -> Request:
+    """The request with one field, of its own or of its ``params``, that holds something else."""
+    if name not in FIELDS:
+        name, value = "params", replace(req.params, **{name: value})
+    return replace(req, **{name: value})
+
+
+# -- what a field may hold -------------------------------------------------------------------------
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3),
+    st.sampled_from([10**400, -(2**63) - 1, "\ud800", b"ab", 1j, object()]),
+)  # fmt: skip
+anything = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.lists(inner, max_size=2).map(tuple),
+        st.dictionaries(st.one_of(st.integers(), st.text(max_size=2)), inner, max_size=2),
+        st.sets(st.one_of(st.integers(), st.floats(), st.booleans()), max_size=2),
+    ),
+    max_leaves=4,
+)  # fmt: skip
+odd_fields = st.one_of(
+    st.tuples(st.sampled_from(sorted({*ODD, *FIELDS})), anything),
+    st.sampled_from([(name, value) for name, values in ODD.items() for value in values]),
+)
+
+
+@given(field=odd_fields)
+@settings(max_examples=400, deadline=None)
+def test_a_field_holds_a_value_of_its_kind_or_there_is_a_sentence(field: tuple[str, Any]) -> None:
+    """To make a request never fails, and what is wrong with it is one line that names the field."""
+    name, value = field
+    req = with_field(Request("odd", [1, 2], tokens(4)), name, value)
+    problem = req.problem()
+    if problem is not None:
+        assert problem.startswith((name, "prompt[", "logit_bias"))
+        assert problem.endswith(".") and "\n" not in problem and len(problem) < 250
+    assert isinstance(req.name, str) and req.name.encode() is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("prompt", ["a"], "prompt[0] is 'a', but a token id must be a whole number."),
+        ("prompt", [1, 1.5], "prompt[1] is 1.5, but a token id must be a whole number."),
+        ("prompt", [1, True], "prompt[1] is True, but a token id must be a whole number."),
+        ("prompt", None, "prompt is None, but it must be a list of token ids."),
+        ("prompt", "ab", "prompt is 'ab', but it must be a list of token ids."),
+        ("priority", "x", "priority is 'x', but it must be a whole number of at most 64 bits."),
+        ("rid", 7, "rid is 7, but it must be a text of at least one character."),
+        ("arrival_time", NAN, "arrival_time is nan, but it must be a whole number of at most 64 "
+         "bits."),
+        ("params", None, "params is None, but it must be SamplingParams."),
+        ("ignore_eos", "no", "ignore_eos is 'no', but it must be True or False."),
+        ("temperature", NAN, "temperature is nan, but it must be 0 or from 0.001 on."),
+        ("top_k", 10**5000, "top_k is a value of type int, but it must be a whole number of at "
+         "most 64 bits."),
+    ],
+    ids=lambda value: "",
+)  # fmt: skip
+def test_the_api_and_the_engine_have_one_sentence(name: str, value: Any, sentence: str) -> None:
+    good, bad = Request("good", [1, 2], tokens(5)), Request("bad", [3], tokens(5))
+    bad = with_field(bad, name, value)
+    assert bad.problem() == sentence
+    alone = run_loop("overlap", SimDevice(), HashModel(), [Request("good", [1, 2], tokens(5))])
+    run = run_loop("overlap", SimDevice(), HashModel(), [good, bad])
+    assert run.errors == {bad.name: sentence} and bad.finish_reason is FinishReason.ERROR
+    assert run.outputs["good"] == alone.outputs["good"]
+    compared = compare(["overlap"], "sim", HashModel(), [good, bad], SchedulerConfig())
+    assert compared.identical and compared.errors == {bad.name: sentence}
+
+
+@given(workload=workloads(), odd=st.lists(odd_fields, min_size=1, max_size=3), data=st.data())
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("loop", SOME_LOOPS)
+def test_odd_requests_end_alone(
+    loop: str, workload: Workload, odd: list[tuple[str, Any]], data: st.DataObject
+) -> None:
+    """Malformed ones, and some whose id is, or was, another's: all others get their own tokens."""
+    more = [with_field(Request(f"odd {at}", [1], tokens(2)), *item) for at, item in enumerate(odd)]
+    like = data.draw(st.sampled_from(workload.requests))
+    more.append(
+        Request(data.draw(st.sampled_from(workload.requests)).rid, like.prompt, like.params)
+    )
+    turns = data.draw(st.lists(st.integers(0, 20), min_size=len(more), max_size=len(more)))
+    requests, arrivals = [*workload.requests, *more], [*workload.arrivals, *turns]
+    mixed = replace(workload, requests=requests, arrivals=arrivals)
+    model = HashModel(mixed.vocab_size, eos_ids=mixed.eos_ids)
+    engine, outputs = play(mixed, loop, LOOPS[loop].relays[0], {}, SimDevice(), model)
+    refusal = engine.scheduler.config.refusal
+    check_identity(mixed, refusal)
+    check_ends(mixed, outputs)
+    check_leaks(engine)
+    for req in more:
+        if problem := refusal(req):
+            assert (req.finish_reason, req.error) == (FinishReason.ERROR, problem)
+
+
+def test_what_is_no_request_is_the_senders_own_error() -> None:
+    frontend = Frontend()
+    with pytest.raises(TypeError, match=r"^'hello' was sent, but it must be a Request\.$"):
+        frontend.push("hello")  # type: ignore[arg-type]
+    for rid, at in ((["a"], None), ("a", "now"), ("a", NAN), ("a", True)):
+        with pytest.raises(TypeError, match="an abort of "):
+            frontend.abort(rid, at)  # type: ignore[arg-type]
+    assert frontend.is_empty and not frontend.take(0)
+
+
+def test_an_arrival_time_that_is_none_delays_nobody() -> None:
+    wrong = [Request(f"w{at}", [1], tokens(2), time) for at, time in enumerate(("x", NAN, None))]  # type: ignore[arg-type]
+    good = Request("good", [1, 2], tokens(3), 5_000_000)
+    for requests in ([good, *wrong], iter([wrong[0], good, wrong[1]])):
+        frontend, taken = Frontend(requests), []
+        while not frontend.is_empty:
+            taken += frontend.take(frontend.next_arrival or 0)
+        assert good in taken and wrong[0] in taken
+
+
+# -- whose id it is --------------------------------------------------------------------------------
+
+
+def live(
+    loop: str = "overlap", relay: str = "", **options: Any
+) -> tuple[Engine, Iterator[object], Frontend, list[Output]]:
+    """An engine that waits for requests, its turns, and what clients hear."""
+    outputs: list[Output] = []
+    frontend, config = Frontend(on_output=outputs.append), SchedulerConfig()
+    engine = make_engine(
+        loop, SimDevice(), HashModel(), config, frontend, SIM_COST, relay, **options
+    )
+    return engine, LOOPS[loop].start(engine, **options), frontend, outputs
+
+
+def finish(engine: Engine, turns: Iterator[object]) -> None:
+    next(turns)
+    while not engine.is_done:
+        next(turns)
+
+
+@pytest.mark.parametrize("loop", ONE_ENGINE)
+def test_a_namesake_is_refused_and_the_living_one_hears_nothing_of_it(loop: str) -> None:
+    engine, turns, frontend, outputs = live(loop)
+    first = Request("a", [1, 2, 3], tokens(16))
+    frontend.push(first)
+    for _ in range(2):
+        next(turns)
+    namesake, malformed = Request("a", [7], tokens(4)), Request("a", ["x"], tokens(4))  # type: ignore[list-item]
+    for other in (namesake, malformed, first):
+        frontend.push(other)
+    finish(engine, turns)
+    alone = run_loop(loop, SimDevice(), HashModel(), [Request("a", [1, 2, 3], tokens(16))])
+    assert first.finish_reason is FinishReason.LENGTH and not first.error
+    assert first.output_ids == alone.outputs["a"]
+    heard = [output for output in outputs if not output.namesake]
+    assert [output.token for output in heard] == first.output_ids
+    assert [bool(output.finish_reason) for output in heard] == [False] * 15 + [True]
+    refused = [output.error for output in outputs if output.namesake]
+    taken = "request id 'a' is already in use; each request needs its own."
+    assert refused == [taken, malformed.error, taken] and namesake.error == taken
+    ended = [(item.output_tokens, item.finish_reason) for item in engine.metrics.ended]
+    assert sorted(ended, key=str) == [
+        (0, FinishReason.ERROR), (0, FinishReason.ERROR), (16, FinishReason.LENGTH),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS)
+def test_an_id_comes_back_after_its_end(loop: str, relay: str, options: dict[str, Any]) -> None:
+    """Aborted and sent anew in one breath, while steps in flight still have rows of the old one."""
+    engine, turns, frontend, outputs = live(loop, relay, **options)
+    lives = [Request("a", [1, 2, 3 + at], tokens(6)) for at in range(4)]
+    for req in lives:
+        frontend.push(req)
+        for _ in range(4):
+            next(turns)
+        frontend.abort("a")
+    finish(engine, turns)
+    check_lives("a", lives, outputs)
+    assert not any(map(is_taken, lives)) and len(engine.metrics.ended) == 4
+    times = [(item.arrival, item.end) for item in engine.metrics.ended]
+    assert all(end is not None for _, end in times) and times == sorted(times)
+    again = Request("a", [1, 2, 3], tokens(6))
+    frontend.push(again)
+    finish(engine, turns)
+    alone = run_loop("serial", SimDevice(), HashModel(), [Request("a", [1, 2, 3], tokens(6))])
+    assert again.output_ids == alone.outputs["a"]
+    frontend.push(again)
+    finish(engine, turns)
+    error = "request 'a' has run already; a new run needs a new Request."
+    assert again.finish_reason is FinishReason.LENGTH and outputs[-1].error == error
+
+
+def test_the_law_sees_a_refusal_when_nobody_has_the_id() -> None:
+    first, second = Request("a", [1]), Request("a", [1])
+    first.finish_reason, second.finish_reason = FinishReason.ABORT, FinishReason.ERROR
+    second.error = "request id 'a' is already in use; each request needs its own."
+    end = Output("a", None, FinishReason.ABORT)
+    refused = Output("a", None, FinishReason.ERROR, second.error, namesake=True)
+    check_lives("a", [first, second], [refused, end])
+    with pytest.raises(Broken, match="when nobody had that id"):
+        check_lives("a", [first, second], [end, refused])
+
+
+def test_a_stream_is_its_request_s_whoever_has_its_id_before_and_behind() -> None:
+    streams = ClientStreams(limit=3)
+    end = FinishReason.LENGTH
+    said = [Output("a", 1), Output("a", 2, end), Output("a", 3), Output("a", 4), Output("a", 5)]
+    for output in said:
+        streams.hear(output)
+    streams.hear(Output("a", None, FinishReason.ERROR, "in use", namesake=True))
+    with pytest.raises(RuntimeError):
+        streams.hear(Output("a", 6))
+    assert [output.token for output in streams.read("a")] == [1, 2]
+    assert [output.error for output in streams.read("a")] == ["its reader left 3 outputs unread."]
+    assert not streams.num_unread("a") and not streams._unread
+
+
+def test_whoever_gets_the_id_of_a_request_without_a_reader_is_not_given_up_for_it() -> None:
+    heard: list[Output] = []
+
+    def hear(output: Output) -> None:
+        heard.append(output)
+        if output.token is not None and len(heard) == 1:
+            raise ConnectionError("gone")
+
+    frontend = Frontend(on_output=hear)
+    frontend.deliver(Output("a", 1))
+    frontend.deliver(Output("a", None, FinishReason.ERROR, "in use", namesake=True))
+    frontend.deliver(Output("a", 2, FinishReason.LENGTH))
+    assert [output.namesake for output in heard] == [False, True]
+    assert frontend.take(0) == [], "it has ended: there is nobody to give up"
+    frontend.deliver(Output("a", 3))
+    assert heard[-1].token == 3
+
+
+def test_who_comes_back_waits_behind_those_who_came_meanwhile() -> None:
+    queue = WaitingQueue(SchedulePolicy("fcfs", None, 0), NullRecorder())
+    first, other, again = (Request(rid, [1], order=at) for at, rid in enumerate("aba"))
+    queue.add(first)
+    queue.add(other)
+    queue.remove(first)
+    queue.add(again)
+    assert queue.first() is other and list(queue) == [other, again]
+
+
+def test_who_shares_an_id_has_outputs_of_their_own() -> None:
+    requests = [Request("a", [1, at], tokens(3), at * 10**9) for at in range(3)]
+    requests.append(Request("a", [9], tokens(3), 2 * 10**9 + 1))
+    runs = [run_loop(loop, SimDevice(), HashModel(), map_fresh(requests), cost=SIM_COST)
+            for loop in ("serial", "overlap", "pd")]  # fmt: skip
+    assert runs[0].outputs == runs[1].outputs == runs[2].outputs
+    assert [len(said) for said in runs[0].outputs.values()] == [3, 3, 3, 0]
+    assert list(runs[0].outputs) == ["a", "a (2)", "a (3)", "a (4)"]
+    assert list(runs[0].errors) == ["a (4)"]
+    assert not differences(runs[0].trace, runs[1].trace)
+
+
+def map_fresh(requests: list[Request]) -> list[Request]:
+    return [Request(req.rid, req.prompt, req.params, req.arrival_time) for req in requests]
+
+
+# -- a long run ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loop", ONE_ENGINE)
+def test_books_do_not_grow_with_the_number_of_ended_requests(loop: str) -> None:
+    """Whatever hangs on a live engine and its loop: as much after 60 rounds as after 20."""
+    streams = ClientStreams(4)
+    device = SimDevice(NullRecorder())
+    frontend = Frontend(on_output=streams.hear)
+    config = SchedulerConfig(kv_tokens=64, max_running_requests=3)
+    engine = make_engine(loop, device, HashModel(), config, frontend)
+    engine.metrics = engine.inbox.metrics = FlatMetrics()
+    turns = LOOPS[loop].start(engine)
+    kept = []
+    for number in range(60):
+        for at in range(3):
+            frontend.push(Request(f"r{number}.{at}", [7, at], tokens(2 + at)))
+        frontend.push(Request("same", [5], tokens(3)))
+        frontend.push(Request("same", [6], tokens(3)))
+        frontend.push(Request(f"bad{number}", ["x"]))  # type: ignore[list-item]
+        frontend.abort(f"r{number}.1", at=device.now() + 3)
+        finish(engine, turns)
+        for rid in list(streams._unread):
+            streams.read_now(rid)
+        engine.scheduler.flush_cache()
+        frontend.take(device.now() + 100)
+        kept.append(num_kept(engine, turns))
+    assert kept[-1] == kept[20], kept
+    assert engine.metrics.num_finished > 60
+
+
+def num_kept(*roots: object) -> int:
+    """Objects that hang on ``roots``, with all that their containers hold; no code, no arrays."""
+    seen: dict[int, object] = {}
+    left, size = deque(roots), 0
+    while left:
+        item = left.popleft()
+        if id(item) in seen or isinstance(item, CODE):
+            continue
+        seen[id(item)] = item
+        size += len(item) if isinstance(item, dict | list | set | deque) else 0
+        left += gc.get_referents(item)
+    return len(seen) + size
+
+
+CODE = (type, types.ModuleType, types.FunctionType, types.CodeType, types.BuiltinFunctionType,
+        str, int, float)  # fmt: skip
+
+
+def test_a_picture_has_an_arrival_for_each_that_came_in() -> None:
+    requests = [Request("a", [1, at], tokens(3), at * 10**9) for at in range(3)]
+    requests += [Request("a", [9], tokens(3), 10**9 + 1), Request("b", [9], tokens(3), 10**9)]
+    for loop in ("overlap", "pd"):
+        run = run_loop(loop, SimDevice(), HashModel(), map_fresh(requests), cost=SIM_COST)
+        came = arrivals(run.trace)
+        assert [at // 10**9 for at in came["a"]] == [0, 1, 2] and len(came["b"]) == 1
+        waits = [stay for stay in stays_of(run.trace) if stay.kind == "queued"]
+        assert len(waits) <= 4 and all(stay.end - stay.start < 10**8 for stay in waits)
+        assert [mark.name for mark in run.trace.marks].count("refused") == 1
