@@ -101,7 +101,7 @@ def overlaps(recorded: Recorded) -> Answer:
     if not any(is_forward(item.lane) for item in recorded.trace.slices):
         sentence = "No device is recorded in this file: nothing can be said about overlap."
         return Answer("overlaps", "unknown", sentence, recorded.lacks)
-    found = report(recorded.trace, recorded.lacks)
+    found = report(recorded.trace, recorded.lacks, recorded.steps)
     said = tuple(item for item in found.sentences if item != found.verdict.sentence)
     word = OVERLAPS[found.verdict.word]
     return Answer("overlaps", word, found.verdict.sentence, said, figures=found.to_json())
