@@ -67,5 +67,5 @@ def check(
     if faults:
         from .check_faults import run_check_faults
 
-        exit_with(lambda: run_check_faults(traces or [], wanted, draw, json))
+        exit_with(lambda: run_check_faults(traces or [], wanted, draw, json, step))
     exit_with(lambda: run_check(traces or [], wanted, draw, json, step))

@@ -111,15 +111,17 @@ def _repeated(items: list[Slice], launched: Mapping[int, list[Slice]]) -> dict[i
     """The launches of each repetition, by its number; nothing, if the lane repeats nothing."""
     copies = any(op.name == "copy" for item in items for op in launched.get(item.id, ()))
     parts: list[list[Slice]] = [[]]
-    has_kernel = False
+    has_kernel, done = False, 0
     for item in items:
         ops = launched.get(item.id, [])
         if ops or not copies:
             parts[-1].append(item)
-        is_result = any(op.name == "copy" for op in ops) if copies else item.name == "wait"
-        has_kernel = has_kernel or any(
-            op.lane.endswith("forward") and op.name != "copy" for op in ops
-        )
+        is_result = item.name == "wait" and item.end >= done
+        if copies:
+            is_result = any(op.name == "copy" for op in ops)
+        done = max([done, *(op.end for op in ops)])
+        kernels = (op for op in ops if op.lane.endswith("forward") and op.name != "copy")
+        has_kernel = has_kernel or any(kernels)
         if is_result and has_kernel:
             parts.append([])
             has_kernel = False
