@@ -148,6 +148,6 @@ def to_nsys(trace: Trace, path: Path, graphs: bool = False) -> None:
                 insert("NVTX_EVENTS", *time, 59, event.name, None, tid)
         database.executemany(
             "INSERT INTO StringIds VALUES (?, ?)",
-            [(number, word) for word, number in texts.items()],
+            [(0, "GpuMetrics"), *((number, word) for word, number in texts.items())],
         )
         database.commit()

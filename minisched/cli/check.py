@@ -8,7 +8,9 @@ from pathlib import Path
 from .check_workloads import Wanted, check_workloads
 
 
-def run_check(traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json_only: bool) -> int:
+def run_check(
+    traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json_only: bool, step: str = ""
+) -> int:
     """The exit code: 0 if everything held, 1 if not.
 
     Raises:
@@ -19,6 +21,8 @@ def run_check(traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json
             raise ValueError(
                 "--draw is about recorded runs, but none is named; --out draws what breaks a law."
             )
+        if step:
+            raise ValueError("--step is about recorded runs, but none is named.")
         return check_workloads(wanted, as_json_only)
     if asked := wanted.options_given():
         raise ValueError(
@@ -26,4 +30,4 @@ def run_check(traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json
         )
     from .check_traces import check_traces
 
-    return check_traces(traces, draw, as_json_only)
+    return check_traces(traces, draw, as_json_only, step)

@@ -99,7 +99,7 @@ def overlaps(recorded: Recorded) -> Answer:
     """Whether the host works while the device computes; to run serially breaks no law."""
     if not any(is_forward(item.lane) for item in recorded.trace.slices):
         return nothing_to_judge("overlaps", "no device is recorded", recorded.lacks)
-    found = report(recorded.trace, recorded.lacks)
+    found = report(recorded.trace, recorded.lacks, recorded.steps)
     said = tuple(item for item in found.sentences if item != found.verdict.sentence)
     word = OVERLAPS[found.verdict.word]
     return Answer("overlaps", word, found.verdict.sentence, said, figures=found.to_json())

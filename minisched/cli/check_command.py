@@ -37,6 +37,9 @@ def check(
     draw: Annotated[
         Path | None, typer.Option(help="Of recorded runs: draw what was found first; .svg or .txt.")
     ] = None,
+    step: Annotated[
+        str, typer.Option(help="Of a profiler's trace: the ranges that are steps; * is any text.")
+    ] = "",
     faults: Annotated[
         bool, typer.Option("--faults", help="Break what can break, on every loop.")
     ] = False,
@@ -64,5 +67,5 @@ def check(
     if faults:
         from .check_faults import run_check_faults
 
-        exit_with(lambda: run_check_faults(traces or [], wanted, draw, json))
-    exit_with(lambda: run_check(traces or [], wanted, draw, json))
+        exit_with(lambda: run_check_faults(traces or [], wanted, draw, json, step))
+    exit_with(lambda: run_check(traces or [], wanted, draw, json, step))

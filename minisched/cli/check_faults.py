@@ -25,7 +25,7 @@ COLUMNS = 6  # faults side by side in one table
 
 
 def run_check_faults(
-    traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json_only: bool
+    traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json_only: bool, step: str = ""
 ) -> int:
     """The exit code: 0 if every fault was survived, 1 if not.
 
@@ -37,6 +37,8 @@ def run_check_faults(
     for name, value in (("draw", draw), ("out", wanted.out)):
         if value is not None:
             raise ValueError(f"--{name} is {value}, but --faults draws no pictures.")
+    if step:
+        raise ValueError(f"--step is {step}, but --faults reads no trace.")
     return check_faults(wanted, as_json_only)
 
 

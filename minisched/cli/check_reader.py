@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..checks.foreign.foreign import read_foreign
+from ..checks.foreign.steps import OWN_STEPS
 from ..export import native
 from ..trace import Trace
 from ..trace.files import unpacked
@@ -14,26 +15,31 @@ BEGINNING = 4096  # bytes in which a file of this program says what it is
 
 
 class Recorded(NamedTuple):
-    """A run in a file, and a sentence for each thing that the file lacks."""
+    """A run in a file, a sentence for each thing that it lacks, and one on what its steps are."""
 
     file: str
     trace: Trace
     lacks: tuple[str, ...] = ()
+    steps: str = ""
 
 
-def read_recorded(path: Path) -> Recorded:
+def read_recorded(path: Path, step: str = "") -> Recorded:
     """A run in this program's own format, in its Chrome export, or from another profiler.
+
+    ``step`` is the name of the ranges that are steps in a profiler's trace.
 
     Raises:
         ValueError: the file can't be read, or is none of them.
     """
     try:
         if is_native(path):
+            if step:
+                raise ValueError(f"{path}: {OWN_STEPS}")
             return Recorded(str(path), native.read(path))
-        foreign = read_foreign(path)
+        foreign = read_foreign(path, step)
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror}.") from error
-    return Recorded(str(path), foreign.trace, foreign.lacks)
+    return Recorded(str(path), foreign.trace, foreign.lacks, foreign.steps)
 
 
 def is_native(path: Path) -> bool:

@@ -27,15 +27,19 @@ SIGNS = {
 }
 
 
-def check_traces(paths: Sequence[Path], draw: Path | None, as_json_only: bool) -> int:
+def check_traces(
+    paths: Sequence[Path], draw: Path | None, as_json_only: bool, step: str = ""
+) -> int:
     """Answer the four questions about each run; 1 if one of the first three has a bad answer.
+
+    ``step`` is the name of the ranges that are steps in a profiler's trace.
 
     Raises:
         ValueError: a file can't be read, or the picture can't be written.
     """
     if draw is not None and draw.suffix not in (".svg", ".txt"):
         raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
-    runs = [read_recorded(path) for path in paths]
+    runs = [read_recorded(path, step) for path in paths]
     answers = answer_all(runs)
     holds = verdict(answers) and not any(stopped_with(run.trace) for run in runs)
     if as_json_only:

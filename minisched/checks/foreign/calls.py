@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...trace import Slice
 from ...trace.events import Value
 from ..overlap.overlap import Interval, intersection
-from .phases import Phases, Range
+from .phases import Phases, Range, plain
 
 BLOCKS = re.compile(
     r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize"
@@ -47,11 +47,12 @@ class HostLanes:
         """One thread."""
         around, free = Around(ranges), 0
         for call in sorted(calls, key=lambda call: (call.start, -call.end)):
-            if call.start < free:  # inside another call: a driver's, of the runtime's
+            if call.start < free and call.end <= free:  # a driver's call, of the runtime's
                 if call.correlation in self.op_ends and self.launches:
                     newest = next(reversed(self.launches.values()))
                     self.launches.setdefault(call.correlation, newest)
                 continue
+            call = call._replace(start=max(call.start, free))  # microseconds in floats are rounded
             if made := self._slices_of(call, lane, around):
                 self.slices += around.work(free, call.start, lane, self.numbers)
                 self.slices += made
@@ -100,7 +101,7 @@ class Around:
         self.open = [item for item in self.open if item.end >= call.end]
         torch = [item.name for item in self.open if item.name.startswith("aten::")]
         within = torch[0] if torch else self.open[-1].name if self.open else ""
-        return {"within": within} if within else {}
+        return {"within": plain(within)} if within else {}
 
     def work(self, start: int, end: int, lane: str, numbers: Iterator[int]) -> Iterator[Slice]:
         """Slices for the time between two calls in which anything was said to go on."""
@@ -110,8 +111,13 @@ class Around:
         while at < len(self.covered) and self.covered[at][0] < end:
             for since, until in intersection((self.covered[at],), ((start, end),)):
                 for name, first, last in self.phases.cut(since, until):
-                    yield Slice(next(numbers), lane, name, first, last)
+                    yield Slice(next(numbers), lane, name, first, last, attrs=self._around(first))
             at += 1
+
+    def _around(self, start: int) -> dict[str, Value]:
+        """The innermost function around a moment and the call that was last asked for."""
+        found = [item for item in self.open if item.start <= start]
+        return {"within": plain(found[-1].name)} if found else {}
 
 
 def by_thread(items: Iterable[Call]) -> dict[str, list[Call]]:

@@ -43,7 +43,7 @@ NEITHER = (
 
 
 def read_chrome(path: Path, step: str = "") -> Foreign:
-    """The trace in a Chrome trace file, which may be compressed with gzip; ``step`` as in ``build``.
+    """The trace in a Chrome trace file, perhaps compressed with gzip; ``step`` as in ``build``.
 
     Raises:
         NotATrace: it is not one; the message is one sentence.

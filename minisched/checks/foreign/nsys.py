@@ -90,7 +90,7 @@ def _seen(tables: Tables, path: Path) -> Seen:
 
 
 def _op(row: dict[str, Any], kind: str, texts: dict[int, str]) -> DeviceOp:
-    name = texts.get(row.get("shortName") or row.get("demangledName") or 0, kind.lower())
+    name = texts.get(row.get("shortName") or row.get("demangledName") or -1, kind.lower())
     stream = f"device {row.get('deviceId', 0)} stream {row.get('streamId', 0)}"
     is_copy = kind == "MEMCPY"
     what = COPIES.get(row.get("copyKind", 0), "memcpy") if is_copy else KERNEL

@@ -4,7 +4,7 @@ A *step* is one turn of an engine, from the launch of a batch's forward pass to 
 writes an engine says where one begins and ends, with ``torch.profiler.record_function``, an NVTX
 range, or both:
 
-- SGLang: ``scheduler.run_batch``, and in it ``step[DECODE bs=32]``, ``step[EXTEND bs=15 toks=15360]``,
+- SGLang: ``scheduler.run_batch``, in it ``step[DECODE bs=32]``, ``step[EXTEND bs=15 toks=15360]``,
 - vLLM: ``execute_context_3(128)_generation_2(2)``, also ``execute_5_context_..`` with the sums of
   the attention's lengths in the brackets, and ``execute_new_1_cached_2``,
 - TensorRT-LLM: ``[Executor] _forward_step 7: 1 ctx reqs, ..``,
@@ -22,7 +22,9 @@ from typing import NamedTuple
 
 WORK = "work"  # where nothing is annotated
 COUNTED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: one phase, however often
-OF_TORCH = re.compile(r", (op_id|seq) = \d+.*$", re.DOTALL)  # what emit_nvtx adds to a name
+NOISE = re.compile(
+    r", (op_id|seq) = \d+.*$| object at 0x[0-9a-f]+|^.*/(?=[^/]+\.py\(\d+\): )", re.DOTALL
+)
 TAKEN = frozenset({"wait", "receive"})  # of our own traces: blocked, or asleep until somebody comes
 
 # what marks a step, and what it is called in a sentence; a kind is used if none above it is there
@@ -60,8 +62,8 @@ class Phase(NamedTuple):
 
 
 def plain(name: str) -> str:
-    """A range's name without what torch adds when it tells its operators to NVTX."""
-    return OF_TORCH.sub("", name)
+    """A range's name without numbers of operators (``emit_nvtx``), addresses and folders."""
+    return NOISE.sub("", name)
 
 
 def step_named(name: str) -> str:

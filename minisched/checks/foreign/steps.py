@@ -7,8 +7,8 @@ piece between two layers that can't be captured.
 Where nothing is marked, a step may show as what is repeated: the same launches in the same order,
 each time until the tokens come to the host (a copy to it; if nothing is ever copied, a call that
 blocks until the device is done). That is believed only if the repetition goes on to the end of the
-recording, at least for the third time there. Layers that bring something to the host are repeated as well, but
-the last of them is followed by what ends a forward pass, and that comes once.
+recording, at least for the third time there. Layers that bring something to the host are repeated
+too, but what ends a forward pass comes after the last of them.
 
 Else it is unknown what a step is, and the sentence tells how to mark one.
 """
@@ -26,7 +26,7 @@ from ...trace.lanes import is_host
 from .phases import Range, namer, plain
 
 LEAST = 3  # repetitions, the last of which may have been cut off
-MOST_NAMED = 3  # ranges or marks in a sentence
+MOST_NAMED = 3  # ranges in a sentence
 HOW = (
     "A step is one turn of an engine, from the launch of a batch's forward pass to its tokens, and "
     "a launch of a graph alone is none. Mark each one with "
@@ -67,12 +67,16 @@ def find_steps(
         if item.lane.endswith("host") and (item.id in launched or item.name == "wait"):
             lanes[item.lane].append(item)
     for is_mark in namer(pattern):
-        marks = {lane: _marks(items, ranges.get(lane, ()), is_mark) for lane, items in lanes.items()}
+        marks = {
+            lane: _marks(items, ranges.get(lane, ()), is_mark) for lane, items in lanes.items()
+        }
         if any(marks.values()):
             calls = {lane: _inside(lanes[lane], found) for lane, found in marks.items()}
             return Found(_with_ops(calls, launched), _marked_sentence(marks))
     if pattern:
-        raise NoSuchRange(f"--step {pattern} names no range around a launch.{_instead(lanes, ranges)}")
+        raise NoSuchRange(
+            f"--step {pattern} names no range around a launch.{_instead(lanes, ranges)}"
+        )
     units = {lane: _repeated(items, launched) for lane, items in lanes.items()}
     if any(units.values()):
         return Found(_with_ops(units, launched), _repeated_sentence(units, launched))
@@ -103,19 +107,21 @@ def _inside(launches: list[Slice], marks: list[Range]) -> dict[int, list[Slice]]
     }
 
 
-def _repeated(
-    items: list[Slice], launched: Mapping[int, list[Slice]]
-) -> dict[int, list[Slice]]:
+def _repeated(items: list[Slice], launched: Mapping[int, list[Slice]]) -> dict[int, list[Slice]]:
     """The launches of each repetition, by its number; nothing, if the lane repeats nothing."""
     copies = any(op.name == "copy" for item in items for op in launched.get(item.id, ()))
     parts: list[list[Slice]] = [[]]
-    has_kernel = False
+    has_kernel, done = False, 0
     for item in items:
         ops = launched.get(item.id, [])
         if ops or not copies:
             parts[-1].append(item)
-        is_result = any(op.name == "copy" for op in ops) if copies else item.name == "wait"
-        has_kernel = has_kernel or any(op.lane.endswith("forward") and op.name != "copy" for op in ops)
+        is_result = item.name == "wait" and item.end >= done
+        if copies:
+            is_result = any(op.name == "copy" for op in ops)
+        done = max([done, *(op.end for op in ops)])
+        kernels = (op for op in ops if op.lane.endswith("forward") and op.name != "copy")
+        has_kernel = has_kernel or any(kernels)
         if is_result and has_kernel:
             parts.append([])
             has_kernel = False
@@ -155,9 +161,8 @@ def _with_ops(
 
 def _marked_sentence(marks: Mapping[str, list[Range]]) -> str:
     every = [plain(mark.name) for found in marks.values() for mark in found]
-    names = list(dict.fromkeys(every))
-    said = ", ".join(names[:MOST_NAMED]) + (", .." if len(names) > MOST_NAMED else "")
-    return f"A step here is what is launched inside of a marked range ({len(every)}): {said}."
+    one = "one" if len(every) == 1 else f"{len(every)}, the first of which is"
+    return f"A step here is what is launched inside of a marked range; it has {one}: {every[0]}."
 
 
 def _repeated_sentence(
@@ -180,8 +185,8 @@ def _instead(lanes: Mapping[str, list[Slice]], ranges: Mapping[str, Sequence[Ran
     for lane in lanes:
         every = (plain(item.name) for item in ranges.get(lane, ()) if item.is_annotation)
         names.update(name for name in every if not name.startswith("aten::"))
-    found = [f"{name} ({count})" for name, count in names.most_common(MOST_NAMED)]
-    return f" The most frequent ranges are {', '.join(found)}." if found else ""
+    found = [f"{name}, {count} times" for name, count in names.most_common(MOST_NAMED)]
+    return f" The most frequent ranges are {'; '.join(found)}." if found else ""
 
 
 def results(slices: list[Slice]) -> list[Edge]:

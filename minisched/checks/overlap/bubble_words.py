@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
 from ...trace import Slice
 
 WHY = {
@@ -17,11 +20,16 @@ WHY = {
     "message": "its scheduler sleeps until the other one says something",
     "latency": "it has been launched, and the device takes that long to begin",
     "unknown": "nothing recorded explains it",
+    "host wait": "the host launches it only afterwards ({what})",
+    "kernel wait": "it has been launched, and the device takes that long to begin",
+    "other": "it has been launched, and nothing recorded says what it waits for",
     "grammar": "its mask has to see a token first ({what})",
     "penalty": "its penalties have to see a token first ({what})",
     "prefill": "two prefills in a row may not overlap ({what})",
     "speculation": "its drafts have to see a token first ({what})",
 }
+MOST = 48  # letters of a name in a sentence
+LESS = re.compile(r"<[^<>]*>|\(anonymous namespace\)::|\[clone [^\]]*\]")
 
 
 def milliseconds(nanoseconds: int) -> str:
@@ -40,3 +48,38 @@ def sentence(lane: str, ns: int, cause: str, item: Slice | None, op: Slice | Non
 
 def _named(item: Slice) -> str:
     return f"{item.name} {item.step}" if item.step else item.name
+
+
+def kernel_named(op: Slice) -> str:
+    """What an op is called: its kernel, without return type, templates and arguments, if long."""
+    name, before = str(op.attrs.get("kernel", op.name)), ""
+    while len(name) > MOST and before != name:
+        before, name = name, LESS.sub("", name)
+    if len(name) > MOST:
+        name = name.split("(")[0].strip().rpartition(" ")[2].rpartition("::")[2] or name
+    return shortened(name)
+
+
+def shortened(name: str) -> str:
+    """A name that fits into a sentence, perhaps with an ellipsis in its middle."""
+    tail = MOST // 3
+    return name if len(name) <= MOST else f"{name[: MOST - tail - 1]}…{name[-tail:]}"
+
+
+def with_short_names(
+    sentences: Iterable[str], names: Sequence[str], untouched: str
+) -> Iterator[str]:
+    """The sentences with such names made short, and behind them what each of these stands for.
+
+    One sentence stays as it is: it tells of such names.
+    """
+    whole = sorted((name for name in names if len(name) > MOST), key=len, reverse=True)
+    told: dict[str, None] = {}
+    for sentence_ in sentences:
+        for name in whole if sentence_ != untouched else ():
+            if name in sentence_:
+                sentence_ = sentence_.replace(name, shortened(name))
+                told[name] = None
+        yield sentence_
+    if told:
+        yield "; ".join(f"{shortened(name)} is {name}" for name in told) + "."

@@ -19,6 +19,9 @@ lanes; each piece of it is charged to one of them, and to a cause:
 
 Where the loop said why an op had to wait (a mark ``wait``, see ``waits.py``: grammar, penalty,
 prefill, speculation), the cause is that reason, whatever lay on the way.
+
+A profiler's trace says when each kernel was launched, and on which streams a device works. There
+the causes are ``host wait``, ``kernel wait`` and ``other``, as ``idle.py`` finds them.
 """
 
 from __future__ import annotations
@@ -28,10 +31,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...trace import Trace
+from ...trace.lanes import is_forward, is_host
 from .bubble_causes import Causes
 from .bubble_words import sentence
 from .course import Course, course_of
 from .critical_path import Segment, path_to
+from .idle import HOST_WAIT, device_gaps
+from .launches import launches
+from .overlap import is_profiled
 from .waits import Idle, idle_times
 
 
@@ -67,6 +74,10 @@ def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
     ``course`` is that of the trace, if it is there already.
     """
     course = course or course_of(trace)
+    if is_profiled(trace):
+        return sorted(
+            _of_profiled(trace, course), key=lambda item: (item.start, item.lane, item.end)
+        )
     causes = Causes(trace, course)
     found = [bubble for idle in idle_times(trace) for bubble in _cut(course, causes, idle)]
     return sorted(found, key=lambda item: (item.start, item.lane, item.end))
@@ -86,6 +97,30 @@ def by_phase(items: Iterable[Bubble]) -> dict[tuple[str, str], int]:
     for item in items:
         sums[item.cause, item.phase] += item.duration
     return dict(sums.most_common())
+
+
+def _of_profiled(trace: Trace, course: Course) -> Iterator[Bubble]:
+    """The bubbles of a profiler's trace; what the host did in a ``host wait`` is its phase."""
+    known = launches(trace)
+    for lane in sorted({item.lane for item in trace.slices if is_forward(item.lane)}):
+        for gap in device_gaps(trace, lane, known):
+            whole = [Segment(gap.start, gap.end, 0, 0)]
+            path = whole
+            if gap.cause == HOST_WAIT and gap.op.id in course.ran:
+                path = list(path_to(course.ran, gap.op.id, gap.start)) or whole
+            for segment in path:
+                end, item = min(segment.end, gap.end), course.slices.get(segment.slice)
+                item = item if item is not None and is_host(item.lane) else None
+                if segment.start < end:
+                    yield Bubble(
+                        lane, segment.start, end, gap.cause,
+                        phase=item.name if item else "",
+                        where=item.lane if item else "",
+                        step=gap.op.step,
+                        op=gap.op.id,
+                        waited_for=(item.id,) if item else (),
+                        sentence=sentence(lane, end - segment.start, gap.cause, item, gap.op),
+                    )  # fmt: skip
 
 
 def _cut(course: Course, causes: Causes, idle: Idle) -> Iterator[Bubble]:

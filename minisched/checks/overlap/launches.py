@@ -12,10 +12,17 @@ from .course import WAIT
 
 
 class Launch(NamedTuple):
-    """The lane of the host that launched an op, and when it was launched at the latest."""
+    """The lane of the host that launched an op, and when it was launched at the latest.
+
+    A profiler saw the ``call`` itself, from ``since`` to ``over``: a device can begin an op before
+    it returns. Of other launches no more is known than that time.
+    """
 
     lane: str
     time: int
+    since: int
+    over: int
+    call: str = ""
 
 
 def launches(trace: Trace) -> dict[int, Launch]:
@@ -27,10 +34,15 @@ def launches(trace: Trace) -> dict[int, Launch]:
     by = {edge.dst: edge.src for edge in trace.edges if edge.kind == "launch"}
     by |= {act.op: act.during for act in trace.program if act.kind == "launch" and act.during}
     return {
-        op: Launch(slices[src].lane, min(slices[src].end, slices[op].start))
+        op: _launch(slices[src], slices[op])
         for op, src in by.items()
         if op in slices and src in slices
     }
+
+
+def _launch(item: Slice, op: Slice) -> Launch:
+    time, call = min(item.end, op.start), str(item.attrs.get("call", ""))
+    return Launch(item.lane, time, item.start if call else time, item.end, call)
 
 
 class Blocked:

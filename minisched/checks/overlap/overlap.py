@@ -23,8 +23,9 @@ class OverlapReport:
     during which the device was busy: work that cost no time. A bubble lies between the first and
     the last thing the forward stream ran: time it spent waiting for the host, or for a request
     to arrive. ``unserved_ns`` is the time in which nobody worked at all, because no request was
-    there. Where a run has several devices or host threads, each one's time is added up, and
-    ``bubbles`` are those moments at which no device worked.
+    there. In a profiler's trace all streams of a device stand for the forward stream. Where a run
+    has several devices or host threads, each one's time is added up, and ``bubbles`` are those
+    moments at which no device worked.
     """
 
     loop: str
@@ -62,6 +63,8 @@ def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
     """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
     lanes = {lane: union(trace.on(lane)) for lane in {item.lane for item in trace.slices}}
     devices = [busy for lane, busy in lanes.items() if is_forward(lane)]
+    if is_profiled(trace):
+        devices = [device_runs(trace, lane) for lane in lanes if is_forward(lane)]
     device, hosts = device_busy(trace), hosts_busy(trace)
     worked = union(item for item in trace.slices if not waits_on_host(item))
     nobody = nobody_there(trace)
@@ -166,11 +169,34 @@ def forward_lane(trace: Trace) -> str:
 def device_named(trace: Trace, lane: str) -> str:
     """A forward lane in a sentence: ``the device``; of several, ``the decode device``, ``stage 0``.
 
-    Which of them it is, is said only where a run has more than one.
+    Which of them it is, is said only where a run has more than one. A profiler numbers them:
+    ``device 0``.
     """
     if len({item.lane for item in trace.slices if is_forward(item.lane)}) < 2:
         return "the device"
+    if lane.startswith("device "):
+        return lane.removesuffix(" forward")
     return f"the {lane.removesuffix('forward')}device" if lane.endswith("forward") else lane
+
+
+def is_profiled(trace: Trace) -> bool:
+    """Whether a profiler recorded a run: single kernels and copies, on all streams of a device."""
+    return any("kernel" in item.attrs for item in trace.slices)
+
+
+def streams_of(trace: Trace, lane: str) -> set[str]:
+    """The lanes on which the device of a forward lane works: in our own runs, that lane."""
+    if not is_profiled(trace):
+        return {lane}
+    device = lane.removesuffix("forward")  # empty: there is only one
+    every = {item.lane for item in trace.slices if not is_host(item.lane)}
+    return {name for name in every if name.startswith(device)}
+
+
+def device_runs(trace: Trace, lane: str) -> tuple[Interval, ...]:
+    """When the device of a forward lane ran anything."""
+    lanes = streams_of(trace, lane)
+    return union(item for item in trace.slices if item.lane in lanes)
 
 
 def span(busy: tuple[Interval, ...]) -> int:

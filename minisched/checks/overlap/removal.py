@@ -18,7 +18,13 @@ AHEAD = (
     "(overlap)"
 )
 MOST_NAMED = 5  # steps
-BY_HOST = ("host", "token", "copy", "prefill")  # a launch that comes earlier hides these
+BY_HOST = (
+    "host",
+    "host wait",
+    "token",
+    "copy",
+    "prefill",
+)  # a launch that comes earlier hides these
 BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
 
 

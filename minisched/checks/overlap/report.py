@@ -9,11 +9,12 @@ from typing import Any
 from ...trace import Trace
 from ...trace.lanes import is_forward
 from .bound import Bound, bound
-from .bubble_words import milliseconds
+from .bubble_words import milliseconds, with_short_names
 from .bubbles import Bubble, bubbles, by_cause, by_phase
 from .course import course_of
 from .critical_path import critical_path, shares
-from .overlap import measure, span, union
+from .idle import HOST_WAIT, host_words, idle_words
+from .overlap import device_runs, is_profiled, measure, span
 from .removal import Largest, largest_bubble
 from .verdict import Verdict, verdict
 
@@ -25,8 +26,10 @@ class OverlapFindings:
     ``causes`` and ``phases`` (``host: schedule``) together make up ``bubble_ns`` each, the most
     first. ``critical`` is the critical path by lane and name (``host: process``; empty: nothing
     ran), together the makespan. ``largest`` is None where no device idled. ``lacks`` are
-    sentences on what the file does not carry. ``sentences`` is all of it to be read, in order;
-    ``bubbles`` are left out of ``to_json``, where there can be thousands.
+    sentences on what the file does not carry, and ``steps`` is one on what was taken for a step
+    where the file has no numbers for them. ``profiled`` are sentences on idle time in a profiler's
+    trace. ``sentences`` is all of it to be read, in order. ``bubbles`` and ``names``, those in the
+    trace, are left out of ``to_json``: there can be thousands.
     """
 
     makespan_ns: int
@@ -41,6 +44,9 @@ class OverlapFindings:
     lacks: tuple[str, ...] = ()
     bubbles: tuple[Bubble, ...] = field(default=(), repr=False)
     devices: int = 1
+    steps: str = ""
+    profiled: tuple[str, ...] = ()
+    names: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def unknown_percent(self) -> float:
@@ -49,27 +55,29 @@ class OverlapFindings:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The findings in sentences, the verdict first."""
-        return tuple(_sentences(self))
+        """The findings in sentences, the verdict first; names that are too long for one, last."""
+        return tuple(with_short_names(_sentences(self), self.names, self.steps))
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the single bubbles, as JSON can hold it."""
         data = asdict(self)
-        del data["bubbles"]
+        del data["bubbles"], data["names"]
         data["bound"]["percent"] = self.bound.percent
         data["unknown_percent"] = self.unknown_percent
         data["sentences"] = list(self.sentences)
         return data
 
 
-def report(trace: Trace, lacks: tuple[str, ...] = ()) -> OverlapFindings:
-    """The findings on a trace; ``lacks`` as ``foreign.py`` gives it with a trace of others."""
+def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> OverlapFindings:
+    """The findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
     course = course_of(trace)
     found, path = bubbles(trace, course), critical_path(trace, course)
     lanes = {item.lane for item in trace.slices if is_forward(item.lane)}
     idle = measure(trace).bubble_ns
-    whole = sum(span(union(trace.on(lane))) for lane in lanes)
+    whole = sum(span(device_runs(trace, lane)) for lane in lanes)
     said = verdict(trace)
+    on_idle = idle_words(trace) if is_profiled(trace) else ()
+    on_few = host_words(trace) if is_profiled(trace) and said.word == "unknown" else ()
     return OverlapFindings(
         makespan_ns=trace.end,
         bubble_ns=idle,
@@ -83,7 +91,18 @@ def report(trace: Trace, lacks: tuple[str, ...] = ()) -> OverlapFindings:
         lacks=lacks,
         bubbles=tuple(found),
         devices=max(1, len(lanes)),
+        steps=steps,
+        profiled=(*on_idle, *on_few),
+        names=tuple(names_in(trace)),
     )
+
+
+def names_in(trace: Trace) -> Iterator[str]:
+    """What phases and operators are called in a trace."""
+    found: dict[str, None] = {}
+    for item in trace.slices:
+        found |= {item.name: None, str(item.attrs.get("within", "")): None}
+    yield from found
 
 
 def _joined(first: str, second: str) -> str:
@@ -93,20 +112,29 @@ def _joined(first: str, second: str) -> str:
 def _sentences(found: OverlapFindings) -> Iterator[str]:
     yield from found.lacks
     yield found.verdict.sentence
-    if found.bubbles:
+    if found.steps and not found.verdict.steps:
+        yield found.steps  # how to mark one
+    yield from found.profiled
+    if found.steps and found.verdict.steps:
+        yield found.steps
+    if found.profiled:
+        if found.verdict.word == "unknown":
+            return  # of a few steps, no more is known than where the time went
+    elif found.bubbles:
         yield _idle_sentence(found)
     elif found.verdict.word != "unknown":
         yield f"{_devices(found)} never idled."
     if found.causes.get("unknown"):
         yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
-    if found.largest is not None:
+    if found.largest is not None and not (found.profiled and found.largest.cause != HOST_WAIT):
         yield found.largest.sentence
     if found.critical:
         top = list(found.critical.items())[:3]
-        named = ", ".join(f"{name or 'nothing ran'} {milliseconds(ns)}" for name, ns in top)
+        nothing = "nothing recorded" if found.profiled else "nothing ran"
+        named = ", ".join(f"{name or nothing} {milliseconds(ns)}" for name, ns in top)
         yield f"The critical path takes {milliseconds(found.makespan_ns)}; most of it is {named}."
     if found.bound.ns:
-        yield _bound_sentence(found.bound)
+        yield _bound_sentence(found.bound, bool(found.profiled))
 
 
 def _devices(found: OverlapFindings) -> str:
@@ -123,11 +151,13 @@ def _idle_sentence(found: OverlapFindings) -> str:
     return f"{_devices(found)} idled for {share}: {parts}."
 
 
-def _bound_sentence(item: Bound) -> str:
+def _bound_sentence(item: Bound, is_profiled_: bool) -> str:
     why = "each token needs the one before it, and the first one its request"
     why = f"that much work is on lane {item.lane}" if item.lane else why
+    run = f"reached {item.percent:.0f} % of that speed"
+    if is_profiled_:  # no second percentage: the recording begins before the device does
+        run = f"took {milliseconds(item.makespan_ns)}"
     return (
         "As long as each piece of work takes what it took, these batches cannot take less than "
-        f"{milliseconds(item.ns)}, because {why}; this run reached {item.percent:.0f} % of that "
-        "speed."
+        f"{milliseconds(item.ns)}, because {why}; this run {run}."
     )

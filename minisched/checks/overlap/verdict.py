@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...trace import Slice, Trace
+from .bubble_words import milliseconds
 from .course import in_time
 from .dry_words import UNTOLD, dry_words
+from .idle import HOST_WAIT, device_gaps
 from .launches import Blocked, Launch, call_of, launches
 from .overlap import (
     Interval,
     device_named,
+    device_runs,
     forward_lane,
     gaps,
     intersection,
+    is_profiled,
     nobody_there,
     span,
     union,
@@ -28,7 +32,7 @@ from .overlap import (
 from .waits import side_of
 
 MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
-LEAST = 2  # steps after another one: a single one says nothing about how a loop works
+LEAST = 2  # steps after another one: fewer say nothing about how a loop works
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Verdict:
     dry_percent: float  # of the time from the device's first op to its last
     blocking: dict[str, int]
     sentence: str
+    steps: int = 0
 
     @property
     def ahead_percent(self) -> float:
@@ -71,24 +76,27 @@ def verdict(trace: Trace) -> Verdict:
         if after[0].id in known and not _during(absent, before[-1].end, after[0].start)
     ]
     late = tuple(op.step for end, op in pairs if known[op.id].time > end)
-    ended = _gaps_ended_by(ops, known)
-    empty = [(gap, launch) for gap, launch in ended if launch.time > gap[0]]
+    ended = _gaps_ended_by(trace, lane, known)
+    empty = [(gap, launch) for gap, launch, is_dry in ended if is_dry]
     spells = [(gap, launch) for gap, launch in empty if not _during(absent, *gap)]
     dry = tuple(gap for gap, _ in spells)
     blocked = Blocked(trace)
     calls = Counter(_call(blocked, launch, gap[0]) for gap, launch in spells)
     by = Counter(launch.lane for _, launch in spells)
     launcher = next(iter(by.most_common(1)), ("", 0))[0]
-    whole = span(union(ops))
+    whole = span(device_runs(trace, lane))
     percent = 100 * sum(end - start for start, end in dry) / whole if whole else 0.0
     blocking, ahead = dict(calls.most_common()), len(pairs) - len(late)
     word, deserted = _word(len(pairs), ahead), len(empty) - len(spells)
     device = device_named(trace, lane)
-    said = _unknown(len(pairs), bool(ops), bool(known)) or (
+    late_ns = sum(end - start for start, end in dry) if is_profiled(trace) else None
+    said = _untold(len(steps), late, len(pairs), bool(ops), bool(known), late_ns) or (
         f"{_ahead_words(word, device, len(pairs), ahead)}; "
         f"{dry_words(device, dry, percent, launcher, blocking, deserted, len(ended) - len(empty))}."
     )
-    return Verdict(word, lane, len(pairs), ahead, late, dry, deserted, percent, blocking, said)
+    return Verdict(
+        word, lane, len(pairs), ahead, late, dry, deserted, percent, blocking, said, len(steps)
+    )
 
 
 def _steps(ops: list[Slice]) -> list[list[Slice]]:
@@ -100,13 +108,26 @@ def _steps(ops: list[Slice]) -> list[list[Slice]]:
     return list(steps.values())
 
 
-def _gaps_ended_by(ops: list[Slice], known: dict[int, Launch]) -> list[tuple[Interval, Launch]]:
-    """The gaps between ops, each with the launch of the op after it, where that is known."""
+def _gaps_ended_by(
+    trace: Trace, lane: str, known: dict[int, Launch]
+) -> list[tuple[Interval, Launch, bool]]:
+    """The gaps of a device, the launch of the op after each, and whether it came in that gap.
+
+    Gaps that end with what nobody knows the launch of are left out. In a profiler's trace, a gap in
+    which the launch came is that until then (``idle.py``).
+    """
+    if is_profiled(trace):
+        return [
+            ((gap.start, gap.end), gap.launch, gap.cause == HOST_WAIT)
+            for gap in device_gaps(trace, lane, known)
+            if gap.launch is not None
+        ]
+    ops = in_time(trace.on(lane))
     first: dict[int, Slice] = {}
     for op in ops:
         first.setdefault(op.start, op)
     found = [(gap, known.get(first[gap[1]].id)) for gap in gaps(union(ops))]
-    return [(gap, launch) for gap, launch in found if launch is not None]
+    return [(gap, launch, launch.time > gap[0]) for gap, launch in found if launch is not None]
 
 
 def _during(absent: tuple[Interval, ...], start: int, end: int) -> bool:
@@ -126,15 +147,39 @@ def _word(pairs: int, ahead: int) -> str:
     return "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
 
 
-def _unknown(pairs: int, has_ops: bool, has_launches: bool) -> str:
-    """Why nothing can be said; empty where something can."""
+def _untold(
+    steps: int, late: tuple[int, ...], pairs: int, has_ops: bool, has_launches: bool,
+    waited: int | None,
+) -> str:  # fmt: skip
+    """Why nothing can be said about how a loop works; empty where something can.
+
+    ``waited`` is for how long the device waited for the host in it all, where that is known.
+    """
     if not has_ops:
         return "Unknown: nothing ran on a device in this trace."
     if not has_launches:
         return "Unknown: the trace does not say which call of the host launched what."
-    if pairs < LEAST:
-        return f"Unknown: the trace has fewer than {LEAST + 1} steps that could be told apart."
-    return ""
+    if pairs >= LEAST:
+        return ""
+    enough = f"it takes {LEAST + 1} of them to say how a loop works"
+    if not steps:
+        return (
+            "Unknown: nothing tells where a step begins, and whether one is launched before the "
+            f"one before has ended can be said only of steps; {enough}."
+        )
+    in_it = ""
+    if waited is not None:
+        in_it = f" In all, the device waited {milliseconds(waited)} for the host."
+        in_it = in_it if waited else " In all, the device never waited for the host."
+    if steps == 1:
+        return f"Only one step was recorded, so none that could overlap with it; {enough}.{in_it}"
+    if steps == 2 and pairs:
+        when = "only after" if late else "before"
+        return f"Of two steps the second was launched {when} the first had ended; {enough}.{in_it}"
+    return (
+        f"Unknown: {steps} steps were recorded, but fewer than {LEAST + 1} of them in a row with "
+        f"launches that are known and somebody there; {enough}."
+    )
 
 
 def _ahead_words(word: str, device: str, pairs: int, ahead: int) -> str:
