@@ -248,7 +248,7 @@ def test_silu_does_not_depend_on_threads(threads: int, width: int) -> None:
 
 
 def test_an_unknown_dtype_is_refused(tiny_llama: Path) -> None:
-    with pytest.raises(ValueError, match="dtype is 'int4', but with torch it must be one of auto, "):
+    with pytest.raises(ValueError, match="dtype is 'int4', but with torch it must be one of "):
         LlamaTorch(tiny_llama, "int4")
 
 

@@ -34,6 +34,8 @@ def print_report(console: Console, comparison: Comparison) -> None:
     for report in comparison.reports:
         table.add_row(*cells(comparison, report))
     console.print(table)
+    if (first := comparison.runs[0].trace).dtype:
+        console.print(f"{first.what_ran}.", highlight=False)
     for loop, waits in comparison.num_waits.items():
         if waits:
             console.print(lost_time(loop, comparison.lost_ns[loop], waits), highlight=False)

@@ -120,5 +120,5 @@ def run_loop(
                 metrics = engine.metrics
     finally:
         device.close()
-    trace = device.recorder.trace(loop, device.name, model.name, device.clock)
+    trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)
     return Run(loop, requests, trace, frontend.interrupted, metrics)
