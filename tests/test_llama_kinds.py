@@ -31,7 +31,7 @@ from .llama_kinds import KINDS, LLAMA3, prompt
 
 DEVICES = ("thread", "mlx")
 LENGTHS = (3, 40, 150, 200)
-NEW_TOKENS = 40
+NEW_TOKENS, FEW = 40, 12
 CONFIG = SchedulerConfig(chunked_prefill_size=64, page_size=4, context_len=512)
 FELT = ("llama 3.1", "mlp bias", "biases", "qwen2", "qwen3 biases")
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +89,7 @@ def test_every_vector_and_every_setting_is_felt(
     kind: str, kinds: dict[str, Path], truth: Any, tmp_path: Path
 ) -> None:
     """Whoever forgot one would say something else: the test above can fail."""
-    said = {rid: truth(kind)[rid] for rid in ("r2", "r3")}
+    said = {rid: truth(kind)[rid][:FEW] for rid in ("r2", "r3")}
     assert min(len(set(tokens)) for tokens in said.values()) > 4
     tensors = load_file(kinds[kind] / "model.safetensors")
     config = json.loads((kinds[kind] / "config.json").read_text())
@@ -114,7 +114,7 @@ def changed(folder: Path, config: dict[str, Any], tensors: dict[str, Any]) -> di
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors")
     model = LlamaTorch(folder, scripted=False)
-    return run_loop("serial", open_device("thread"), model, some()[2:], CONFIG).outputs
+    return run_loop("serial", open_device("thread"), model, some(FEW)[2:], CONFIG).outputs
 
 
 # -- what is refused ---------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_a_dtype_that_a_device_can_not_do_is_refused(
 
 @pytest.mark.parametrize("device", ["sim", *DEVICES])
 def test_the_hash_model_has_no_dtype(device: str) -> None:
-    with pytest.raises(ValueError, match="^dtype is 'float32', but model 'hash' computes in whole"):
+    with pytest.raises(ValueError, match=r"^dtype is 'float32', but model 'hash' computes"):
         open_model("hash", device, "float32")
 
 
