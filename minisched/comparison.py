@@ -166,7 +166,9 @@ def without(outputs: dict[str, list[int]], rids: Set[str]) -> dict[str, list[int
 
 def sentences(comparison: Comparison) -> list[str]:
     """What there is to say of it: where time was lost, the verdict, and the reason."""
-    said = [
+    first = comparison.runs[0].trace
+    said = [f"{first.what_ran}."] if first.dtype else []
+    said += [
         lost_time(loop, comparison.lost_ns[loop], waits)
         for loop, waits in comparison.num_waits.items()
         if waits

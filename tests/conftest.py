@@ -26,6 +26,8 @@ from minisched.cli.app import main
 from minisched.models.fetch import fetch
 from minisched.models.tiny import write_tiny_llama
 
+from .llama_kinds import write_kinds
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background deaf to Ctrl-C, which tests press.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -140,6 +142,12 @@ def smollm2() -> Path:
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Llama without a tokenizer (``models/tiny.py``)."""
     return write_tiny_llama(tmp_path_factory.mktemp("tiny_llama"))
+
+
+@pytest.fixture(scope="session")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny random checkpoints of every kind of model that is taken (``llama_kinds.py``)."""
+    return write_kinds(tmp_path_factory.mktemp("kinds"))
 
 
 @pytest.fixture

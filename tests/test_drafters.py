@@ -101,10 +101,16 @@ def test_the_exact_model_has_logits_wherever_they_are_wanted(
         assert hashes(logits) == hashes([hash_logits(text, VOCAB) for text in texts])
 
 
+@pytest.fixture(scope="module", params=["llama", "biases", "qwen3 biases"])
+def llama_folder(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> Path:
+    """A tiny Llama, also one that has biases, and one that normalizes queries and keys."""
+    return kinds[request.param]
+
+
 @pytest.fixture(scope="module", params=["thread", "mlx"])
-def llama(request: pytest.FixtureRequest, tiny_llama: Path) -> tuple[str, Any]:
-    """A backend, and the tiny Llama on it."""
-    return request.param, open_model(str(tiny_llama), request.param)
+def llama(request: pytest.FixtureRequest, llama_folder: Path) -> tuple[str, Any]:
+    """A backend, and a tiny Llama on it."""
+    return request.param, open_model(str(llama_folder), request.param)
 
 
 @given(rnd=st.randoms(use_true_random=False))
@@ -276,16 +282,16 @@ def test_a_hash_draft_agrees_as_often_as_it_was_told(agree: int) -> None:
 
 
 def test_the_first_layers_are_a_model_of_those_layers(
-    llama: tuple[str, Any], tiny_llama: Path, tmp_path: Path
+    llama: tuple[str, Any], llama_folder: Path, tmp_path: Path
 ) -> None:
     from safetensors.numpy import load_file, save_file
 
     backend, model = llama
-    tensors = load_file(tiny_llama / "model.safetensors")
+    tensors = load_file(llama_folder / "model.safetensors")
     fewer = {name: value for name, value in tensors.items() if "layers.1." not in name}
     assert len(fewer) < len(tensors)
     save_file(fewer, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    sizes = json.loads((tiny_llama / "config.json").read_text()) | {"num_hidden_layers": 1}
+    sizes = json.loads((llama_folder / "config.json").read_text()) | {"num_hidden_layers": 1}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     text = [Random(1).randrange(512) for _ in range(30)]
     with opened(backend) as device:
@@ -327,6 +333,12 @@ REFUSED = {
 def test_a_draft_model_that_is_not_there_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(REFUSED[path])):
         open_draft_model(path, "sim", HashModel())
+
+
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+def test_a_draft_model_computes_in_its_targets_dtype(backend: str, kinds: dict[str, Path]) -> None:
+    target = open_model(str(kinds["llama"]), backend, "bfloat16")
+    assert open_draft_model(str(kinds["qwen3"]), backend, target).dtype == "bfloat16"
 
 
 def test_the_first_layers_are_at_most_all(llama: tuple[str, Any]) -> None:

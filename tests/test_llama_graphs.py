@@ -23,7 +23,6 @@ from minisched.loops.run import run_loop
 from minisched.models.llama_graphs import LlamaGraphs, window_of
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.llama_torch_attention import BLOCK
-from minisched.models.tiny import write_tiny_llama
 from minisched.scheduler import SchedulerConfig
 
 CONFIG = SchedulerConfig(kv_tokens=2048, page_size=4, chunked_prefill_size=32)
@@ -46,9 +45,9 @@ class PlayedGraph:
         return replay, logits
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("tiny"))
+@pytest.fixture(scope="module", params=["llama", "biases", "qwen3 biases"])
+def folder(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> Path:
+    return kinds[request.param]
 
 
 def requests(lengths: list[int], new_tokens: int) -> list[Request]:

@@ -81,18 +81,19 @@ def test_float64_beside_bfloat16_is_refused_on_mlx(tiny_llama: Path, tmp_path: P
 # -- how weights lie ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def by_layout(tiny_llama: Path) -> dict[Layout, Recording]:
+@pytest.fixture(scope="module", params=["llama", "biases", "qwen3 biases"])
+def by_layout(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> dict[Layout, Recording]:
     """The same weights in every layout."""
     models = {}
     for layout in LAYOUTS:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(llama_mlx_weights, "quickest", lambda weight, layout=layout: layout)
-            models[layout] = Recording(tiny_llama)
+            models[layout] = Recording(kinds[request.param])
         weights = models[layout].weights
         for matrix in (*chain(*map(matrices, weights.layers)), weights.head):
             assert is_turned(matrix.whole) is layout.turned
-            assert (matrix.tiles is not None) is layout.tiled
+            fits = matrix.whole.shape[1] % TILE == 0
+            assert (matrix.tiles is not None) is (layout.tiled and fits)
     return models
 
 
@@ -124,17 +125,20 @@ def test_how_weights_lie_changes_no_bit(
     dim=st.integers(1, 40),
     out=st.sampled_from([1, TILE - 1, TILE, 3 * TILE]),
     layout=st.sampled_from(LAYOUTS),
+    has_bias=st.booleans(),
 )
 @settings(deadline=None)
 def test_a_product_is_that_of_the_weight_as_files_have_it(
-    tokens: int, dim: int, out: int, layout: Layout
+    tokens: int, dim: int, out: int, layout: Layout, has_bias: bool
 ) -> None:
     weight, x = mx.random.normal((out, dim)), mx.random.normal((tokens, dim))
-    laid = llama_mlx_matrix.lay(weight, layout)
+    bias = mx.random.normal((out,)) if has_bias else None
+    laid = llama_mlx_matrix.lay(weight, layout, bias)
     assert (laid.tiles is not None) is (layout.tiled and out % TILE == 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama_mlx_matrix, "SMALL", FEW * dim * TILE)
-        assert mx.array_equal(llama_mlx_matrix.times(x, laid), x @ weight.T)
+        expected = x @ weight.T if bias is None else x @ weight.T + bias
+        assert mx.array_equal(llama_mlx_matrix.times(x, laid), expected)
 
 
 @pytest.mark.parametrize(

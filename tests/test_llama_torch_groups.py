@@ -55,9 +55,9 @@ def test_every_token_attends_once_and_sees_all_that_is_before_it(
     assert token == len(positions)
 
 
-@pytest.fixture(scope="module")
-def model(tiny_llama: Path) -> LlamaTorch:
-    return LlamaTorch(tiny_llama)
+@pytest.fixture(scope="module", params=["llama", "biases", "qwen3 biases"])
+def model(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> LlamaTorch:
+    return LlamaTorch(kinds[request.param])
 
 
 @given(batches.filter(bool), st.integers(0, 2**31))

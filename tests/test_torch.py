@@ -31,6 +31,7 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 
 from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, some_requests
 from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play, runs_on
+from .llama_kinds import KINDS
 from .workloads import VOCAB, Workload, llama_workload, params, workloads
 
 ON_CUDA = [item for item in LOOP_OPTIONS if runs_on(item[0], "cuda")]
@@ -171,6 +172,16 @@ def tiny(tiny_llama: Path) -> Subject:
     return Subject(Recording(tiny_llama))
 
 
+WHICH = [*((kind, "float32") for kind in KINDS), ("llama", "bfloat16"), ("biases", "bfloat16"),
+         ("qwen3 biases", "bfloat16"), ("qwen3 biases", "float64")]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def subjects(kinds: dict[str, Path]) -> dict[tuple[str, str], Subject]:
+    """Every kind of model, and the dtypes."""
+    return {(kind, dtype): Subject(Recording(kinds[kind], dtype)) for kind, dtype in WHICH}
+
+
 @st.composite
 def llama_workloads(draw: st.DrawFn) -> Workload:
     """Prompts of up to 400 tokens, so that windows of several widths meet in a batch."""
@@ -185,25 +196,32 @@ def llama_workloads(draw: st.DrawFn) -> Workload:
 
 
 @SOME_LOOPS
-@given(workload=llama_workloads())
+@given(workload=llama_workloads(), which=st.sampled_from(WHICH))
 @settings(max_examples=25, deadline=None)
 def test_a_llama_is_exact_to_the_bit(
-    loop: str, relay: str, options: dict[str, Any], workload: Workload, tiny: Subject
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    workload: Workload,
+    which: tuple[str, str],
+    subjects: dict[tuple[str, str], Subject],
 ) -> None:
-    tiny.model.kept.clear()
-    engine, outputs = play(workload, loop, relay, options, ThreadDevice(), tiny.model)
+    subject = subjects[which]
+    subject.model.kept.clear()
+    engine, outputs = play(workload, loop, relay, options, ThreadDevice(), subject.model)
     check_ends(workload, outputs)
     check_leaks(engine)
     check_nothing_left_behind()
-    assert tiny.check(workload) >= sum(len(req.output_ids) for req in workload.requests)
+    assert subject.check(workload) >= sum(len(req.output_ids) for req in workload.requests)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scripted", [True, False])
+@pytest.mark.parametrize("kind", ["llama", "biases", "qwen3 biases"])
 def test_every_dtype_is_exact_to_the_bit_compiled_or_not(
-    dtype: str, scripted: bool, tiny_llama: Path
+    dtype: str, scripted: bool, kind: str, kinds: dict[str, Path]
 ) -> None:
-    subject = Subject(Recording(tiny_llama, dtype, scripted))
+    subject = Subject(Recording(kinds[kind], dtype, scripted))
     params = SamplingParams(max_new_tokens=6)
     for chunk_size in (50, 300):
         requests = [
@@ -223,11 +241,12 @@ def test_a_tiny_llama_says_more_than_one_word(tiny: Subject) -> None:
     assert len(set(request.output_ids)) > 10  # else the law above could not fail
 
 
-def test_the_logits_are_those_of_transformers(tiny_llama: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_logits_are_those_of_transformers(kind: str, kinds: dict[str, Path]) -> None:
     from transformers import AutoModelForCausalLM
 
-    theirs = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float64)
-    ours = LlamaTorch(tiny_llama, "float64")
+    theirs = AutoModelForCausalLM.from_pretrained(kinds[kind], dtype=torch.float64)
+    ours = LlamaTorch(kinds[kind], "float64")
     tokens = tuple((3 + 5 * at * at) % 512 for at in range(200))
     with torch.no_grad():
         truth = theirs(torch.tensor([tokens])).logits[0]
@@ -249,7 +268,7 @@ def test_silu_does_not_depend_on_threads(threads: int, width: int) -> None:
 
 
 def test_an_unknown_dtype_is_refused(tiny_llama: Path) -> None:
-    with pytest.raises(ValueError, match="dtype is 'int4', but with torch it must be one of auto, "):
+    with pytest.raises(ValueError, match="dtype is 'int4', but with torch it must be one of "):
         LlamaTorch(tiny_llama, "int4")
 
 

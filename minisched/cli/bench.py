@@ -66,7 +66,7 @@ def asked(call: BenchCall) -> dict[str, Any]:
 def options_of(call: BenchCall) -> dict[str, Any]:
     """What was asked for besides the part."""
     options = {
-        "device": call.device, "model": call.model, "requests": call.requests,
+        "device": call.device, "model": call.model, "dtype": call.dtype, "requests": call.requests,
         "max-new-tokens": call.max_new_tokens,
     }  # fmt: skip
     return {name: value for name, value in options.items() if value is not None}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..models.registry import AUTO
 from .options import WorkloadOptions
 
 
@@ -25,6 +26,7 @@ class BenchCall:
     repetitions: int = 5
     nano_vllm: Path | None = None
     vidur: Path | None = None
+    dtype: str | None = None
     report: Callable[[str], None] = lambda doing: None
 
     def workload(
@@ -38,7 +40,8 @@ class BenchCall:
         return WorkloadOptions(
             self.device or device,
             self.model or model,
-            requests if self.requests is None else self.requests,
+            dtype=self.dtype or AUTO,
+            requests=requests if self.requests is None else self.requests,
             max_new_tokens=(max_new_tokens if self.max_new_tokens is None else self.max_new_tokens),
         )
 

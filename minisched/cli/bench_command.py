@@ -15,6 +15,7 @@ def bench(
     part: Annotated[str, typer.Argument(help=", ".join([*PARTS, MUTATION]) + ".")],
     device: Annotated[str | None, typer.Option(help="thread, cuda or mlx.")] = None,
     model: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
     requests: Annotated[int | None, typer.Option(help="How many requests.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens that each produces.")] = None,
     repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 5,
@@ -41,6 +42,7 @@ def bench(
     if part == "mutation":
         exit_with(lambda: run_mutation(sample, seed, module, folder, json))
     call = BenchCall(
-        part, device, model, requests, max_new_tokens, repeat, nano_vllm=nano_vllm, vidur=vidur
-    )
+        part, device, model, requests, max_new_tokens, repeat, nano_vllm=nano_vllm, vidur=vidur,
+        dtype=dtype,
+    )  # fmt: skip
     exit_with(lambda: run_bench(call, json))

@@ -38,7 +38,7 @@ def measure(call: BenchCall) -> list[Figure]:
     Raises:
         ValueError: torch sees no GPU, or an option is bad; nothing has run then.
     """
-    call.refuse("nano_vllm", "vidur")
+    call.refuse("nano_vllm", "vidur", "dtype")
     if call.device not in (None, "cuda"):
         raise ValueError(f"--device is {call.device!r}, but bench cuda measures cuda only.")
     if call.model is not None and call.model not in SHAPES:

@@ -17,7 +17,7 @@ def measure(call: BenchCall) -> list[Figure]:
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    call.refuse("nano_vllm", "vidur")
+    call.refuse("nano_vllm", "vidur", "dtype")
     if call.device not in (None, *PARTS):
         raise ValueError(f"--device is {call.device!r}; bench generation knows {', '.join(PARTS)}.")
     if call.model == "hash":

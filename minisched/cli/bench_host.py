@@ -15,6 +15,6 @@ def measure(call: BenchCall) -> list[Figure]:
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    call.refuse("vidur", "device", "model", "requests", "max_new_tokens")
+    call.refuse("vidur", "device", "model", "requests", "max_new_tokens", "dtype")
     nano, reason = find_nano_vllm(call.nano_vllm)
     return host_figures(nano, reason, model_home(), call.repetitions, call.report)

@@ -21,5 +21,6 @@ def measure(call: BenchCall) -> list[Figure]:
         raise ValueError("bench limit measures real models, so --model can't be hash.")
     folder = find_folder(call.workload())
     limit = load("minisched.bench.limit.limit", "limit", "torch", "bench limit")
-    figures: list[Figure] = limit(folder, call.repetitions, call.report)
+    dtypes = {"dtypes": [call.dtype]} if call.dtype else {}
+    figures: list[Figure] = limit(folder, call.repetitions, call.report, **dtypes)
     return figures

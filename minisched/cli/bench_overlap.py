@@ -11,7 +11,7 @@ from ..bench.overlap.ways import ways
 from ..bench.rows import Figure, not_measured
 from ..defaults import overlapped_loop
 from ..devices.registry import open_device
-from ..models.registry import open_model
+from ..models.registry import AUTO, open_model
 from .bench_call import BenchCall
 
 
@@ -31,7 +31,7 @@ def measure(call: BenchCall) -> list[Figure]:
                 continue
             title = f"{device}, {name}, batch {batch}"
             call.report(title)
-            with opened(name, device) as model:
+            with opened(name, device, call.dtype or AUTO) as model:
                 found = make_cells(title, device, model, batch, overlapped_loop(device))
                 figures += overlap_figures(found, doing, call.repetitions, call.report)
     return figures
@@ -50,7 +50,7 @@ def check(call: BenchCall) -> None:
     if call.model == "hash":
         raise ValueError("bench overlap measures real models, so --model can't be hash.")
     if call.model and call.model not in MODELS:
-        open_model(call.model, call.device or DEVICES[0])
+        open_model(call.model, call.device or DEVICES[0], call.dtype or AUTO)
     if call.requests is not None and call.requests < 1:
         raise ValueError(f"--requests is {call.requests}, but it must be at least 1.")
 

@@ -8,6 +8,7 @@ from ..bench.bench_model import opened
 from ..bench.calibration.calibrate import check_model
 from ..bench.calibration.prediction import AIM, prediction
 from ..bench.rows import Figure, not_measured
+from ..models.registry import AUTO
 from .bench_call import BenchCall
 from .bench_case import check_real_time, on_devices
 from .loop_choice import choose_loops
@@ -30,7 +31,7 @@ def on_device(call: BenchCall) -> list[Figure]:
     device = call.workload().device
     check_real_time(call.workload())
     name = call.model or USUAL.get(device, "smollm2")
-    with opened(name, device) as model:
+    with opened(name, device, call.dtype or AUTO) as model:
         check_model(model)
         loops = choose_loops(["all"], device, only_serial=False)
         title = f"{device}, {Path(name).name}"

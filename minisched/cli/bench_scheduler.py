@@ -14,6 +14,6 @@ def measure(call: BenchCall) -> list[Figure]:
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    call.refuse("vidur", "device", "model", "requests", "max_new_tokens")
+    call.refuse("vidur", "device", "model", "requests", "max_new_tokens", "dtype")
     nano, reason = find_nano_vllm(call.nano_vllm)
     return scheduler_figures(nano, reason, call.repetitions, call.report)

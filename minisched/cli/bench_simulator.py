@@ -31,7 +31,7 @@ def measure(call: BenchCall) -> list[Figure]:
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    call.refuse("device", "model", "max_new_tokens", "nano_vllm")
+    call.refuse("device", "model", "max_new_tokens", "nano_vllm", "dtype")
     limit = REQUESTS if call.requests is None else call.requests
     if limit < 1:
         raise ValueError(f"--requests is {limit}, but it must be at least 1.")

@@ -24,7 +24,12 @@ SHOWN_TOKENS = (1, 8, 128)
 
 
 def run_calibrate(
-    device: str, model_name: str, loops: str | None, out: Path | None, repetitions: int
+    device: str,
+    model_name: str,
+    dtype: str,
+    loops: str | None,
+    out: Path | None,
+    repetitions: int,
 ) -> int:
     """Measure, write the profile and say what is in it; returns the exit code.
 
@@ -35,14 +40,16 @@ def run_calibrate(
         raise ValueError(f"--repeat is {repetitions}, but it must be at least 1.")
     check_real_time(device)
     names = choose_loops((loops or "all").split(","), device, only_serial=False)
-    model = open_model(model_name, device)
+    model = open_model(model_name, device, dtype)
     check_model(model)
     file = check_file(out or Path(f"{device}-{model.name}.json"))
     with Console(stderr=True).status("warming up") as status:
         cost = calibrate(device, model, names, repetitions, report=status.update)
-    description = f"{model.name} on {device}, measured with {repetitions} repetitions"
+    computing = f"{model.name} on {device}" + f" in {model.dtype}" * bool(model.dtype)
+    description = f"{computing}, measured with {repetitions} repetitions"
     profile = Profile(file.stem, description, cost, KV_TOKENS)
-    about = {"device": device, "model": model.name, "machine": machine(), "versions": versions()}
+    about = {"device": device, "model": model.name, "dtype": model.dtype, "machine": machine(),
+             "versions": versions()}  # fmt: skip
     write_whole(file, json.dumps(as_json(profile, cost, about), indent=1) + "\n", f"--out {file}")
     say(Console(highlight=False, emoji=False), cost, file)
     return 0

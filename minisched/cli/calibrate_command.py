@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ..models.registry import AUTO
 from .exit import exit_with
+from .options import DTYPE_HELP
 
 
 def calibrate(
@@ -15,6 +17,7 @@ def calibrate(
     model: Annotated[
         str, typer.Option(help="hash, smollm2, a directory, or a Hugging Face id.")
     ] = "smollm2",
+    dtype: Annotated[str, typer.Option(help=DTYPE_HELP)] = AUTO,
     loops: Annotated[
         str | None, typer.Option(help="Loops, separated by commas; all that run on the device.")
     ] = None,
@@ -29,4 +32,4 @@ def calibrate(
     """
     from .calibrate import run_calibrate
 
-    exit_with(lambda: run_calibrate(device, model, loops, out, repeat))
+    exit_with(lambda: run_calibrate(device, model, dtype, loops, out, repeat))

@@ -77,6 +77,9 @@ def not_identical(found: list[Difference], baseline: Recorded, run: Recorded) ->
         )
         return Answer(QUESTION, "no", sentence, tuple(map(str, found)), holds=False)
     sentence = f"{len(found)} of {count} requests got other tokens than in {baseline.file}."
+    dtypes = run.trace.dtype, baseline.trace.dtype
+    if all(dtypes) and len(set(dtypes)) > 1:
+        sentence += f" This run computed in {dtypes[0]}, that one in {dtypes[1]}."
     story, offences = story_of(found[0], run.trace)
     details = (str(found[0]), *story, *map(str, found[1:]))
     return Answer(QUESTION, "no", sentence, details, offences, holds=False)

@@ -55,7 +55,8 @@ def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[A
     """Four lines for each run, each with its details."""
     for run in runs:
         trace = run.trace
-        what = " ".join(filter(None, [trace.loop, "on", trace.device, trace.model]))
+        parts = [trace.loop, "on", trace.device, trace.model, trace.dtype]
+        what = " ".join(filter(None, parts))
         console.print(
             f"[bold]{escape(run.file)}[/]: {escape(what)}, {trace.clock} clock", soft_wrap=True
         )
@@ -89,7 +90,7 @@ def as_json(
     An answer has ``answer`` (yes, no, partly or unknown), ``sentence``, ``details``, and that on
     overlap ``figures`` in nanoseconds.
     """
-    header = ("loop", "device", "model", "clock")
+    header = ("loop", "device", "model", "clock", "dtype")
     return {
         "holds": holds,
         "runs": [

@@ -23,6 +23,7 @@ def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dic
         "identical": comparison.identical,
         "device": trace.device,
         "model": trace.model,
+        "dtype": trace.dtype,
         "clock": trace.clock,
         "runs": [
             {name: getattr(report, name) for name in JSON_FIELDS}

@@ -16,10 +16,14 @@ from ..devices.cost import MILLISECOND, CostModel
 from ..devices.profiles import PROFILES, find_profile
 from ..engine.log import log_to
 from ..models.base import Model
-from ..models.registry import open_model
+from ..models.registry import AUTO, open_model
 from .option_values import read_bias, read_schema
 from .prompts import read_prompts
 
+DTYPE_HELP = (
+    "What a real model computes in: auto (bfloat16 where the checkpoint is in bfloat16, else "
+    "float32), float32, bfloat16; float64 on thread and cuda."
+)
 MOST_HOST_WORK = 60_000  # milliseconds a step
 
 
@@ -38,6 +42,7 @@ class WorkloadOptions:
 
     device: Annotated[str, option("sim, thread, cuda or mlx.")] = "sim"
     model: Annotated[str, option("hash, smollm2, a directory, or a Hugging Face id.")] = "hash"
+    dtype: Annotated[str, option(DTYPE_HELP)] = AUTO
     requests: Annotated[int | None, option("How many; prompts and priorities go round.")] = None
     prompt: Annotated[list[str], option("A prompt; repeatable.")] = field(default_factory=list)
     prompts: Annotated[Path | None, option("A file, one prompt a line.")] = None
@@ -120,7 +125,7 @@ class WorkloadOptions:
 
     def open_model(self) -> Model:
         """The model, for the device."""
-        return open_model(self.model, self.device)
+        return open_model(self.model, self.device, self.dtype)
 
     def make_requests(self, model: Model, ignore_eos: bool = False) -> list[Request]:
         """The requests, tokenized; with ``ignore_eos`` every one runs to its length."""

@@ -48,7 +48,8 @@ def run_run(
     with streaming(say, transcript), wanted.logging():
         run = run_loop(loop, device, model, requests, config, cost, on_output=transcript.hear)
     if wanted.json:
-        result = {"loop": loop, "outputs": run.outputs, "errors": run.errors}
+        about = {"loop": loop, "dtype": run.trace.dtype}
+        result = {**about, "outputs": run.outputs, "errors": run.errors}
         result["requests"] = request_metrics.as_json(run.metrics)
         result |= drafts_as_json(run)
         if workload.return_logprob:
@@ -68,8 +69,9 @@ def run_run(
 def summary(run: Run) -> str:
     """One sentence on how long it took, and with which loop."""
     report = measure(run.trace, sum(map(len, run.outputs.values())))
+    computed = f" in {run.trace.dtype}" * bool(run.trace.dtype)
     return (
-        f"{report.tokens} tokens in {report.steps} steps of the loop {run.loop}, "
+        f"{report.tokens} tokens in {report.steps} steps of the loop {run.loop}{computed}, "
         f"{milliseconds(report.makespan_ns)}; "
         f"the device was busy {report.device_busy_percent:.0f} % of the time."
     )

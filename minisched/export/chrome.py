@@ -31,6 +31,7 @@ def to_chrome(trace: Trace) -> str:
     events = [*_names(view, tids), *_slices(view, tids), *_flows(view, tids), *_waits(view, tids)]
     events += _rest(view, tids)
     about = {"loop": trace.loop, "device": trace.device, "model": trace.model, "clock": trace.clock}
+    about |= {"dtype": trace.dtype} if trace.dtype else {}
     lines = ",".join("\n" + json.dumps(event) for event in events)
     return (
         f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [{lines}\n]}}'

@@ -34,7 +34,7 @@ def are_alike(traces: Sequence[Trace]) -> bool:
 
 def setting(trace: Trace) -> str:
     """What a run ran on: ``hash model on sim, simulated time``."""
-    return f"{trace.model} model on {trace.device}, {CLOCKS.get(trace.clock, trace.clock)} time"
+    return f"{trace.what_ran}, {CLOCKS.get(trace.clock, trace.clock)} time"
 
 
 def what_it_is(traces: Sequence[Trace]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ..core import Request, SamplingParams
 from ..devices.cost import SIM_COST
@@ -16,7 +17,11 @@ from ..models.tiny import write_tiny_llama
 from ..scheduler import SchedulerConfig
 from .recipes.recipe import tokens
 
-LLAMA = {"hidden": 256, "kv_heads": 4, "intermediate": 256}  # small, and with wide keys
+LLAMA: dict[str, Any] = {
+    "hidden": 256,
+    "kv_heads": 4,
+    "intermediate": 256,
+}  # small, and with wide keys
 CACHE_LIMIT = 1 << 30  # bytes; stock MLX on a CPU stops at 32 MiB, on Metal it does not
 
 

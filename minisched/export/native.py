@@ -30,6 +30,7 @@ from .native_program import BadProgram, check_program
 
 FORMAT, VERSION = "minisched trace", 1
 HEADER = ("loop", "device", "model", "clock")
+OPTIONAL = "dtype"  # of a real model: behind the others
 EVENTS: dict[str, Any] = {
     "slices": Slice,
     "edges": Edge,
@@ -64,7 +65,8 @@ class NotATrace(ValueError):
 def to_json(trace: Trace) -> str:
     """A trace as text, ending in a newline."""
     parts = [f'"format": {json.dumps(FORMAT)}, "version": {VERSION}']
-    parts.append(", ".join(f'"{name}": {json.dumps(getattr(trace, name))}' for name in HEADER))
+    names = [*HEADER, *[OPTIONAL] * bool(trace.dtype)]
+    parts.append(", ".join(f'"{name}": {json.dumps(getattr(trace, name))}' for name in names))
     for name in EVENTS if trace.program else [name for name in EVENTS if name != "program"]:
         events = ",".join("\n" + line_of(event) for event in getattr(trace, name))
         parts.append(f'"{name}": [{events}\n]')
@@ -143,7 +145,8 @@ def _trace(data: dict[str, Any]) -> Trace:
         check_program(events["program"])
     except (BadMark, BadProgram) as error:
         raise NotATrace(str(error)) from None
-    return Trace(**header, **events)
+    dtype = _typed(data, OPTIONAL, str, "the trace") if OPTIONAL in data else ""
+    return Trace(**header, **events, dtype=dtype)
 
 
 def _put_in_order(events: dict[str, Any]) -> None:

@@ -52,6 +52,6 @@ def _heading(trace: Trace, offence: Offence) -> tuple[list[str], float]:
         drawn.append(f'<text class="run" x="{MARGIN}" y="{top}">{escape(line)}</text>')
         top += 19
     clock = "simulated time" if trace.clock == "virtual" else "measured time"
-    about = f"{trace.loop}: {trace.model} model on {trace.device}, {clock}"
+    about = f"{trace.loop}: {trace.what_ran}, {clock}"
     drawn.append(f'<text class="faint" x="{MARGIN}" y="{top + 2}">{escape(about)}</text>')
     return drawn, top + 8

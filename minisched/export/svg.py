@@ -98,7 +98,7 @@ def _is_whole(view: View) -> bool:
 def _heading(views: list[View], title: str) -> str:
     trace = views[0].trace
     clock = "simulated time" if trace.clock == "virtual" else "measured time"
-    about = f"{trace.model} model on {trace.device}, {clock}"
+    about = f"{trace.what_ran}, {clock}"
     if not _is_whole(views[0]):
         about += "; 0 is when the device starts the first of these steps"
     return (

@@ -132,7 +132,7 @@ def run_loop(
                 metrics = engine.metrics
     finally:
         device.close()
-    trace = device.recorder.trace(loop, device.name, model.name, device.clock)
+    trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)
     return Run(loop, requests, trace, frontend.interrupted, metrics)
 
 
@@ -156,7 +156,8 @@ def run_to_end(
         run = run_loop(loop, opened, model, requests, config, cost, on_output=on_output)
     except Exception as error:  # a broken scheduler may stop in any way
         opened.recorder.mark("stopped", error=f"{type(error).__name__}: {error}")
-        trace = opened.recorder.trace(loop, opened.name, model.name, opened.clock)
+        about = (loop, opened.name, model.name, opened.clock, model.dtype)
+        trace = opened.recorder.trace(*about)
         if not trace.slices:
             raise  # bad input: nothing has run
         raise RunStopped(loop, error, trace) from error

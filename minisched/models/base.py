@@ -17,6 +17,7 @@ class Model(Protocol):
     """
 
     name: str
+    dtype: str  # what it computes in; empty: in whole numbers, or not at all
     vocab_size: int
     context_len: int
     eos_ids: frozenset[int]

@@ -30,6 +30,7 @@ class HashModel:
     """
 
     name = "hash"
+    dtype = ""
     pad_to = 1
     num_layers = NUM_LAYERS
     tokenizer: Any = None

@@ -19,6 +19,7 @@ class LengthModel:
     """
 
     name = "length"
+    dtype = ""
     pad_to = 1
     eos_ids: frozenset[int] = frozenset()
     tokenizer: Any = None

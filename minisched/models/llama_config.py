@@ -172,9 +172,7 @@ class _Reader:
         kind = self.config.get("model_type")
         if not isinstance(kind, str) or kind not in MODEL_TYPES:
             known = " and ".join(", ".join(map(repr, MODEL_TYPES)).rsplit(", ", 1))
-            raise WeightsError(
-                f"{self.where}: model_type is {kind!r}; only {known} are supported."
-            )
+            raise WeightsError(f"{self.where}: model_type is {kind!r}; only {known} are supported.")
         return kind
 
     def refuse_unsupported(self) -> None:

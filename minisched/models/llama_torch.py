@@ -64,9 +64,10 @@ class LlamaTorch:
     def first_layers(self, count: int) -> LlamaTorch:
         """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
         draft, w = copy(self), self.weights
-        lists = {name: part[:count] for name, part in w._asdict().items() if type(part) is list}
-        norms = {name: getattr(w, name)[:count] for name in ("attention_norm", "mlp_norm")}
-        draft.weights = w._replace(**lists, **norms)
+        fewer: dict[str, Any]
+        fewer = {name: part[:count] for name, part in w._asdict().items() if type(part) is list}
+        fewer |= {name: getattr(w, name)[:count] for name in ("attention_norm", "mlp_norm")}
+        draft.weights = w._replace(**fewer)
         draft.num_layers, draft.name = count, f"first {count} layers of {self.name}"
         return draft
 

@@ -7,6 +7,7 @@ from typing import cast
 from ..devices.registry import load
 from .base import Model
 
+AUTO = "auto"
 # device -> (module, class, extra) of the hash model and of the Llama
 HASH = {
     "sim": ("minisched.models.hash", "HashModel", ""),
@@ -21,14 +22,22 @@ LLAMA = {
 }
 
 
-def open_model(name: str, device: str) -> Model:
-    """``hash``, ``smollm2``, a directory with a Llama in Hugging Face's form, or a hub id.
+def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
+    """``hash``, ``smollm2``, a directory with a model in Hugging Face's form, or a hub id.
+
+    ``dtype`` is what a real model computes in: ``auto``, which is the checkpoint's own on every
+    device (``weights.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
 
     Raises:
-        ValueError: the model is unknown, not fetched or incomplete; the device can't run it; or
-            an extra is missing.
+        ValueError: the model is unknown, not fetched or incomplete; the device can't run it, or not
+            in this dtype; or an extra is missing.
     """
     if name == "hash":
+        if dtype != AUTO:
+            raise ValueError(
+                f"dtype is {dtype!r}, but model 'hash' computes in whole numbers; real models "
+                "have a dtype."
+            )
         return cast(Model, load(*HASH[device], f"model 'hash' on device {device!r}")())
     if device not in LLAMA:
         raise ValueError(
@@ -37,4 +46,4 @@ def open_model(name: str, device: str) -> Model:
         )
     cls = load(*LLAMA[device], f"model {name!r} on device {device!r}")
     find_model = load("minisched.models.weights", "find_model", LLAMA[device][2], f"model {name!r}")
-    return cast(Model, cls(find_model(name)))
+    return cast(Model, cls(find_model(name), dtype))

@@ -14,8 +14,8 @@ from typing import Any
 from .llama_config import LlamaConfig
 
 # Wide logits, and attention that singles tokens out: without either, sequences soon go in circles.
-SCALE = {"lm_head": 3.0, "q_proj": 2.0, "k_proj": 2.0}
-BIAS = 0.5  # a bias's standard deviation: as large as much of what it is added to
+SCALE = {"lm_head": 3.0, "q_proj": 2.0, "k_proj": 2.0, "q_norm": 2.0, "k_norm": 2.0}
+BIAS = 0.2  # a bias's standard deviation: of the size of what it is added to
 
 
 FIXED: dict[str, Any] = {
@@ -73,9 +73,9 @@ def write_tiny_llama(
 
 
 def _write_tensors(file: Path, config: LlamaConfig, seed: int, norms: float) -> None:
-    """A matrix [out, in] has std 1 / sqrt(in), times its entry in SCALE; a bias has std 0.5.
+    """Each number is of a normal distribution, times its part's entry in SCALE.
 
-    Norms are ones and a little (std ``norms``) more or less.
+    A matrix [out, in] has std 1 / sqrt(in) and a bias ``BIAS``; a norm has std ``norms`` around 1.
     """
     import numpy as np
     from safetensors.numpy import save_file
@@ -83,14 +83,12 @@ def _write_tensors(file: Path, config: LlamaConfig, seed: int, norms: float) -> 
     random = np.random.default_rng(seed)
     tensors = {}
     for name, shape in config.tensor_shapes():
-        mean, std = 0.0, BIAS
-        if len(shape) == 2:
-            std = SCALE.get(name.split(".")[-2], 1.0) / np.sqrt(shape[-1])
-        elif name.endswith("weight"):
-            mean, std = 1.0, norms
-        if std:
-            drawn = random.standard_normal(shape, np.float32) * np.float32(std)
-            tensors[name] = drawn + np.float32(mean)
-        else:
-            tensors[name] = np.ones(shape, np.float32)
+        scale = np.float32(SCALE.get(name.split(".")[-2], 1.0))
+        is_norm = name.endswith("norm.weight")
+        if is_norm and not norms:
+            tensors[name] = np.full(shape, scale)
+            continue
+        std = norms if is_norm else BIAS if len(shape) == 1 else 1 / np.sqrt(shape[-1])
+        drawn = random.standard_normal(shape, np.float32) * np.float32(std)
+        tensors[name] = (drawn + np.float32(is_norm)) * scale
     save_file(tensors, file, metadata={"format": "pt"})

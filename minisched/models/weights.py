@@ -15,8 +15,10 @@ from typing import Any
 
 from .fetch import SOURCES, fetched
 from .llama_config import LlamaConfig, WeightsError
+from .registry import AUTO
 
 __all__ = [
+    "AUTO",
     "LlamaConfig",
     "WeightsError",
     "check_tensors",
@@ -28,7 +30,6 @@ __all__ = [
 
 INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
-AUTO = "auto"  # a dtype's name
 EMBED = "model.embed_tokens.weight"
 HUB_FILES = [
     "config.json",

@@ -8,7 +8,7 @@ from typing import Any
 from ..devices.registry import load
 from ..models.base import Model
 from ..models.hash import HashModel
-from ..models.registry import open_model
+from ..models.registry import AUTO, open_model
 from ..scheduler import SchedulerConfig
 from .base import Drafter
 from .draft_model import DraftModel
@@ -51,7 +51,7 @@ def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter:
 
 
 def open_draft_model(path: str, device: str, target: Model) -> Model:
-    """A draft model by its name, which is one of ``DRAFT_MODELS``.
+    """A draft model by its name, which is one of ``DRAFT_MODELS``; in the target's dtype.
 
     Raises:
         ValueError: there is none of that name, or the target has no such part.
@@ -65,7 +65,7 @@ def open_draft_model(path: str, device: str, target: Model) -> Model:
         if number and not number.isdecimal():
             raise ValueError(f"the draft model is {path!r}, but {number!r} is no whole number.")
         return open_hash_draft(device, target, int(number or 7))
-    return open_model(path, device)
+    return open_model(path, device, AUTO if path == "hash" else target.dtype or AUTO)
 
 
 def first_layers(path: str, number: str, target: Any) -> Model:

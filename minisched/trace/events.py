@@ -99,6 +99,12 @@ class Trace:
     counters: tuple[Counter, ...]
     marks: tuple[Mark, ...]
     program: tuple[Act, ...] = ()
+    dtype: str = ""  # of a real model's numbers: "float32", "bfloat16"
+
+    @property
+    def what_ran(self) -> str:
+        """Which model on what: ``hash model on sim``, ``smollm2 model on mlx in bfloat16``."""
+        return f"{self.model} model on {self.device}" + f" in {self.dtype}" * bool(self.dtype)
 
     @cached_property
     def end(self) -> int:

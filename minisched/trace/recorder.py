@@ -68,7 +68,7 @@ class Recorder:
         """Record a moment that is known already."""
         self._marks.append(mark)
 
-    def trace(self, loop: str, device: str, model: str, clock: str) -> Trace:
+    def trace(self, loop: str, device: str, model: str, clock: str, dtype: str = "") -> Trace:
         """Everything recorded so far, ordered. Edges to slices that never ran are left out.
 
         On a wall clock, time 0 is moved to where the first slice starts; what was counted or marked
@@ -95,6 +95,7 @@ class Recorder:
                 for item in sorted(self._marks, key=lambda item: item.time)
             ),
             program=tuple(self.program.acts),
+            dtype=dtype,
         )
 
 

@@ -68,6 +68,6 @@ class SideRecorder(Recorder):
         attrs = {"side": self.side, **attrs}
         self.whole.keep(Mark(name, self.now(), attrs, self.program.op))
 
-    def trace(self, loop: str, device: str, model: str, clock: str) -> Trace:
+    def trace(self, loop: str, device: str, model: str, clock: str, dtype: str = "") -> Trace:
         """The whole run's."""
-        return self.whole.trace(loop, device, model, clock)
+        return self.whole.trace(loop, device, model, clock, dtype)

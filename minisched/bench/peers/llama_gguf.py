@@ -30,10 +30,19 @@ TYPES = {"float32": "F32", "bfloat16": "BF16"}
 
 
 def write_gguf(folder: Path, file: Path, dtype: str) -> None:
-    """Matrices in ``dtype``, norms in float32; the weights in ``folder`` must be float32."""
+    """Matrices in ``dtype``, norms in float32; the weights in ``folder`` must be float32.
+
+    Raises:
+        ValueError: the model has what is not written here: biases, norms of heads, scaled rope.
+    """
     gguf: Any = import_module("gguf")
     load_file: Any = import_module("safetensors.numpy").load_file
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    scaled = rope.get("rope_type", rope.get("type", "default")) != "default"
+    biased = config.get("attention_bias") or config.get("mlp_bias")
+    if config["model_type"] != "llama" or scaled or biased:
+        raise ValueError(f"{folder.name} is no plain Llama, so it is not written for llama.cpp.")
     writer = gguf.GGUFWriter(file, "llama")
     write_config(writer, config)
     heads = {

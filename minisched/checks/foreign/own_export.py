@@ -51,6 +51,7 @@ def own_trace(data: dict[str, Any]) -> Trace:
     return Trace(
         loop, device, model, clock,
         tuple(slices), tuple(sorted(edges)), tuple(counters), tuple(marks),
+        dtype=str(about.get("dtype", "")),
     )  # fmt: skip
 
 

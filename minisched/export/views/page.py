@@ -105,4 +105,5 @@ def sample(kind: str, x: float, y: float) -> str:
 def about_run(trace: Trace, *more: str) -> str:
     """Which run a page shows: ``overlap on sim, hash model, simulated time``."""
     clock = "simulated time" if trace.clock == "virtual" else "measured time"
-    return "; ".join([f"{trace.loop} on {trace.device}, {trace.model} model, {clock}", *more])
+    model = f"{trace.model} model" + f" in {trace.dtype}" * bool(trace.dtype)
+    return "; ".join([f"{trace.loop} on {trace.device}, {model}, {clock}", *more])
