@@ -27,4 +27,3 @@ class Lease:
     num_transfers: int = 0  # copies of its KV to or from another device that are not over
     is_released: bool = False  # nobody may read or write its row and pages any more
     future_slot: int = 0  # where a ring FutureMap keeps its newest token
-    sampled_by: int = 0  # slice id of the op that sampled its newest token

@@ -19,6 +19,12 @@ class SimMemory:
         self.device = device
         self.name = name
         self.values = [WRONG_TOKEN] * size
+        self.is_followed = False
+        self.writers: dict[int, int] = {}  # cell -> slice id of the op it was written by last
+
+    def follow(self) -> None:
+        """Remember from now on who has written each cell."""
+        self.is_followed = True
 
     def __getitem__(self, index: Any) -> Any:
         """One integer by int, or a vector by slice or by a sequence of indices."""
@@ -35,14 +41,16 @@ class SimMemory:
             index, value = (index,), (value,)
         writes = dict(zip(self._indices(index), value, strict=True))
         if op is None:
-            self.apply(writes)
+            self.apply(writes, 0)
         else:
             op.writes.setdefault(self, {}).update(writes)
 
-    def apply(self, writes: dict[int, int]) -> None:
-        """Let writes take effect."""
+    def apply(self, writes: dict[int, int], op: int) -> None:
+        """Let the writes of an op, or of the host (0), take effect."""
         for at, value in writes.items():
             self.values[at] = value
+        if self.is_followed:
+            self.writers.update(dict.fromkeys(writes, op))
 
     def _indices(self, index: Any) -> Iterable[int]:
         return range(len(self.values))[index] if isinstance(index, slice) else index

@@ -86,7 +86,7 @@ class SimStream:
 
     def _finish(self, op: SimOp) -> None:
         for memory, writes in op.writes.items():
-            memory.apply(writes)
+            memory.apply(writes, op.slice_id)
         op.done, self.is_busy = True, False
         self.device.record(self.name, op.name, op.start, op.label, op.slice_id)
         for callback in op.when_done:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -10,6 +10,7 @@ from ..core import Output, Request, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..scheduler import Scheduler
 from ..trace import Slice
+from ..worker.token_edges import Input
 
 
 @dataclass
@@ -18,7 +19,8 @@ class Recording:
 
     scheduler: Scheduler
     device: Device
-    delivered_by: dict[str, int] = field(default_factory=dict)  # live request -> process slice id
+    delivered_by: dict[str, int] = field(default_factory=dict)  # live request -> process slice id,
+    known_by: dict[str, int] = field(default_factory=dict)  # also when a step has taken the token
     counted: dict[str, int] = field(default_factory=dict)  # counters as they were recorded last
 
     def label(self, batch: ScheduleBatch) -> Label:
@@ -80,16 +82,26 @@ class Recording:
         for output in (output for output in outputs if not output.namesake):
             if output.finish_reason:
                 self.delivered_by.pop(output.rid, None)
+                self.known_by.pop(output.rid, None)
             else:
-                self.delivered_by[output.rid] = process
+                self.delivered_by[output.rid] = self.known_by[output.rid] = process
 
-    def tokens_by_host(self, batch: ScheduleBatch, prepare: int) -> None:
-        """An edge to ``prepare`` for each row whose input tokens came over the host."""
-        if not self.delivered_by:
-            return
-        for row in batch.rows:
-            if row.req.rid in self.delivered_by and None not in row.ids:
-                self.device.recorder.edge("token", self.delivered_by.pop(row.req.rid), prepare)
+    def tokens_by_host(
+        self, batch: ScheduleBatch, prepare: int, others: Sequence[Input] = ()
+    ) -> None:
+        """An edge to ``prepare`` for each row whose input tokens came over the host.
+
+        ``others`` are rows with a token that is not the host's; some are given an old one of its.
+        """
+        edge, elsewhere = self.device.recorder.edge, {item.row for item in others}
+        for at, row in enumerate(batch.rows if self.delivered_by else ()):
+            is_known = None not in row.ids and at not in elsewhere
+            if is_known and row.req.rid in self.delivered_by:
+                edge("token", self.delivered_by.pop(row.req.rid), prepare)
+        for item in others:
+            if item.is_old and (source := self.known_by.get(batch.rids[item.row], 0)):
+                edge("token", source, prepare)
+                item.source = source, prepare
 
     def _counters(self) -> dict[str, int]:
         scheduler = self.scheduler

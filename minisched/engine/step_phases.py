@@ -70,7 +70,8 @@ class StepPhases:
         with self.device.host("prepare", self.cost.phase("prepare", *batch.size), label) as prepare:
             inputs = self.worker.prepare(batch, previous)
         if not self.worker.uploads.gives_every_input:
-            self.recording.tokens_by_host(batch, prepare)
+            others = self.worker.token_edges.inputs_of(batch)
+            self.recording.tokens_by_host(batch, prepare, others)
         return inputs
 
     def launch_batch(

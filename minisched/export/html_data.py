@@ -13,7 +13,7 @@ from .html_flags import FLAGS
 from .html_runs import run_names
 from .html_state import counters, life, panel, pool_pages, source_lines, units
 from .lane import Lane
-from .layout import Box, View
+from .layout import Arrow, Box, View
 from .names import Names
 from .palette import OTHER, OWNERS, PAINTS
 from .state import Panel
@@ -68,7 +68,7 @@ def _run(view: View, state: Sequence[Panel], names: Names) -> dict[str, Any]:
         "steps": sorted({item.start for item in forwards(trace)}),
         "lanes": [_lane(view, lane, led_to, names) for lane in view.lanes],
         "edges": [
-            [a.src.slice.id, a.dst.slice.id, names.number(a.kind), a.start, a.end]
+            [a.src.slice.id, a.dst.slice.id, names.number(_kind(a)), a.start, a.end]
             for a in view.arrows
         ],
         "marks": [[mark.time, _mark(mark)] for mark in trace.marks if mark.name in NOTABLE],
@@ -117,3 +117,7 @@ def _slice(box: Box, rids: tuple[str, ...], names: Names) -> list[int]:
 
 def _mark(mark: Mark) -> str:
     return " ".join([mark.name, *(f"{name} {value}" for name, value in mark.attrs.items())])
+
+
+def _kind(arrow: Arrow) -> str:
+    return "wrong" if arrow.wrong else arrow.kind

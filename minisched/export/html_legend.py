@@ -20,6 +20,7 @@ def legend(traces: Sequence[Trace]) -> str:
         waits = f"the device waits for {escape(', '.join(reasons))}"
         items.append(f'<span><i class="waited"></i>{waits}</span>')
     kinds = {edge.kind for trace in traces for edge in trace.edges}
+    kinds |= {"wrong" for trace in traces for mark in trace.marks if mark.name == "wrong token"}
     items += [
         f'<span><i class="arrow" style="background:var(--{kind})"></i>{text}</span>'
         for kind, text in ARROWS.items()

@@ -40,10 +40,13 @@ class Arrow:
     src: Box
     dst: Box
     kind: str
+    wrong: str = ""  # what is wrong with the token that it brings, in words
 
     @property
     def brings(self) -> str:
         """The edge's kind, by which an arrow is drawn; what leaves a KV transfer is no token."""
+        if self.wrong:
+            return "wrong"
         is_kv = self.kind == "token" and self.src.slice.name == "transfer"
         return "transfer" if is_kv else self.kind
 
@@ -61,6 +64,14 @@ class Arrow:
     def start(self) -> int:
         """When the earlier slice ended, or ``end`` if that was before."""
         return min(self.src.slice.end, self.end)
+
+
+@dataclass(frozen=True)
+class WrongToken:
+    """A step ran on a token that is not its request's newest one; ``box`` is what took it."""
+
+    box: Box
+    words: str  # got 5, needs 12
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,7 @@ class View:
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     bubbles: tuple[Bubble, ...]
+    wrong_tokens: tuple[WrongToken, ...] = ()
 
     @property
     def duration(self) -> int:
@@ -129,10 +141,19 @@ def make_view(
     """What is to be seen of a run between two moments; the whole run by default."""
     end = trace.end if end is None else end
     boxes = {box.slice.id: box for box in boxes_of(trace) if _touches(box.slice, start, end)}
+    wrong = wrong_words(trace)
     arrows = (
-        Arrow(boxes[edge.src], boxes[edge.dst], edge.kind)
+        Arrow(
+            boxes[edge.src], boxes[edge.dst], edge.kind,
+            wrong.get(edge.dst, {}).get(edge.src, "") if edge.kind == "token" else "",
+        )
         for edge in trace.edges
         if edge.src in boxes and edge.dst in boxes
+    )  # fmt: skip
+    taken = (
+        WrongToken(boxes[reader], "; ".join(dict.fromkeys(words.values())))
+        for reader, words in wrong.items()
+        if reader in boxes
     )
     return View(
         trace,
@@ -144,7 +165,27 @@ def make_view(
         tuple(boxes.values()),
         tuple(arrows),
         tuple(item for item in bubbles_of(trace) if item.end > start and item.start < end),
+        tuple(taken),
     )
+
+
+def wrong_words(trace: Trace) -> dict[int, dict[int, str]]:
+    """What is wrong with tokens, by the slice that took them and the one they came from (0: none).
+
+    The requests are named where a step has several.
+    """
+    slices = {item.id: item for item in trace.slices}
+    found: dict[int, dict[int, str]] = {}
+    for mark in trace.marks:
+        reader, source = (mark.attrs.get(name) for name in ("reader", "source"))
+        if mark.name != "wrong token" or not isinstance(reader, int) or reader not in slices:
+            continue
+        got, needs = (mark.attrs.get(name) for name in ("got", "needs"))
+        words = "an old token" if got is None else f"got {got}, needs {needs}"
+        words = f"{mark.attrs['rid']}: {words}" if len(slices[reader].rids) > 1 else words
+        said, at = found.setdefault(reader, {}), int(source or 0)
+        said[at] = f"{said[at]}; {words}" if at in said else words
+    return found
 
 
 def bubbles_of(trace: Trace) -> Iterator[Bubble]:

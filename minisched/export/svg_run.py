@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from .arrow_words import meaning
 from .lane import Lane
-from .layout import Arrow, Box, Bubble, View
+from .layout import Arrow, Box, Bubble, View, WrongToken
 from .palette import ARROWS
 from .svg_style import box_class, char_width
 from .units import ms
@@ -59,6 +60,7 @@ def draw_run(frame: Frame) -> list[str]:
         *(_bubble(frame, bubble) for bubble in frame.view.bubbles),
         *(_box(frame, box) for box in frame.view.boxes if box.slice.duration > 0),
         *(_arrow(frame, arrow) for arrow in frame.view.arrows),
+        *(_wrong(frame, item) for item in frame.view.wrong_tokens),
     ]
 
 
@@ -132,7 +134,20 @@ def _arrow(frame: Frame, arrow: Arrow) -> str:
         down = y2 > y1
         y1, y2 = (y1 + BOX, y2) if down else (y1, y2 + BOX)
         path = f"M{x1:.1f} {y1}L{x2:.1f} {y2}"
+    end = f"><title>{escape(meaning(arrow))}</title></path>" if arrow.wrong else "/>"
     return (
         f'<path class="arrow {kind}{frame.thin}" d="{path}" data-kind="{escape(arrow.kind)}" '
-        f'data-src="{arrow.src.slice.id}" data-dst="{arrow.dst.slice.id}"/>'
+        f'data-src="{arrow.src.slice.id}" data-dst="{arrow.dst.slice.id}"{end}'
+    )
+
+
+def _wrong(frame: Frame, item: WrongToken) -> str:
+    """Under the box that took a wrong token: what it got, and what it needs."""
+    (x, width), y = frame.span(item.box.slice.start, item.box.slice.end), frame.y(item.box.lane)
+    room = len(item.words) * char_width(11, bold=True)
+    middle = min(max(x + width / 2, frame.left + room / 2), frame.right - room / 2)
+    return (
+        f'<text class="wrong-token" x="{middle:.1f}" y="{y + BOX + 11:.1f}" text-anchor="middle" '
+        'style="fill:var(--wrong);font-size:11px;font-weight:650;stroke:var(--paper);'
+        f'stroke-width:3px;paint-order:stroke">{escape(item.words)}</text>'
     )

@@ -46,10 +46,21 @@ def views_to_text(views: Sequence[View], columns: int = 100) -> str:
     for view in views:
         lines += [_heading(view, views[0].trace)]
         lines += [f"{lane.title:>{margin - 2}} │{row(view, lane, longest, cells)}".rstrip()
-                  for lane in view.lanes] + [""]  # fmt: skip
+                  for lane in view.lanes]  # fmt: skip
+        lines += [*wrong_tokens(view, columns), ""]
     lines += draw_axis(longest, cells, margin)
     legend = _legend(views, "".join(lines), columns)
     return "\n".join([*lines, "", *legend, ""]).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def wrong_tokens(view: View, columns: int) -> list[str]:
+    """A line for each slice that took a wrong token, and where that came from."""
+    lines = []
+    for item in view.wrong_tokens:
+        sources = [one.src.label for one in view.arrows if one.wrong and one.dst is item.box]
+        came_from = f", from {', '.join(sources)}" if sources else ""
+        lines += wrap(f"wrong token for {item.box.label}: {item.words}{came_from}", columns)
+    return lines
 
 
 def _legend(views: Sequence[View], drawn: str, columns: int) -> list[str]:

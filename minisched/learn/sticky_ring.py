@@ -40,7 +40,7 @@ class StickyRing(FutureMapRing):
         FutureMap.__init__(self, device)
         self.future_ct, self.future_limit = 0, limit or 3 * max_running_requests
         self.num_slots = self.future_limit + max_running_requests
-        self.token_ids_map = device.memory("future map", self.num_slots + 1)
+        self.kept_in = self.token_ids_map = device.memory("future map", self.num_slots + 1)
         self.recorder.mark("future map", limit=self.future_limit, size=self.num_slots)
         self.alloc, self.resolve_ids, self.notes = alloc, resolve, RingNotes()
 

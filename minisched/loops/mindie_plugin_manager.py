@@ -49,9 +49,9 @@ class PluginManager:
         with self.device.host("prepare", cost, label) as prepare:
             ids, dests = self.relay.bind(batch, None)
             flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
-            worker.touches.declare(batch, flat)
+            worker.declare(batch, flat)
             flat = self.context.join_context(batch, flat)
-        engine.recording.tokens_by_host(batch, prepare)
+        engine.recording.tokens_by_host(batch, prepare, worker.token_edges.inputs_of(batch))
         return flat
 
     def get(self) -> ModelOutput | None:
@@ -72,8 +72,6 @@ class PluginManager:
         edge("launch", last.launched.slice_id, pending.logits_output.slice_id)
         if self.fill_host is not None and pending.copy_done is not None:
             self.fetch(last)
-            for lease in last.batch.leases:
-                lease.sampled_by = pending.copy_done.slice_id  # by way of the copy
         return last
 
     def fill_in_model_result(
@@ -89,6 +87,9 @@ class PluginManager:
         with self.device.host("fill", cost, self.engine.recording.label(batch)):
             if self.fill_host is not None and last is not None and last.result is not None:
                 self.fill_host.fill(flat, last.result.tokens)
+                rows = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
+                assert last.pending is not None
+                self.engine.worker.token_edges.filled(batch, rows, last.pending)
             flat = advance_positions(flat, masks)
             self.device.recorder.program.touch("write", INPUTS, [batch.step])
             return ship(flat, self.engine.worker)

@@ -113,6 +113,6 @@ class TpModelWorkerClient:
         with self.device.host("prepare", cost, label) as prepare:
             ids, dests = worker.relay.bind(batch, None)
             flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
-            worker.touches.declare(batch, flat)
-        engine.recording.tokens_by_host(batch, prepare)
+            worker.declare(batch, flat)
+        engine.recording.tokens_by_host(batch, prepare, worker.token_edges.inputs_of(batch))
         return flat

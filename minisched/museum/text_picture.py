@@ -9,7 +9,7 @@ from ..export.letters import letters_of
 from ..export.offence_marks import about
 from ..export.offence_text import MARK, marked
 from ..export.offence_view import Scene
-from ..export.text import margin_of, row
+from ..export.text import margin_of, row, wrong_tokens
 from ..export.text_axis import draw_axis
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -32,6 +32,7 @@ def text_picture(scene: Scene, healthy: View, columns: int = 100) -> list[str]:
             drawn = row(view, lane, longest, columns - margin)
             drawn = marked(drawn, scene, lane, longest) if view is scene.view else drawn
             lines.append(f"{lane.title:>{margin - 2}} │{drawn}".rstrip())
+        lines += wrong_tokens(view, columns)
     lines += [*draw_axis(longest, columns - margin, margin, scene.view.start), ""]
     for box in scene.culprits:
         lines += wrap(f"{MARK * 2} {about(box)}", columns, subsequent_indent="   ")

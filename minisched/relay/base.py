@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..core import ScheduleBatch
-from ..devices.base import Array, Label, Op, Stream
+from ..devices.base import Array, Buffer, Label, Op, Stream
 from ..trace import Touch
 
 
@@ -20,6 +20,7 @@ class Relay(Protocol):
     name: str  # as in ``registry.py:RELAYS``
     run_ahead: bool  # whether a step may be launched on tokens the host does not know
     most_in_flight: int | None  # steps, where one may leave out a request; None: any number
+    kept_in: Buffer | None  # the device's memory in which tokens wait; None: they are in none
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
@@ -35,6 +36,14 @@ class Relay(Protocol):
         """Device: keep the sampled tokens, [num_reqs], for later steps."""
         ...
 
+    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
+        """Host: by row, where ``resolve`` will find its token, given what ``bind`` gave.
+
+        That is a cell of ``kept_in``, or a place in the step before; nothing for a row whose
+        tokens the host has sent.
+        """
+        ...
+
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> Sequence[Touch]:
         """Host: what ``resolve`` will touch of the device's memory, given what ``bind`` gave."""
         ...
@@ -42,6 +51,24 @@ class Relay(Protocol):
     def writes(self, batch: ScheduleBatch, dests: list[int]) -> Sequence[Touch]:
         """Host: what ``store`` will touch, given what ``bind`` gave."""
         ...
+
+
+class Placeholder(NamedTuple):
+    """A negative id: whose, where in the flat ids, and which."""
+
+    row: int
+    at: int
+    token: int
+
+
+def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[Placeholder]:
+    """The first placeholder of each row that has any."""
+    start = 0
+    for row, width in enumerate(map(len, batch.ids)):
+        at = next((at for at in range(start, start + width) if ids[at] < 0), -1)
+        if at >= 0:
+            yield Placeholder(row, at, ids[at])
+        start += width
 
 
 @runtime_checkable

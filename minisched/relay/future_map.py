@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..core import ScheduleBatch
 from ..devices.base import Array, Buffer, Device
 from ..trace import Touch
+from .base import placeholders
 
 
 class FutureMap:
@@ -18,6 +19,7 @@ class FutureMap:
     """
 
     run_ahead = True
+    kept_in: Buffer
 
     def __init__(self, device: Device) -> None:
         self.xp = device.xp
@@ -27,6 +29,10 @@ class FutureMap:
         """Tokens for the negative ids, the others as they are: the ring's line, on every device."""
         xp = self.xp
         return xp.where(ids < 0, buffer[xp.clamp(-ids, min=0)], ids)
+
+    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
+        """By row its future slot."""
+        return {row: -token for row, _, token in placeholders(batch, ids)}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """The future slots that the placeholders name."""
@@ -60,7 +66,9 @@ class FutureMapRing(FutureMap):
 
     def __init__(self, device: Device, max_running_requests: int) -> None:
         super().__init__(device)
-        self.token_ids_map = device.memory("future map", 5 * max_running_requests + 1)
+        self.kept_in = self.token_ids_map = device.memory(
+            "future map", 5 * max_running_requests + 1
+        )
         self.future_ct = 0
         self.future_limit = 3 * max_running_requests
         self.recorder.mark("future map", limit=self.future_limit, size=5 * max_running_requests)

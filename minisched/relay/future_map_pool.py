@@ -40,7 +40,7 @@ class FutureMapPool(FutureMap):
         self.debug = debug
         self.num_rows, self.num_draft_tokens = max_running_requests + 1, num_draft_tokens
         size = self.num_rows * (1 + num_draft_tokens)
-        self.output_tokens_buf = device.memory("future map", size)
+        self.kept_in = self.output_tokens_buf = device.memory("future map", size)
         if num_draft_tokens:
             self.new_seq_lens_buf = device.memory("new seq lens", self.num_rows)
         if debug:

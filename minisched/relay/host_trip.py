@@ -15,6 +15,7 @@ class HostTrip:
     name = "host"
     run_ahead = False
     most_in_flight: int | None = None
+    kept_in = None
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
@@ -25,6 +26,10 @@ class HostTrip:
             ValueError: a token is not known yet.
         """
         return [token for ids in batch.ids for token in known_ids(ids)], []
+
+    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
+        """Nothing."""
+        return {}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """Nothing: tokens go over the host."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
 from ..trace import Touch
+from .base import placeholders
 
 
 class LazyChain:
@@ -19,6 +20,7 @@ class LazyChain:
     name = "chain"
     run_ahead = True
     most_in_flight: int | None = None
+    kept_in = None
 
     def __init__(self, device: Device, max_running_requests: int = 0) -> None:
         self.xp = device.xp
@@ -47,6 +49,10 @@ class LazyChain:
             ) from None
         self.record(batch, previous, ids)
         return ids, []
+
+    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
+        """By row its place in the step before."""
+        return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """Nothing: the step's tokens are an argument of the step behind it."""

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core import ModelWorkerBatch, ScheduleBatch
-from ..devices.base import WRONG_TOKEN, Array, Device
+from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
 from ..trace import Recorder, Touch
+from .base import placeholders
 
 PLACEHOLDER_TOKEN = -1
 
@@ -52,6 +53,7 @@ class PlaceholderFill:
     run_ahead = True
     most_in_flight: int | None = 2
     filling_masks: FillingMasks  # of the step bound last
+    kept_in: Buffer | None = None
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -70,6 +72,10 @@ class PlaceholderFill:
         self.record(batch, masks)
         self.last_sequence_ids = batch.rids
         return ids, list(range(len(batch.reqs)))
+
+    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
+        """Nothing: the host fills the placeholders."""
+        return {}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """Nothing: the host fills the placeholders."""
@@ -137,7 +143,7 @@ class FillDevice(PlaceholderFill):
     def __init__(self, device: Device, max_running_requests: int) -> None:
         super().__init__(device.recorder)
         self.xp = device.xp
-        self.token_ids = device.memory("last tokens", max_running_requests)
+        self.kept_in = self.token_ids = device.memory("last tokens", max_running_requests)
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
@@ -154,6 +160,10 @@ class FillDevice(PlaceholderFill):
         xp = self.xp
         rows = xp.clamp(-ids - 1, min=0)
         return xp.where(ids < 0, self.token_ids[rows], ids)
+
+    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
+        """By row, which one of the last step it waits for."""
+        return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """The rows that placeholders wait for; for a token that is known, row 0, in vain."""

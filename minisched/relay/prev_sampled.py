@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
 from ..trace import Touch
+from .base import placeholders
 
 UNKNOWN = -1  # what the CPU copy holds where only the device knows the token
 MOST_IN_FLIGHT = 2
@@ -47,13 +48,15 @@ class PrevSampled:
     name = "prev_sampled"
     run_ahead = True
     most_in_flight: int | None = MOST_IN_FLIGHT
-    sources: list[int]  # rows of the step before that the newest plan reads
+    sources: list[int]  # rows of the step before that the newest plan reads,
+    targets: list[int]  # and where in the flat ids it puts them
 
     def __init__(self, device: Device, max_running_requests: int, max_len: int) -> None:
         self.xp = device.xp
         self.recorder = device.recorder
         self.input_ids = device.memory("input ids", max_running_requests * max_len)
         self.prev_sampled_token_ids = device.memory("prev sampled", max_running_requests)
+        self.kept_in = self.prev_sampled_token_ids
         self.prev_req_id_to_index: dict[str, int] = {}
         self.plans: deque[InputPlan] = deque()
         self.used: deque[InputPlan] = deque(maxlen=MOST_IN_FLIGHT)
@@ -75,6 +78,7 @@ class PrevSampled:
             for at, (rid, deliver) in enumerate(zip(batch.rids, batch.delivers, strict=True))
             if deliver
         }
+        self.targets = targets
         self.plans.append(self._plan(targets, sources))  # last, for it may find no memory
         self.recorder.mark(
             "prev sampled", step=batch.step, path=self.plans[-1].path, new=len(ids) - len(targets),
@@ -96,6 +100,12 @@ class PrevSampled:
     def store(self, dests: Array, tokens: Array) -> None:
         """Keep the step's tokens, row by row, until the next step has sampled."""
         self.prev_sampled_token_ids[: len(tokens)] = tokens
+
+    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
+        """By row, which one of the step before it was."""
+        source_of = dict(zip(self.targets, self.sources, strict=True))
+        found = placeholders(batch, ids)
+        return {row: source_of[at] for row, at, _ in found if at in source_of}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """The buffer of ids, all of it, and the rows of the step before."""

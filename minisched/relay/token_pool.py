@@ -10,6 +10,7 @@ from ..core import Lease, ScheduleBatch
 from ..core.batch import Row
 from ..devices.base import Array, Device, Label, Op, Stream
 from ..trace import Touch
+from .base import placeholders
 
 DUMP = 0  # a cell of row 0, which is nobody's: samples that mean nothing go there
 
@@ -36,6 +37,7 @@ class TokenPool:
         self.recorder = device.recorder
         self.max_len = max_len
         self.token_pool = device.memory("token pool", (max_running_requests + 1) * max_len)
+        self.kept_in = self.token_pool
         self.filled_for: dict[int, Lease] = {}  # row -> whose tokens it holds
 
     def bind(
@@ -77,6 +79,11 @@ class TokenPool:
     def store(self, dests: Array, tokens: Array) -> None:
         """Scatter: keep the sampled tokens."""
         self.write(dests, tokens)
+
+    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
+        """By row that decodes, the cell of its newest token; prompts come from the host."""
+        first = batch.num_extend_reqs
+        return {row: -token for row, _, token in placeholders(batch, ids) if row >= first}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """The cells of all inputs."""

@@ -51,6 +51,10 @@ KNOWN: dict[str, dict[str, str]] = {
     "row length": {"page table*": NUMBER, "token pool*": NUMBER},
     "placeholder fill": {"step": NUMBER, "rows": SIGNED},
     "lazy tokens": {"step": NUMBER, "source": NUMBER, "places": NUMBERS},
+    "wrong token": {
+        "step": NUMBER, "rid": TEXT, "source": NUMBER, "reader": NUMBER, "got*": NUMBER,
+        "needs*": NUMBER,
+    },
     "wait": {"step*": NUMBER, "reason*": TEXT, "op*": TEXT},
     "match": {"rid": TEXT, "prompt_len*": NUMBER},
     "verified": {"drafts": NUMBER, "accepted": NUMBER},

@@ -28,6 +28,7 @@ def lose_step(
     steps take its turn. ``laid_out`` is the step as far as it came; None: the relay has not bound
     it, or has resolved it.
     """
+    worker.token_edges.forget(batch)
     flat, ids = laid_out or flat_of(worker, batch), ids_of(laid_out)
     stand_in: Op | None = None
     whole = list(chain.from_iterable(worker.touches.take(batch)))

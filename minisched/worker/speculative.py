@@ -11,7 +11,6 @@ from ..speculative.base import Drafter
 from .batch_record import OverlapWorker
 from .draft_touches import DraftTouches
 from .generation_batch_result import GenerationBatchResult
-from .token_edges import draw_token_edges
 from .unread_steps import UnreadSteps
 from .verify_step import VerifyStep
 
@@ -52,10 +51,13 @@ class SpeculativeWorker(OverlapWorker):
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
     ) -> ForwardBatch:
         """Host: lay the batch out; where it builds the ops, once it knows where rows begin."""
-        if self.unread is not None and any(batch.start_unknown):
-            self.device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
-            batch = self.unread.fill(batch)
-        return super().prepare(batch, previous)
+        if self.unread is None or not any(batch.start_unknown):
+            return super().prepare(batch, previous)
+        self.device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
+        inputs = super().prepare(self.unread.fill(batch), previous)
+        unknown = [row for row, hidden in enumerate(batch.start_unknown) if hidden]
+        self.token_edges.filled_with_newest(batch, unknown)
+        return inputs
 
     @property
     def output_len(self) -> int:
@@ -72,14 +74,14 @@ class SpeculativeWorker(OverlapWorker):
         """Host: queue the forward pass."""
         bound = self.drafter.bind(batch, self.device.xp) if self.drafter else None
         room = [len(lease.pages) * self.page_size for lease in batch.leases]
-        step = self.steps[batch.step] = VerifyStep(self, self.drafter, inputs, bound, room)
+        step = self.steps[batch.step] = VerifyStep(self, batch, self.drafter, inputs, bound, room)
         logits = self.forward_stream.launch(
             step.forward,
             name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,
             touches=self.touches.of(batch).forward,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
-        draw_token_edges(self, batch, logits)
+        self.token_edges.launched(batch, logits, previous)
         return GenerationBatchResult(batch, logits, future_indices=inputs.dests)
 
     def launch_sample(self, pending: GenerationBatchResult, inputs: ForwardBatch) -> None:

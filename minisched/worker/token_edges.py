@@ -1,15 +1,20 @@
-"""On which steps a step is built whose tokens the host does not know."""
+"""Whose token each step took: the arrows of a trace follow the data, also where it went astray."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core import ScheduleBatch
-from ..devices.base import Op
+from ..core import Lease, ModelWorkerBatch, ScheduleBatch
+from ..devices.base import Array, Op
+from ..devices.sim_memory import SimMemory
 from ..relay import Relay
+from ..relay.base import placeholders
 from ..relay.lazy_chain import LazyChain
 
 if TYPE_CHECKING:
+    from .generation_batch_result import GenerationBatchResult
     from .worker import Worker
 
 
@@ -18,9 +23,205 @@ def is_chained(relay: Relay) -> bool:
     return isinstance(relay, LazyChain)
 
 
-def draw_token_edges(worker: Worker, batch: ScheduleBatch, forward: Op) -> None:
-    """Host: record which sample ops a step takes its tokens from without the host."""
-    gives_every = worker.uploads.gives_every_input
-    for index, row in enumerate(batch.rows):
-        if None in row.ids or (gives_every and index >= batch.num_extend_reqs):
-            worker.device.recorder.edge("token", row.lease.sampled_by, forward.slice_id)
+class Made(NamedTuple):
+    """A token that a step has sampled: by which op, and in which cell of the relay it is kept."""
+
+    lease: Lease
+    op: int  # slice id
+    cell: int
+    brought_by: int  # slice id of the copy to the host
+    value: Any = None  # (op, place among its tokens), where a virtual clock lets one look
+
+
+@dataclass
+class Input:
+    """Where the unknown token of one row comes from; ``at`` is its place in the flat ids."""
+
+    row: int
+    at: int
+    cell: int | None  # of the relay; None: the relay will not look for it
+    is_old: bool  # the host does not know it, and has sent another one in its place
+    known: int | None  # what it is, if the host knows it
+    needs: Made | None = None  # the newest token of the row's lease
+    source: tuple[int, int] = (0, 0)  # slice ids of the host's arrow
+
+
+@dataclass
+class Laid:
+    """A step between being laid out and being launched."""
+
+    dests: list[int]
+    inputs: list[Input]
+    filled: dict[int, tuple[int, int]] = field(default_factory=dict)  # row -> op and cell
+
+
+class TokenEdges:
+    """Records the edge ``token`` from the op whose token a step's forward pass really takes.
+
+    On the simulated device the memory of the relay knows who wrote each cell, and what the forward
+    pass made of it is compared when it runs. On a wall clock it is the relay's own binding: which
+    cell was given to whom when, in the order of launches. Where nothing was taken there is no edge.
+    A row that takes anything but the newest token of its lease gets a mark ``wrong token``, with
+    the arrow's two slices and, where they are known, both tokens.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.recorder = worker.device.recorder
+        self.laid: dict[int, Laid] = {}  # by step
+        self.newest: dict[int, Made] = {}  # by row of the request table
+        self.kept: dict[int, int] = {}  # cell of the relay -> the op whose token is kept there
+        self.stored_for: dict[int, int] = {}  # of a step with drafts: verify -> sample
+        self.running: dict[int, tuple[int, list[Input], Op | None]] = {}  # on a virtual clock
+
+    @property
+    def memory(self) -> SimMemory | None:
+        """The relay's memory, where it can be asked who wrote it."""
+        kept_in = self.worker.relay.kept_in
+        return kept_in if isinstance(kept_in, SimMemory) else None
+
+    def lay_out(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
+        """Host: the relay has bound a step; note which of its inputs are not the host's."""
+        if not self.recorder.is_on:
+            return
+        if self.memory is not None:
+            self.memory.follow()
+        cells, ids = self.worker.relay.takes(batch, flat.input_ids), flat.input_ids
+        negative = {row: at for row, at, _ in placeholders(batch, ids)}
+        inputs, start = [], 0
+        for row, tokens in enumerate(batch.ids):
+            if row in cells or None in tokens:
+                at = negative.get(row, start + len(tokens) - 1)
+                inputs.append(Input(row, at, cells.get(row), ids[at] >= 0, tokens[at - start]))
+            start += len(tokens)
+        dests = flat.dests or list(range(len(batch.reqs)))
+        self.laid[batch.step] = Laid(dests, inputs)
+
+    def filled(
+        self, batch: ScheduleBatch, rows: Mapping[int, int], source: GenerationBatchResult
+    ) -> None:
+        """Host: it has written tokens of a step that it has read into rows of this one."""
+        laid, copy = self.laid.get(batch.step), source.copy_done
+        if laid is not None and copy is not None:
+            laid.filled |= {row: (copy.slice_id, place) for row, place in rows.items()}
+
+    def filled_with_newest(self, batch: ScheduleBatch, rows: list[int]) -> None:
+        """Host: it has waited for the steps in front, and written their tokens into these rows."""
+        if laid := self.laid.get(batch.step):
+            for row in rows:
+                if made := self._newest(batch.leases[row]):
+                    laid.filled[row] = made.brought_by, made.cell
+
+    def inputs_of(self, batch: ScheduleBatch) -> list[Input]:
+        """Rows whose token is not the host's, while their step is laid out and not yet launched."""
+        laid = self.laid.get(batch.step)
+        return laid.inputs if laid else []
+
+    def launched(
+        self, batch: ScheduleBatch, forward: Op, previous: GenerationBatchResult | None
+    ) -> None:
+        """Host: the forward pass is queued."""
+        laid = self.laid.get(batch.step)
+        if laid is None:
+            return
+        before = previous.next_token_ids if previous and is_chained(self.worker.relay) else None
+        for item in laid.inputs:
+            item.needs = self._newest(batch.leases[item.row])
+        for row, (op, cell) in laid.filled.items():
+            needs = self._newest(batch.leases[row])
+            self.recorder.edge("token", op, forward.slice_id)
+            if needs is None or (needs.brought_by, needs.cell) != (op, cell):
+                self._wrong(batch, row, op, forward.slice_id)
+        laid.inputs = [item for item in laid.inputs if item.row not in laid.filled]
+        if self.worker.device.clock == "virtual":
+            self.running[batch.step] = forward.slice_id, laid.inputs, before
+            return
+        for item in laid.inputs:
+            if item.cell is not None:
+                source = before.slice_id if before is not None else self.kept.get(item.cell, 0)
+                self._draw(batch, item, source, forward.slice_id)
+            else:
+                self._wrong(batch, item.row, item.source[0], item.source[1] or forward.slice_id)
+
+    def took(self, batch: ScheduleBatch, ids: Array) -> None:
+        """Device: the relay has resolved a step's inputs; on a virtual clock one may look at them.
+
+        ``ids`` is what the model will be given.
+        """
+        forward, inputs, before = self.running.pop(batch.step, (0, [], None))
+        for item in inputs:
+            got = int(ids[item.at])
+            found, source = None, 0
+            if before is not None and item.cell is not None:
+                found, source = before.value[item.cell], before.slice_id  # type: ignore[attr-defined]
+            elif self.memory is not None and item.cell is not None:
+                found, source = self.memory.values[item.cell], self.memory.writers.get(item.cell, 0)
+            if item.cell is None:
+                self._compare(batch, item, item.source[0], item.source[1] or forward, got)
+            else:
+                self._draw(batch, item, source if got == found else 0, forward, got)
+
+    def sampled(self, batch: ScheduleBatch, tokens: Op, stored: Op, copy: Op) -> None:
+        """Host: sampling is queued; ``stored`` is the op that leaves the tokens in the relay."""
+        laid = self.laid.pop(batch.step, None)
+        if laid is None:
+            return
+        can_look = self.worker.device.clock == "virtual" and stored is tokens
+        if stored is not tokens:
+            self.stored_for[stored.slice_id] = tokens.slice_id
+        for place, (lease, cell) in enumerate(zip(batch.leases, laid.dests, strict=True)):
+            value = (tokens, place) if can_look else None
+            made = Made(lease, tokens.slice_id, cell, copy.slice_id, value)
+            self.newest[lease.row], self.kept[cell] = made, tokens.slice_id
+
+    def forget(self, batch: ScheduleBatch) -> None:
+        """Host: the step is lost."""
+        self.laid.pop(batch.step, None)
+        self.running.pop(batch.step, None)
+
+    def _newest(self, lease: Lease) -> Made | None:
+        made = self.newest.get(lease.row)
+        return made if made is not None and made.lease is lease else None
+
+    def _draw(
+        self, batch: ScheduleBatch, item: Input, source: int, forward: int, got: int | None = None
+    ) -> None:
+        """The edge of one row, if it took anything, and the mark if that was wrong."""
+        source = self.stored_for.get(source, source)
+        if source:
+            self.recorder.edge("token", source, forward)
+        self._compare(batch, item, source, forward, got)
+
+    def _compare(
+        self, batch: ScheduleBatch, item: Input, source: int, reader: int, got: int | None
+    ) -> None:
+        """A mark if this is not the newest token of the lease: by its value, or else by its place.
+
+        Not if that one was never made, for then the row is nobody's any more.
+        """
+        needs, made = item.known, item.needs
+        if made is not None and made.value is not None:
+            op, place = made.value
+            if op.error is not None:
+                return
+            needs = int(op.value[place]) if op.done else None
+        is_right = made is not None and (source, item.cell) == (made.op, made.cell)
+        if got is not None and needs is not None:
+            is_right = got == needs
+        if not is_right:
+            self._wrong(batch, item.row, source, reader, got, needs)
+
+    def _wrong(
+        self,
+        batch: ScheduleBatch,
+        row: int,
+        source: int,
+        reader: int,
+        got: int | None = None,
+        needs: int | None = None,
+    ) -> None:
+        values = {"got": got, "needs": needs} if None not in (got, needs) else {}
+        self.recorder.mark(
+            "wrong token", step=batch.step, rid=batch.rids[row], source=source, reader=reader,
+            **values,  # type: ignore[arg-type]
+        )  # fmt: skip

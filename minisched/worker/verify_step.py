@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from ..core import LogitAdjustment
+from ..core import LogitAdjustment, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer
 from ..models.forward_batch import ForwardBatch, at_starts
 from ..models.not_numbers import without_marks
@@ -23,12 +23,13 @@ class VerifyStep:
     def __init__(
         self,
         worker: Worker,
+        batch: ScheduleBatch,
         drafter: Drafter | None,
         inputs: ForwardBatch,
         bound: Any,
         room: Sequence[int],
     ) -> None:
-        self.worker = worker
+        self.worker, self.batch = worker, batch
         self.carrier = worker.relay if isinstance(worker.relay, DraftRelay) else None
         self.drafter = drafter
         self.inputs = inputs
@@ -43,6 +44,7 @@ class VerifyStep:
         if any(inputs.start_unknown):
             self.inputs = inputs = self.resolve_starts()
         self.inputs = replace(inputs, ids=worker.relay.resolve(inputs.ids, None))
+        worker.token_edges.took(self.batch, self.inputs.ids)
         return worker.model.forward(self.inputs, self.inputs.ids, worker.page_table)
 
     def resolve_starts(self) -> ForwardBatch:

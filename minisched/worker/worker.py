@@ -15,7 +15,7 @@ from ..relay import Relay
 from .generation_batch_result import GenerationBatchResult
 from .logprobs import launch_logprobs, sampled_logits
 from .output_ring import OutputRing
-from .token_edges import draw_token_edges, is_chained
+from .token_edges import TokenEdges, is_chained
 from .touches import Touches
 from .unsampled_steps import UnsampledSteps
 from .upload import Uploads
@@ -61,6 +61,7 @@ class Worker:
         self.copy_stream = device.stream("copy")
         self.uploads = Uploads(device, relay, scheduler_stream)
         self.touches = self.touches_of(device.recorder.program, relay, max_len, page_size)
+        self.token_edges = TokenEdges(self)
         self.laid_out: ModelWorkerBatch | None = None  # the newest step that the relay has bound
 
     @property
@@ -79,10 +80,15 @@ class Worker:
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
         self.laid_out = flat
-        self.touches.declare(batch, flat)
+        self.declare(batch, flat)
         inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
         self.uploads.launch(batch, self.forward_stream, self.cost.copy, inputs.label)
         return inputs
+
+    def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
+        """Host: a step is bound and laid out; say what it will touch, and whose tokens it takes."""
+        self.touches.declare(batch, flat)
+        self.token_edges.lay_out(batch, flat)
 
     def launch(
         self,
@@ -114,13 +120,13 @@ class Worker:
     ) -> GenerationBatchResult:
         """Host: queue the forward pass."""
         logits = self.forward_stream.launch(
-            self._forward, inputs,
+            self._forward, batch, inputs,
             previous.next_token_ids if previous and is_chained(self.relay) else None,
             name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,
             touches=self.touches.of(batch).forward,
         )  # fmt: skip
         self.device.recorder.edge("launch", launched_by, logits.slice_id)
-        draw_token_edges(self, batch, logits)
+        self.token_edges.launched(batch, logits, previous)
         return GenerationBatchResult(
             batch, logits, future_indices=inputs.dests,
             upload=self.uploads.take(batch, logits),
@@ -159,15 +165,15 @@ class Worker:
         self.device.recorder.edge("copy", last.slice_id, copy.slice_id)
         launch_logprobs(self, pending, inputs)
         self.device.flush(tokens, copy)
-        for lease in batch.leases:
-            lease.sampled_by = tokens.slice_id
+        self.token_edges.sampled(batch, tokens, pending.num_accepted_tokens or tokens, copy)
 
-    def _forward(self, inputs: ForwardBatch, previous: Array | None) -> Array:
+    def _forward(self, batch: ScheduleBatch, inputs: ForwardBatch, previous: Array | None) -> Array:
         """Device: logits [num_logits, vocab]."""
         # The table comes first: should the rest fail, the step behind this one still relies on it.
         if len(inputs.table_index):
             self.page_table[inputs.table_index] = inputs.table_slots
         ids = self.relay.resolve(inputs.ids, previous)
+        self.token_edges.took(batch, ids)
         return self.model.forward(inputs, ids, self.page_table)
 
     def _sample(self, logits: Array, inputs: ForwardBatch, dests: Array, output: Array) -> Array:
