@@ -76,6 +76,7 @@ def compare(
     *,
     device: str = "sim",
     model: Model | str = "hash",
+    dtype: str = "auto",
     config: SchedulerConfig | Mapping[str, object] | None = None,
     cost: CostModel | None = None,
     on_output: Callable[[str, Output], None] = lambda loop, output: None,
@@ -83,11 +84,11 @@ def compare(
     """Run requests through ``serial`` and then through ``loops``, and say what that shows.
 
     ``requests`` are those of ``requests()`` and ``loops`` the one that overlaps on the device, if
-    they are left out; the requests themselves stay as they are. ``config`` are settings of the
-    scheduler by name, over those of the command line (16 requests at once, with room for all of
-    them, in chunks of 128), or a whole ``SchedulerConfig``. ``cost`` is what a step takes: the
-    simulator's usual costs on ``sim``, and nothing added elsewhere. ``on_output`` hears every
-    output, with the loop that it came from.
+    they are left out; the requests themselves stay as they are. ``dtype`` is what a real model
+    computes in, as for ``--dtype``. ``config`` are settings of the scheduler by name, over those of
+    the command line (16 requests at once, with room for all of them, in chunks of 128), or a whole
+    ``SchedulerConfig``. ``cost`` is what a step takes: the simulator's usual costs on ``sim``, and
+    nothing added elsewhere. ``on_output`` hears every output, with the loop that it came from.
 
     The result has the ``runs``, whether they are ``identical``, where not (``differences``), the
     ``speedup`` of each loop (None where no time passed), ``show()``, and prints as a table.
@@ -108,7 +109,7 @@ def compare(
     from .defaults import check_names, overlapped_loop, prepare
 
     names = [overlapped_loop(device)] if loops is None else check_names("loops", loops, "overlap")
-    asked, opened, settings, costs = prepare(requests, device, model, config, cost)
+    asked, opened, settings, costs = prepare(requests, device, model, dtype, config, cost)
     return compare_loops(names, device, opened, asked, settings, costs, on_output)
 
 
@@ -118,6 +119,7 @@ def run(
     *,
     device: str = "sim",
     model: Model | str = "hash",
+    dtype: str = "auto",
     config: SchedulerConfig | Mapping[str, object] | None = None,
     cost: CostModel | None = None,
     on_output: Callable[[Output], None] = lambda output: None,
@@ -143,7 +145,7 @@ def run(
 
     if not isinstance(loop, str | None):
         raise ValueError(f"loop is one name, such as 'overlap', not {in_words(loop)}.")
-    asked, opened, settings, costs = prepare(requests, device, model, config, cost)
+    asked, opened, settings, costs = prepare(requests, device, model, dtype, config, cost)
     name = loop or overlapped_loop(device)
     again = [fresh(request) for request in asked]
     return run_loop(name, open_device(device), opened, again, settings, costs, on_output=on_output)
@@ -172,7 +174,7 @@ def check(
 
     >>> check(run(requests(2), "overlap"))  # doctest: +ELLIPSIS
     overlap: overlap on sim hash
-      ? identical?  One run alone: nothing can be said about identity; name a second one.
+      ? identical?  Nothing to judge: this is one run alone; name a second one.
       ✓ leaks?      Nothing leaks: all that was taken was given back.
       ✓ races?      No race: all conflicting ones of ... accesses on 3 lanes are ordered.
       ✓ overlaps?   Overlapped: ...

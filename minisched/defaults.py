@@ -160,6 +160,7 @@ def prepare(
     requests: Iterable[Request] | None,
     device: str,
     model: Model | str,
+    dtype: str,
     config: SchedulerConfig | Mapping[str, object] | None,
     cost: CostModel | None,
 ) -> tuple[list[Request], Model, SchedulerConfig, CostModel]:
@@ -170,7 +171,7 @@ def prepare(
     """
     asked = None if requests is None else check_requests(requests)
     open_device(device).close()  # an unknown one says so, before a model is looked for
-    opened = open_model(model, device) if isinstance(model, str) else model
+    opened = open_model(model, device, dtype) if isinstance(model, str) else model
     if asked is None:
         params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
         asked = make_requests(BUILT_IN, text_codec(opened), params)
@@ -183,7 +184,7 @@ def check_requests(requests: object) -> list[Request]:
     """The requests, if that is what they are, each with an id of its own.
 
     Raises:
-        ValueError: they are something else, a field of one is bad, or two have one id.
+        ValueError: they are something else, a prompt is a text, or two have one id.
     """
     should = "requests is a list of Request, such as minisched.requests(4)"
     if isinstance(requests, str) or not isinstance(requests, Iterable):
@@ -192,8 +193,8 @@ def check_requests(requests: object) -> list[Request]:
     for item in found:
         if not isinstance(item, Request):
             raise ValueError(f"{should}, but it holds {in_words(item)}.")
-        if problem := item.problem():
-            raise ValueError(f"request {item.name}: {problem}")
+        if isinstance(item.prompt, str):  # another bad field ends that request alone
+            raise ValueError(f"request {item.name}: {item.problem()}")
         if item.rid in rids:
             raise ValueError(f"two requests have the id {item.rid!r}; each needs one of its own.")
         rids.add(item.rid)

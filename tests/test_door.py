@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from minisched.checks.draw.requests import ODD
 from minisched.checks.laws import Broken, check_lives, is_taken
 from minisched.checks.tokens.identity import differences
-from minisched.compare import compare
+from minisched.comparison import compare_loops
 from minisched.core import FinishReason, Output, Request, SamplingParams
-from minisched.devices.cost import SIM_COST
+from minisched.devices.cost import NO_COST, SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.engine.client_streams import ClientStreams
 from minisched.engine.engine import Engine
@@ -114,7 +114,9 @@ def test_the_api_and_the_engine_have_one_sentence(name: str, value: Any, sentenc
     run = run_loop("overlap", SimDevice(), HashModel(), [good, bad])
     assert run.errors == {bad.name: sentence} and bad.finish_reason is FinishReason.ERROR
     assert run.outputs["good"] == alone.outputs["good"]
-    compared = compare(["overlap"], "sim", HashModel(), [good, bad], SchedulerConfig())
+    compared = compare_loops(
+        ["overlap"], "sim", HashModel(), [good, bad], SchedulerConfig(), NO_COST
+    )
     assert compared.identical and compared.errors == {bad.name: sentence}
 
 

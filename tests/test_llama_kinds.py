@@ -18,8 +18,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from minisched.checks.tokens.identity import first_difference
 from minisched.checks.tokens.margin import with_margin
 from minisched.cli.check_reader import read_recorded
-from minisched.compare import compare
+from minisched.comparison import compare_loops
 from minisched.core import Request, SamplingParams
+from minisched.devices.cost import NO_COST
 from minisched.devices.registry import open_device
 from minisched.loops.run import Run, run_loop
 from minisched.models.llama_torch import LlamaTorch
@@ -217,7 +218,7 @@ def test_every_loop_says_the_same_in_every_dtype(
     loops += ["mlx_async"] * (device == "mlx")
     params = [SamplingParams(0.8 * (i % 2), max_new_tokens=16, ignore_eos=True) for i in range(4)]
     requests = [Request(f"r{i}", prompt(i, length), params[i]) for i, length in enumerate(LENGTHS)]
-    found = compare(loops, device, model, requests, CONFIG)
+    found = compare_loops(loops, device, model, requests, CONFIG, NO_COST)
     assert found.identical and not found.errors
     assert {run.trace.dtype for run in found.runs} == {dtype}
     assert sum(map(len, found.runs[0].outputs.values())) == 64

@@ -53,7 +53,7 @@ def as_there(exhibit: Exhibit) -> list[Part]:
     if not exhibit.original_cure:
         return []
     lines = diff(exhibit.edits, cure=exhibit.original_cure)
-    verdict = verdict_part("With the original's fix", exhibit.cured_as_there())
+    verdict = verdict_part("With the original's fix", exhibit.cured_as_there(), exhibit.law)
     return [Part("The original's fix, in the bug's place", "diff", lines), verdict]
 
 
