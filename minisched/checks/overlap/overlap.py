@@ -115,7 +115,7 @@ def speedup_over(serial: OverlapReport, report: OverlapReport) -> float | None:
 def versus_ideal(serial: OverlapReport, report: OverlapReport, clock: str) -> str:
     """A speed-up beside its ceiling, in words: ``1.70 x; hiding everything would give 1.75 x``.
 
-    A run above the ceiling gets the reason: on a ``wall`` clock that is chance, on a ``virtual``
+    A run above the ceiling gets the reason: on a ``wall`` clock that is noise, on a ``virtual``
     one the run did less work than the serial one, or had more devices to do it.
     """
     speedup, ceiling = speedup_over(serial, report), f"{ideal_speedup(serial):.2f} x"
@@ -123,10 +123,10 @@ def versus_ideal(serial: OverlapReport, report: OverlapReport, clock: str) -> st
         return "no time passed, so nothing was faster"
     if not beats_ideal(serial, report):
         return f"{speedup:.2f} x; hiding everything would give {ceiling}"
-    above = f"{speedup:.2f} x, more than hiding everything could give ({ceiling}): "
+    above = f"{speedup:.2f} x, more than the {ceiling} that hiding everything could give"
     if clock == "wall":
-        return f"{above}single runs differ by chance, and this one tells nothing until repeated"
-    return above + _why_above(serial, report)
+        return f"{above}, so it is noise: single runs of the same work differ, repeat them"
+    return f"{above}, because {_why_above(serial, report)}"
 
 
 def beats_ideal(serial: OverlapReport, report: OverlapReport) -> bool:
@@ -146,8 +146,7 @@ def _why_above(serial: OverlapReport, report: OverlapReport) -> str:
     if now >= before:
         return f"{whose} worked in several places at once"
     return (
-        f"{whose} had {now / MILLISECOND:.1f} ms of work instead of {before / MILLISECOND:.1f} ms, "
-        f"in {report.steps} steps instead of {serial.steps}"
+        f"{whose} had {now / MILLISECOND:.1f} ms of work instead of {before / MILLISECOND:.1f} ms"
     )
 
 
