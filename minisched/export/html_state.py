@@ -90,7 +90,7 @@ def _stay(stay: Stay, at: dict[str, int], names: Names) -> list[int]:
 
 def life(trace: Trace) -> list[tuple[int, str, str]]:
     """What happened to each request beside its steps: (time, request, words), in order of time."""
-    found = [(time, rid, "arrives") for rid, time in arrivals(trace).items()]
+    found = [(at, rid, "arrives") for rid, times in arrivals(trace).items() for at in times]
     last: dict[str, str] = {}  # of each request, why it was last refused: it is said once
     for mark in trace.marks:
         if "rid" in mark.attrs and (words := _words(mark)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..trace import Slice, Trace
 from .lane import Lane, in_order
 from .layout import Box, View, make_view
+from .state.requests import arrivals
 from .views.marks import named, word
 from .views.steps import StepWork, requests_in, steps_of
 
@@ -93,9 +94,8 @@ def _waits(trace: Trace, lane: Lane, steps: list[StepWork]) -> Iterator[Share]:
     """From its arrival, and from each retraction, to the next step that computes something."""
     rid = lane.name
     busy = [step for step in steps if any(part.rid == rid for part in step.parts)]
-    heard = [item.end for item in trace.slices if item.name == "receive" and rid in item.rids]
     back = [mark.time for mark in named(trace, "retraction") if word(mark, "rid") == rid]
-    for moment in [*heard[:1], *back]:
+    for moment in [*arrivals(trace).get(rid, []), *back]:
         begin = max([moment, *(step.end for step in busy if step.start <= moment < step.end)])
         nexts = [step.start for step in busy if step.start >= begin]
         if nexts and nexts[0] > begin:

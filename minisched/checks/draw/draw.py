@@ -42,8 +42,11 @@ class Drawn:
         return Case(workload, design.loop, design.relay, options, cost, device)
 
 
-def draw(seed: int) -> Drawn:
-    """The workload of a seed; the same one on every machine."""
+def draw(seed: int, odd: bool = True) -> Drawn:
+    """The workload of a seed; the same one on every machine.
+
+    Without ``odd`` no request of it is: a fault tells by its id whom it has to do with.
+    """
     rng = Random(seed)
     algorithm = ALGORITHMS[seed % len(ALGORITHMS)]
     letters = FEW if algorithm else PLAIN
@@ -57,7 +60,7 @@ def draw(seed: int) -> Drawn:
     eos_ids = rng.choice(letters.eos)
     workload = Workload(requests, arrivals, aborts, config, eos_ids, letters.vocab_size)
     drawn = Drawn(seed, workload, draw_cost(rng), draw_link(rng), wishes)
-    return with_odd(drawn, Random(f"odd {seed}"))
+    return with_odd(drawn, Random(f"odd {seed}")) if odd else drawn
 
 
 def with_odd(drawn: Drawn, rng: Random) -> Drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ def stays_of(trace: Trace) -> list[Stay]:
     for mark in named(trace, *ENDS):
         ends.setdefault(word(mark, "rid"), []).append(mark)
     for rid, mine in by_rid.items():
-        found += _waits(rid, came.get(rid, 0), mine, ends.get(rid, []), trace.end + 1)
+        found += _waits(rid, came.get(rid, [0]), mine, ends.get(rid, []), trace.end + 1)
     return sorted(found, key=lambda stay: (stay.start, stay.end))
 
 
@@ -82,13 +83,21 @@ def changes_of(trace: Trace) -> list[Change]:
     return found
 
 
-def arrivals(trace: Trace) -> dict[str, int]:
-    """When each request was received."""
-    found: dict[str, int] = {}
+def arrivals(trace: Trace) -> dict[str, list[int]]:
+    """When the requests of each id were received: one for each end, and for who has not ended.
+
+    An id may come back. Whoever came while another lived under it was refused, and is left out.
+    """
+    trace, ends = shown_side(trace), dict[str, list[int]]()
+    for mark in named(trace, "finish"):
+        ends.setdefault(word(mark, "rid"), []).append(mark.time)
+    found: dict[str, list[int]] = {}
     for item in trace.slices:
         if item.name == "receive" and is_host(item.lane):
             for rid in item.rids:
-                found.setdefault(rid, item.end)
+                came = found.setdefault(rid, [])
+                if bisect_right(ends.get(rid, []), item.end) >= len(came):
+                    came.append(item.end)
     return found
 
 
@@ -103,12 +112,12 @@ def _lives(lease: Lease) -> Iterator[Stay]:
 
 
 def _waits(
-    rid: str, came: int, leases: list[Lease], ends: list[Mark], last: int
+    rid: str, came: list[int], leases: list[Lease], ends: list[Mark], last: int
 ) -> Iterator[Stay]:  # fmt: skip
     """From when it came, or was retracted, up to when it gets memory or ends."""
     stops = [lease.joined for lease in leases if lease.joined is not None]
     stops += [mark.time for mark in ends if mark.name == "finish"]
-    starts = [came, *(mark.time for mark in ends if mark.name == "retraction")]
+    starts = [*came, *(mark.time for mark in ends if mark.name == "retraction")]
     for start in starts:
         end = min((stop for stop in stops if stop >= start), default=last)
         if end > start:
