@@ -71,7 +71,9 @@ class WorkloadOptions:
     stop: Annotated[list[str], option("A text that ends a request; repeatable.")] = field(
         default_factory=list
     )
-    regex: Annotated[str | None, option("What the whole output has to match.")] = None
+    regex: Annotated[
+        str | None, option("What the whole output has to match, as in Python's re over ASCII.")
+    ] = None
     json_schema: Annotated[
         Path | None, option("A file; the output has to be JSON that follows this schema.")
     ] = None
