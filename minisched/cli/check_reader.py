@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..checks.foreign.foreign import read_foreign
 from ..export import native
 from ..trace import Trace
-from ..trace.files import unpacked
+from ..trace.files import Hear, unheard, unpacked
 
 BEGINNING = 4096  # bytes in which a file of this program says what it is
 
@@ -21,8 +21,10 @@ class Recorded(NamedTuple):
     lacks: tuple[str, ...] = ()
 
 
-def read_recorded(path: Path) -> Recorded:
+def read_recorded(path: Path, hear: Hear = unheard) -> Recorded:
     """A run in this program's own format, in its Chrome export, or from another profiler.
+
+    ``hear`` is told how many bytes were read.
 
     Raises:
         ValueError: the file can't be read, or is none of them.
@@ -30,7 +32,7 @@ def read_recorded(path: Path) -> Recorded:
     try:
         if is_native(path):
             return Recorded(str(path), native.read(path))
-        foreign = read_foreign(path)
+        foreign = read_foreign(path, hear)
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror}.") from error
     return Recorded(str(path), foreign.trace, foreign.lacks)

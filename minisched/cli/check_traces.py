@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from .check_identical import identical
 from .check_picture import picture
 from .check_reader import Recorded, read_recorded
 from .exit import complain
+from .progress import work_progress
 
 MOST_SHOWN = 8  # details of one answer
 SIGNS = {
@@ -35,8 +38,11 @@ def check_traces(paths: Sequence[Path], draw: Path | None, as_json_only: bool) -
     """
     if draw is not None and draw.suffix not in (".svg", ".txt"):
         raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
-    runs = [read_recorded(path) for path in paths]
-    answers = {run.file: [identical(runs[0], run, len(runs)), *questions(run)] for run in runs}
+    with work_progress() as work, no_more_collected():
+        runs = [read_recorded(path, work.reading(path)) for path in paths]
+        gc.freeze()
+        work.at("looking at what ran")
+        answers = {run.file: [identical(runs[0], run, len(runs)), *questions(run)] for run in runs}
     holds = verdict(answers) and not any(stopped_with(run.trace) for run in runs)
     if as_json_only:
         print(json.dumps(as_json(runs, answers, holds)))
@@ -45,6 +51,15 @@ def check_traces(paths: Sequence[Path], draw: Path | None, as_json_only: bool) -
     if draw is not None:
         draw_first(draw, runs, answers)
     return 1 if holds is False else 0
+
+
+@contextmanager
+def no_more_collected() -> Iterator[None]:
+    """What is frozen meanwhile is not looked at for cycles, a million events at a time."""
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def verdict(answers: dict[str, list[Answer]]) -> bool | None:
