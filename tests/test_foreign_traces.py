@@ -316,7 +316,7 @@ DAMAGED = {
     b'[{"ph": "X", "cat": "cuda_runtime", "name": "k", "ts": 1, "dur": 1}]': "lacks 'tid'",
     b'{"otherData": {"loop": 1, "device": 1, "model": 1, "clock": 1}, "traceEvents": [{}]}':
         "an event lacks 'ph'",
-    gzip.compress(b"[]", mtime=0)[:-9]: "is not JSON",
+    gzip.compress(b"[]", mtime=0)[:-9]: "its gzip is damaged",
     b"SQLite format 3\x00" + b"\x01" * 200: "damaged Nsight Systems export",
 }  # fmt: skip
 

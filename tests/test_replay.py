@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import signal
 from collections.abc import Iterator
@@ -327,7 +330,7 @@ def test_options_reach_the_replay(cli: Any) -> None:
     result = json.loads(cli(line + " --disable-overlap-schedule --profile smollm2-h100")[1])
     assert (result["policy"], result["kv_tokens"], result["page_size"]) == ("lpm", 4096, 256)
     assert (result["loop"], result["profile"]) == ("serial", "smollm2-h100")
-    assert json.loads(cli("replay lengths.csv --json --limit 1")[1])["requests"] == 1
+    assert json.loads(cli("replay lengths.csv --json --requests 1")[1])["requests"] == 1
     advice = json.loads(cli("replay lengths.csv --json --advise")[1])["advice"]
     assert advice[0]["name"] == "token usage"
 
@@ -357,7 +360,7 @@ def test_requests_that_do_not_fit_are_named_and_the_others_finish(cli: Any) -> N
     [
         ("nowhere.csv", "nowhere.csv can't be read: No such file or directory."),
         (".", ". can't be read: Is a directory."),
-        ("lengths.csv --limit 0", "--limit is 0, but it must be at least 1."),
+        ("lengths.csv --requests 0", "--requests is 0, but it must be at least 1."),
         ("lengths.csv --profile x", "unknown profile 'x'; the profiles are"),
         ("lengths.csv --loop x", "unknown loop 'x'; the loops are"),
         ("lengths.csv --loop overlap --disable-overlap-schedule", "leaves only serial"),
@@ -397,3 +400,54 @@ def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
     for loop in refused:
         with pytest.raises(ValueError, match=r"can't be replayed: (it|its) .*; take another"):
             replay(trace, loop)
+
+
+CSV_ROWS = [("0.0", "374", "44"), ("0.2", "396", "109"), ("3.5e-1", "91", "16")]
+NAMES = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC, csv.QUOTE_MINIMAL])
+@pytest.mark.parametrize("more", [(), ("user", "model, and its size")], ids=["alone", "more"])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_csv_as_other_programs_write_it(
+    cli: Any, tmp_path: Path, quoting: Any, more: tuple[str, ...], packed: bool
+) -> None:
+    """Quoted, with other columns before and behind, in gzip whatever its name: the same run."""
+
+    def written(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> bytes:
+        text = io.StringIO()
+        writer = csv.writer(text, quoting=quoting)
+        writer.writerows([header, *rows])
+        return text.getvalue().encode("utf-8-sig")
+
+    rows = [(*(["a, 'b'"] * len(more)), *row, *["x"] * len(more)) for row in CSV_ROWS]
+    data = written((*more, *NAMES, *(f"{name} again" for name in more)), rows)
+    (tmp_path / "mine.csv").write_bytes(gzip.compress(data) if packed else data)
+    (tmp_path / "plain.csv").write_text("\n".join(map(",".join, [NAMES, *CSV_ROWS])))
+    lines = [cli(f"replay {name}.csv --json") for name in ("mine", "plain")]
+    found = [json.loads(out) for _, out, _ in lines]
+    for item in found:
+        del item["host_seconds"], item["requests_per_second"]
+    assert [code for code, _, _ in lines] == [0, 0] and found[0] == found[1]
+
+
+def test_one_s_own_file_is_not_azure_s(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("\n".join(map(",".join, [NAMES, *CSV_ROWS])))
+    out = cli("replay mine.csv")[1]
+    assert "3 of 3 requests (CSV) finished" in out and "Azure" not in out
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (['"0.0","10","5"', '"0.0","10"'], "line 3: it has 2 fields, but it must have arrived_at,"),
+        (["1.0,10,5", "0.5,10,5"], "line 3: it is 500.0 ms earlier than the request before it, but "
+         "requests must be in order of arrival: sort it first."),
+        (['"0.0,10,5'], "line 2: it has 1 fields"),
+        ([f"0.0,10,{'9' * 200_000}"], "line 2: it is not CSV: field larger than field limit"),
+    ],
+)  # fmt: skip
+def test_bad_csv(cli: Any, tmp_path: Path, rows: list[str], sentence: str) -> None:
+    (tmp_path / "bad.csv").write_text("\n".join([",".join(NAMES), *rows]))
+    code, out, err = cli("replay bad.csv")
+    assert (code, out) == (2, "") and sentence in err and len(err.splitlines()) == 1

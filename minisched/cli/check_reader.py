@@ -9,7 +9,7 @@ from ..checks.foreign.foreign import read_foreign
 from ..checks.foreign.steps import OWN_STEPS
 from ..export import native
 from ..trace import Trace
-from ..trace.files import unpacked
+from ..trace.files import Hear, unheard, unpacked
 
 BEGINNING = 4096  # bytes in which a file of this program says what it is
 
@@ -23,10 +23,11 @@ class Recorded(NamedTuple):
     steps: str = ""
 
 
-def read_recorded(path: Path, step: str = "") -> Recorded:
+def read_recorded(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
     """A run in this program's own format, in its Chrome export, or from another profiler.
 
-    ``step`` is the name of the ranges that are steps in a profiler's trace.
+    ``step`` is the name of the ranges that are steps in a profiler's trace, and ``hear`` is told
+    how many bytes were read.
 
     Raises:
         ValueError: the file can't be read, or is none of them.
@@ -36,7 +37,7 @@ def read_recorded(path: Path, step: str = "") -> Recorded:
             if step:
                 raise ValueError(f"{path}: {OWN_STEPS}")
             return Recorded(str(path), native.read(path))
-        foreign = read_foreign(path, step)
+        foreign = read_foreign(path, step, hear)
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror}.") from error
     return Recorded(str(path), foreign.trace, foreign.lacks, foreign.steps)

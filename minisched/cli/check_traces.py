@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from .check_identical import answer_all, verdict
 from .check_picture import picture
 from .check_reader import Recorded, read_recorded
 from .exit import complain
+from .progress import work_progress
 
 MOST_SHOWN = 8  # details of one answer
 SIGNS = {
@@ -39,8 +42,11 @@ def check_traces(
     """
     if draw is not None and draw.suffix not in (".svg", ".txt"):
         raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
-    runs = [read_recorded(path, step) for path in paths]
-    answers = answer_all(runs)
+    with work_progress() as work, no_more_collected():
+        runs = [read_recorded(path, step, work.reading(path)) for path in paths]
+        gc.freeze()
+        work.at("looking at what ran")
+        answers = answer_all(runs)
     holds = verdict(answers) and not any(stopped_with(run.trace) for run in runs)
     if as_json_only:
         print(json.dumps(as_json(runs, answers, holds)))
@@ -49,6 +55,15 @@ def check_traces(
     if draw is not None:
         draw_first(draw, runs, answers)
     return 1 if holds is False else 0
+
+
+@contextmanager
+def no_more_collected() -> Iterator[None]:
+    """What is frozen meanwhile is not looked at for cycles, a million events at a time."""
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[Answer]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -32,6 +33,35 @@ def token_progress(loops: list[str], total: int) -> Iterator[Callable[[str, Outp
                 progress.advance(bars[loop])
 
         yield on_output
+
+
+class Work:
+    """What a command is at: a file of which so much was read, or something without a measure."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.bar = progress.add_task("", total=None)
+
+    def at(self, what: str) -> None:
+        """From now on it does this, and nobody knows for how long."""
+        self.progress.reset(self.bar, total=None, description=what)
+
+    def reading(self, path: Path) -> Callable[[int], None]:
+        """From now on it reads a file; what this gives is told how many bytes were read."""
+        size = path.stat().st_size if path.is_file() else None
+        self.progress.reset(self.bar, total=size or None, description=f"reading {path}")
+        return lambda read: self.progress.update(self.bar, completed=read)
+
+
+@contextmanager
+def work_progress() -> Iterator[Work]:
+    """One bar for one thing after another; gone when done, and never there without a terminal."""
+    console = Console(stderr=True)
+    with Progress(
+        BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        yield Work(progress)
 
 
 @contextmanager

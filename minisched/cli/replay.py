@@ -26,6 +26,7 @@ from ..trace.files import write_whole
 from . import advice
 from .loop_choice import choose_loops
 from .options import ReportOptions
+from .progress import work_progress
 from .replay_report import print_report
 from .replay_trace import tally_into
 from .scheduler_options import SchedulerOptions
@@ -40,7 +41,7 @@ def run_replay(
     wanted: ReportOptions,
     loop: str | None = None,
     profile: str = DEFAULT_PROFILE,
-    limit: int | None = None,
+    requests: int | None = None,
     out: Path | None = None,
     recorded: Path | None = None,
 ) -> int:
@@ -52,10 +53,11 @@ def run_replay(
     machine = find_profile(profile)
     asked = [] if loop is None else [loop]
     [name] = choose_loops(asked, "sim", scheduler.disable_overlap_schedule)
-    trace = TraceFile(file, limit)
+    trace = TraceFile(file, requests)
     check_target("--out", out, file)
     check_target("--trace", recorded, file)
-    survey = trace.survey()
+    with work_progress() as work:
+        survey = trace.survey(work.reading(file))
     config = make_config(scheduler, survey, machine)
     model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
     errors: list[str] = []
@@ -64,8 +66,8 @@ def run_replay(
         wanted.logging(),
         tally_into(recorded, name) as tally,
     ):
-        requests, kept = trace.requests(), FlatMetrics()
-        run = play(name, model, requests, config, machine.cost, on_output, tally, kept)
+        arrivals, kept = trace.requests(), FlatMetrics()
+        run = play(name, model, arrivals, config, machine.cost, on_output, tally, kept)
     say(run, survey, machine, wanted, out)
     return complain_of(errors)
 

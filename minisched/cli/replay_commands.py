@@ -25,12 +25,12 @@ ProfileName = Annotated[
 
 @with_option_groups
 def replay(
-    file: Annotated[Path, typer.Argument(help="A Mooncake JSONL or an Azure CSV trace.")],
+    file: Annotated[Path, typer.Argument(help="Mooncake's JSONL, or CSV; perhaps in gzip.")],
     scheduler: SchedulerOptions,
     report: ReportOptions,
     loop: LoopName = None,
     profile: ProfileName = DEFAULT_PROFILE,
-    limit: Annotated[int | None, typer.Option(help="Only so many requests, the first.")] = None,
+    requests: Annotated[int | None, typer.Option(help="How many, the first; all.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file for what --json prints.")] = None,
     trace: Annotated[
         Path | None, typer.Option(help="A file for the run's trace, written as it goes on.")
@@ -38,12 +38,12 @@ def replay(
 ) -> None:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
-    Unless told otherwise, a page has 512 tokens for Mooncake and 16 for Azure, a chunk 8192, 256
+    Unless told otherwise, a page has 512 tokens for Mooncake and 16 for CSV, a chunk 8192, 256
     requests run at once, and the KV pool is the profile's, or larger where one request needs it.
     """
     from .replay import run_replay
 
-    exit_with(lambda: run_replay(file, scheduler, report, loop, profile, limit, out, trace))
+    exit_with(lambda: run_replay(file, scheduler, report, loop, profile, requests, out, trace))
 
 
 def scenario(

@@ -1,12 +1,15 @@
-"""Azure's traces of LLM inference: comma-separated, arrival time and two lengths a line.
+"""Lengths as CSV, one's own or Azure's: arrival time and two lengths a line.
 
 Two headers are in use. Azure's own (AzurePublicDataset, "AzureLLMInferenceDataset2023") has dates
 with seven fractional digits; the form in which simulators pass it on (Vidur) has seconds since
-the trace began. Neither tells what the prompts said, so no prompt shares anything with another.
+the trace began, and is what one's own file has. Columns may be quoted and in any order, and
+further ones are left alone. Neither tells what the prompts said, so no prompt shares anything with
+another.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -24,13 +27,13 @@ DATE = re.compile(
 )
 
 
-def read_seconds(line: str) -> Arrival:
-    """A line under ``SECONDS_HEADER``.
+def read_seconds(line: str, header: tuple[str, ...] = SECONDS_HEADER) -> Arrival:
+    """A line under ``SECONDS_HEADER``, or under a ``header`` that has these columns and others.
 
     Raises:
         ValueError: it is not what it should be.
     """
-    time, prompt, output = fields(line, SECONDS_HEADER)
+    time, prompt, output = fields(line, SECONDS_HEADER, header)
     return Arrival(
         nanoseconds(SECONDS_HEADER[0], number(time), SECOND),
         token_count(SECONDS_HEADER[1], number(prompt)),
@@ -38,13 +41,13 @@ def read_seconds(line: str) -> Arrival:
     )
 
 
-def read_dates(line: str) -> Arrival:
+def read_dates(line: str, header: tuple[str, ...] = DATES_HEADER) -> Arrival:
     """A line under ``DATES_HEADER``; its time counts from 1970, in UTC unless it says otherwise.
 
     Raises:
         ValueError: it is not what it should be.
     """
-    time, prompt, output = fields(line, DATES_HEADER)
+    time, prompt, output = fields(line, DATES_HEADER, header)
     return Arrival(
         date(time),
         token_count(DATES_HEADER[1], number(prompt)),
@@ -52,16 +55,28 @@ def read_dates(line: str) -> Arrival:
     )
 
 
-def fields(line: str, names: tuple[str, ...]) -> list[str]:
-    """The fields of a line, without the space around them.
+def fields(line: str, names: tuple[str, ...], header: tuple[str, ...]) -> list[str]:
+    """The fields called ``names`` of a line under ``header``.
 
     Raises:
-        ValueError: there are more or fewer than ``names``.
+        ValueError: it has more or fewer than the header.
     """
-    found = [field.strip() for field in line.split(",")]
-    if len(found) != len(names):
-        raise ValueError(f"it has {len(found)} fields, but it must have {','.join(names)}.")
-    return found
+    found = cells(line)
+    if len(found) != len(header):
+        raise ValueError(f"it has {len(found)} fields, but it must have {','.join(header)}.")
+    return [found[header.index(name)] for name in names]
+
+
+def cells(line: str) -> list[str]:
+    """What is between the commas of a line, without quotes and the space around it.
+
+    Raises:
+        ValueError: it is no CSV.
+    """
+    try:
+        return [field.strip() for field in next(csv.reader([line], skipinitialspace=True), [])]
+    except csv.Error as error:
+        raise ValueError(f"it is not CSV: {error}.") from error
 
 
 def number(text: str) -> int | Decimal | str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..trace.files import Hear, unheard, unpacked
+
 LONGEST = 16 * 2**20  # bytes of a line; a Mooncake line of a million tokens has a thousandth of it
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, hear: Hear = unheard) -> Iterator[tuple[int, str]]:
     """Line number, from 1, and text of every line that is not blank; one line is held at a time.
+
+    The file may be in gzip; ``hear`` is told how many bytes of it were read.
 
     Raises:
         ValueError: the file can't be read, or a line is no text.
@@ -17,7 +21,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     if path.exists() and not path.is_file() and not path.is_dir():
         raise ValueError(f"{path} can't be read: it is read twice, so it must be a regular file.")
     try:
-        with path.open("rb") as file:
+        with unpacked(path, hear) as file:
             for number, raw in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), 1):
                 if text := as_text(raw, f"{path}, line {number}"):
                     yield number, text

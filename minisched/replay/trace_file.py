@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 from ..core import Request, SamplingParams
+from ..trace.files import Hear, unheard
 from .arrival import Arrival, shown
-from .azure import DATES_HEADER, SECONDS_HEADER, read_dates, read_seconds
+from .azure import DATES_HEADER, SECONDS_HEADER, cells, read_dates, read_seconds
 from .lines import numbered_lines
 from .mooncake import BLOCK, read_mooncake
 from .prompt import BlockPrompt
@@ -20,15 +22,15 @@ class Format:
     """How a kind of file is read, and the page size that suits it."""
 
     name: str
-    read: Callable[[str], Arrival]
-    header: str  # empty: its first line is a request already
+    read: Callable[..., Arrival]  # a line; of CSV also its header
+    header: tuple[str, ...]  # columns that it needs; empty: its first line is a request already
     from_first: bool  # its times are dates, so they count from the first request's
     page_size: int
 
 
-MOONCAKE = Format("Mooncake", read_mooncake, "", False, BLOCK)  # one page for each hash id
-SECONDS = Format("Azure", read_seconds, ",".join(SECONDS_HEADER), False, 16)
-DATES = Format("Azure", read_dates, ",".join(DATES_HEADER), True, 16)
+MOONCAKE = Format("Mooncake", read_mooncake, (), False, BLOCK)  # one page for each hash id
+SECONDS = Format("CSV", read_seconds, SECONDS_HEADER, False, 16)
+DATES = Format("Azure", read_dates, DATES_HEADER, True, 16)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Survey:
 
 
 class TraceFile:
-    """A Mooncake or Azure file, read line by line as often as needed and never kept.
+    """A Mooncake or CSV file, perhaps in gzip, read line by line as often as needed and never kept.
 
     ``limit`` takes only the first requests; what follows them is not read.
 
@@ -53,13 +55,13 @@ class TraceFile:
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         if limit is not None and limit < 1:
-            raise ValueError(f"--limit is {limit}, but it must be at least 1.")
+            raise ValueError(f"--requests is {limit}, but it must be at least 1.")
         self.path = path
         self.limit = limit
 
-    def survey(self) -> Survey:
-        """Check every line and find the sizes."""
-        format, arrivals = self._read()
+    def survey(self, hear: Hear = unheard) -> Survey:
+        """Check every line and find the sizes; ``hear`` is told how many bytes were read."""
+        format, arrivals = self._read(hear)
         count, longest, highest = 0, 0, 0
         for count, arrival in enumerate(arrivals, 1):
             longest = max(longest, arrival.prompt_len + arrival.output_len)
@@ -77,9 +79,9 @@ class TraceFile:
                 start = arrival.time if format.from_first else 0
             yield make_request(index, arrival, arrival.time - start)
 
-    def _read(self) -> tuple[Format, Iterator[Arrival]]:
+    def _read(self, hear: Hear = unheard) -> tuple[Format, Iterator[Arrival]]:
         """The file's format and its requests, each checked when it is reached."""
-        lines = numbered_lines(self.path)
+        lines = numbered_lines(self.path, hear)
         first = next(lines, None)
         if first is None:
             raise ValueError(f"{self.path} is empty, but it needs at least one request.")
@@ -89,15 +91,16 @@ class TraceFile:
 
     def _format(self, number: int, line: str) -> Format:
         """What the first line shows the file to be."""
-        header = ",".join(field.strip() for field in line.split(","))
+        header = tuple(cells(line))
         for format in (SECONDS, DATES):
-            if header == format.header:
-                return format
+            if set(format.header) <= set(header):
+                return replace(format, read=partial(format.read, header=header))
         if line.startswith("{"):
             return MOONCAKE
         raise ValueError(
-            f"{self.path}, line {number}: it begins with {shown(line)}, but a trace begins with "
-            f"{SECONDS.header} or {DATES.header}, or is a JSON object on each line."
+            f"{self.path}, line {number}: it begins with {shown(line)}, but a trace has the "
+            f"columns {','.join(SECONDS.header)} or {','.join(DATES.header)}, or is a JSON object "
+            "on each line."
         )
 
     def _arrivals(self, format: Format, lines: Iterator[tuple[int, str]]) -> Iterator[Arrival]:
@@ -110,7 +113,8 @@ class TraceFile:
             if last is not None and arrival.time < last:
                 raise ValueError(
                     f"{self.path}, line {number}: it is {(last - arrival.time) / 1e6} ms earlier "
-                    "than the request before it, but requests must be in order of arrival."
+                    "than the request before it, but requests must be in order of arrival: sort "
+                    "it first."
                 )
             last = arrival.time
             yield arrival

@@ -7,24 +7,50 @@ import gzip
 import os
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader, FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 GZIP = b"\x1f\x8b"  # how such a file begins, whatever its name
+PIECE = 1 << 18  # bytes that are read from the disk at once
+Hear = Callable[[int], None]  # is told how many bytes of a file were read
+
+
+class DamagedGzip(OSError):
+    """A file in gzip that can't be unpacked; ``strerror`` says why."""
+
+
+def unheard(read: int) -> None:
+    """Nobody wants to know how much was read."""
+
+
+class Told(FileIO):
+    """A file to be read that says how far it was read."""
+
+    def __init__(self, path: Path, hear: Hear) -> None:
+        super().__init__(path, "rb")
+        self.hear = hear
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """Fill a buffer, and say where the file stands now."""
+        count = super().readinto(buffer)
+        with suppress(OSError):  # a pipe stands nowhere
+            self.hear(self.tell())
+        return count
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[BufferedIOBase]:
+def unpacked(path: Path, hear: Hear = unheard) -> Iterator[BufferedIOBase]:
     """A file's bytes, to read; of one in gzip what is packed in it.
 
     Raises:
-        OSError: it can't be read, or its gzip is damaged; ``strerror`` says which.
+        OSError: it can't be read.
+        DamagedGzip: its gzip is damaged.
     """
-    with path.open("rb") as file:
+    with BufferedReader(Told(path, hear), PIECE) as file:
         if not file.peek(len(GZIP)).startswith(GZIP):
             yield file
             return
@@ -33,7 +59,7 @@ def unpacked(path: Path) -> Iterator[BufferedIOBase]:
                 yield inside
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             said = str(error).rstrip(".")
-            raise OSError(errno.EIO, f"its gzip is damaged ({said})") from error
+            raise DamagedGzip(errno.EIO, f"its gzip is damaged ({said})") from error
 
 
 def read_text(path: Path) -> str:

@@ -13,8 +13,11 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import NamedTemporaryFile
 from typing import Any
 
+from ...trace.files import GZIP, Hear, unheard, unpacked
 from .calls import Call
 from .phases import Range
 from .trace import (
@@ -34,17 +37,30 @@ COPIES = {1: TO_DEVICE, 2: TO_HOST}
 OPS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 
 
-def read_nsys(path: Path, step: str = "") -> Foreign:
-    """The trace in an exported report; ``step`` as in ``build``.
+def read_nsys(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
+    """The trace in an exported report, perhaps compressed with gzip; ``step`` as in ``build``.
 
     Raises:
         NotATrace: it is not one; the message is one sentence.
         NoSuchRange: ``step`` names nothing in it.
+        OSError: it cannot be read, or not be unpacked beside temporary files.
     """
-    if not path.read_bytes()[: len(MAGIC)] == MAGIC:
+    with path.open("rb") as file:
+        start = file.read(len(MAGIC))
+    if start.startswith(GZIP):
+        with unpacked(path, hear) as packed, NamedTemporaryFile(suffix=".sqlite") as plain:
+            copyfileobj(packed, plain)
+            plain.flush()
+            return _in_database(Path(plain.name), path, step)
+    if start != MAGIC:
         raise NotATrace(f"{path} is not an SQLite database.")
+    return _in_database(path, path, step)
+
+
+def _in_database(file: Path, path: Path, step: str) -> Foreign:
+    """The trace in a database; ``path`` is what the user calls it."""
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
             return build(_seen(Tables(database), path), step)
     except KeyError as error:
         what = f"a table lacks column {error}"

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from ...trace import Edge, Slice, Trace
+from ...trace.events import Value
 from .calls import Call, HostLanes, by_thread, ranges_by_thread
 from .phases import Range
 from .steps import find_steps, results
@@ -79,17 +81,21 @@ def build(seen: Seen, step: str = "") -> Foreign:
         for number, op in ops.items()
         if op.correlation in host.launches
     }
+    named: dict[str, dict[str, Value]] = {op.name: {"kernel": op.name} for op in ordered}
     slices = [
-        Slice(number, lanes[op.stream], op.kind, op.start, op.end, attrs={"kernel": op.name})
+        Slice(number, lanes[op.stream], op.kind, op.start, op.end, attrs=named[op.name])
         for number, op in ops.items()
     ]
     slices += host.slices
     by_lane = {lane: ranges[thread] for thread, lane in threads.items()}
     found = find_steps(slices, edges, by_lane, step)
-    slices = from_zero([replace(item, step=found.steps.get(item.id, 0)) for item in slices])
+    for item in slices:
+        item.step = found.steps.get(item.id, 0)
+    slices = from_zero(slices)
     edges |= set(results(slices))
     device = platform_of(seen) if ops else "cpu"
-    trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
+    in_order = tuple(sorted(edges, key=attrgetter("src", "dst", "kind")))
+    trace = Trace(seen.source, device, "", "wall", tuple(slices), in_order, (), ())
     return Foreign(trace, tuple(lacks(trace)), found.sentence)
 
 
@@ -99,13 +105,11 @@ def platform_of(seen: Seen) -> str:
 
 
 def from_zero(slices: list[Slice]) -> list[Slice]:
-    """The slices on a clock that begins with the first, in order of time."""
+    """The slices, which nobody else has, in order, on a clock that begins with the first."""
     zero = min((item.start for item in slices), default=0)
-    moved = (
-        replace(item, start=item.start - zero, end=max(item.start, item.end) - zero)
-        for item in slices
-    )
-    return sorted(moved, key=lambda item: (item.start, item.end, item.id))
+    for item in slices:
+        item.start, item.end = item.start - zero, max(item.start, item.end) - zero
+    return sorted(slices, key=attrgetter("start", "end", "id"))
 
 
 def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:

@@ -93,7 +93,7 @@ def _tried(
     trace: Trace, course: Course, said: Verdict, cause: str, phase: str
 ) -> Iterator[tuple[str, int]]:
     changes: list[tuple[str, Change]] = []
-    if cause in BY_HOST:
+    if cause in BY_HOST or (cause == "unknown" and said.late):  # late all the same, whatever it did
         changes.append((AHEAD.format(which=_which(said)), launch_ahead))
     if cause in ("grammar", "penalty"):
         changes.append((f"sample without waiting for the {cause}", sample_at_once(trace, cause)))

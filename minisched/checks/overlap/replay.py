@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...trace import Slice
 
 
-@dataclass
+@dataclass(slots=True)  # there are a million of them in a large trace
 class Item:
     """One thing that a lane does; times in nanoseconds.
 
@@ -58,12 +58,18 @@ Start = Callable[[Item, Moment, Moment], int]
 
 def replay(lanes: Lanes) -> dict[int, Ran]:
     """When each ``run`` item runs, by id."""
+    return _walk(lanes, as_calibrated).ran
 
-    def start(item: Item, lane: Moment, launch: Moment) -> int:
-        ready = max(lane.time + item.lane_lag, launch.time + item.launch_lag)
-        return max(ready + item.delay, item.release)
 
-    return _walk(lanes, start)
+def replayed_end(lanes: Lanes) -> int:
+    """When the last item ends; of a large trace it takes half the memory of all that ``replay``."""
+    return _walk(lanes, as_calibrated, keeps=False).end
+
+
+def as_calibrated(item: Item, lane: Moment, launch: Moment) -> int:
+    """When an item starts, of which ``calibrate`` knows what held it back."""
+    ready = max(lane.time + item.lane_lag, launch.time + item.launch_lag)
+    return max(ready + item.delay, item.release)
 
 
 def calibrate(lanes: Lanes, recorded: Mapping[int, Slice]) -> None:
@@ -80,10 +86,10 @@ def calibrate(lanes: Lanes, recorded: Mapping[int, Slice]) -> None:
             item.delay = late
         return was.start
 
-    _walk(lanes, start)
+    _walk(lanes, start, keeps=False)
 
 
-def _walk(lanes: Lanes, start: Start) -> dict[int, Ran]:
+def _walk(lanes: Lanes, start: Start, keeps: bool = True) -> _Stage:
     """Take items lane by lane, each as soon as what it comes after is known."""
     players = [_Player(items) for items in lanes.values()]
     every = [item for items in lanes.values() for item in items]
@@ -91,10 +97,11 @@ def _walk(lanes: Lanes, start: Start) -> dict[int, Ran]:
         start,
         will_end={item.id for item in every if item.kind in ("run", "say")},
         will_launch={item.id for item in every if item.kind == "launch"},
+        keeps=keeps,
     )
     while any([stage.play(player) for player in players]):
         pass
-    return stage.ran
+    return stage
 
 
 class _Player:
@@ -106,10 +113,13 @@ class _Player:
 
 
 class _Stage:
-    """What has happened so far."""
+    """What has happened so far; ``keeps`` says whether anybody asks what ran when."""
 
-    def __init__(self, start: Start, will_end: set[int], will_launch: set[int]) -> None:
+    def __init__(
+        self, start: Start, will_end: set[int], will_launch: set[int], keeps: bool
+    ) -> None:
         self.start, self.will_end, self.will_launch = start, will_end, will_launch
+        self.keeps, self.end = keeps, 0
         self.launched: dict[int, Moment] = {}
         self.ended: dict[int, Moment] = {}
         self.ran: dict[int, Ran] = {}
@@ -141,5 +151,7 @@ class _Stage:
         start = self.start(item, lane, launch)  # may set the lags
         by_lane, by_launch = lane.time + item.lane_lag, launch.time + item.launch_lag
         after = launch.after if by_launch > by_lane else lane.after
-        self.ran[item.id] = Ran(start, start + item.duration, after, max(by_lane, by_launch))
+        if self.keeps:
+            self.ran[item.id] = Ran(start, start + item.duration, after, max(by_lane, by_launch))
+        self.end = max(self.end, start + item.duration)
         self.ended[item.id] = player.ready = Moment(start + item.duration, item.id)

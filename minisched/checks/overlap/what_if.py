@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...trace import Slice, Trace
 from ...trace.lanes import is_forward, is_host
 from .course import Course, course_of
-from .replay import Item, Lanes, Ran, replay
+from .replay import Item, Lanes, Ran, replayed_end
 from .waits import waits
 
 Change = Callable[[Course], Lanes | None]
@@ -26,7 +26,7 @@ def what_if(trace: Trace, change: Change) -> int | None:
 
 def makespan(lanes: Lanes) -> int:
     """When the last item ends, in nanoseconds."""
-    return makespan_of(replay(lanes))
+    return replayed_end(lanes)
 
 
 def makespan_of(ran: Mapping[int, Ran]) -> int:
