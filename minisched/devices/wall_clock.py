@@ -56,8 +56,12 @@ class WallClock:
         return self._threads[name]
 
     def signal(self, name: str) -> Signal:
-        """A new signal; once it is said, it stays said."""
-        self._signals = [signal for signal in self._signals if not signal.query()]
+        """A new signal; once it is said, it stays said.
+
+        Those that are said need no release any more. Nobody hears of them here: ``query`` would
+        record that this thread comes after whoever said them.
+        """
+        self._signals = [signal for signal in self._signals if not signal.done.is_set()]
         self._signals.append(Signal(name, self.recorder.program))
         return self._signals[-1]
 
