@@ -17,6 +17,7 @@ class WallClock:
     """What ``thread``, ``cuda`` and ``mlx`` have in common; they add streams and memory."""
 
     clock = "wall"
+    built_by_host = False
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         nanoseconds_per_round()  # measured now, while nothing runs

@@ -160,6 +160,9 @@ class Worker:
         for lease in batch.leases:
             lease.sampled_by = tokens.slice_id
 
+    def lost(self, pending: GenerationBatchResult) -> None:
+        """Host: a step was lost (``lost_step.py``); ``pending`` stands in for it."""
+
     def _forward(self, inputs: ForwardBatch, previous: Array | None) -> Array:
         """Device: logits [num_logits, vocab]."""
         # The table comes first: should the rest fail, the step behind this one still relies on it.
