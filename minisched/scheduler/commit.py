@@ -25,7 +25,7 @@ def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
         state.decode.add_reqs(req if done else ChunkedReq(req) for req, done in joining)
         state.new_batch = batch
     if state.config.num_draft_tokens:
-        add_verifies(state, batch, plan.decodes)
+        add_verifies(state, batch, plan.decodes, plan.draft_lens)
     else:
         add_decodes(state, batch, plan.decodes)
     state.cur_batch = batch
