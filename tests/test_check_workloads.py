@@ -149,7 +149,7 @@ BUGS = {
     "ownership": Edit(
         "memory.lease_pool:LeasePool.close",
         "self.release(lease)",
-        "self._free(lease.pages[lease.shared_pages :], lease)",
+        "self.allocator.free(lease.pages[lease.shared_pages :], lease)",
     ),
     "livelock": Edit("scheduler.ending:Endings._finish", "del self.live[req.rid]", "pass"),
     "crash": Edit("scheduler.ending:Endings._end", "token in req.stop_ids", "token in req.stops"),

@@ -123,7 +123,8 @@ def wire(
         scheduler = spec.scheduler(config, device.recorder)
     scheduler.propose = speculation.propose
     if config.free_rule == "lease":  # under the others a freed page may still be written in order
-        scheduler.leases.on_free = worker.touches.free
+        scheduler.allocator.on_free = worker.touches.free_pages
+        scheduler.table.on_free = worker.touches.free_row
     teach(scheduler, model)
     return spec.engine(scheduler, worker, device, frontend, cost)
 
