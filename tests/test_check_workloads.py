@@ -34,6 +34,9 @@ SEEDS = range(150)  # what the command draws unless told otherwise
 REFUSED = {
     "vllm_async:prev_sampled:depth=4",
     "vllm_async:fill_device:depth=4",
+    "vllm_async:prev_sampled:depth=8",
+    "vllm_async:fill_device:depth=8",
+    "vllm_async:ring:depth=8",
     "mindie_placeholder:host:max_async_schedule_times=2",
 }
 """Relays whose loops say at their first turn that they don't go with that number of steps."""
@@ -77,6 +80,7 @@ def test_every_value_of_every_axis_comes_up() -> None:
         "stop tokens": yes_or_no,
         "end of text": yes_or_no,
         "aborts": set("012"),
+        "flushes": yes_or_no,
         "priorities": set("1234"),
         "arrivals": {"at once", "one after the other"},
         "page size": set(map(str, PAGE_SIZES)),
@@ -95,6 +99,8 @@ def test_every_value_of_every_axis_comes_up() -> None:
         "late stop strings": yes_or_no,
         "largest graph": {"None", "0", "2"},
         "speculation": {"none", *ALGORITHMS},
+        "ops built by": {"host", "device"},
+        "costs": {"measured", "by token"},
         "slower": {"host", "device", "neither"},
     }
 

@@ -30,6 +30,7 @@ def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
         add_decodes(state, batch, plan.decodes)
     state.cur_batch = batch
     record_commit(state.recorder, batch)
+    state.on_commit(batch)
     if state.config.keep_stale_outputs:
         stale_outputs.launched(batch)
     return batch
