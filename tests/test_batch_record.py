@@ -12,13 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.draw.designs import Design
+from minisched.checks.draw.draw import draw
+from minisched.checks.judge import judge
 from minisched.core import NoBatch, Request, SamplingParams, ScheduleBatch
 from minisched.core.residence import residences
 from minisched.devices.base import WRONG_TOKEN, Label
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
+from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
+from minisched.loops.run import make_engine
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
@@ -75,6 +80,7 @@ class Reusing(BatchRecord):
 
     def __init__(self, program: Program, slots: int, ended: Callable[[int], bool]) -> None:
         super().__init__(program, slots)
+        self.batch_record_buf = [None] * slots
         self.ended = ended
         self.still_read = 0
 
@@ -99,7 +105,7 @@ def play_reusing(
         slices = device.recorder.trace("", "", "", "virtual").slices
         return any(item.step == step and item.name == "sample" for item in slices)
 
-    def made(program: Program) -> Reusing:
+    def made(program: Program, depth: int) -> Reusing:
         records.append(Reusing(program, slots, ended))
         return records[-1]
 
@@ -154,9 +160,49 @@ def test_three_slots_are_enough_for_three_steps_in_flight() -> None:
     check()
 
 
+@pytest.mark.usefixtures("deep")
+@pytest.mark.parametrize("relay", ["pool", "ring"])
+def test_a_loops_depth_is_one_number_given_once(relay: str) -> None:
+    """Three in flight, and nothing said but ``LoopSpec(depth=3)``: no law is broken."""
+    spec = LOOPS["three_in_flight"]
+    plain = [drawn for drawn in map(draw, range(60)) if drawn.wishes == "none"]
+    for drawn in plain[:20]:  # what waits for history needs more than this loop has
+        assert judge(drawn.on(Design("three_in_flight", relay))).findings == ()
+    engine = make_engine(
+        "three_in_flight", SimDevice(), HashModel(), SchedulerConfig(), Frontend(), relay=relay
+    )
+    assert spec.in_flight == engine.worker.depth == len(engine.worker.outputs) == 3
+
+
+@pytest.mark.parametrize(
+    ("loop", "options", "depth"),
+    [
+        ("vllm_async", {}, 2),
+        ("vllm_async", {"depth": 5}, 5),
+        ("vllm_pp4", {}, 4),
+        ("mindie_placeholder", {}, 1),
+        ("mindie_placeholder", {"max_async_schedule_times": 2}, 2),
+        ("overlap", {}, 2),
+    ],
+)
+def test_a_loops_option_is_that_number(loop: str, options: dict[str, Any], depth: int) -> None:
+    relay = "pool" if "pool" in LOOPS[loop].relays else "host"
+    engine = make_engine(
+        loop, SimDevice(), HashModel(), SchedulerConfig(), Frontend(), relay=relay, **options
+    )
+    assert engine.worker.depth == len(engine.worker.outputs) == depth
+
+
+def test_a_loop_is_not_started_deeper_than_its_engine_was_made() -> None:
+    engine = make_engine("vllm_async", SimDevice(), HashModel(), SchedulerConfig(), Frontend(),
+                         relay="pool")  # fmt: skip
+    with pytest.raises(ValueError, match="depth is 3, but the worker was made for 2 steps"):
+        next(LOOPS["vllm_async"].start(engine, depth=3))
+
+
 def test_the_record_is_a_ring_of_the_newest_batches() -> None:
     program = Recorder().program
-    record = BatchRecord(program)
+    record = BatchRecord(program, 2)
     batches: list[Any] = [SimpleNamespace(label=Label(step)) for step in range(1, 7)]
     for batch in batches[:3]:
         record.record_batch_in_overlap(batch)
@@ -169,8 +215,7 @@ def test_the_record_is_a_ring_of_the_newest_batches() -> None:
 def test_a_deeper_loop_pins_more_batches(depth: int) -> None:
     """As many as steps may be in flight, and never fewer than two."""
     program = Recorder().program
-    record = BatchRecord(program)
-    record.hold(depth)
+    record = BatchRecord(program, depth)
     for step in range(1, 7):
         batch: Any = SimpleNamespace(label=Label(step))
         record.record_batch_in_overlap(batch)

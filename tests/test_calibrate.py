@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -18,13 +18,17 @@ from minisched.bench.calibration import prediction as bench
 from minisched.bench.calibration.calibrate import calibrate, makespan, observe, predict
 from minisched.bench.calibration.design import Design, Load
 from minisched.bench.calibration.least_squares import fit, not_negative, trimmed
+from minisched.checks.laws import check_times
 from minisched.cli.app import app
+from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, Pace
 from minisched.devices.measured_cost import HostCost, MeasuredCost, interpolate
-from minisched.devices.profile_file import as_json, read_profile
+from minisched.devices.profile_file import as_json, from_json, read_profile
 from minisched.devices.profiles import Profile
 from minisched.devices.sim import SimDevice
+from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
+from minisched.scheduler import SchedulerConfig
 
 LOOPS = ("overlap", "vllm_step", "mindie_plugin")
 HELD_OUT = (
@@ -299,3 +303,31 @@ def hash_on_thread() -> Any:
     from minisched.models.registry import open_model
 
     return open_model("hash", "thread")
+
+
+knots = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 60_000_000)), min_size=1, max_size=4
+).map(lambda pairs: sorted(dict(pairs).items()))
+
+
+@given(knots=knots, pad_to=st.integers(1, 8), tokens=st.lists(st.integers(1, 80), max_size=5))
+@example(knots=[(8, 1_000_000), (16, 50_000_000)], pad_to=1, tokens=[1])
+@settings(deadline=None, max_examples=50)
+def test_on_any_accepted_profile_time_goes_forward(
+    knots: list[tuple[int, int]], pad_to: int, tokens: list[int]
+) -> None:
+    """However steep measured knots are, no forward pass takes less than nothing."""
+    cost = MeasuredCost(forward_knots=tuple(knots), pad_to=pad_to)
+    written = as_json(Profile("steep", "", cost, 64), cost, {})
+    read = from_json(json.loads(json.dumps(written))).cost
+    assert all(read.forward(count) >= 0 for count in tokens)
+    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
+    requests = [Request(f"r{i}", [1] * size, params) for i, size in enumerate([1, *tokens])]
+    run = run_loop("overlap", SimDevice(), HashModel(), requests, SchedulerConfig(), read)
+    check_times(run.trace)
+
+
+def test_a_profile_with_two_costs_for_one_size_is_refused() -> None:
+    cost = MeasuredCost(forward_knots=((8, 1), (8, 5)))
+    with pytest.raises(ValueError, match="forward_knots must ascend in tokens"):
+        from_json(as_json(Profile("twice", "", cost, 64), cost, {}))

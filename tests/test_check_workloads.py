@@ -36,6 +36,9 @@ REFUSED = {
     "vllm_async:fill_device:depth=4",
     "vllm_async:prev_sampled:depth=4:harvest_when_done=true",
     "vllm_async:fill_device:depth=4:harvest_when_done=true",
+    "vllm_async:prev_sampled:depth=8",
+    "vllm_async:fill_device:depth=8",
+    "vllm_async:ring:depth=8",
     "mindie_placeholder:host:max_async_schedule_times=2",
 }
 """Relays whose loops say at their first turn that they don't go with that number of steps."""
@@ -80,6 +83,7 @@ def test_every_value_of_every_axis_comes_up() -> None:
         "stop tokens": yes_or_no,
         "end of text": yes_or_no,
         "aborts": set("012"),
+        "flushes": yes_or_no,
         "priorities": set("1234"),
         "arrivals": {"at once", "one after the other"},
         "page size": set(map(str, PAGE_SIZES)),
@@ -98,6 +102,8 @@ def test_every_value_of_every_axis_comes_up() -> None:
         "late stop strings": yes_or_no,
         "largest graph": {"None", "0", "2"},
         "speculation": {"none", *ALGORITHMS},
+        "ops built by": {"host", "device"},
+        "costs": {"measured", "by token"},
         "slower": {"host", "device", "neither"},
     }
 
@@ -152,7 +158,7 @@ BUGS = {
     "ownership": Edit(
         "memory.lease_pool:LeasePool.close",
         "self.release(lease)",
-        "self._free(lease.pages[lease.shared_pages :], lease)",
+        "self.allocator.free(lease.pages[lease.shared_pages :], lease)",
     ),
     "livelock": Edit("scheduler.ending:Endings._finish", "del self.live[req.rid]", "pass"),
     "crash": Edit("scheduler.ending:Endings._end", "token in req.stop_ids", "token in req.stops"),

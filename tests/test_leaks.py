@@ -155,13 +155,13 @@ def test_duplicates_that_outlive_their_lease_are_no_leak_unless_they_stay(seed: 
 def page_forgotten(engine: Engine) -> None:
     """The last page of whatever is freed is not."""
     allocator, free = engine.scheduler.allocator, engine.scheduler.allocator.free
-    allocator.free = lambda pages: free(pages[:-1])  # type: ignore[method-assign]
+    allocator.free = lambda pages, lease=None: free(pages[:-1])  # type: ignore[method-assign]
 
 
 def page_freed_twice(engine: Engine) -> None:
     """The first page of a lease goes back twice."""
     allocator, free = engine.scheduler.allocator, engine.scheduler.allocator.free
-    allocator.free = lambda pages: (free(pages), free(pages[:1]))[0]  # type: ignore[method-assign]
+    allocator.free = lambda pages, lease=None: (free(pages), free(pages[:1]))[0]  # type: ignore
 
 
 def row_forgotten(engine: Engine) -> None:

@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minisched.loops.overlap as overlap_module
+from minisched.checks.draw.designs import Design
+from minisched.checks.draw.draw import draw
+from minisched.checks.judge import judge
 from minisched.checks.overlap.overlap import step_intervals
 from minisched.core import ForwardMode, NoBatch, Request, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
@@ -93,7 +96,7 @@ def test_overlap_is_disabled_for_two_reasons_and_no_other(
         is_speculative=speculates,
         missing_history=missing,
     )
-    prefills = (kind, last, option) == ("extend", "extend", True)
+    prefills = option and {kind, last} <= {"extend", "mixed"}  # prompts are in both
     blind_draft = kind in ("decode", "verify") and speculates and num_results > 0
     assert disabled == ("prefill" if prefills else missing if blind_draft else "")
 
@@ -217,6 +220,26 @@ def test_consecutive_prefills_overlap_unless_the_rule_says_no(chunks: int, rule:
     samples = {item.step: item.end for item in run.trace.on("forward") if item.name == "sample"}
     gaps = [after.start - samples[before.step] for before, after in pairwise(prefills)]
     assert all(gap > 0 for gap in gaps) if rule else all(gap == 0 for gap in gaps)
+
+
+@pytest.mark.parametrize("loop", ["overlap", "mixed"])
+@pytest.mark.parametrize("rule", [True, False])
+def test_steps_with_prompts_overlap_unless_the_rule_says_no(loop: str, rule: bool) -> None:
+    """Prompts alone, or beside rows that decode: SGLang's ``is_extend`` says yes to both."""
+    design = Design(loop, "ring", {"disable_consecutive_prefill_overlap": rule})
+    pairs, overlapped = set(), 0
+    for seed in range(24):
+        trace = judge(draw(seed).on(design)).trace
+        host = trace.on("host")
+        done = {item.step: item.end for item in host if item.name == "process"}
+        steps = {item.step: item for item in host if item.name == "launch"}
+        for before, after in pairwise(steps.values()):
+            kinds = before.mode, after.mode
+            if set(kinds) <= {"extend", "mixed"} and after.step == before.step + 1:
+                pairs.add(kinds)
+                overlapped += done[before.step] > after.start
+    assert (overlapped == 0) is rule
+    assert pairs >= {("extend", "extend")} | ({("mixed", "mixed")} if loop == "mixed" else set())
 
 
 @pytest.mark.parametrize("loop", ["overlap", "overlap_thread"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checks.case import Case
+from minisched.checks.draw.designs import read_design
+from minisched.checks.draw.draw import draw
+from minisched.checks.judge import judge
 from minisched.checks.leaks.pending import find_pending
 from minisched.checks.overlap.launches import launches
 from minisched.checks.races.newest import Newest
 from minisched.checks.races.races import Examined, Race, examine, find_races, offence_of
 from minisched.checks.races.spans import cached_spans, common, joined, without
 from minisched.checks.races.words import Words
+from minisched.checks.workload import Workload
 from minisched.core import Request, SamplingParams
-from minisched.devices.cost import SIM_COST
+from minisched.devices.base import Device
+from minisched.devices.cost import NO_COST, SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.export import native
 from minisched.loops.registry import LOOPS
@@ -30,18 +37,18 @@ from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Slice, Trace
 from minisched.trace.cells import to_text
 
+from .backends import open_device
+from .laws import play
 from .test_free_rule import COST, two_in_one_row
 
 README = Path(__file__).resolve().parents[1] / "traces" / "README.md"
 
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")
-ONE_SLOT = Edit("worker.batch_record:BatchRecord.__init__", "[None] * slots", "[None]")
+ONE_SLOT = Edit("worker.batch_record:BatchRecord.__init__", "max(2, depth)", "1")
 FREE_AT_ONCE = Edit(
     "memory.free_rule:lease", "    return lease.last_step <= steps.returned\n", "    return True\n"
 )
-ONE_BUFFER = Edit(
-    "worker.output_ring:OutputRing.hold", "range(len(self), depth)", "range(len(self), 1)"
-)
+ONE_BUFFER = Edit("worker.output_ring:OutputRing.__init__", "range(depth)", "range(1)")
 
 
 def traced(loop: str, relay: str, *edits: Edit) -> Trace:
@@ -497,3 +504,140 @@ def test_a_race_reads_the_same_whoever_came_first_this_time() -> None:
     told: list[Race] = [race for slices in (early, late) for race in find_races(made(acts, slices))]
     assert str(told[0]) == str(told[1])
     assert told[0].missing == (1, 2)
+
+
+# -- on every clock ----------------------------------------------------------------------------
+
+
+def acts_by_lane(case: Case) -> dict[str, list[tuple[str, str, str]]]:
+    """What each lane did in its own order, as far as it orders or touches anything.
+
+    A lane need not be told that it comes after itself. When a device closes, it says every signal
+    that nobody has said, on a wall clock only.
+    """
+    trace = judge(case).trace
+    ran_on = {act.op: act.lane for act in trace.program if act.kind == "begin"}
+    lanes: dict[str, list[tuple[str, str, str]]] = {}
+    for act in trace.program:
+        if act.kind != "wait" or ran_on.get(act.op) != act.lane:
+            cells = act.at if act.resource != "value" else ""
+            lanes.setdefault(act.lane, []).append((act.kind, act.resource, cells))
+    while lanes["host"][-1][0] == "say":
+        lanes["host"].pop()
+    return lanes
+
+
+@pytest.mark.parametrize("device", ["thread", "mlx"])
+@pytest.mark.parametrize(
+    "loop", ["overlap_thread", "mindie_plugin", "mindie_dual", "overlap", "vllm_async:pool:depth=4"]
+)
+def test_what_lanes_do_is_the_same_on_every_clock(loop: str, device: str) -> None:
+    """A wait that a wall clock alone records never happened: it would hide whatever it orders."""
+    for seed in (0, 1, 3, 4, 9):
+        drawn = draw(seed)
+        simulated = replace(drawn.on(read_design(loop)), cost=NO_COST)
+        assert acts_by_lane(drawn.on(read_design(loop), device)) == acts_by_lane(simulated)
+
+
+DEVICES = ["sim", "thread", "mlx"]
+
+
+def handed_over(device: Device, unrelated: bool) -> Trace:
+    """A thread writes and says so; the host reads without asking. It may make another signal."""
+    said = device.signal("written")
+
+    def work() -> None:
+        device.recorder.program.touch("write", "shared", [1])
+        said.set()
+
+    with device.host("one", 10):
+        call = device.thread("worker thread").launch(work, name="work", cost=5)
+    device.idle_until(device.now() + 1_000_000)
+    while not said.done:  # nobody asks by ``query``: that would be to wait for it
+        device.idle_until(device.now() + 1_000_000)
+    if unrelated:
+        device.signal("of nobody here")
+    with device.host("two", 10):
+        device.recorder.program.touch("read", "shared", [1])
+    call.synchronize()
+    device.close()
+    return device.recorder.trace("made", device.name, "none", device.clock)
+
+
+@pytest.mark.parametrize("unrelated", [False, True])
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_new_signal_hides_no_race_on_any_clock(name: str, unrelated: bool) -> None:
+    [race] = find_races(handed_over(open_device(name), unrelated))
+    assert (race.resource, race.second.lane) == ("shared", "host")
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_whatever_is_made_or_handed_over_waits_for_nothing(name: str) -> None:
+    """Of all that a device offers, only to be asked for, or to be waited for, orders anything."""
+    device = open_device(name)
+    said, stream = device.signal("said"), device.stream("forward")
+    said.set()
+    op = stream.launch(device.xp.asarray, [1], name="sample", cost=1)
+    op.synchronize()
+    before = len(device.recorder.program.acts)
+    device.signal("another")
+    device.stream("copy")
+    device.thread("worker thread")
+    device.memory("table", 4)
+    device.host_memory("pinned", 4)
+    device.flush(op)
+    device.count_memory()
+    device.clear_cache()
+    device.idle_until(device.now() + 10)
+    stream.launch(device.xp.asarray, [2], name="sample", cost=1)
+    waits = [act for act in device.recorder.program.acts[before:] if act.kind == "wait"]
+    device.close()
+    assert waits == []
+
+
+# -- what is freed -----------------------------------------------------------------------------
+
+
+def test_every_page_that_comes_back_is_told_to_the_program() -> None:
+    """Or a late reader of it is not seen: after an end, an eviction, a duplicate, a flush."""
+    reasons = set()
+    for seed in range(60):
+        drawn = draw(seed)
+        design = read_design("serial" if seed % 2 else "vllm_step")
+        trace = judge(drawn.on(design)).trace
+        size = drawn.workload.config.page_size
+        given = [page for mark in trace.marks if mark.name == "page free"
+                 for page in map(int, str(mark.attrs["pages"]).split())]  # fmt: skip
+        told = [cell // size for act in trace.program
+                if (act.kind, act.resource) == ("free", "kv")
+                for first, last in cached_spans(act.at)
+                for cell in range(first, last + 1)]  # fmt: skip
+        assert sorted(told) == sorted(page for page in given for _ in range(size))
+        reasons |= {
+            mark.name for mark in trace.marks if mark.name in ("radix evict", "flush cache")
+        }
+    assert reasons == {"radix evict", "flush cache"}
+
+
+UNLOCKED = Edit(
+    "memory.lease_pool:LeasePool.close",
+    "    self.release(lease)\n",
+    "    if self.tree is not None and isinstance(lease.node, TreeNode):\n"
+    "        self.tree.dec_lock_ref(lease.node)\n"
+    "        lease.node = None\n"
+    "    self.release(lease)\n",
+)
+BUSY = Edit("scheduler.state:SchedulerState.flush_cache", "not self.leases.is_idle", "False")
+
+
+def test_a_late_reader_of_a_flushed_page_is_seen() -> None:
+    """A wasted row still reads the prefix that its request has left to the cache."""
+    params = SamplingParams(max_new_tokens=3, stop_token_ids=frozenset(range(257)))
+    config = SchedulerConfig(kv_tokens=20, context_len=32)
+    workload = Workload([Request("a", [1, 2, 3, 4], params)], [0], {}, config, vocab_size=257)
+    workload.flushes = frozenset(range(6))
+    device, model = SimDevice(), HashModel()
+    with put_in([UNLOCKED, BUSY]):
+        play(workload, "overlap", "pool", {}, device, model, SIM_COST)
+    races = find_races(device.recorder.trace("overlap", "sim", "hash", "virtual"))
+    assert any(race.resource == "kv" and race.second.kind == "free" for race in races)

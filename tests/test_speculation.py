@@ -17,6 +17,7 @@ from minisched.checks.tokens.oracle import grammar_of, hash_oracle, says
 from minisched.core import (
     FinishReason,
     ForwardMode,
+    Lease,
     NoBatch,
     Request,
     Result,
@@ -34,6 +35,7 @@ from minisched.models.registry import HASH, load
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.verify import accepted_tokens
 from minisched.trace import Recorder
+from minisched.worker.unread_steps import UnreadSteps
 
 from .laws import check_ends, check_leaks, play
 from .workloads import Workload, workloads
@@ -444,3 +446,38 @@ def test_a_retracted_request_has_no_drafts_in_flight() -> None:
     req.restart()
     assert (req.num_draft_tokens_in_flight, req.spec_token_ids) == (0, [])
     assert req.reach == req.device_len + 3
+
+
+@pytest.mark.parametrize("depth", range(2, 10))
+@pytest.mark.parametrize("algorithm", ["NGRAM_GPU", "STANDALONE"])
+@pytest.mark.parametrize("name", ["sim", "mlx"])
+def test_where_the_host_builds_the_ops_any_number_of_steps_may_be_in_flight(
+    name: str, algorithm: str, depth: int
+) -> None:
+    """Prompt after prompt goes before who decodes: a token is unread for up to ``depth`` steps."""
+    device = open_device(name)
+    device.built_by_host = True  # so does ``sim`` for once
+    params = SamplingParams(max_new_tokens=6, ignore_eos=True)
+    requests = [Request(f"r{i}", [(7 * i + at) % 250 for at in range(8)], params) for i in range(8)]
+    config = SchedulerConfig(
+        chunked_prefill_size=8, speculative_algorithm=algorithm, speculative_num_draft_tokens=2,
+        speculative_draft_model_path="hash:10" if algorithm == "STANDALONE" else "",
+        disable_radix_cache=True,
+    )  # fmt: skip
+    model = load(*HASH[name], "a test")(257)
+    run = run_loop("vllm_async", device, model, requests, config, relay="pool", depth=depth)
+    assert not run.errors
+    for req in requests:
+        assert req.output_ids == hash_oracle(
+            list(req.prompt), params, req.sampling_key, 257, frozenset()
+        )
+
+
+def test_a_token_that_no_launched_step_brings_is_an_error_and_never_a_zero() -> None:
+    lease, batch = Lease(3, "a"), ScheduleBatch(2, ForwardMode.TARGET_VERIFY, 0)
+    batch.reqs, batch.leases = [Request("a", [1], num_draft_tokens=1)], [lease]
+    batch.starts, batch.ids, batch.delivers = [1], [(None, None)], [True]
+    with pytest.raises(
+        RuntimeError, match=r"step 2 wants a token of 'a' \(row 3\) that no launched"
+    ):
+        UnreadSteps().fill(batch)

@@ -118,6 +118,44 @@ def test_nobody_is_admitted_in_a_step_that_leaves_somebody_out(
             scheduler.process(oldest, Result([5] * len(oldest.reqs)))
 
 
+@given(waiting=workloads, budget=st.integers(1, 12), drafts=st.integers(1, 4), known=st.booleans())
+@settings(deadline=None)
+def test_drafts_take_from_the_budget_too_and_are_cut_to_what_is_left(
+    waiting: list[tuple[int, int, int]], budget: int, drafts: int, known: bool
+) -> None:
+    """vLLM: each who runs, oldest first, gets all it wants or what is left, and one at the least.
+
+    ``known``: the host proposes drafts. Else two steps are in flight, and the device has them.
+    """
+    config = replace(
+        unified(budget).config, speculative_algorithm="NGRAM" if known else "NGRAM_GPU",
+        speculative_num_draft_tokens=drafts, run_ahead=not known,
+    )  # fmt: skip
+    scheduler, flying = Scheduler(config, Recorder()), deque[ScheduleBatch]()
+    scheduler.propose = (lambda tokens, count: [7] * count) if known else None
+    params = [SamplingParams(max_new_tokens=new, ignore_eos=True) for _, new, _ in waiting]
+    scheduler.receive(
+        [Request(f"r{i}", [i] * waiting[i][0], params[i]) for i in range(len(params))]
+    )
+    while scheduler.live:
+        wanted = [(req, 1 + req.next_draft_len) for req in scheduler.decode.schedule_next_batch()]
+        batch = scheduler.next_batch()
+        if batch:
+            assert batch.num_tokens <= budget
+            decodes = batch.rows[batch.num_extend_reqs :]
+            left = budget
+            for row, (req, length) in zip(decodes, wanted, strict=False):
+                assert row.req is req and row.extend_len == min(length, left)
+                left -= row.extend_len
+            assert left == 0 or len(decodes) == len(wanted)
+            flying.append(batch)
+        if known or len(flying) == 2 or not batch:
+            oldest = flying.popleft()
+            tokens, rows = [5] * oldest.num_samples, len(oldest.reqs)
+            made = [] if known else [7] * drafts * rows
+            scheduler.process(oldest, Result(tokens, "", [1] * rows, made))
+
+
 def test_a_prompt_is_cut_to_what_the_decodes_leave() -> None:
     scheduler = unified(10)
     params = SamplingParams(max_new_tokens=20, ignore_eos=True)

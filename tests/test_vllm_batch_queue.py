@@ -414,7 +414,6 @@ def test_a_step_in_flight_holds_its_output(depth: int, is_held: bool) -> None:
     def take_away(engine: Engine) -> None:
         if not is_held:
             del engine.worker.outputs.buffers[1:]
-            engine.worker.hold_outputs = lambda depth: None  # type: ignore[method-assign]
 
     workload = Workload(some_alone(1, 12), [0], {}, SchedulerConfig(context_len=32))
     slow_copy, model = CostModel(forward_base=10, copy=25), HashModel(VOCAB, eos_ids=frozenset())

@@ -14,7 +14,8 @@ from .workload import Workload
 class Case:
     """A workload, and what it runs on; on ``sim`` the same case gives the same run.
 
-    The model is ``hash``, in the device's own tensors: the oracle knows no other.
+    The model is ``hash``, in the device's own tensors: the oracle knows no other. With
+    ``built_by_host``, ``sim`` stands in for a device whose ops the host builds.
     """
 
     workload: Workload
@@ -23,6 +24,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     cost: CostModel = NO_COST
     device: str = "sim"
+    built_by_host: bool = False
 
 
 def same_on(case: Case, loop: str, relay: str = "") -> Case:

@@ -13,13 +13,16 @@ from .case import Case
 
 
 def case_text(case: Case) -> list[str]:
-    """A line for each request, one for the aborts, and one each for settings, options and costs."""
+    """A line for each request, abort and flush, and one each for settings, options and costs."""
     workload = case.workload
     lines = [
         f"{request.name} comes at turn {turn}: {', '.join(request_words(request))}"
         for request, turn in zip(workload.requests, workload.arrivals, strict=True)
     ]
     lines += [f"{rid} is given up at turn {turn}" for turn, rid in sorted(workload.aborts.items())]
+    lines += [f"the cache is flushed at turn {turn}" for turn in sorted(workload.flushes)]
+    if case.built_by_host:
+        lines.append("the host builds the ops when it launches them, as on cuda and mlx")
     if case.cost == SIM_COST:
         lines.append("costs: the usual ones of sim")
     if workload.eos_ids:
@@ -60,7 +63,7 @@ def changed(item: Any, default: Any) -> dict[str, Any]:
 def costs(case: Case) -> dict[str, Any]:
     """What costs anything, in nanoseconds; of a pace, only what it changes."""
     cost = case.cost
-    own = {name: value for name, value in vars(cost).items() if name not in ("host", "pace")}
+    own = {name: value for name, value in vars(cost).items() if isinstance(value, (int, tuple))}
     every = {**cost.host, **own}
     for name, value in changed(cost.pace, IDEAL_PACE).items():
         each = value.items() if isinstance(value, Mapping) else [("", value)]

@@ -21,12 +21,14 @@ from .case import Case
 from .evidence import lacking
 from .laws import (
     Broken,
+    Budgets,
     check_ends,
     check_identity,
     check_leaks,
     check_positions,
     check_races,
     check_story,
+    check_times,
     check_told,
 )
 from .leaks.books import check_idle, threads
@@ -86,19 +88,26 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
-    before, books = threads(), Books()
+    before, books, budgets = threads(), Books(), Budgets()
     workload, device = fresh(case.workload), open_device(case.device)
+    device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
     findings: dict[str, Finding] = {}  # the first of each law
+
+    def watched(engine: Engine) -> None:
+        budgets.watch(engine)
+        patch(engine)
+
     engines, outputs = list[Engine](), list[Output]()
     try:
-        engines, outputs = run(case, workload, device, model, patch, books.look)
+        engines, outputs = run(case, workload, device, model, watched, books.look)
     except Exception as error:  # a broken scheduler may stop in any way
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
         findings[law] = Finding(law, f"{type(error).__name__}: {error}")
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
     laws: list[Callable[[], None]] = [
         books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
+        budgets.check, partial(check_times, trace),
     ]  # fmt: skip
     refused: frozenset[str] = frozenset()
     if engines:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from ..core import FinishReason, Output, Request
+from ..core import FinishReason, Output, Request, ScheduleBatch
 from ..engine.engine import Engine
+from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from .leaks.leaks import find_leaks
 from .leaks.positions import find_unlisted
@@ -144,6 +145,71 @@ def check_positions(trace: Trace) -> None:
     """
     for sentence in find_unlisted(trace):
         raise Broken(f"ownership: {sentence}")
+
+
+class Budgets:
+    """Law 3: no step computes more tokens than its policy's budget, or has more rows.
+
+    It hears of every step when it is committed, and keeps the first one that goes over.
+    """
+
+    def __init__(self) -> None:
+        self.sentence = ""
+
+    def watch(self, engine: Engine) -> None:
+        """Before an engine starts."""
+        config = engine.scheduler.config
+
+        def heard(batch: ScheduleBatch) -> None:
+            self.sentence = self.sentence or over_budget(config, batch)
+
+        engine.scheduler.on_commit = heard
+
+    def check(self) -> None:
+        """When the run is over.
+
+        Raises:
+            Broken: a step went over its budget.
+        """
+        if self.sentence:
+            raise Broken(f"budget: {self.sentence}")
+
+
+def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
+    """By how much a step goes over its budget, in a sentence, or nothing.
+
+    Where prompts and decodes share one budget (``unified``), all of a step counts, drafts too. Else
+    a step with prompts has ``chunked_prefill_size``, of which those who decode beside them take
+    their part, and several prompts ``max_prefill_tokens``: a single one may be longer than that.
+    """
+    tokens, prompts, chunk = batch.num_tokens, batch.num_extend_reqs, config.chunked_prefill_size
+    limits = [("rows", len(batch.reqs), "max_running_requests", config.max_running_requests)]
+    if config.run_first == "unified":
+        limits.append(("tokens", tokens, "the budget of a step", config.prefill_budget))
+    if prompts and chunk != -1:
+        limits.append(("tokens", tokens, "chunked_prefill_size", chunk))
+    if prompts > 1:
+        limits.append(("tokens", tokens, "max_prefill_tokens", config.max_prefill_tokens))
+    over = (
+        f"step {batch.step} ({batch.mode.value}) has {count} {what}, but {name} is {most}"
+        for what, count, name, most in limits
+        if count > most
+    )
+    return next(over, "")
+
+
+def check_times(trace: Trace) -> None:
+    """Law 5: time goes forward: nothing ends before it starts.
+
+    Raises:
+        Broken: something does.
+    """
+    for item in trace.slices:
+        if item.end < item.start:
+            raise Broken(
+                f"time: {item.name} of step {item.step} on the {item.lane} lane starts at "
+                f"{item.start} ns and ends at {item.end} ns"
+            )
 
 
 def check_races(trace: Trace, is_over: bool = False) -> None:

@@ -23,7 +23,10 @@ from .draw.designs import read_design
 from .draw.draw import designs_for, draw
 from .judge import Finding, judge
 
-LAWS = ("identity", "ends", "leak", "race", "ownership", "livelock", "deadlock", "crash")
+LAWS = (
+    "identity", "ends", "budget", "leak", "race", "ownership", "time", "livelock", "deadlock",
+    "crash",
+)  # fmt: skip
 SEEN_AT_THE_END = ("identity", "ends")  # not looked at where a run stopped with an error
 FEW = 8  # workloads that are not worth another process
 

@@ -54,7 +54,7 @@ def play(
     engine = make_engine(loop, device, model, workload.config, frontend, cost, relay, **options)
     patch(engine)
     turns = LOOPS[loop].start(engine, **options)
-    last = max([*workload.arrivals, *workload.aborts])
+    last = max([*workload.arrivals, *workload.aborts, *workload.flushes])
     try:
         for turn in range(MAX_TURNS):
             for req, arrival in zip(workload.requests, workload.arrivals, strict=True):
@@ -62,6 +62,8 @@ def play(
                     frontend.push(req)
             if turn in workload.aborts:
                 frontend.abort(workload.aborts[turn])
+            if turn in workload.flushes:
+                frontend.flush_cache()
             next(turns)
             each_turn(engine)
             if turn > last and engine.is_done:

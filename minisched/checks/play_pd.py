@@ -41,7 +41,9 @@ def play_pd(
         )
         hooks.patch(pair.prefill)
         hooks.patch(pair.decode)
-        for _ in range(SIDES * MAX_TURNS):
+        for turn in range(SIDES * MAX_TURNS):
+            if turn in workload.flushes:
+                frontend.flush_cache()
             if pair.is_done:
                 return pair, outputs
             pair.turn()

@@ -76,6 +76,8 @@ def simpler_workloads(workload: Workload) -> Iterator[Workload]:
         yield replace(workload, aborts=aborts)
         if turn and turn - 1 not in aborts:
             yield replace(workload, aborts={**aborts, turn - 1: workload.aborts[turn]})
+    for turn in workload.flushes:
+        yield replace(workload, flushes=workload.flushes - {turn})
     for at, arrival in enumerate(arrivals):
         if arrival:
             yield replace(workload, arrivals=[*arrivals[:at], arrival - 1, *arrivals[at + 1 :]])

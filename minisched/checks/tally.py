@@ -12,7 +12,10 @@ from .draw.axes import count_axes
 from .draw.draw import draw, loops_that_refuse
 from .many import LAWS, Tried
 
-CAUSES = ("race", "ownership", "leak", "deadlock", "crash", "livelock", "ends", "identity")
+CAUSES = (
+    "race", "ownership", "leak", "deadlock", "crash", "livelock", "budget", "time", "ends",
+    "identity",
+)  # fmt: skip
 """The laws again, a cause before what follows from it: wrong tokens follow from anything."""
 
 

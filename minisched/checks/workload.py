@@ -12,7 +12,10 @@ VOCAB = 19  # few tokens, so that stop tokens come up by chance
 
 @dataclass
 class Workload:
-    """Requests with the turn each arrives in, aborts by turn, and the scheduler's sizes."""
+    """Requests with the turn each arrives in, aborts by turn, and the scheduler's sizes.
+
+    In the turns of ``flushes`` somebody asks for the cache to be forgotten.
+    """
 
     requests: list[Request]
     arrivals: list[int]  # [num_reqs] turn
@@ -20,6 +23,7 @@ class Workload:
     config: SchedulerConfig
     eos_ids: frozenset[int] = field(default_factory=frozenset)
     vocab_size: int = VOCAB
+    flushes: frozenset[int] = frozenset()  # turns
 
 
 def fresh(workload: Workload) -> Workload:

@@ -12,9 +12,11 @@ from .check_answers import counted
 SAYS = {
     "identity": "each request gets the tokens that it would get alone",
     "ends": "each request ends once, and its client heard it",
+    "budget": "no step has more tokens or rows than its budget",
     "leak": "nothing is held, lost or freed twice",
     "race": "what two lanes do to the same memory is ordered",
     "ownership": "no page or row is handed out while somebody has it",
+    "time": "nothing ends before it starts",
     "livelock": "turns bring every request to its end",
     "deadlock": "nobody waits for what never comes",
     "crash": "no error stops a loop",

@@ -120,7 +120,11 @@ class Request:
     @property
     def reach(self) -> int:
         """Positions that must have memory for the next step, if every draft should be right."""
-        return self.device_len + self.num_draft_tokens_in_flight + self.next_draft_len
+        return self.reach_with(self.next_draft_len)
+
+    def reach_with(self, num_drafts: int) -> int:
+        """The same, if the next step carries so many drafts."""
+        return self.device_len + self.num_draft_tokens_in_flight + num_drafts
 
     @property
     def finished(self) -> bool:

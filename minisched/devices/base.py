@@ -113,6 +113,7 @@ class Device(Protocol):
 
     name: str
     clock: str  # "virtual" or "wall"
+    built_by_host: bool  # ops are built as they are launched: what they depend on must be known
     recorder: Recorder
     xp: Arrays
 

@@ -116,6 +116,7 @@ class CudaDevice(TorchDevice):
     """
 
     name = "cuda"
+    built_by_host = True
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         if not torch.cuda.is_available():

@@ -78,9 +78,13 @@ class MeasuredCost(AttentionCost):
 
 
 def interpolate(knots: Knots, at: int) -> int:
-    """The value at ``at``; beyond the first and the last knot, the line next to it goes on."""
+    """The value at ``at``, never less than 0.
+
+    Beyond the first and the last knot, the line next to it goes on; measured knots that lie close
+    together may be so steep that it would get below 0.
+    """
     if len(knots) < 2:
         return knots[0][1] if knots else 0
     right = min(max(1, bisect_right(knots, (at, -1))), len(knots) - 1)
     (x0, y0), (x1, y1) = knots[right - 1], knots[right]
-    return y0 + (y1 - y0) * (at - x0) // (x1 - x0)
+    return max(0, y0 + (y1 - y0) * (at - x0) // (x1 - x0))

@@ -98,6 +98,7 @@ class MlxDevice(WallClock):
     """
 
     name = "mlx"
+    built_by_host = True
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         super().__init__(recorder)

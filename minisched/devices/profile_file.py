@@ -75,8 +75,9 @@ def from_json(found: Mapping[str, Any]) -> Profile:
     """
     costs: dict[str, Any] = {name: whole(found["cost"][name]) for name in COSTS}
     knots = tuple((whole(at), whole(cost)) for at, cost in found["cost"]["forward_knots"])
-    if list(knots) != sorted(set(knots)) or costs["pad_to"] < 1:
-        raise ValueError("forward_knots must ascend, and pad_to must be at least 1")
+    tokens = [at for at, _ in knots]
+    if tokens != sorted(set(tokens)) or costs["pad_to"] < 1:
+        raise ValueError("forward_knots must ascend in tokens, and pad_to must be at least 1")
     pace = Pace(**{item.name: table_or_number(found["pace"][item.name]) for item in fields(Pace)})
     loops = {
         loop: HostCost(**{name: table(costs) for name, costs in side.items()})

@@ -27,10 +27,14 @@ class Deadlock(RuntimeError):
 
 
 class SimDevice:
-    """The clock, the heap of what happens next, and the streams (``devices/base.py:Device``)."""
+    """The clock, the heap of what happens next, and the streams (``devices/base.py:Device``).
+
+    It may stand in for a device whose ops are ``built_by_host``: set that before it is used.
+    """
 
     name = "sim"
     clock = "virtual"
+    built_by_host = False
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         self.recorder = recorder or Recorder()

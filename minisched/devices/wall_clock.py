@@ -17,6 +17,7 @@ class WallClock:
     """What ``thread``, ``cuda`` and ``mlx`` have in common; they add streams and memory."""
 
     clock = "wall"
+    built_by_host = False
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         nanoseconds_per_round()  # measured now, while nothing runs
@@ -56,8 +57,12 @@ class WallClock:
         return self._threads[name]
 
     def signal(self, name: str) -> Signal:
-        """A new signal; once it is said, it stays said."""
-        self._signals = [signal for signal in self._signals if not signal.query()]
+        """A new signal; once it is said, it stays said.
+
+        Those that are said need no release any more. Nobody hears of them here: ``query`` would
+        record that this thread comes after whoever said them.
+        """
+        self._signals = [signal for signal in self._signals if not signal.done.is_set()]
         self._signals.append(Signal(name, self.recorder.program))
         return self._signals[-1]
 

@@ -48,7 +48,7 @@ def mindie_placeholder(
 
 
 def check_gate(engine: Engine, gate: int) -> None:
-    """Whether so many calls may be outstanding; if so, each gets an output buffer.
+    """Whether so many calls may be outstanding.
 
     Raises:
         ValueError: they may not.
@@ -60,4 +60,3 @@ def check_gate(engine: Engine, gate: int) -> None:
             "max_async_schedule_times is 2, but the relay brings every token over the host; "
             "it must be one that lets a step be launched on tokens that nobody knows yet."
         )
-    engine.worker.hold_outputs(gate)

@@ -27,7 +27,7 @@ def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleB
     Raises:
         ValueError: ``num_steps`` is less than 1, or more than the worker has output buffers.
     """
-    depth = len(engine.worker.outputs)
+    depth = engine.worker.depth
     if not 1 <= num_steps <= depth:
         raise ValueError(f"num_steps is {num_steps}, but it must be between 1 and {depth}.")
     while True:

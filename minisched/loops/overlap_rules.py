@@ -18,7 +18,8 @@ def is_disable_overlap_for_batch(
 
     SGLang ``managers/scheduler.py:is_disable_overlap_for_batch``, with its two conditions. A
     prefill follows a prefill and the option is set
-    (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens get out sooner. Or a decode
+    (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens get out sooner; a batch with
+    prompts beside decodes is one, too. Or a decode
     batch both speculates and has a grammar, which cannot mask a draft before it has seen the last
     token, and one of ``num_results`` in the result queue brings that token. (There the second does
     not ask whether that token is really ``missing_history``, and penalties are one token late.)
@@ -30,8 +31,13 @@ def is_disable_overlap_for_batch(
 
 
 def is_extend(batch: ScheduleBatch | NoBatch) -> bool:
-    """Whether this is a batch of prompts."""
-    return isinstance(batch, ScheduleBatch) and batch.mode is ForwardMode.EXTEND
+    """Whether prompts are in it, alone or beside rows that decode.
+
+    SGLang ``forward_batch_info.py:ForwardMode.is_extend``. That says yes to ``TARGET_VERIFY`` too,
+    but there a batch has this mode only inside the worker; the scheduler, which asks, sees DECODE.
+    """
+    modes = ForwardMode.EXTEND, ForwardMode.MIXED
+    return isinstance(batch, ScheduleBatch) and batch.mode in modes
 
 
 def is_decode(batch: ScheduleBatch | NoBatch) -> bool:

@@ -47,7 +47,7 @@ class ForwardThread:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.batch_lists = BatchRecord(worker.device.recorder.program)
+        self.batch_lists = BatchRecord(worker.device.recorder.program, worker.depth)
 
     def forward(self, step: FutureStep) -> GenerationBatchResult:
         """Ship the batch, pin it, launch its forward pass, which resolves the future tokens."""

@@ -96,7 +96,7 @@ LOOPS: dict[str, LoopSpec] = {
         refuses=refused.MINDIE, refuses_with={"fill_device": refused.MINDIE_FILL_DEVICE},
     ),
     "mindie_placeholder": LoopSpec(
-        mindie_placeholder, depth=1, overrun=1,
+        mindie_placeholder, depth=1, depth_option="max_async_schedule_times", overrun=1,
         relays=("host", "fill_device", "ring", "pool", "token_pool", "prev_sampled"),
         source="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
         refuses=refused.MINDIE,

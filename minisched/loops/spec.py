@@ -20,10 +20,12 @@ Turns = Iterator[ScheduleBatch | NoBatch]
 class LoopSpec:
     """A loop and the design it belongs to.
 
-    ``run`` is the generator. ``depth`` is how many steps can be in flight. ``relays`` are those
-    that fit, the default first; ``takes`` is what the loop wants of one, where it refuses the
-    others for a reason of its own (else each says itself what it needs). ``overrun`` is how many
-    steps the original launches for a request past its length (``policy/decode.py``).
+    ``run`` is the generator. ``depth`` is how many steps can be in flight, unless the loop's option
+    ``depth_option`` says so (``in_flight`` is what holds): the worker gets as many output buffers,
+    pins as many batches, and drafts get as much room. ``relays`` are those that fit, the default
+    first; ``takes`` is what the loop wants of one, where it refuses the others for a reason of its
+    own (else each says itself what it needs). ``overrun`` is how many steps the original launches
+    for a request past its length (``policy/decode.py``).
     ``options`` are given to the loop, ``settings`` to the scheduler, whatever the user's are.
     ``refuses`` are the features that the original does not combine with this loop, with its
     reason: ``grammar``, ``penalties``, and speculation by algorithm (``NGRAM``, ..); all of them in
@@ -37,6 +39,7 @@ class LoopSpec:
     depth: int
     relays: tuple[str, ...]
     overrun: int = 0
+    depth_option: str = "depth"
     source: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -49,6 +52,11 @@ class LoopSpec:
     takes: str = ""
     refuses: Mapping[str, str] = field(default_factory=dict)
     refuses_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that can be in flight, with the options as they are."""
+        return int(self.options.get(self.depth_option, self.depth))
 
     def start(self, engine: Engine, **options: Any) -> Turns:
         """The loop's turns on an engine; ``options`` go before the spec's own."""

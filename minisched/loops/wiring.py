@@ -45,8 +45,7 @@ def fit_config(
 
 def row_len_of(config: SchedulerConfig, spec: LoopSpec, model: Model) -> int:
     """Positions in a row of the page table: the context, and what a loop runs past it."""
-    depth: int = spec.options.get("depth", spec.depth)
-    past = max(0, spec.overrun - 1) + config.num_draft_tokens * (depth - 1)
+    past = max(0, spec.overrun - 1) + config.num_draft_tokens * (spec.in_flight - 1)
     return min(config.context_len + past, model.context_len)
 
 
@@ -55,8 +54,7 @@ def draft_slack(config: SchedulerConfig, spec: LoopSpec, relay: Relay) -> int:
 
     Until these are back, nobody knows how many of their drafts count.
     """
-    depth: int = spec.options.get("depth", spec.depth)
-    return config.num_draft_tokens * (depth - 1) if relay.run_ahead else 0
+    return config.num_draft_tokens * (spec.in_flight - 1) if relay.run_ahead else 0
 
 
 def check_slack(config: SchedulerConfig, slack: int, model: Model) -> None:
@@ -118,14 +116,15 @@ def wire(
             max_running_requests=config.max_running_requests,
             max_len=row_len,
             page_size=config.page_size,
-            depth=spec.depth,
+            depth=spec.in_flight,
             cost=cost,
             late_penalties=config.late_penalties,
         )
         scheduler = spec.scheduler(config, device.recorder)
     scheduler.propose = speculation.propose
     if config.free_rule == "lease":  # under the others a freed page may still be written in order
-        scheduler.leases.on_free = worker.touches.free
+        scheduler.allocator.on_free = worker.touches.free_pages
+        scheduler.table.on_free = worker.touches.free_row
     teach(scheduler, model)
     return spec.engine(scheduler, worker, device, frontend, cost)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..core import Lease
 from .free_rule import RULES, Steps
@@ -10,10 +10,6 @@ from .page_allocator import PageAllocator
 from .radix_cache import Match, RadixCache
 from .radix_node import TreeNode
 from .req_to_token import ReqToTokenPool
-
-
-def unheard(pages: Sequence[int], lease: Lease | None = None) -> None:
-    """Nobody wants to know what is freed."""
 
 
 class LeasePool:
@@ -40,7 +36,6 @@ class LeasePool:
         self.returning: dict[Lease, None] = {}  # closed, but a launched step still names them
         self.retiring: dict[Lease, None] = {}  # open, with pages that one may still read
         self.num_released = 0  # leases so far; it grows whenever memory has come back
-        self.on_free: Callable[..., None] = unheard  # hears of pages, and with them of a lease
 
     @property
     def available_pages(self) -> int:
@@ -146,7 +141,7 @@ class LeasePool:
         del self.returning[lease]
         lease.is_released = True
         self.num_released += 1
-        self._free(lease.pages[lease.shared_pages :], lease)
+        self.allocator.free(lease.pages[lease.shared_pages :], lease)
         self.table.free(lease)
         if self.tree is not None and isinstance(lease.node, TreeNode):
             self.tree.dec_lock_ref(lease.node)
@@ -154,17 +149,13 @@ class LeasePool:
 
     def _evict(self, num_pages: int) -> None:
         if num_pages > 0 and self.tree is not None:
-            self._free(self.tree.evict(num_pages))
-
-    def _free(self, pages: Sequence[int], lease: Lease | None = None) -> None:
-        self.allocator.free(pages)
-        self.on_free(pages, lease)
+            self.allocator.free(self.tree.evict(num_pages))
 
     def _free_retired(self, lease: Lease) -> None:
         while lease.retired and lease.retired[0][0] <= self.returned_step:
             _, pages = lease.retired.pop(0)
             self.allocator.disown(pages)
-            self._free(pages)
+            self.allocator.free(pages)
             self.num_released += 1
         if not lease.retired:
             del self.retiring[lease]

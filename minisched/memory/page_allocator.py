@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..core import Lease
 from ..trace import NullRecorder, Recorder
@@ -10,12 +10,16 @@ from ..trace.events import Value
 from .req_to_token import OwnershipError
 
 
+def unheard(pages: Sequence[int], lease: Lease | None) -> None:
+    """Nobody wants to know which pages come back, and whose they were."""
+
+
 class PageAllocator:
     """A free list of pages (SGLang ``mem_cache/allocator.py``, mini-sglang ``scheduler/cache.py``).
 
     A page is ``page_size`` KV slots in a row. Page 0 is never handed out, so that KV slot 0 can
     stand for nobody's (SGLang keeps it for padding). A page is free, or a lease's, or the prefix
-    cache's.
+    cache's. ``on_free`` hears of every page that is taken back, whoever gives it.
     """
 
     def __init__(
@@ -26,6 +30,7 @@ class PageAllocator:
         self.recorder = recorder or NullRecorder()
         self.free_pages = list(range(num_pages, 0, -1))
         self._owner: dict[int, Lease] = {}
+        self.on_free: Callable[[Sequence[int], Lease | None], None] = unheard
 
     @property
     def available_pages(self) -> int:
@@ -61,10 +66,11 @@ class PageAllocator:
             self._owner.pop(page, None)
         self._mark("page disown", pages)
 
-    def free(self, pages: Sequence[int]) -> None:
-        """Take pages back."""
+    def free(self, pages: Sequence[int], lease: Lease | None = None) -> None:
+        """Take pages back, of ``lease`` or of the prefix cache."""
         self.free_pages += pages
         self._mark("page free", pages)
+        self.on_free(pages, lease)
 
     def _mark(self, name: str, pages: Sequence[int], lease: Lease | None = None) -> None:
         """Say which pages, and whose they are from now on."""

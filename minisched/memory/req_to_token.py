@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..core import Lease
 from ..trace import NullRecorder, Recorder
 
@@ -10,11 +12,16 @@ class OwnershipError(RuntimeError):
     """A row or page was handed out while an open lease or a launched batch still names it."""
 
 
+def unheard(lease: Lease) -> None:
+    """Nobody wants to know whose row comes back."""
+
+
 class ReqToTokenPool:
     """Rows of the request-to-token table (SGLang ``mem_cache/memory_pool.py:ReqToTokenPool``).
 
     ``size`` rows can be held at once; row 0 is padding and never handed out. What a row lists is
-    ``Lease.pages`` on the host and the worker's page table on the device.
+    ``Lease.pages`` on the host and the worker's page table on the device. ``on_free`` hears of
+    every row that is taken back.
     """
 
     def __init__(self, size: int, recorder: Recorder | None = None) -> None:
@@ -22,6 +29,7 @@ class ReqToTokenPool:
         self.recorder = recorder or NullRecorder()
         self.free_rows = list(range(size, 0, -1))
         self._owner: dict[int, Lease] = {}
+        self.on_free: Callable[[Lease], None] = unheard
 
     @property
     def available_size(self) -> int:
@@ -50,6 +58,7 @@ class ReqToTokenPool:
         """Take a row back."""
         self.free_rows.append(lease.row)
         self.recorder.mark("row free", row=lease.row, rid=lease.rid)
+        self.on_free(lease)
 
     def mark_transfer(self, name: str, lease: Lease) -> None:
         """Record that a row is held for a transfer, or no longer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,10 +19,15 @@ Work = list[tuple[Request, int]]
 
 
 class Plan(NamedTuple):
-    """Prompts, with the tokens of each to compute, and those of whom one more is computed."""
+    """Prompts, with the tokens of each to compute, and those of whom one more is computed.
+
+    ``draft_lens`` are the drafts that each of the latter may carry, [num_decodes], where a budget
+    limits them; None: whatever ``Request.next_draft_len`` says.
+    """
 
     prompts: Work
     decodes: list[Request]
+    draft_lens: Sequence[int] | None = None
 
     @property
     def mode(self) -> ForwardMode:

@@ -22,9 +22,11 @@ class UnifiedBudget:
     """vLLM ``v1/core/sched/scheduler.py:schedule``: there is no prefill and no decode phase.
 
     Every request has tokens to compute, one or many; all take from one budget
-    (``max_num_batched_tokens``), so chunks and decodes mix by themselves. Nothing is kept back for
-    the future: who runs out of pages preempts the newest, which recomputes everything later. Who
-    wants log-probabilities is mixed like everybody else; the rule against that is SGLang's.
+    (``max_num_batched_tokens``), so chunks and decodes mix by themselves. Whoever runs gets at most
+    what is left of it, and drafts beyond that are not computed (``num_scheduled_spec_tokens``).
+    Nothing is kept back for the future: who runs out of pages preempts the newest, which recomputes
+    everything later. Who wants log-probabilities is mixed like everybody else; the rule against
+    that is SGLang's.
     """
 
     budget: int
@@ -34,11 +36,11 @@ class UnifiedBudget:
     leases: LeasePool
     recorder: Recorder
 
-    def schedule(self) -> tuple[Work, list[Request]]:
-        """Prompts, or chunks of them, and those who decode: with tokens to compute of each."""
+    def schedule(self) -> tuple[Work, list[Request], list[int]]:
+        """Prompts, or chunks of them, with tokens to compute of each; who decodes; their drafts."""
         num_retractions = self.retraction.num_retractions
-        decodes, promised = self._running()
-        left = self.budget - sum(1 + req.next_draft_len for req in decodes)
+        decodes, draft_lens, promised = self._running()
+        left = self.budget - len(decodes) - sum(draft_lens)
         if self.prefill.chunked_req or self.prefill.waiting_queue:
             self._mark("budget", promised, left, mixed_decode_tokens=len(decodes))
         prompts = self._chunked(left, promised)
@@ -50,23 +52,28 @@ class UnifiedBudget:
         else:
             reason = "somebody was preempted or starves, or a prompt is in chunks"
             hold_back(self.recorder, self.prefill.waiting_queue.first(), reason)
-        return prompts, decodes
+        return prompts, decodes, draft_lens
 
-    def _running(self) -> tuple[list[Request], int]:
-        """Those who decode, oldest first, and the pages they are going to take."""
+    def _running(self) -> tuple[list[Request], list[int], int]:
+        """Those who decode, oldest first; drafts that each may carry; the pages they will take."""
         work: list[Request] = []
-        promised = 0
+        draft_lens: list[int] = []
+        promised, left = 0, self.budget
         self.retraction.starved = False
-        for req in self.decode.schedule_next_batch()[: self.budget]:
+        for req in self.decode.schedule_next_batch():
+            if not left:
+                break
             if req.lease is None:
                 continue  # preempted by an older one just now
-            need = self.leases.pages_lacking(req.lease, req.reach)
+            num_drafts = min(req.next_draft_len, left - 1)
+            need = self.leases.pages_lacking(req.lease, req.reach_with(num_drafts))
             if self._make_room(req, promised + need):
-                promised += need
+                promised, left = promised + need, left - 1 - num_drafts
                 work.append(req)
+                draft_lens.append(num_drafts)
             else:
                 self.retraction.starved = True
-        return work, promised
+        return work, draft_lens, promised
 
     def _make_room(self, req: Request, need: int) -> bool:
         """Whether there are ``need`` pages, once the newest have been preempted for them."""

@@ -128,6 +128,6 @@ def make_length_engine(
     device = cast(Device, simulated)
     relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
-    worker = LengthWorker(device, model, relay, spec.depth, cost)
+    worker = LengthWorker(device, model, relay, spec.in_flight, cost)
     scheduler = Scheduler(config, tally)
     return Engine(scheduler, worker, device, frontend, cost, metrics), worker

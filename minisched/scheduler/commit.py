@@ -25,11 +25,12 @@ def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
         state.decode.add_reqs(req if done else ChunkedReq(req) for req, done in joining)
         state.new_batch = batch
     if state.config.num_draft_tokens:
-        add_verifies(state, batch, plan.decodes)
+        add_verifies(state, batch, plan.decodes, plan.draft_lens)
     else:
         add_decodes(state, batch, plan.decodes)
     state.cur_batch = batch
     record_commit(state.recorder, batch)
+    state.on_commit(batch)
     if state.config.keep_stale_outputs:
         stale_outputs.launched(batch)
     return batch

@@ -24,6 +24,10 @@ Propose = Callable[[Sequence[int], int], list[int]]
 Listen = Callable[[Sequence[str], bool], Callable[[int], bool]]
 
 
+def unheard(batch: ScheduleBatch) -> None:
+    """Nobody wants to know what is committed."""
+
+
 class MemoryLeak(RuntimeError):
     """Nothing runs, yet memory is missing or still held."""
 
@@ -49,6 +53,7 @@ class SchedulerState:
         self.new_batch: ScheduleBatch | None = None
         self.cur_batch: ScheduleBatch | None = None
         self.propose: Propose | None = None  # drafts from known tokens, at most so many
+        self.on_commit: Callable[[ScheduleBatch], None] = unheard  # hears of every step
         self.compile_grammar: CompileGrammar | None = None  # see grammar_manager.py
         self.listen: Listen | None = None  # hears stop strings in a request's tokens, maybe late
 

@@ -9,17 +9,26 @@ from ..core import Request, Result, ScheduleBatch
 from .state import SchedulerState
 
 
-def add_verifies(state: SchedulerState, batch: ScheduleBatch, reqs: list[Request]) -> None:
+def add_verifies(
+    state: SchedulerState,
+    batch: ScheduleBatch,
+    reqs: list[Request],
+    draft_lens: Sequence[int] | None = None,
+) -> None:
     """Advance each by one position for sure, and reserve memory as if every draft were right.
 
     A row's input is the last token and the drafts behind it. Where a step before it is in flight,
-    only the device knows both, and where they belong: then all are None.
+    only the device knows both, and where they belong: then all are None. ``draft_lens`` is the
+    plan's.
     """
-    for index, req in enumerate(reqs, len(batch.reqs)):
+    if draft_lens is None:
+        draft_lens = [req.next_draft_len for req in reqs]
+    rows = enumerate(zip(reqs, draft_lens, strict=True), len(batch.reqs))
+    for index, (req, most_drafts) in rows:
         lease, start = req.lease, req.computed_len
         assert lease is not None
-        ids = input_ids(state, req)
-        reach = req.device_len + req.num_draft_tokens_in_flight + len(ids) - 1
+        ids = input_ids(state, req, most_drafts)
+        reach = req.reach_with(len(ids) - 1)
         if lease.sent_pages * state.allocator.page_size < reach:
             batch.new_pages[index] = state.leases.extend(lease, reach)
         lease.last_step = batch.step
@@ -32,9 +41,8 @@ def add_verifies(state: SchedulerState, batch: ScheduleBatch, reqs: list[Request
     batch.delivers += [True] * len(reqs)
 
 
-def input_ids(state: SchedulerState, req: Request) -> tuple[int | None, ...]:
-    """The last token and the drafts behind it."""
-    count = req.next_draft_len
+def input_ids(state: SchedulerState, req: Request, count: int) -> tuple[int | None, ...]:
+    """The last token and up to ``count`` drafts behind it."""
     if req.computed_len >= req.known_len:
         return (None,) * (1 + count)
     if state.propose is not None:  # prompt lookup on the host (vLLM ``ngram_proposer.py``)

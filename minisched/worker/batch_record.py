@@ -17,20 +17,18 @@ class BatchRecord:
 
     A tensor made for one stream and read on another one belongs to the first: as soon as nobody
     on the host names it, its memory is handed out again, and the other stream reads what somebody
-    else has written there (#18744, #2070). So the newest ``slots`` batches stay named. A batch is
-    recorded before it is launched, and what falls out is ``slots`` steps older: with two slots it
-    has ended if the host has seen its result by then, which holds with two steps in flight. Three
-    steps in flight need three slots.
+    else has written there (#18744, #2070). So the newest batches stay named, one a slot. A
+    batch is recorded before it is launched, and what falls out is as many steps older as there are
+    slots: with two, as in the original, it has ended if the host has seen its result by then, which
+    holds with two steps in flight. With ``depth`` in flight there are ``depth`` slots, and never
+    fewer than two.
     """
 
-    def __init__(self, program: Program, slots: int = 2) -> None:
+    def __init__(self, program: Program, depth: int) -> None:
+        slots = max(2, depth)
         self.program = program
         self.batch_record_buf: list[ForwardBatch | None] = [None] * slots
         self.batch_record_ct = 0
-
-    def hold(self, depth: int) -> None:
-        """Let at least ``depth`` steps be in flight."""
-        self.batch_record_buf += [None] * (depth - len(self.batch_record_buf))
 
     def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
         """Pin a batch, and let go of the one that had its slot."""
@@ -46,12 +44,7 @@ class OverlapWorker(Worker):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.batch_record = BatchRecord(self.device.recorder.program)
-
-    def hold_outputs(self, depth: int) -> None:
-        """Let at least ``depth`` steps be in flight: their batches stay pinned too."""
-        super().hold_outputs(depth)
-        self.batch_record.hold(depth)
+        self.batch_record = BatchRecord(self.device.recorder.program, self.depth)
 
     def prepare(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None

@@ -45,6 +45,7 @@ def lose_step(
     worker.device.flush(stand_in)
     lost = GenerationBatchResult(batch, stand_in)
     lost.fail(error)
+    worker.lost(lost)
     return lost
 
 

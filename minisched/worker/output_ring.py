@@ -29,25 +29,21 @@ class Output(NamedTuple):
 
 
 class OutputRing:
-    """A ring of pairs of ``size`` integers each; a step uses the one of its number."""
+    """A ring of ``depth`` pairs of ``size`` integers each; a step uses the one of its number.
+
+    With ``depth`` steps in flight none overwrites the output of another.
+    """
 
     def __init__(self, device: Device, size: int, depth: int) -> None:
-        self.device = device
-        self.size = size
         self.buffers: list[tuple[Buffer, Buffer]] = []  # on the device, on the host
-        self.hold(depth)
-
-    def __len__(self) -> int:
-        return len(self.buffers)
-
-    def hold(self, depth: int) -> None:
-        """Let at least ``depth`` steps be in flight: none overwrites the output of another."""
-        device, size = self.device, self.size
         with memory_for(f"the outputs of {depth} steps in flight", device.name):
-            for i in range(len(self), depth):
+            for i in range(depth):
                 on_device = device.memory(f"output {i}", size)
                 self.buffers.append((on_device, device.host_memory(f"host output {i}", size)))
         device.recorder.mark("host buffers", count=len(self), size=size)
+
+    def __len__(self) -> int:
+        return len(self.buffers)
 
     def of(self, step: int) -> Output:
         """Where a step leaves its output."""

@@ -14,8 +14,6 @@ from .generation_batch_result import GenerationBatchResult
 from .unread_steps import UnreadSteps
 from .verify_step import VerifyStep
 
-BUILT_BY_HOST = ("cuda", "mlx")  # their ops run on the host, at launch: lengths must be there then
-
 
 class SpeculativeWorker(OverlapWorker):
     """A worker whose steps may carry drafts (SGLang ``speculative/``, vLLM ``v1/spec_decode/``).
@@ -27,7 +25,8 @@ class SpeculativeWorker(OverlapWorker):
 
     A step that is launched before the one in front of it has come back takes its last token, its
     drafts and its lengths from the relay (``DraftRelay``). Where the ops are built by the host
-    (CUDA, MLX) lengths must be known at launch: there the host waits for the step in front.
+    (``Device.built_by_host``) lengths must be known at launch: there the host waits for the step
+    in front.
     """
 
     touches: DraftTouches
@@ -40,7 +39,7 @@ class SpeculativeWorker(OverlapWorker):
         self.drafter = drafter
         super().__init__(*args, **options)
         self.touches.drafter = drafter
-        self.unread = UnreadSteps(4) if self.device.name in BUILT_BY_HOST else None
+        self.unread = UnreadSteps() if self.device.built_by_host else None
         self.steps: dict[int, VerifyStep] = {}  # launched, and not sampled yet
         if drafter is not None:
             drafter.allocate(
@@ -113,3 +112,8 @@ class SpeculativeWorker(OverlapWorker):
         self.launch_copy(pending, last, size, inputs)
         if self.unread is not None:
             self.unread.add(pending, inputs)
+
+    def lost(self, pending: GenerationBatchResult) -> None:
+        """Host: a step will give nothing; a row behind it need not look for that."""
+        if self.unread is not None:
+            self.unread.add(pending, None)

@@ -80,14 +80,17 @@ class Touches:
         if uploaded:
             self.program.touch("free", PINNED, [batch.step])
 
-    def free(self, pages: Sequence[int], lease: Lease | None = None) -> None:
-        """Host: pages are taken back, with a row or without: nobody may touch them any more."""
+    def free_pages(self, pages: Sequence[int], lease: Lease | None) -> None:
+        """Host: pages are taken back: nobody may touch them any more."""
         if not self.program.is_on:
             return
         for place in self.places:
             slots, rid = slots_of(pages, self.page_size), lease.rid if lease else ""
             self.program.touch("free", place + KV, slots, rid)
-        if lease is None:
+
+    def free_row(self, lease: Lease) -> None:
+        """Host: a row is taken back, and what the relay keeps for it."""
+        if not self.program.is_on:
             return
         length = len(lease.pages) * self.page_size
         cells = range(lease.row * self.max_len, lease.row * self.max_len + length)

@@ -27,7 +27,8 @@ class Worker:
     A step is three ops. ``forward`` resolves the input tokens, fills the page table and computes
     logits; ``sample`` chooses tokens, stores them in the relay and leaves them in an output
     buffer; ``copy``, on the copy stream, brings that buffer to the host. Output buffers come from
-    a ring of ``depth``: step N's must not be overwritten before the host has read it.
+    a ring, one for each of the ``depth`` steps that can be in flight: step N's must not be
+    overwritten before the host has read it.
     """
 
     touches_of = Touches
@@ -55,6 +56,7 @@ class Worker:
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
         self.max_running_requests = max_running_requests
+        self.depth = depth
         self.unsampled = UnsampledSteps(late_penalties, device.recorder)
         self.outputs = OutputRing(device, self.output_len, depth)
         self.forward_stream = device.stream("forward")
@@ -68,10 +70,6 @@ class Worker:
     def output_len(self) -> int:
         """Integers that a step can leave for the host."""
         return self.max_running_requests
-
-    def hold_outputs(self, depth: int) -> None:
-        """Let at least ``depth`` steps be in flight: none overwrites the output of another."""
-        self.outputs.hold(depth)
 
     def prepare(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
@@ -166,6 +164,9 @@ class Worker:
         launch_logprobs(self, pending, inputs)
         self.device.flush(tokens, copy)
         self.token_edges.sampled(batch, tokens, pending.num_accepted_tokens or tokens, copy)
+
+    def lost(self, pending: GenerationBatchResult) -> None:
+        """Host: a step was lost (``lost_step.py``); ``pending`` stands in for it."""
 
     def _forward(self, batch: ScheduleBatch, inputs: ForwardBatch, previous: Array | None) -> Array:
         """Device: logits [num_logits, vocab]."""

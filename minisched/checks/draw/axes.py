@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ...core import Request
 from ...devices.cost import CostModel
+from ...devices.measured_cost import MeasuredCost
 from .draw import Drawn
 
 
@@ -26,6 +27,7 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "end of text": yes_or_no(stops),
         "aborts": str(len(workload.aborts)),
         "priorities": str(len({req.priority for req in formed})),
+        "flushes": yes_or_no(workload.flushes),
         "arrivals": "at once" if not any(workload.arrivals) else "one after the other",
         "page size": str(config.page_size),
         "pool": pool_of(drawn),
@@ -43,6 +45,8 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "late stop strings": yes_or_no(config.late_stop_strings),
         "largest graph": str(config.cuda_graph_max_bs),
         "speculation": config.speculative_algorithm or "none",
+        "ops built by": "host" if drawn.built_by_host else "device",
+        "costs": "measured" if isinstance(drawn.cost, MeasuredCost) else "by token",
         "slower": slower_side(drawn.cost),
     }
 

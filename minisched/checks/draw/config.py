@@ -16,7 +16,6 @@ from ...scheduler.config import RUN_FIRST
 PAGE_SIZES = (1, 1, 2, 4)
 CHUNKS = (-1, 1, 1, 2, 3, 5)  # pages; -1: no limit
 DRAFT_MODELS = {"NGRAM": ("",), "NGRAM_GPU": ("",), "STANDALONE": ("hash:10", "hash:7", "hash:0")}
-MOST_IN_FLIGHT = 4  # steps, of any loop that speculates
 
 
 def draw_config(rng: Random, requests: Sequence[Request]) -> SchedulerConfig:
@@ -52,15 +51,36 @@ def draw_config(rng: Random, requests: Sequence[Request]) -> SchedulerConfig:
 
 
 def with_drafts(rng: Random, config: SchedulerConfig, algorithm: str) -> SchedulerConfig:
-    """The settings with speculation, and with room for the drafts of steps in flight."""
+    """The settings with speculation; ``with_slack`` adds the room for drafts in flight."""
     count = rng.randint(1, 4)
-    slack = -(-count * (MOST_IN_FLIGHT - 1) // config.page_size) * config.page_size
     changes: dict[str, Any] = {
         "speculative_algorithm": algorithm,
         "speculative_num_draft_tokens": count,
         "speculative_draft_model_path": rng.choice(DRAFT_MODELS[algorithm]),
-        "kv_tokens": config.kv_tokens + slack,
         "enable_mixed_chunk": False,
         "late_penalties": False,
     }
     return replace(config, **changes)
+
+
+def with_slack(config: SchedulerConfig, in_flight: int) -> SchedulerConfig:
+    """The settings with just the room that drafts take, where so many steps are in flight."""
+    pages = -(-config.num_draft_tokens * (in_flight - 1) // config.page_size)
+    return replace(config, kv_tokens=config.kv_tokens + pages * config.page_size)
+
+
+def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
+    """Settings in which tokens stay unread for long: chunk upon chunk goes before who decodes.
+
+    There are few rows and there is memory for all of them. Without this few workloads ever leave a
+    row out while steps are in flight, and a relay that forgets its token is not found out.
+    """
+    return replace(
+        config,
+        run_first="prefill",
+        enable_mixed_chunk=False,
+        page_size=1,
+        chunked_prefill_size=rng.choice((1, 2)),
+        max_running_requests=rng.randint(2, 3),
+        kv_tokens=config.kv_tokens + 40,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
 
@@ -18,15 +18,20 @@ from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...scheduler.config import ALGORITHMS
 
-OTHER_VALUES = {"clear_cache_every": 3, "depth": 4, "max_async_schedule_times": 2, "num_steps": 3}
-"""What a loop's number is set to instead of its default; a loop's yes or no is turned round."""
+OTHER_VALUES = {
+    "clear_cache_every": (3,), "depth": (4, 8), "max_async_schedule_times": (2,), "num_steps": (3,),
+}  # fmt: skip
+"""What a loop's number is set to instead of its default; a loop's yes or no is turned round.
+
+Four steps in flight are what the ring holds; eight are far more than any loop has by itself."""
 
 WITH_DEPTH = ("harvest_when_done",)
-"""Options that hardly change a loop's course at its usual depth: tried at the other one, too."""
+"""Options that hardly change a loop's course at its usual depth: tried at another one, too."""
 
-OFTEN = {"vllm_async:ring:depth=4": 3}
+OFTEN = {"vllm_async:ring:depth=4": 3, "vllm_async:pool:depth=8": 3}
 """How often a design comes in its loop's round, where it is not once. With four steps in flight
-the ring is used to its whole length; few workloads do that, so it is tried on more of them."""
+the ring is used to its whole length, and with eight in flight drafts are long unread; few workloads
+do that (``config.py:for_deep``), so it is tried on more of them."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,12 @@ class Design:
             return self.loop
         options = (f"{name}={str(value).lower()}" for name, value in self.options.items())
         return ":".join([self.loop, self.relay, *options])
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that it has in flight at the most."""
+        spec = LOOPS[self.loop]
+        return replace(spec, options={**spec.options, **self.options}).in_flight
 
     def refuses(self) -> set[str]:
         """The features that it does not combine: ``grammar``, ``penalties``, speculation."""
@@ -74,9 +85,9 @@ def variants(loop: str) -> Iterator[dict[str, Any]]:
         if isinstance(item.default, bool):
             yield {name: not item.default}
             if name in WITH_DEPTH and "depth" not in spec.options:
-                yield {"depth": OTHER_VALUES["depth"], name: not item.default}
+                yield {"depth": OTHER_VALUES["depth"][0], name: not item.default}
         elif isinstance(item.default, int) and name not in spec.options:
-            yield {name: OTHER_VALUES[name]}
+            yield from ({name: value} for value in OTHER_VALUES[name])
 
 
 @cache

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from random import Random
 
 from ...core import Request
 from ...devices.cost import MICROSECOND, NO_COST, CostModel
+from ...devices.measured_cost import HostCost, MeasuredCost
 from ...loops.registry import LOOPS
 from ..case import Case
 from ..workload import Workload
-from .config import draw_config, with_drafts
+from .config import draw_config, for_deep, with_drafts, with_slack
 from .designs import OFTEN, Design, all_designs
 from .requests import FEW, PLAIN, WISHES, draw_odd, draw_requests
 
@@ -30,16 +31,23 @@ class Drawn:
     link: dict[str, int]
     wishes: str  # one of ``WISHES``
     odd: str = "none"  # or what is odd about the last request: its ``id``, or a ``field``
+    built_by_host: bool = False  # on ``sim``; see ``Case``
 
     def on(self, design: Design, device: str = "sim") -> Case:
         """The case on one loop, without what the loop never takes.
 
-        Of the requests that want a feature which it refuses, every other one still does.
+        Of the requests that want a feature which it refuses, every other one still does. With more
+        steps in flight than a loop has by itself, two workloads of three are made for that.
         """
-        workload = without_refused(self.workload, design)
+        workload, rng = without_refused(self.workload, design), beside(self.seed, "deep")
+        config = with_slack(workload.config, design.in_flight)
+        if design.in_flight > LOOPS[design.loop].in_flight and rng.random() < 0.67:
+            config = for_deep(rng, config)
+        workload = replace(workload, config=config)
         options = self.link if design.loop == "pd" else design.options
         cost = self.cost if device == "sim" else NO_COST
-        return Case(workload, design.loop, design.relay, options, cost, device)
+        built_by_host = self.built_by_host and device == "sim"
+        return Case(workload, design.loop, design.relay, options, cost, device, built_by_host)
 
 
 def draw(seed: int, odd: bool = True) -> Drawn:
@@ -58,9 +66,19 @@ def draw(seed: int, odd: bool = True) -> Drawn:
     arrivals = [0, *(rng.randrange(9) for _ in requests[1:])]
     aborts = {rng.randrange(15): rng.choice(requests).rid for _ in range(rng.choice((0, 0, 1, 2)))}
     eos_ids = rng.choice(letters.eos)
-    workload = Workload(requests, arrivals, aborts, config, eos_ids, letters.vocab_size)
-    drawn = Drawn(seed, workload, draw_cost(rng), draw_link(rng), wishes)
-    return with_odd(drawn, Random(f"odd {seed}")) if odd else drawn
+    flushes = draw_flushes(beside(seed, "flushes"))
+    workload = Workload(requests, arrivals, aborts, config, eos_ids, letters.vocab_size, flushes)
+    cost, link = draw_cost(rng), draw_link(rng)
+    if beside(seed, "measured").random() < 0.1:
+        cost = draw_measured(beside(seed, "knots"), cost)
+    by_host = bool(algorithm) and beside(seed, "built by host").random() < 0.5
+    drawn = Drawn(seed, workload, cost, link, wishes, built_by_host=by_host)
+    return with_odd(drawn, beside(seed, "odd")) if odd else drawn
+
+
+def beside(seed: int, what: str) -> Random:
+    """A source of its own for something that is drawn: the rest of a seed stays what it was."""
+    return Random(f"{what} {seed}")
 
 
 def with_odd(drawn: Drawn, rng: Random) -> Drawn:
@@ -71,6 +89,23 @@ def with_odd(drawn: Drawn, rng: Random) -> Drawn:
     kind, odd = draw_odd(rng, old.requests)
     requests, arrivals = [*old.requests, odd], [*old.arrivals, rng.randrange(15)]
     return replace(drawn, workload=replace(old, requests=requests, arrivals=arrivals), odd=kind)
+
+
+def draw_flushes(rng: Random) -> frozenset[int]:
+    """In one workload of four, turns in which the cache is to be forgotten, some after the end."""
+    return frozenset(rng.randrange(30) for _ in range(rng.choice((0, 0, 0, 3))))
+
+
+def draw_measured(rng: Random, cost: CostModel) -> MeasuredCost:
+    """The same costs as a profile has them: measured knots, as steep as may be, up or down."""
+    tokens = sorted(rng.sample(range(1, 17), rng.randint(1, 3)))
+    knots = tuple((at, rng.choice((0, 1, 10, 60)) * UNIT) for at in tokens)
+    return MeasuredCost(
+        **{item.name: getattr(cost, item.name) for item in fields(CostModel)},
+        forward_knots=knots,
+        host_side=HostCost(base=cost.host),
+        pad_to=rng.choice((1, 1, 4)),
+    )
 
 
 def draw_cost(rng: Random) -> CostModel:

@@ -43,9 +43,9 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "worker.batch_record:OverlapWorker.__init__",
-            healthy="BatchRecord(self.device.recorder.program)",
-            bug="BatchRecord(self.device.recorder.program, slots=1)",
+            "worker.batch_record:BatchRecord.__init__",
+            healthy="slots = max(2, depth)",
+            bug="slots = 1",
         ),
     ),
 )
