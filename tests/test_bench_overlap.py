@@ -286,7 +286,7 @@ def test_options_choose_cells_and_an_absent_device_says_why(
     )
     monkeypatch.setattr(bench_overlap, "overlap_figures", lambda cells, *rest: cells)
     monkeypatch.setattr(bench_overlap, "make_cells", lambda title, *rest: [title])
-    monkeypatch.setattr(bench_overlap, "opened", lambda name, device: nullcontext())
+    monkeypatch.setattr(bench_overlap, "opened", lambda *which: nullcontext())
     found: list[Any] = bench_overlap.measure(BenchCall("overlap"))
     absent = [row for row in found if not isinstance(row, str)]
     assert [row.reason for row in absent] == ["there is none"] * 2
