@@ -51,7 +51,11 @@ KNOWN: dict[str, dict[str, str]] = {
     "placeholder fill": {"step": NUMBER, "rows": SIGNED},
     "lazy tokens": {"step": NUMBER, "source": NUMBER, "places": NUMBERS},
     "wrong token": {
-        "step": NUMBER, "rid": TEXT, "source": NUMBER, "reader": NUMBER, "got*": NUMBER,
+        "step": NUMBER,
+        "rid": TEXT,
+        "source": NUMBER,
+        "reader": NUMBER,
+        "got*": NUMBER,
         "needs*": NUMBER,
     },
     "wait": {"step*": NUMBER, "reason*": TEXT, "op*": TEXT},
