@@ -412,3 +412,14 @@ def test_the_slider_and_the_losing_case_end_with_a_stop_token() -> None:
         learn.cost_slider([1], [2], [3])
     for call in (*asked.call_args_list, *slid.call_args_list):
         assert call.kwargs["stop"]
+
+
+def test_a_counter_that_never_wraps_is_told_so_and_its_slot_is_drawn() -> None:
+    """Resets are counted, not slots at the limit; and the slot behind the limit is outlined."""
+    verdict = learn.check_alloc(lines.alloc_that_never_wraps)
+    (figure,) = verdict.figures
+    picture = Picture(figure.svg)
+    assert ", 0 times here" in picture.words
+    slot = re.search(r"range\((\d+),", verdict.sentences[0])
+    assert slot and picture.shapes("rect", slot=slot[1])
+    assert f"slot {slot[1]}, outlined" in figure.title

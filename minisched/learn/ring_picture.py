@@ -72,7 +72,7 @@ def draw_ring(
         f"{times(tally.resolved, 'time')}{lost}",
     )
     if ring:
-        wraps = len(wraps_of(part))
+        wraps = len(wraps_of(part, stays))
         page.notes(
             f"future_ct wraps at the limit of {ring.limit}, {times(wraps, 'time')} here; the "
             f"buffer has {ring.size} slots"

@@ -71,14 +71,21 @@ def ring_of(trace: Trace) -> Ring | None:
     return None
 
 
-def wraps_of(trace: Trace) -> list[int]:
+def wraps_of(trace: Trace, stays: list[Stay]) -> list[int]:
     """When the ring's counter began anew: at each batch behind which it is no higher than before.
 
-    Its own values say so, and not the slots: a counter may go beyond its limit and never wrap.
+    Its own values say so, one for each batch, and not the slots: a counter may go beyond its limit
+    and never wrap. Only batches that are shown count.
     """
-    names = {"future slots", "decode future slots"}
+    names, shown = {"future slots", "decode future slots"}, {stay.step for stay in stays}
     counted = [(item.time, item.value) for item in trace.counters if item.name in names]
-    return [time for (_, before), (time, value) in pairwise([(0, 0), *counted]) if value <= before]
+    marks = [mark for mark in named(trace, "future slots") if mark.attrs.get("side") != "prefill"]
+    changes = zip(marks, pairwise([(0, 0), *counted]), strict=False)
+    return [
+        time
+        for mark, ((_, before), (time, value)) in changes
+        if value <= before and number(mark, "step") in shown
+    ]
 
 
 def tally_of(stays: list[Stay]) -> Tally:
