@@ -89,11 +89,10 @@ learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 #
 # - `engine.get_next_batch_to_run()` gives a batch, or something false if there is nothing to run.
 # - Process results in the order in which the steps were launched, and each of them once.
-# - A loop that launches early may launch one step too many; its result must be processed, too, when
-#   there is nothing left to launch.
+# - A loop that launches early may launch one step too many (behind a stop token, which nobody knows
+#   before); its result must be processed, too.
 # - Two steps in flight are enough. `on_idle` is for turns in which there is nothing else to do.
-# - Stuck? `last = None` above the `while` is a good start. And if it takes too long, go on: nothing
-#   below needs it.
+# - Stuck? `last = None` above the `while` is a good start.
 
 
 # %% tags=["exercise"]
@@ -166,8 +165,8 @@ learn.check_step_time(step_time)
 # %% [markdown]
 # ## When does overlap win, tie and lose?
 #
-# Move both costs. Every pair was run beforehand, so this works without a kernel, too. Start with
-# 12 new tokens, then look at 3: the map changes colour.
+# Move both costs. Every pair was run beforehand. The request ends with a **stop token**, with which
+# a model says that its answer is complete. Start with 12 new tokens, then look at 3.
 
 # %%
 learn.cost_slider()
@@ -175,12 +174,21 @@ learn.cost_slider()
 # %% [markdown]
 # ## Exercise 3: make it lose
 #
-# Overlap is not free. When it launches a step, it has not seen the token before: if that one ends
-# the request, the step is wasted (outlined in the picture). Find costs with which overlap takes
+# Overlap is not free. When it launches a step, it has not seen the token before: if that one is
+# the stop token, the step is wasted (outlined in the picture). Find costs with which overlap takes
 # *longer* than serial, by more than 2 %.
 
 # %% tags=["exercise"]
 learn.check_losing_case(host_ms=6, device_ms=10, copy_ms=1, new_tokens=12)
+
+# %% [markdown]
+# A step behind a stop token is lost in every loop that launches ahead. Where a request ends by its
+# **length**, the host can count. SGLang's `overlap` as published up to 0.5.21 launches the step all
+# the same; `vllm_async` does not, nor does SGLang since 0.5.23.
+
+# %%
+by_length = {"host_ms": 1, "device_ms": 100, "requests": 1, "new_tokens": 12}
+learn.table(*(learn.simulate(loop, **by_length) for loop in ("serial", "overlap", "vllm_async")))
 
 # %% [markdown]
 # ## What the real systems do

@@ -126,9 +126,11 @@ learn.view("lazy_chain", lazy_graphs)
 # takes the same requests once more (or gives None, where that is not possible), and
 # `engine.run_batch(batch, previous)` launches a step that is built on the tokens of `previous`.
 #
-# What stands below is a sketch of the loop that has been copied a lot. It has two mistakes, and
-# the first one hides the second. Put the order right, run it, and read what the checker says
-# then.
+# What stands below was made for this exercise. It has two mistakes, and the first one hides the
+# second. Put the order right, run it, and read what the checker says then. (The second mistake is
+# a published one: an excerpt of
+# [#22416](https://github.com/sgl-project/sglang/pull/22416) has the right order, and does not hand `previous`
+# over.)
 
 
 # %% tags=["exercise"]

@@ -556,9 +556,9 @@ MISTAKES = [
     Mistake(
         learn.check_loop,
         loop_that_forgets_the_last_step,
-        "step 2 was launched and never processed",
+        "step 1 was launched and never processed",
     ),
-    Mistake(learn.check_loop, loop_that_processes_twice, "Step 2 has already been processed"),
+    Mistake(learn.check_loop, loop_that_processes_twice, "Step 1 has already been processed"),
     Mistake(learn.check_loop, loop_two_turns_later, "a queue of 3"),
     Mistake(learn.check_loop, loop_that_is_never_idle, "did not call on_idle()"),
     Mistake(learn.check_loop, loop_that_runs_nothing, "nothing to run; test `batch` first"),

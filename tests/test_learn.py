@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from minisched import learn
 from minisched.checks.tokens.oracle import hash_oracle
 from minisched.core import SamplingParams
+from minisched.learn import formula_exercise, slider
 from minisched.learn.exercise import attempt, draw_trial, shrink
 from minisched.learn.guard import TooLong, bounded
 from minisched.learn.laws import Broken, broken
@@ -296,7 +298,7 @@ def test_the_formula_that_passes_is_that_of_the_readme(h: int, d: int, c: int) -
 @settings(max_examples=20, deadline=None)
 def test_a_losing_case_is_one_in_which_the_run_takes_longer(h: int, d: int, n: int) -> None:
     traces = [
-        learn.simulate(loop, host_ms=h, device_ms=d, requests=1, new_tokens=n).trace
+        learn.simulate(loop, host_ms=h, device_ms=d, requests=1, new_tokens=n, stop=True).trace
         for loop in ("serial", "overlap")
     ]
     times = [trace.end for trace in traces]
@@ -378,3 +380,46 @@ def test_a_part_of_a_source() -> None:
     assert shown._repr_html_().count("class=look") == repr(shown).count("\n>") == 1
     with pytest.raises(ValueError, match=r"no line of minisched/loops/serial\.py has 'nowhere'"):
         learn.show(serial, "nowhere")
+
+
+COUNTING = ("vllm_async", "mini_overlap", "mindie_single")
+
+
+@given(h=st.integers(0, 12), d=st.integers(1, 100), n=st.integers(1, 14))
+@settings(max_examples=12, deadline=None)
+def test_only_a_stop_token_costs_every_loop_a_step(h: int, d: int, n: int) -> None:
+    """What lesson 1 says: by length only SGLang's loop as published loses one, for it can count."""
+    for loop in ("serial", "overlap", *COUNTING):
+        for stop in (True, False):
+            run = learn.simulate(
+                loop, host_ms=h, device_ms=d, requests=1, new_tokens=n, stop=stop
+            )  # fmt: skip
+            names = [mark.name for mark in run.trace.marks]
+            reasons = {mark.attrs["reason"] for mark in run.trace.marks if mark.name == "finish"}
+            assert reasons == {"stop" if stop else "length"}
+            assert len(run.outputs["a"]) == n
+            loses = loop != "serial" and (stop or loop == "overlap")
+            assert names.count("wasted row") == loses
+            ran = [item for item in run.trace.slices if item.name == "forward"]
+            assert len(ran) == n + loses
+
+
+def test_the_slider_and_the_losing_case_end_with_a_stop_token() -> None:
+    """The verdict blames a token that the host had not seen, so it must not have been countable."""
+    with patch.object(formula_exercise, "simulate", wraps=learn.simulate) as asked:
+        assert learn.check_losing_case(host_ms=1, device_ms=100, new_tokens=2).passed
+    with patch.object(slider, "simulate", wraps=learn.simulate) as slid:
+        learn.cost_slider([1], [2], [3])
+    for call in (*asked.call_args_list, *slid.call_args_list):
+        assert call.kwargs["stop"]
+
+
+def test_a_counter_that_never_wraps_is_told_so_and_its_slot_is_drawn() -> None:
+    """Resets are counted, not slots at the limit; and the slot behind the limit is outlined."""
+    verdict = learn.check_alloc(lines.alloc_that_never_wraps)
+    (figure,) = verdict.figures
+    picture = Picture(figure.svg)
+    assert ", 0 times here" in picture.words
+    slot = re.search(r"range\((\d+),", verdict.sentences[0])
+    assert slot and picture.shapes("rect", slot=slot[1])
+    assert f"slot {slot[1]}, outlined" in figure.title

@@ -45,7 +45,7 @@ def test_every_number_is_a_runs(slider: Any) -> None:
         for loop, found in zip(LOOPS, data["grids"][length][h][d], strict=True):
             run = learn.simulate(
                 loop, host_ms=HOSTS[h], device_ms=DEVICES[d], requests=1,
-                new_tokens=LENGTHS[length],
+                new_tokens=LENGTHS[length], stop=True,
             )  # fmt: skip
             assert found["makespan"] == makespan_ms(run)
             assert found["step"] == settled_step_ms(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ from minisched.export.views.steps_rows import rows_of
 from minisched.export.views.text_page import GLYPHS, TextPage
 from minisched.loops.registry import LOOPS
 from minisched.topics import TOPICS
+from minisched.trace import Counter as Count
 
 from .svg_reader import Picture, check_picture
 from .test_export import loop_traces
@@ -46,10 +48,16 @@ KV = "KV to the decode side"
 
 @pytest.mark.parametrize("topic", LOOP_TOPICS)
 def test_the_rhythm_says_the_least_and_the_most(topic: str) -> None:
-    """Every step's lead is inside the range that is told, and both its ends are some step's."""
+    """Every step's lead is inside the range that is told, and both its ends are some step's.
+
+    A step's lead is over the step before it on the same device; how many have one is told, too.
+    """
     trace = trace_of(topic)
     rows = rows_of(trace, 6 if topic == "multi_step" else 4)
-    pairs = [(a, b) for a, b in pairwise(rows) if a.side == b.side]
+    pairs = [
+        ([a for a in rows[:at] if a.side == b.side][-1], b)
+        for at, b in enumerate(rows) if any(a.side == b.side for a in rows[:at])
+    ]  # fmt: skip
     leads = [a.device_span[1] - b.start for a, b in pairs]
     leads = sorted(lead for lead in leads if lead > 0)
     for form in FORMS:
@@ -59,10 +67,16 @@ def test_the_rhythm_says_the_least_and_the_most(topic: str) -> None:
         if said:
             assert [said[1], said[2] or said[1]] == [ms(leads[0]), ms(leads[-1])]
             assert (said[2] is None) == (ms(leads[0]) == ms(leads[-1]))
+            some = f"begins {len(leads)} of these {len(pairs)} steps"
+            assert (some in said[0]) == (len(leads) < len(pairs))
+            is_alone = len({row.side for row in rows}) == 1
+            text = draw(topic, trace, form, "steps")
+            assert ("the device is done with the one above" in text) == is_alone
 
 
 def test_pd_s_rhythm_is_a_range() -> None:
-    words = "begins a step 5.55 to 8.45 ms before the device is done with the one above"
+    """Of its two hosts, each against its own device."""
+    words = "a host begins 3 of these 4 steps 5.55 to 8.45 ms before its own device is done with"
     assert words in draw("pd", trace_of("pd"), "text", "steps")
 
 
@@ -284,3 +298,32 @@ def test_the_copy_path_is_called_so() -> None:
     for form in FORMS:
         drawn = draw("generation_batch_result", trace_of("generation_batch_result"), form)
         assert "generation_batch_result: the copy path" in drawn
+
+
+# -- headlines are read off their trace ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [(90, 90, 90), (90, 80, 70), (70, 90, 85, 85), (5, 9)])
+def test_the_new_token_ratio_s_heading_is_its_course(values: tuple[int, ...]) -> None:
+    golden = trace_of("retraction")
+    others = [item for item in golden.counters if item.name != "new token ratio"]
+    ratio = [Count("new token ratio", at, value) for at, value in enumerate(values)]
+    trace = replace(golden, counters=tuple(sorted([*others, *ratio], key=lambda item: item.time)))
+    words, signs = draw("retraction", trace), [b - a for a, b in pairwise(values)]
+    for what, count in (("falls", sum(x < 0 for x in signs)), ("rises", sum(x > 0 for x in signs))):
+        assert (f"{what} {count} time" in words) == bool(count)
+    assert ("stays at 90" in words) == (not any(signs))
+    assert "decays" not in words
+
+
+def test_tokens_are_drawn_on_no_time_axis() -> None:
+    """They begin in one column, behind all that is drawn by time."""
+    picture = Picture(draw("schedule_policy", trace_of("schedule_policy")))
+    bars = picture.shapes("rect", tokens="*")
+    waits = [rect for rect in picture.shapes("rect", "queued", rid="*") if "data-round" not in rect]
+    ends = [float(rect["x"]) + float(rect["width"]) for rect in waits]
+    firsts = {bar["data-rid"]: float(bar["x"]) for bar in reversed(bars)}
+    assert bars and waits and len(set(firsts.values())) == 1
+    assert min(firsts.values()) > max(ends)
+    scales = {round(float(bar["width"]) / int(bar["data-tokens"]), 2) for bar in bars}
+    assert max(scales) - min(scales) < 0.06, "one scale for all"

@@ -1,4 +1,4 @@
-"""Three runs of MLX's loop: beside its sketch, with a finish, and with its memory counted."""
+"""Three runs of MLX's loop: beside an excerpt of it, with a finish, and with memory counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CACHE_LIMIT = 1 << 30  # bytes; stock MLX on a CPU stops at 32 MiB, on Metal it 
 
 
 def two_requests() -> list[Request]:
-    """What the loop and its sketch run."""
+    """What the loop and its excerpt run."""
     return [Request("a", range(6), tokens(9)), Request("b", range(10, 18), tokens(9))]
 
 
@@ -35,14 +35,14 @@ def loop_run() -> Run:
     return run_loop("mlx_async", open_device("sim"), HashModel(), two_requests(), cost=SIM_COST)
 
 
-def sketch_run(finalize_first: bool = True) -> Run:
-    """The sketch on the same requests; see ``mlx_sketch`` for ``finalize_first``."""
+def sketch_run(hands_over: bool = False) -> Run:
+    """The excerpt on the same requests; see ``mlx_sketch`` for ``hands_over``."""
     device, requests = open_device("sim"), two_requests()
-    name = "mlx_sketch" if finalize_first else "mlx_sketch, launched first"
+    name = "mlx_sketch, handed over" if hands_over else "mlx_sketch"
     engine = wire(
         name, SKETCH, device, HashModel(), SchedulerConfig(), Frontend(requests), SIM_COST
     )
-    drive(SKETCH.start(engine, finalize_first=finalize_first), engine)
+    drive(SKETCH.start(engine, hands_over=hands_over), engine)
     trace = device.recorder.trace(name, device.name, "hash", device.clock)
     return Run(name, tuple(requests), trace)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from .arrow_words import meaning
 from .lane import Lane
-from .layout import Arrow, Box, Bubble, View, WrongToken
+from .layout import Arrow, Box, Bubble, View
 from .palette import ARROWS
 from .svg_style import box_class, char_width
 from .units import ms
@@ -60,7 +61,7 @@ def draw_run(frame: Frame) -> list[str]:
         *(_bubble(frame, bubble) for bubble in frame.view.bubbles),
         *(_box(frame, box) for box in frame.view.boxes if box.slice.duration > 0),
         *(_arrow(frame, arrow) for arrow in frame.view.arrows),
-        *(_wrong(frame, item) for item in frame.view.wrong_tokens),
+        *_wrong_tokens(frame),
     ]
 
 
@@ -141,13 +142,21 @@ def _arrow(frame: Frame, arrow: Arrow) -> str:
     )
 
 
-def _wrong(frame: Frame, item: WrongToken) -> str:
-    """Under the box that took a wrong token: what it got, and what it needs."""
-    (x, width), y = frame.span(item.box.slice.start, item.box.slice.end), frame.y(item.box.lane)
-    room = len(item.words) * char_width(11, bold=True)
-    middle = min(max(x + width / 2, frame.left + room / 2), frame.right - room / 2)
-    return (
-        f'<text class="wrong-token" x="{middle:.1f}" y="{y + BOX + 11:.1f}" text-anchor="middle" '
-        'style="fill:var(--wrong);font-size:11px;font-weight:650;stroke:var(--paper);'
-        f'stroke-width:3px;paint-order:stroke">{escape(item.words)}</text>'
-    )
+def _wrong_tokens(frame: Frame) -> Iterator[str]:
+    """Under each box that took a wrong token: what it got and needs, as far as there is room."""
+    ends: dict[str, float] = {}  # by lane, how far its words reach
+    for item in sorted(frame.view.wrong_tokens, key=lambda item: item.box.slice.start):
+        (x, width), y = frame.span(item.box.slice.start, item.box.slice.end), frame.y(item.box.lane)
+        first, *more = item.words.split("; ")  # all of them are on the arrow
+        shown = f"{first} \u2026" if more else first
+        room = len(shown) * char_width(11, bold=True)
+        middle = min(max(x + width / 2, frame.left + room / 2), frame.right - room / 2)
+        if middle - room / 2 < ends.get(item.box.lane.key, 0):
+            continue
+        ends[item.box.lane.key] = middle + room / 2
+        yield (
+            f'<text class="wrong-token" x="{middle:.1f}" y="{y + BOX + 11:.1f}" '
+            'text-anchor="middle" style="fill:var(--wrong);font-size:11px;font-weight:650;'
+            'stroke:var(--paper);stroke-width:3px;paint-order:stroke">'
+            f"{escape(shown)}</text>"
+        )

@@ -82,12 +82,15 @@ def steady(loop: str, host: int, device: int, copy: int) -> Run:
 def check_losing_case(
     *, host_ms: float, device_ms: float, new_tokens: int, copy_ms: float = 1
 ) -> Verdict:
-    """Whether overlap takes longer than serial with these costs, for one request; both drawn."""
+    """Whether overlap takes longer than serial with these costs, for one request; both drawn.
+
+    A stop token ends it after ``new_tokens``, which neither loop knows before.
+    """
     try:
         _at_most(new_tokens, 40)
         runs = [
             simulate(loop, host_ms=host_ms, device_ms=device_ms, copy_ms=copy_ms,
-                     requests=1, new_tokens=new_tokens)
+                     requests=1, new_tokens=new_tokens, stop=True)
             for loop in LOOP_OF.values()
         ]  # fmt: skip
     except (TypeError, ValueError) as error:
@@ -106,7 +109,7 @@ def check_losing_case(
         [
             f"{said}: overlap loses, {serial / overlap:.2f}×. It ran {report.steps} steps, and "
             f"{wasted(report.wasted_rows)}: when the last step was launched, the host had not yet "
-            "seen the token that ended the request."
+            "seen the stop token that ended the request."
         ],
         figures,
     )

@@ -30,7 +30,7 @@ def check_loop(my_loop: Loop) -> Verdict:
     """
     if problem := one_argument(my_loop, "my_loop", "engine", generator=True):
         return Verdict(False, [problem])
-    if failed := try_all(partial(play, loop=my_loop), Shape(), law=keeps_to_two):
+    if failed := try_all(partial(play, loop=my_loop, overrun=0), Shape(), law=keeps_to_two):
         return failed
     return too_slow(my_loop, "ring", "overlap") or right(
         f"It overlaps: with {_pairs()} a settled step takes, on average, no longer than it must.",

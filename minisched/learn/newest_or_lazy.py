@@ -11,8 +11,9 @@ from ..relay import LazyChain
 class NewestOrLazy(LazyChain):
     """Without a previous step, an unknown token is the newest that the host has.
 
-    That is what MLX's own ``decode_batch_start`` does, and a widely copied sketch of the loop with
-    it (``loops/mlx_sketch.py``). ``untold`` are the steps to which that happened.
+    That is what SGLang's ``decode_batch_start`` for MLX does, which is for fresh steps; an excerpt
+    of #22416 calls it for chained ones (``loops/mlx_sketch.py``). ``untold`` are the steps to which
+    that happened.
     """
 
     def __init__(self, device: Device) -> None:

@@ -17,7 +17,7 @@ from .exercise import draw_trial, right, try_all
 from .figure import Figure
 from .guard import TooLong, bounded, in_time
 from .laws import Broken
-from .ring_notes import Reading, RingNotes
+from .ring_notes import RingNotes
 from .ring_picture import draw_ring
 from .sticky_ring import Alloc, Resolve, StickyRing
 from .trial import Trial, play
@@ -108,16 +108,22 @@ def draw_slots(trial: Trial, what: Broken) -> list[Figure]:
         return draw_trial(trial, what)
     try:
         thief = (read.slot, read.found.step) if is_lapped and read and read.found else None
-        svg = draw_ring(until(trial.trace, what.step), thief)
+        svg = draw_ring(until(trial.trace, what.step), thief, notes.beyond)
     except NothingToShow:  # it read a slot that nobody had ever written, or no step ran
         return draw_trial(trial, what)
-    return [outlined(svg, read) if is_lapped and read else Figure(svg)]
+    if notes.beyond:
+        slot, step, rid = notes.beyond
+        words = f"slot {slot}, outlined, is beyond the limit: step {step} was to get it for {rid}"
+        return [outlined(svg, slot, words)]
+    if is_lapped and read:
+        words = f"slot {read.slot}, outlined, was taken before request {read.rid} had read it"
+        return [outlined(svg, read.slot, words)]
+    return [Figure(svg)]
 
 
-def outlined(svg: str, read: Reading) -> Figure:
+def outlined(svg: str, slot: int, title: str) -> Figure:
     """A view of the future slots with one slot's lane in red."""
-    rule = f'.box[data-slot="{read.slot}"] {{ stroke: var(--bubble); stroke-width: 2.5 }}'
-    title = f"slot {read.slot}, outlined, was taken before request {read.rid} had read it"
+    rule = f'.box[data-slot="{slot}"] {{ stroke: var(--bubble); stroke-width: 2.5 }}'
     words = svg.replace("<title>", f"<title>{title}; ", 1)
     return Figure(words.replace("</svg>", f"<style>{rule}</style></svg>"))
 

@@ -39,6 +39,7 @@ class RingNotes:
     looked_up: list[tuple[list[int], object]] = field(default_factory=list)  # step by step
     slots: dict[int, Stored] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)  # request id -> step of its newest token
+    beyond: tuple[int, int, str] | None = None  # a slot behind the limit, its step and request
     problem: str = ""  # a sentence on what the learner's lines raised
 
     def note_read(self, step: int, rid: str, slot: int, at: int) -> None:

@@ -37,10 +37,15 @@ class Kept(Stay):
             yield "unread" if kind == "stale" and not self.reads else kind, start, end
 
 
-def draw_ring(trace: Trace, lapped: tuple[int, int] | None = None) -> str:
+def draw_ring(
+    trace: Trace,
+    lapped: tuple[int, int] | None = None,
+    beyond: tuple[int, int, str] | None = None,
+) -> str:
     """``views/future_map.py:view``, in the lessons' words.
 
-    ``lapped`` says in which slot, by the token of which step, somebody's token was replaced.
+    ``lapped`` says in which slot, by the token of which step, somebody's token was replaced;
+    ``beyond`` which slot beyond the limit was handed out, to which step and request: it never ran.
 
     Raises:
         NothingToShow: no step ran, or no future map was used.
@@ -50,6 +55,9 @@ def draw_ring(trace: Trace, lapped: tuple[int, int] | None = None) -> str:
     for stay in stays:
         stay.lost.extend(stay.reads[:1] if (stay.slot, stay.step) == lapped else [])
     ring = ring_of(part)
+    if beyond:
+        slot, step, rid = beyond
+        stays.append(Kept(slot, rid, step, part.end * 9 // 10, part.end, part.end, sampled=False))
     page = Page(future_map.TITLE, about_run(trace, shown))
     page.add(STYLE)
     if ring:
@@ -64,7 +72,7 @@ def draw_ring(trace: Trace, lapped: tuple[int, int] | None = None) -> str:
         f"{times(tally.resolved, 'time')}{lost}",
     )
     if ring:
-        wraps = len(wraps_of(stays, ring))
+        wraps = len(wraps_of(part, stays))
         page.notes(
             f"future_ct wraps at the limit of {ring.limit}, {times(wraps, 'time')} here; the "
             f"buffer has {ring.size} slots"

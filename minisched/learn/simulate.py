@@ -11,8 +11,10 @@ from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
+from .oracle import alone
 
 TIE = 0.02  # two runs of which one takes so much longer at most: a tie
+MOST_BEFORE_STOP = 60  # tokens; among many more, hardly any is the first of its kind
 VOCAB = 97  # enough that a wrong token is hardly ever right by chance
 
 
@@ -35,14 +37,18 @@ def simulate(
     requests: int = 2,
     new_tokens: int = 12,
     relay: str = "",
+    stop: bool = False,
 ) -> Run:
     """Run a few equal requests through a loop, on a simulated device with a virtual clock.
 
     ``host_ms``, ``device_ms`` and ``copy_ms`` are what one step costs each of them. There is room
-    for just these requests, so that a ring of future slots is as small as it gets.
+    for just these requests, so that a ring of future slots is as small as it gets. With ``stop``
+    each may have four times as many tokens, and a stop token ends it after ``new_tokens``: nobody
+    knows that before it is there. Without, its length ends it, which the host can count.
 
     Raises:
-        ValueError: a cost is negative or not finite, a count below 1, or the loop or relay unknown.
+        ValueError: a cost is negative or not finite, a count below 1 or too large for a stop
+            token, or the loop or relay unknown.
     """
     for name, value, least in (
         ("host_ms", host_ms, 0), ("device_ms", device_ms, 0), ("copy_ms", copy_ms, 0),
@@ -52,12 +58,31 @@ def simulate(
             raise ValueError(
                 f"{name} is {value!r}, but it must be a finite number of at least {least}."
             )
-    params = SamplingParams(max_new_tokens=new_tokens)
-    asked = [Request("abcdefgh"[at % 8] * (1 + at // 8), range(at, at + 4), params)
-             for at in range(requests)]  # fmt: skip
+    if stop and new_tokens > MOST_BEFORE_STOP:
+        raise ValueError(
+            f"new_tokens is {new_tokens}, but with a stop token it must be at most "
+            f"{MOST_BEFORE_STOP}."
+        )
+    asked = [
+        _request("abcdefgh"[at % 8] * (1 + at // 8), at, new_tokens, stop) for at in range(requests)
+    ]
     cost, model = milliseconds(host_ms, device_ms, copy_ms), HashModel(VOCAB, eos_ids=frozenset())
     config = SchedulerConfig(max_running_requests=requests)
     return run_loop(loop, open_device("sim"), model, asked, config, cost, relay)
+
+
+def _request(rid: str, at: int, new_tokens: int, stop: bool) -> Request:
+    """A request with so many new tokens, which ends by length or at its stop token."""
+    prompt = range(at, at + 4)
+    if not stop:
+        return Request(rid, prompt, SamplingParams(max_new_tokens=new_tokens))
+    last = -1
+    while last < 0:  # a prompt whose last token is not said before
+        *before, last = alone(prompt, new_tokens, frozenset(), VOCAB)
+        if last in before:
+            prompt, last = range(prompt.start + VOCAB, prompt.stop + VOCAB), -1
+    params = SamplingParams(max_new_tokens=4 * new_tokens, stop_token_ids=frozenset({last}))
+    return Request(rid, prompt, params)
 
 
 def outcome(serial_ms: float, overlap_ms: float) -> str:

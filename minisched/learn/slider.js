@@ -146,7 +146,7 @@ for (const [id, values] of [["host", data.hosts], ["device", data.devices]]) {
 
 function chooseLength(at) {
   length = at;
-  find("about").textContent = `One request, copy ${data.copy} ms a step, simulated time. ` +
+  find("about").textContent = `One request, ended by a stop token; copy ${data.copy} ms a step, simulated time. ` +
     "Every pair of costs was run beforehand; drag, or click a cell.";
   find("shown").textContent = pairAt(0, 0)[0].step === null
     ? "Both whole runs, on one time axis:" : "A few settled steps of both, on one time axis:";

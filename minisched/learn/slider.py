@@ -54,8 +54,8 @@ def cost_slider(
 ) -> Slider:
     """Run one request with every pair of costs, in ms a step, through both loops.
 
-    ``lengths`` are how many new tokens the request may want. Where there are too few for settled
-    steps, whole runs are drawn.
+    ``lengths`` are after how many new tokens its stop token comes, which nobody knows before.
+    Where there are too few for settled steps, whole runs are drawn.
     """
     grids = [
         [[_pair(host, device, copy_ms, length) for device in devices] for host in hosts]
@@ -76,7 +76,15 @@ def cost_slider(
 
 def _pair(host: float, device: float, copy: float, tokens: int) -> list[dict[str, Any]]:
     runs = [
-        simulate(loop, host_ms=host, device_ms=device, copy_ms=copy, requests=1, new_tokens=tokens)
+        simulate(
+            loop,
+            host_ms=host,
+            device_ms=device,
+            copy_ms=copy,
+            requests=1,
+            new_tokens=tokens,
+            stop=True,
+        )
         for loop in LOOPS
     ]
     return [_run_data(run, view) for run, view in zip(runs, _windows(runs), strict=True)]

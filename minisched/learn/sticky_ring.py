@@ -22,6 +22,14 @@ Alloc = Callable[[int, int, int], Any]
 Resolve = Callable[[list[int], Sequence[int]], Any]
 
 
+class BeyondLimit(Mistake):
+    """A batch was given slots that begin at ``slot``, behind the limit."""
+
+    def __init__(self, problem: str, slot: int) -> None:
+        super().__init__(problem)
+        self.slot = slot
+
+
 class StickyRing(FutureMapRing):
     """A FutureMap whose rows read their slot even where the host knows the token.
 
@@ -53,7 +61,11 @@ class StickyRing(FutureMapRing):
             if placeholder := is_decode(row):
                 self.notes.note_read(batch.step, row.req.rid, row.lease.future_slot, len(ids))
             ids += [-row.lease.future_slot] if placeholder else known(row)
-        indices = list(self.alloc_future_indices(len(batch.rows)))
+        try:
+            indices = list(self.alloc_future_indices(len(batch.rows)))
+        except BeyondLimit as error:
+            self.notes.beyond = error.slot, batch.step, batch.rids[0]
+            raise
         self.notes.note_slots(batch.step, batch.rids, indices)
         for lease, index in zip(batch.leases, indices, strict=True):
             lease.future_slot = index
@@ -121,7 +133,8 @@ def checked(given: Any, asked: tuple[int, int, int], num_slots: int) -> tuple[li
     if any(not 1 <= slot <= num_slots for slot in slots):
         raise Mistake(f"{call}, but the buffer has the slots 1 to {num_slots} (0 would be a token)")
     if slots[0] > limit:
-        raise Mistake(f"{call}, but slots begin at 1 again once {limit} of them are handed out")
+        problem = f"{call}, but slots begin at 1 again once {limit} of them are handed out"
+        raise BeyondLimit(problem, slots[0])
     return slots, given[1]
 
 

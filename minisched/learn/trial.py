@@ -65,12 +65,19 @@ def play(
     patch: Callable[[Engine], None] = lambda engine: None,
     cost: CostModel = COST,
     name: str = "your loop",
+    overrun: int = 1,
 ) -> Trial:
     """Turn a loop on the simulated device until every request has ended, or it will never be.
 
-    ``patch`` puts a learner's lines into the engine. Nothing that goes wrong is raised.
+    ``patch`` puts a learner's lines into the engine. Nothing that goes wrong is raised. With
+    ``overrun`` 1 a request is launched once more than its length needs while its last token is on
+    its way, as the loops did that the rings and chains of the lessons come from; with 0 only a stop
+    token leaves a step behind it.
     """
-    device, spec = open_device("sim"), LoopSpec(loop, 2, (relay,), overrun=1, worker=OverlapWorker)
+    device, spec = (
+        open_device("sim"),
+        LoopSpec(loop, 2, (relay,), overrun=overrun, worker=OverlapWorker),
+    )
     trial = Trial(workload, Trace(name, "sim", "hash", "virtual", (), (), (), ()))
     hear = _listener(trial)
     frontend = Frontend([one.fresh() for one in workload.asked], hear)

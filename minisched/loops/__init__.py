@@ -10,7 +10,7 @@ loop                    with
 ``overlap_thread``      ``overlap_thread_client``, ``overlap_thread_worker``: two ends of a queue
 ``mini_normal``         ``mini_detokenize``: the messages of both mini-sglang loops
 ``mini_overlap``
-``mlx_async``           ``mlx_jobs``, ``mlx_worker``, ``mlx_runner``; ``mlx_sketch`` is a copy of it
+``mlx_async``           ``mlx_jobs``, ``mlx_worker``, ``mlx_runner``; ``mlx_sketch`` is an excerpt
                         that many have made, with two mistakes; no comparison runs it
 ``vllm_step``
 ``vllm_batch_queue``    ``vllm_placeholders``; with async scheduling it is ``vllm_async``

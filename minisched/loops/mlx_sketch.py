@@ -1,51 +1,55 @@
-"""A sketch of MLX's loop that is widely copied, beside the loop: what is wrong with it.
+"""MLX's loop as an excerpt of #22416 prints it, beside the loop: what is wrong with it.
 
-It stands in no registry: with ``finalize_first`` it is a serial loop under another name, and
-without, it says the wrong words. ``export/mlx_runs.py`` runs both.
+The excerpt stands in a report on SGLang #22416 (prhub.com.cn/sgl-project/sglang/pull/22416), with
+``scheduler_mixin.py``, ``model_runner.py`` and ``tp_worker.py`` in short. Its order is that of the
+original. It stands in no registry, because it says the wrong words. ``export/mlx_runs.py`` runs it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core import NoBatch, ScheduleBatch
+from ..core import NoBatch, Result, ScheduleBatch
 from ..engine.engine import Engine
 from ..relay import HostTrip
 from ..worker import GenerationBatchResult
 from .spec import LoopSpec
 
 
-def mlx_sketch(engine: Engine, finalize_first: bool = True) -> Iterator[ScheduleBatch | NoBatch]:
-    """The sketch; compare ``mlx_async.py``. Each ``yield`` ends one turn.
+def mlx_sketch(engine: Engine, hands_over: bool = False) -> Iterator[ScheduleBatch | NoBatch]:
+    """The excerpt, statement for statement; compare ``mlx_async.py``. Each ``yield`` ends one turn.
 
-    It reads a step before it launches the chained one, so two graphs are never in flight and the
-    device idles while the host works. And the chained step is not handed the lazy tokens. After a
-    finalize that does no harm, for by then the host has them; but with the order alone put right
-    (``finalize_first=False``) the step runs on the newest token that the host has, one too old.
+    It finalizes the older graph, chains on the lazy one, and blocks on that, while the device runs
+    the chained one. So it overlaps, as ``mlx_async`` does. Its mistake is elsewhere: in
+    ``model_runner.py:decode_batch_start_chained(prev)``, which is there
+    ``decode_batch_start(prev.req_ids)``. The lazy tokens are not handed over, and the step runs on
+    the newest token that the host has, one too old. ``hands_over`` puts that right, as the original
+    does.
     """
-    engine.worker.relay = NewestKnown()
-    pending: GenerationBatchResult | None = None
+    if not hands_over:
+        engine.worker.relay = NewestKnown()
+    pending_curr: GenerationBatchResult | None = None
+    pending_next: GenerationBatchResult | None = None
+    tokens = Result(())
     while True:
         engine.recv_requests()
-        following: GenerationBatchResult | None = None
-        if pending is not None:
-            if finalize_first:
-                engine.process_batch_result(pending)  # blocks: nothing else is in flight
-            chained = engine.chain(pending.batch)
-            if chained is not None:
-                following = engine.run_batch(chained)  # and not run_batch(chained, pending)
-            if not finalize_first:
-                engine.process_batch_result(pending)
-        pending = following
-        if pending is not None:
-            yield pending.batch
-            continue
-        next_batch = engine.get_next_batch_to_run()
-        if next_batch:
-            pending = engine.run_batch(next_batch)
+        if pending_curr is not None:
+            engine.process_result(pending_curr, tokens)  # _finalize
+        if pending_next is not None:
+            pending_curr, pending_next = pending_next, None
         else:
-            engine.on_idle()
-        yield next_batch
+            batch = engine.get_next_batch_to_run()
+            if not batch:
+                pending_curr = None
+                engine.on_idle()
+                yield batch
+                continue
+            pending_curr = engine.run_batch(batch)  # _launch_fresh
+        chained = engine.chain(pending_curr.batch)  # _can_chain
+        if chained is not None:
+            pending_next = engine.run_batch(chained, pending_curr if hands_over else None)
+        tokens = engine.wait_for(pending_curr)  # pending_curr.lazy_tokens.tolist()
+        yield pending_curr.batch
 
 
 class NewestKnown(HostTrip):
@@ -71,5 +75,5 @@ class NewestKnown(HostTrip):
 
 SKETCH = LoopSpec(
     mlx_sketch, depth=2, overrun=1, relays=("chain",),
-    source="copies of SGLang hardware_backend/mlx/scheduler_mixin.py:event_loop_overlap_mlx",
+    source="an excerpt of SGLang #22416: scheduler_mixin.py:event_loop_overlap_mlx",
 )  # fmt: skip

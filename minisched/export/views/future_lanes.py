@@ -29,7 +29,7 @@ def draw_slots(page: Page, stays: list[Stay], ring: Ring | None, trace: Trace) -
     page.add(*x.grid(top, bottom))
     for stay in stays:
         draw_stay(page, stay, x, top + (stay.slot - 1) * pitch + 2, pitch - 4)
-    for lap, time in enumerate(wraps_of(stays, ring), 1):
+    for lap, time in enumerate(wraps_of(trace, stays) if ring else (), 1):
         page.add(line("limit", x.x(time), top - 6, x.x(time), bottom, lap=lap))
     if ring and last > ring.limit:
         y = top + ring.limit * pitch

@@ -48,7 +48,7 @@ def view(trace: Trace) -> str:
     page.legend(NAMES)
     if any(stay.reads and min(stay.reads) == stay.stored for stay in stays):
         page.notes(AT_ONCE)
-    page.notes(*summary(tally_of(stays), ring, len(wraps_of(stays, ring))))
+    page.notes(*summary(tally_of(stays), ring, len(wraps_of(part, stays))))
     return page.finish()
 
 
@@ -64,7 +64,7 @@ def text(trace: Trace) -> str:
     page.heading("Future slots", heading(ring))
     rows = rows_of(stays)
     if ring:
-        wraps = [Box("", "limit", time, time) for time in wraps_of(stays, ring)]
+        wraps = [Box("", "limit", time, time) for time in wraps_of(part, stays)]
         rows.insert(0, ("wraps", wraps))
     page.lanes(rows, part.end)
     occurring = {box.kind for _, boxes in rows for box in boxes}
@@ -73,7 +73,7 @@ def text(trace: Trace) -> str:
     page.table(
         ("step", "launched, ms", "allocates", "stored, ms", "resolved, ms", "laps"), table_of(stays)
     )
-    page.write("", *summary(tally_of(stays), ring, len(wraps_of(stays, ring))))
+    page.write("", *summary(tally_of(stays), ring, len(wraps_of(part, stays))))
     return page.finish()
 
 
@@ -87,7 +87,7 @@ def puml(trace: Trace) -> str:
     stays = [seen(stay, part.end // 120) for stay in need_stays(part)]
     rows = [(name, [box for box in boxes if box.kind in PHASES]) for name, boxes in rows_of(stays)]
     names = {kind: NAMES[kind] for kind in PHASES}
-    wraps = enumerate(wraps_of(stays, ring_of(part)), 1)
+    wraps = enumerate(wraps_of(part, stays), 1)
     flags = [(time, f"wrap {lap}") for lap, time in wraps]
     return stays_to_puml(f"{TITLE} ({shown})", rows, part.end, names, flags)
 
@@ -98,7 +98,7 @@ def seen(stay: Stay, least: int) -> Stay:
     return replace(stay, reads=[*stay.reads, until]) if stay.sampled else stay
 
 
-AT_ONCE = "a thin stored: the next forward, in the stream right behind the sample, reads it at once"
+AT_ONCE = "a token whose stored is thin is read at once, by the next forward behind its sample"
 PHASES = ("promised", "stored", "stale")
 
 

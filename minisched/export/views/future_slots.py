@@ -71,11 +71,21 @@ def ring_of(trace: Trace) -> Ring | None:
     return None
 
 
-def wraps_of(stays: list[Stay], ring: Ring | None) -> list[int]:
-    """When the counter began anew: at each batch that took it to the ring's limit or beyond."""
-    limit = ring.limit if ring else max((stay.slot for stay in stays), default=0) + 1
-    times = {stay.step: stay.promised for stay in stays if stay.slot >= limit}
-    return sorted(times.values())
+def wraps_of(trace: Trace, stays: list[Stay]) -> list[int]:
+    """When the ring's counter began anew: at each batch behind which it is no higher than before.
+
+    Its own values say so, one for each batch, and not the slots: a counter may go beyond its limit
+    and never wrap. Only batches that are shown count.
+    """
+    names, shown = {"future slots", "decode future slots"}, {stay.step for stay in stays}
+    counted = [(item.time, item.value) for item in trace.counters if item.name in names]
+    marks = [mark for mark in named(trace, "future slots") if mark.attrs.get("side") != "prefill"]
+    changes = zip(marks, pairwise([(0, 0), *counted]), strict=False)
+    return [
+        time
+        for mark, ((_, before), (time, value)) in changes
+        if value <= before and number(mark, "step") in shown
+    ]
 
 
 def tally_of(stays: list[Stay]) -> Tally:

@@ -7,7 +7,7 @@ from .axes import TimeAxis, ValueAxis
 from .lanes import NAMES, draw_lanes
 from .marks import word
 from .page import SIGNS, Page, about_run, labels
-from .retraction_forms import TITLE, bills, lanes_of, puml, retractions, text
+from .retraction_forms import TITLE, bills, course, lanes_of, puml, retractions, text
 from .series import counter, most, stacked, step_area, step_line
 from .shapes import line, path
 from .shapes import text as write
@@ -63,7 +63,7 @@ def _draw_ratio(page: Page, trace: Trace, x: TimeAxis, marks: list[Mark]) -> Non
     ratio = counter(trace, "new token ratio")
     if not ratio:
         return
-    page.heading("New token ratio", "it decays with each decode step; a retraction raises it")
+    page.heading("New token ratio", course(ratio))
     y = ValueAxis(max(1, most(ratio)), page.top + 20, page.top + 20 + HEIGHT / 2)
     page.add(*y.draw("1/1000"), *x.grid(y.top, y.bottom))
     page.add(step_line(ratio, x, y, "", "new token ratio"))

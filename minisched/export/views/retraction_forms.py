@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ...trace import Mark, Trace
 from ..units import ms
 from .marks import NothingToShow, named, number, word
@@ -83,6 +85,18 @@ def bills(marks: list[Mark], steps: list[StepWork], most: int) -> list[str]:
     if len(marks) > most:
         found.append(f"… and {len(marks) - most} more.")
     return found
+
+
+def course(ratio: list[tuple[int, int]]) -> str:
+    """What the new token ratio does here, in words: read off its own values."""
+    values = [value for _, value in ratio]
+    falls = sum(after < before for before, after in pairwise(values))
+    rises = sum(after > before for before, after in pairwise(values))
+    if not (falls or rises):
+        return f"in thousandths; it stays at {values[0]} here"
+    words = [f"{what} {many(count, 'time')}" for what, count in
+             (("falls", falls), ("rises", rises)) if count]  # fmt: skip
+    return f"in thousandths; here it {' and '.join(words)}, between {min(values)} and {max(values)}"
 
 
 def _again(rid: str, since: int, steps: list[StepWork]) -> int:

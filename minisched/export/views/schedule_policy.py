@@ -16,7 +16,7 @@ from .wording import ordinal, short, short_end
 __all__ = ["puml", "text", "view"]
 MOST_ROUNDS, MOST_LANES = 10, 24
 PITCH, BOX = 24, 17  # from row to row, and how high a box is
-BEHIND, TOKENS = 280, 130  # pixels behind an admission, and those of them for its tokens
+BEHIND, TOKENS, PLACE = 290, 130, 50  # pixels behind the time axis: for tokens, for a place
 NAMES = {
     "queued": "waits",
     "admitted": "admitted now",
@@ -73,7 +73,7 @@ def _link(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _draw_waits(page: Page, story: Story) -> None:
-    """From arrival to admission; behind it, what the cache gave and what was left to compute."""
+    """From arrival to admission; in a column of its own, what was cached and what to compute."""
     visits = story.visits[:MOST_LANES]
     cut = f"; the first {len(visits)} of {len(story.visits)}" * (visits != story.visits)
     page.heading("How long they waited", f"in the order in which they came{cut}")
@@ -82,6 +82,7 @@ def _draw_waits(page: Page, story: Story) -> None:
     for at in range(len(visits)):
         page.add(band(x.left, top + at * PITCH + 1, EDGE - LEFT, BOX + 4))
     page.add(*x.grid(top, top + len(visits) * PITCH))
+    page.add(write(x.right + PLACE, top - 4, "tokens: cached + to compute", "small faint"))
     for at, visit in enumerate(visits):
         _draw_visit(page, visit, x, top + at * PITCH + 3, TOKENS / max(1, most))
     bottom = top + len(visits) * PITCH
@@ -98,7 +99,7 @@ def _draw_visit(page: Page, visit: Visit, x: TimeAxis, y: float, scale: float) -
     page.add(line("flag", at, y - 3, at, y + BOX + 3))
     place = f"{ordinal(visit.place)}"
     page.add(write(at + 5, y + 12.5, place, "small bold"))
-    at += 12 + len(place) * char_width(11, True)
+    at = x.right + PLACE
     for kind, tokens in (("evictable", visit.hit_len), ("left", visit.extend_len)):
         if tokens:
             about = f"{visit.rid}: {NAMES[kind]}: {tokens}"

@@ -21,12 +21,18 @@ def early(before: Row, row: Row) -> int:
 
 def rhythm(rows: Sequence[Row]) -> str:
     """One sentence on all of them, with the least and the most where they differ."""
-    pairs = [(before, row) for before, row in pairwise(rows) if before.side == row.side]
+    sides = {row.side: [other for other in rows if other.side == row.side] for row in rows}
+    pairs = [pair for mine in sides.values() for pair in pairwise(mine)]
+    done = "the device is done with the one above"
+    if len(sides) > 1:
+        done = "its own device is done with the step before"
     ahead = sorted(time for time in (early(*pair) for pair in pairs) if time > 0)
     if not pairs:
         return "one step"
     if not ahead:
-        return "the host begins a step only when the device is done with the one above"
+        return f"{'each' if len(sides) > 1 else 'the'} host begins a step only when {done}"
     every = "a step" if len(ahead) == len(pairs) else f"{len(ahead)} of these {len(pairs)} steps"
     times = " to ".join(dict.fromkeys((ms(ahead[0]), ms(ahead[-1]))))
-    return f"the host begins {every} {times} ms before the device is done with the one above"
+    if len(sides) > 1:
+        return f"a host begins {every} {times} ms before {done}"
+    return f"the host begins {every} {times} ms before {done}"

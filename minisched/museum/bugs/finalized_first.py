@@ -41,9 +41,9 @@ EXHIBIT = Exhibit(
     "right; only the times show it. (As soon as a has ended there is no chained step at all; "
     "below, it is on its way while step 2 is read.)",
     cure="The next step is launched first, on tokens that nobody has computed yet, and only then "
-    "is the last one read: SGLang's MLX backend since #22416, which closed #22114. A sketch of "
-    "that loop that is widely copied has the two in the wrong order "
-    "(minisched/loops/mlx_sketch.py).",
+    "is the last one read: SGLang's MLX backend since #22416 "
+    "(scheduler_mixin.py:event_loop_overlap_mlx), which closed #22114. The order above is nobody's "
+    "published one; it is the shortest way to what the report shows.",
     law="overlap",
     says="never while the device did",
     case=Case(
