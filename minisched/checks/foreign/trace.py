@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -86,7 +86,7 @@ def build(seen: Seen, step: str = "") -> Foreign:
     slices += host.slices
     by_lane = {lane: ranges[thread] for thread, lane in threads.items()}
     found = find_steps(slices, edges, by_lane, step)
-    slices = from_zero([replace(item, step=found.steps.get(item.id, 0)) for item in slices])
+    slices = from_zero(slices, found.steps)
     edges |= set(results(slices))
     device = platform_of(seen) if ops else "cpu"
     trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
@@ -98,11 +98,16 @@ def platform_of(seen: Seen) -> str:
     return "HIP" if any(call.name.startswith("hip") for call in seen.calls) else "CUDA"
 
 
-def from_zero(slices: list[Slice]) -> list[Slice]:
-    """The slices on a clock that begins with the first, in order of time."""
+def from_zero(slices: list[Slice], steps: Mapping[int, int]) -> list[Slice]:
+    """The slices with their steps, on a clock that begins with the first, in order of time."""
     zero = min((item.start for item in slices), default=0)
     moved = (
-        replace(item, start=item.start - zero, end=max(item.start, item.end) - zero)
+        replace(
+            item,
+            start=item.start - zero,
+            end=max(item.start, item.end) - zero,
+            step=steps.get(item.id, 0),
+        )
         for item in slices
     )
     return sorted(moved, key=lambda item: (item.start, item.end, item.id))
