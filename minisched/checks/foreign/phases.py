@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 WORK = "work"  # where nothing is annotated
@@ -61,11 +62,13 @@ class Phase(NamedTuple):
     end: int
 
 
+@lru_cache(1 << 12)
 def plain(name: str) -> str:
     """A range's name without numbers of operators (``emit_nvtx``), addresses and folders."""
     return NOISE.sub("", name)
 
 
+@lru_cache(1 << 12)
 def step_named(name: str) -> str:
     """What the step is called that a range of this name marks; empty: it marks none."""
     name = plain(name)

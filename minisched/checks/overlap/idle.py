@@ -181,7 +181,7 @@ def _doing(item: Slice) -> str:
     if item.name == WAIT:
         return f"was blocked in {call_of(item)}"
     if item.name == "launch":
-        return f"was in {item.attrs.get('call', 'a launch')}"
+        return f"was launching other things ({item.attrs.get('call', 'launch')})"
     within = item.attrs.get("within", "")
     is_named = item.name != "work" and not item.name.endswith("…")  # more than that it is a step
     if within and not is_named:

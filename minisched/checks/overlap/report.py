@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...trace import Trace
@@ -60,7 +60,7 @@ class OverlapFindings:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the single bubbles, as JSON can hold it."""
-        data = asdict(self)
+        data = asdict(replace(self, bubbles=(), names=()))  # copied deeply
         del data["bubbles"], data["names"]
         data["bound"]["percent"] = self.bound.percent
         data["unknown_percent"] = self.unknown_percent
