@@ -11,12 +11,12 @@ from ..exhibit import Exhibit
 from ..patch import Edit
 
 IN_THE_FORWARD_PASS = """\
-    self.touches.declare(batch, flat)
+    self.declare(batch, flat)
     inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
 """
 ON_THE_SCHEDULE_STREAM = """\
     table, flat = flat, replace(flat, table_index=[], table_slots=[])
-    self.touches.declare(batch, flat)
+    self.declare(batch, flat)
     inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
     at, slots, stream = table.table_index, table.table_slots, self.device.stream("schedule")
     touch = self.touches.inputs(batch)._replace(kind="write", resource="page table", cells=at)
