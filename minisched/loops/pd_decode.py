@@ -48,7 +48,8 @@ class DecodeEngine(SideEngine):
         messages = self.hear()
         if messages:
             asked = [self.scheduler.unanswered.get(message.room) for message in messages]
-            label = Label(rids=tuple(req.rid for req in asked if req is not None))
+            live = [req for req in asked if req is not None and not req.finished]
+            label = Label(rids=tuple(req.rid for req in live))
             with self.device.host("receive", self.cost.host.get("receive", 0), label):
                 outputs = [output for message in messages for output in self._hear(message)]
             self._observe()
