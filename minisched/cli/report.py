@@ -15,6 +15,7 @@ from ..checks.overlap.waits import ARRIVAL, HOST
 from ..compare import Comparison
 from ..devices.cost import MILLISECOND
 from ..export.pd_or_mixed import Row, find_runs, rows
+from .layout import Fitted
 
 COLUMNS = (
     "loop", "steps", "tokens", "makespan\n(ms)", "device\nbusy", "host\nhidden", "wasted\nrows",
@@ -33,7 +34,7 @@ def print_report(console: Console, comparison: Comparison) -> None:
         )
     for report in comparison.reports:
         table.add_row(*cells(comparison, report))
-    console.print(table)
+    console.print(Fitted(table))
     for loop, waits in comparison.num_waits.items():
         if waits:
             console.print(lost_time(loop, comparison.lost_ns[loop], waits), highlight=False)
@@ -59,7 +60,7 @@ def print_pd_or_mixed(console: Console, compared: Sequence[Row]) -> None:
         table.add_column(column)
     for row in compared:
         table.add_row(*row)
-    console.print(table)
+    console.print(Fitted(table))
 
 
 def cells(comparison: Comparison, report: OverlapReport) -> list[str]:

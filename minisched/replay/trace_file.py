@@ -99,8 +99,8 @@ class TraceFile:
             return MOONCAKE
         raise ValueError(
             f"{self.path}, line {number}: it begins with {shown(line)}, but a trace has the "
-            f"columns {','.join(SECONDS.header)} or {','.join(DATES.header)}, or is a JSON object on each "
-            "line."
+            f"columns {','.join(SECONDS.header)} or {','.join(DATES.header)}, or is a JSON object "
+            "on each line."
         )
 
     def _arrivals(self, format: Format, lines: Iterator[tuple[int, str]]) -> Iterator[Arrival]:
