@@ -6,6 +6,7 @@ import ast
 import errno
 import io
 import os
+import re
 import resource
 import shlex
 import stat
@@ -71,6 +72,35 @@ def start(line: str, folder: Path, **options: Any) -> subprocess.Popen[str]:
 
 def test_no_command_is_left_out() -> None:
     assert set(LINES) == set(registered())
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_help_ends_with_an_example_that_parses(cli: Any, name: str) -> None:
+    shown = registered()[name]
+    assert shown.startswith(f"Example: minisched {name}")
+    command: Any = typer.main.get_command(app)
+    words = shlex.split(shown.removeprefix("Example: minisched "))
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context(name, words)  # a bad option would raise
+    for asks in ("-h", "--help"):
+        code, out, _ = cli(f"{name} {asks}")
+        assert code == 0 and "Example: minisched" in out
+
+
+def test_the_version_and_what_can_be_chosen(cli: Any) -> None:
+    assert re.fullmatch(r"minisched \d+\.\d+\S*\n", cli("--version")[1])
+    assert "--install-completion" in cli("--help")[1] and "--show-completion" in cli("-h")[1]
+    for line, choice in {
+        "museum": "`museum run NAME`",
+        "bench": "'part': hidden, generation, scheduler,",
+        "scenario": "'name': Which case: long-document.",
+        "fetch": "smollm2",
+        "view": "radix_cache, page_allocator",
+    }.items():
+        code, out, err = cli(line)
+        assert (code, out) == (2, "") and choice in err and len(err.splitlines()) == 1
+    assert "long-document" in cli("scenario --help")[1]
 
 
 @pytest.mark.parametrize("line", EVERY.values(), ids=EVERY)

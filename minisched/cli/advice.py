@@ -12,12 +12,13 @@ from rich.table import Table
 from ..engine.advise import Advice, advise
 from ..loops.run import Run
 from ..scheduler import SchedulerConfig
+from .layout import Fitted
 
 
 def print_advice(console: Console, runs: Sequence[Run], config: SchedulerConfig) -> None:
     """One table for each run."""
     for run in runs:
-        console.print(table(run.loop, advise(run.metrics, config)))
+        console.print(Fitted(table(run.loop, advise(run.metrics, config))))
 
 
 def table(loop: str, advice: Sequence[Advice]) -> Table:

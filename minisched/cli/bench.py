@@ -21,6 +21,7 @@ from ..loops.run import RunStopped
 from .bench_call import BenchCall
 from .bench_parts import find_part
 from .exit import complain
+from .layout import Fitted
 
 
 def run_bench(call: BenchCall, as_json_only: bool) -> int:
@@ -44,7 +45,7 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
     if as_json_only:
         print(json.dumps(document))
         return 0
-    Console(emoji=False).print(table(figures))
+    Console(emoji=False).print(Fitted(table(figures)))
     for path in written:
         Console(stderr=True).print(f"written: {path}", highlight=False)
     return 0

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from ..bench.calibration.calibrate import calibrate, check_model
 from ..bench.machine import machine
@@ -16,6 +17,7 @@ from ..devices.profiles import Profile
 from ..devices.registry import open_device
 from ..models.registry import open_model
 from ..trace.files import write_whole
+from .layout import say, say_command
 from .loop_choice import choose_loops
 
 KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
@@ -51,7 +53,7 @@ def run_calibrate(
     about = {"device": device, "model": model.name, "dtype": model.dtype, "machine": machine(),
              "versions": versions()}  # fmt: skip
     write_whole(file, json.dumps(as_json(profile, cost, about), indent=1) + "\n", f"--out {file}")
-    say(Console(highlight=False, emoji=False), cost, file)
+    tell(Console(highlight=False, emoji=False), cost, file)
     return 0
 
 
@@ -80,7 +82,7 @@ def check_file(file: Path) -> Path:
     return file
 
 
-def say(console: Console, cost: MeasuredCost, file: Path) -> None:
+def tell(console: Console, cost: MeasuredCost, file: Path) -> None:
     """What was found, in a few lines."""
     serial = cost.loops["serial"]
     host = sum(serial.base.values()) + sum(serial.after.values())
@@ -93,5 +95,5 @@ def say(console: Console, cost: MeasuredCost, file: Path) -> None:
         f"While both work, the host loses {cost.pace.host_lost / 10:.1f} % of its time, the device "
         f"{cost.pace.device_lost / 10:.1f} %."
     )
-    console.print(f"written: {file}; try minisched compare --device sim --profile {file}",
-                  soft_wrap=True)  # fmt: skip
+    say(console, escape(f"written: {file}; try this:"))
+    say_command(console, f"minisched compare --device sim --profile {file}")

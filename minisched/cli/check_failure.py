@@ -19,6 +19,7 @@ from ..export import native
 from ..trace.files import write_whole
 from .check_identical import ORACLE, story_of
 from .check_picture import offence_in, picture, wrong_token
+from .layout import say, say_command
 
 LONGEST = 300  # characters of a finding
 
@@ -26,22 +27,19 @@ LONGEST = 300  # characters of a finding
 def report_failures(console: Console, tally: Tally, files: list[str]) -> None:
     """The first of each law with the command that repeats it, causes first; and that one small."""
     for failure in tally.first:
-        console.print(
-            f"[red]✗[/] seed {failure.seed}, {failure.loop}: {failure.law}: "
-            f"{escape(shortened(failure.sentence))}",
-            soft_wrap=True,
-        )
+        said = f"{failure.law}: {escape(shortened(failure.sentence))}"
+        say(console, f"[red]✗[/] seed {failure.seed}, {failure.loop}: {said}", 2)
         if failure.law == "identity":
             print_why(console, judge(case_of(failure.seed, failure.loop, tally.device)))
-        console.print(f"  {command(failure, tally.device)}", soft_wrap=True)
+        say_command(console, command(failure, tally.device))
     if (more := len(tally.failures) - len(tally.first)) > 0:
         console.print(f"  and {more} more; --json has them all")
     if tally.failures:
         report_small(console, tally.first[0], tally.device)
     for file in files:
-        console.print(file, soft_wrap=True)
+        say(console, escape(file))
     if pair := [file for file in files if file.endswith(".json")]:
-        console.print(f"  minisched check {' '.join(pair)}", soft_wrap=True)
+        say_command(console, f"minisched check {' '.join(pair)}")
 
 
 def report_small(console: Console, failure: Failure, device: str) -> None:
@@ -50,9 +48,9 @@ def report_small(console: Console, failure: Failure, device: str) -> None:
     verdict = judge(small)
     console.print("the first of them, made as small as it could be:")
     for line in case_text(small):
-        console.print(f"  {escape(line)}", soft_wrap=True)
+        say(console, f"  {escape(line)}", 4)
     for finding in sorted(verdict.findings, key=lambda item: CAUSES.index(item.law)):
-        console.print(f"  {finding.law}: {escape(shortened(finding.sentence))}", soft_wrap=True)
+        say(console, f"  {finding.law}: {escape(shortened(finding.sentence))}", 4)
         if finding.law == "identity":
             print_why(console, verdict)
 
@@ -61,7 +59,7 @@ def print_why(console: Console, verdict: Verdict) -> None:
     """How the first wrong token came about."""
     difference = wrong_token(verdict)
     for line in story_of(difference, verdict.trace)[0] if difference else ():
-        console.print(f"    {escape(line)}", soft_wrap=True)
+        say(console, f"    {escape(line)}", 6)
 
 
 @cache

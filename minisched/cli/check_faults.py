@@ -17,6 +17,7 @@ from ..checks.faults.matrix import places, try_all
 from ..checks.many import num_cores
 from .check_failure import shortened
 from .check_workloads import Wanted, check_wanted
+from .layout import Fitted, say, say_command
 from .progress import named_progress
 
 TIMES = 1  # each fault on each loop, unless --workloads says otherwise
@@ -80,18 +81,16 @@ def report(console: Console, counted: Counted, seconds: float) -> None:
         f"with hash, from seed {counted.seed}: {total.tried} of {total.places} hit somebody "
         f"({total.hit_nobody} hit nobody), in {seconds:.1f} s"
     )
-    console.print(by_fault(counted))
+    console.print(Fitted(by_fault(counted)))
     for at in range(0, len(counted.faults), COLUMNS):
-        console.print(by_loop(counted, counted.faults[at : at + COLUMNS]))
+        console.print(Fitted(by_loop(counted, counted.faults[at : at + COLUMNS])))
     for cell in counted.failures[:MOST_SHOWN]:
         finding = cell.trial.findings[0]
-        console.print(
-            f"[red]✗[/] {cell.place.fault} on {cell.loop}: {finding.law}: "
-            f"{escape(shortened(finding.sentence))}\n  minisched check --faults --loop "
-            f"{cell.place.loop} --device {counted.device} --seed {cell.place.seed}",
-            soft_wrap=True,
-        )
-    console.print(verdict(total), soft_wrap=True)
+        said = f"{finding.law}: {escape(shortened(finding.sentence))}"
+        say(console, f"[red]✗[/] {cell.place.fault} on {cell.loop}: {said}", 2)
+        where = f"--loop {cell.place.loop} --device {counted.device} --seed {cell.place.seed}"
+        say_command(console, f"minisched check --faults {where}")
+    say(console, verdict(total), 2)
 
 
 def verdict(total: Count) -> str:

@@ -8,6 +8,7 @@ from rich.table import Table
 from ..checks.many import LAWS
 from ..checks.tally import Tally, base_of
 from .check_answers import counted
+from .layout import Fitted, say
 
 SAYS = {
     "identity": "each request gets the tokens that it would get alone",
@@ -29,16 +30,16 @@ def print_tally(console: Console, tally: Tally, seconds: float, jobs: int) -> No
     broken = len({(item.seed, item.loop) for item in tally.failures})
     last = tally.seed + tally.workloads - 1
     seeds = f"seed {tally.seed}" if last == tally.seed else f"seeds {tally.seed} to {last}"
-    console.print(
+    say(
+        console,
         f"{counted(tally.workloads, 'workload')} ({seeds}) on "
         f"{counted(len(tally.by_loop), 'loop')}: {counted(cases, 'case')} on "
         f"{tally.device} with hash, in {seconds:.1f} s on {counted(jobs, 'core')}",
-        soft_wrap=True,
     )
-    console.print(requests_sentence(tally), soft_wrap=True)
-    console.print(by_law(tally))
-    console.print(by_loop(tally))
-    console.print(verdict(tally, broken), soft_wrap=True)
+    say(console, requests_sentence(tally))
+    console.print(Fitted(by_law(tally)))
+    console.print(Fitted(by_loop(tally)))
+    say(console, verdict(tally, broken), 2)
 
 
 def verdict(tally: Tally, broken: int) -> str:

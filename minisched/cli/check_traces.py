@@ -21,6 +21,7 @@ from .check_identical import answer_all, verdict
 from .check_picture import picture
 from .check_reader import Recorded, read_recorded
 from .exit import complain
+from .layout import HANG, say
 from .progress import work_progress
 
 MOST_SHOWN = 8  # details of one answer
@@ -72,19 +73,17 @@ def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[A
         trace = run.trace
         parts = [trace.loop, "on", trace.device, trace.model, trace.dtype]
         what = " ".join(filter(None, parts))
-        console.print(
-            f"[bold]{escape(run.file)}[/]: {escape(what)}, {trace.clock} clock", soft_wrap=True
-        )
+        say(console, f"[bold]{escape(run.file)}[/]: {escape(what)}, {trace.clock} clock", 2)
         if error := stopped_with(trace):
-            console.print(f"  [red]✗[/] it stopped with {escape(error)}", soft_wrap=True)
+            say(console, f"  [red]✗[/] it stopped with {escape(error)}", 4)
         for answer in answers[run.file]:
             sign = SIGNS[answer.holds][answer.word]
             if answer.question == "overlaps" and answer.word == "no":
                 sign = "-"  # no law is broken
             question = f"{answer.question}?"
-            console.print(f"  {sign} {question:<11} {escape(answer.sentence)}", soft_wrap=True)
+            say(console, f"  {sign} {question:<11} {escape(answer.sentence)}", HANG)
             for line in shortened(answer.details):
-                console.print(f"    {'':<11} {escape(line)}", soft_wrap=True)
+                say(console, f"    {'':<11} {escape(line)}", HANG)
 
 
 def shortened(details: Sequence[str]) -> Iterator[str]:

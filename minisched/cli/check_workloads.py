@@ -16,6 +16,7 @@ from ..devices.registry import open_device
 from ..loops.registry import LOOPS
 from .check_failure import report_failures, save_failure
 from .check_tables import print_tally, refusals_sentence
+from .layout import say
 from .progress import named_progress
 
 IN_VIRTUAL_TIME, IN_REAL_TIME = 150, 20  # workloads
@@ -62,7 +63,7 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
         console = Console(highlight=False, emoji=False)
         print_tally(console, tally, seconds, jobs)
         if not wanted.loops:
-            console.print(refusals_sentence(tally), soft_wrap=True)
+            say(console, refusals_sentence(tally))
         report_failures(console, tally, files)
     return 1 if tally.failures else 0
 

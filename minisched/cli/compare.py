@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from ..comparison import Comparison, compare_loops
 from ..core import Request
@@ -19,6 +20,7 @@ from ..scheduler import SchedulerConfig
 from . import advice
 from .compare_json import as_json
 from .exit import complain
+from .layout import say
 from .loop_choice import choose_loops
 from .options import ReportOptions, WorkloadOptions
 from .pictures import write_pictures, write_traces
@@ -92,9 +94,8 @@ def show(comparison: Comparison, config: SchedulerConfig, wanted: ReportOptions,
     print_report(console, comparison)
     if wanted.advise:
         advice.print_advice(console, comparison.runs, config)
-    console.print(
-        f"Pictures and traces are in {out}; open {out / 'compare.html'} first.", soft_wrap=True
-    )
+    where = f"Pictures and traces are in {out}; open {out / 'compare.html'} first."
+    say(console, escape(where))
 
 
 def compare_with_progress(

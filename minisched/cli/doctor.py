@@ -14,6 +14,7 @@ from rich.text import Text
 from ..devices.registry import DEVICES, load, open_device
 from ..export.render_puml import find_renderer
 from ..models.registry import open_model
+from .layout import Fitted
 
 Findings = dict[str, dict[str, str]]  # kind -> name -> what it needs ("" if it works)
 
@@ -30,7 +31,7 @@ def run_doctor(as_json_only: bool) -> None:
     for kind, names in findings.items():
         for name, needs in names.items():
             table.add_row(kind, name, "no" if needs else "yes", Text(needs))
-    Console().print(table)
+    Console(highlight=False).print(Fitted(table))
 
 
 def examine() -> Findings:

@@ -7,11 +7,13 @@ from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
 from ..museum import Exhibit, Refuted, exhibits, find, refuted
 from ..museum.standing import Standing, bug_json, nothing_broken, refuted_json, standing_of
+from .layout import say
 from .museum_page import show, table, write
 from .progress import named_progress
 
@@ -62,7 +64,7 @@ def run_one(name: str, out: Path | None, as_json: bool) -> int:
         console = Console(highlight=False, emoji=False)
         show(item, console)
         if out:
-            console.print(f"\nDrawn in {out}.", soft_wrap=True, markup=False)
+            say(console, escape(f"\nDrawn in {out}."))
     return 0 if is_good else 1
 
 

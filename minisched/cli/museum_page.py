@@ -19,9 +19,10 @@ from ..museum.picture import draw, lines_of
 from ..museum.references import address
 from ..museum.standing import Standing
 from ..trace.files import write_whole
+from .layout import Fitted, cut, say, say_command
 
-WIDEST = 120  # columns of a drawing
-AS_IT_STANDS = ("picture", "diff", "code", "links")  # no line of these is broken
+LEAST, WIDEST = 60, 120  # columns of a drawing
+AS_IT_STANDS = ("diff", "links")  # a line of these is only broken where the terminal ends
 STYLES = {"+": "green", "-": "red", "@": "cyan"}  # of a diff's lines
 
 
@@ -31,9 +32,14 @@ def show(item: Exhibit | Refuted, console: Console) -> None:
     console.print(f"\n[bold]{item.title}[/bold]  [dim]{chapter}[/dim]")
     for part in parts_of(item):
         console.print(f"\n[bold]{part.heading}[/bold]")
-        for line in body(part, item, max(60, min(WIDEST, console.width - 2))):
-            if part.kind in AS_IT_STANDS:
-                console.print(Text.assemble("  ", line), soft_wrap=True)
+        for line in body(part, item, max(LEAST, min(WIDEST, console.width - 2))):
+            if part.kind == "picture":
+                drawn = cut(f"  {line.plain}", console)
+                console.print(Text(drawn, line.style), soft_wrap=True)
+            elif part.kind == "code":
+                say_command(console, line.plain)
+            elif part.kind in AS_IT_STANDS:
+                say(console, Text.assemble("  ", line).markup, 4)
             else:
                 console.print(Padding(line, (0, 0, 0, 2)))
 
@@ -72,7 +78,7 @@ def table(standings: list[Standing], holds: dict[str, bool]) -> Iterator[Rendera
         if item.lacking:
             green = Text(f"nothing to judge: {item.lacking}", "bold red")
         rows.add_row(item.exhibit.name, item.exhibit.references[0], caught, green)
-    yield rows
+    yield Fitted(rows)
     good, right = sum(item.is_good for item in standings), sum(holds.values())
     yield f"{good} of {len(standings)} bugs are caught, with the healthy code green."
     yield f"{right} of {len(holds)} refuted suspicions break nothing."

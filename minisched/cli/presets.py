@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..scheduler.presets import PRESETS, Preset
+from .layout import Fitted
 
 COLUMNS = ("preset", "GiB", "TP", "chunk", "graphs", "ratio", "such as")
 LEGEND = (
@@ -31,7 +32,7 @@ def run_presets(as_json_only: bool) -> None:
     for preset in PRESETS:
         table.add_row(*cells(preset))
     console = Console(highlight=False)
-    console.print(table)
+    console.print(Fitted(table))
     console.print(LEGEND)
     for preset in PRESETS:
         console.print(f"[bold]{preset.name}[/bold]: {preset.recommendation}")

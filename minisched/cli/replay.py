@@ -24,6 +24,7 @@ from ..replay.trace_file import Survey, TraceFile
 from ..scheduler import SchedulerConfig
 from ..trace.files import write_whole
 from . import advice
+from .layout import Fitted
 from .loop_choice import choose_loops
 from .options import ReportOptions
 from .progress import work_progress
@@ -102,7 +103,7 @@ def say(
         console = Console(highlight=False, emoji=False)
         print_report(console, result, survey.format.name)
         if wanted.advise:
-            console.print(advice.table(run.loop, advised))
+            console.print(Fitted(advice.table(run.loop, advised)))
     if out is not None:
         write_whole(out, json.dumps(result, indent=2) + "\n", f"--out {out}")
 

@@ -9,10 +9,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from .layout import Fitted
+
 
 def print_report(console: Console, result: dict[str, Any], format: str) -> None:
     """A table of the clients' times, and the rest in sentences; ``result`` is the JSON object."""
-    console.print(times_table(result))
+    console.print(Fitted(times_table(result)))
     for sentence in sentences(result, format):
         console.print(sentence)
 

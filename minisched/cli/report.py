@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..comparison import COLUMNS, Comparison, cells, sentences, verdict
 from ..export.pd_or_mixed import Row, find_runs, rows
+from .layout import Fitted
 
 
 def print_report(console: Console, comparison: Comparison) -> None:
@@ -23,7 +24,7 @@ def print_report(console: Console, comparison: Comparison) -> None:
         )
     for report in comparison.reports:
         table.add_row(*cells(comparison, report))
-    console.print(table)
+    console.print(Fitted(table))
     bold = verdict(comparison)
     for line in sentences(comparison):
         console.print(f"[bold]{line}[/bold]" if line == bold else line, highlight=False)
@@ -38,7 +39,7 @@ def print_pd_or_mixed(console: Console, compared: Sequence[Row]) -> None:
         table.add_column(column)
     for row in compared:
         table.add_row(*row)
-    console.print(table)
+    console.print(Fitted(table))
 
 
 def print_errors(errors: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from . import advice, logprobs, request_metrics
 from .compare_json import drafts_as_json
+from .layout import Fitted
 from .loop_choice import choose_loops
 from .options import ReportOptions, WorkloadOptions
 from .report import print_errors
@@ -57,7 +58,7 @@ def run_run(
         advised = {"advice": advice.as_json(run, config)} if wanted.advise else {}
         print(json.dumps(result | advised))
     logprobs.print_logprobs(say, model, run.requests)
-    say.print(request_metrics.table(run.metrics))
+    say.print(Fitted(request_metrics.table(run.metrics)))
     if wanted.advise and not wanted.json:
         advice.print_advice(say, [run], config)
     if drafts := count_drafts(run.trace):

@@ -16,6 +16,7 @@ from ..loops.registry import find_loop
 from ..replay import long_document as case
 from ..replay.claims import CLAIMS, Verdict, verdicts
 from ..replay.long_document import Outcome, long_document
+from .layout import Fitted
 from .replay_commands import SCENARIOS
 
 SECOND = 1e9  # nanoseconds
@@ -81,7 +82,7 @@ def print_scenario(
         f"{case.SHORT:,}, one every {case.EVERY / 1e6:.0f} ms; it comes after "
         f"{case.DOCUMENT_AT / SECOND:.0f} s. {machine.description}, loop {loop}, virtual time."
     )
-    console.print(figures(outcomes))
+    console.print(Fitted(figures(outcomes)))
     for claim in CLAIMS:
         said = [verdict_in_words(item) for item in found if item.claim is claim]
         console.print(f"[bold]{claim.about}: {claim.words}.[/bold] {' '.join(said)} {claim.why}\n")
@@ -91,7 +92,7 @@ def print_scenario(
 def figures(outcomes: Sequence[Outcome]) -> Table:
     """A column for each setting, and what the guide says of two of them."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
+    table.add_column("figure")
     for item in outcomes:
         table.add_column(item.name, justify="right")
     table.add_column("claimed", justify="right")

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from ..core import Output, Request
 from ..models.base import Model
 from ..models.tokenizer import StreamDecoder
+from .layout import STEP, say
 
 
 class Transcript:
@@ -54,4 +56,4 @@ def streaming(console: Console, transcript: Transcript) -> Iterator[None]:
         return
     yield
     for rid, text in transcript.said.items():
-        console.print(Text(f"{rid}: {text} ({transcript.ended[rid]})"), soft_wrap=True)
+        say(console, escape(f"{rid}: {text} ({transcript.ended[rid]})"), STEP)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from rich.console import Console
+
 from ..export.views import FORMS, NothingToShow, draw, parts_of
+from ..export.views.text_page import drawn_so_wide
 from ..trace.files import write_whole
+from .layout import columns_of, print_drawing
 from .trace_file import read_trace
 
 
@@ -21,15 +24,17 @@ def run_view(topic: str, source: Path, form: str, part: str, out: str | None) ->
             view needs, or the picture can't be written.
     """
     check(topic, form)
+    console = Console()
     try:
-        drawn = draw(topic, read_trace(source), form, part)
+        with drawn_so_wide(columns_of(console)):
+            drawn = draw(topic, read_trace(source), form, part)
     except NothingToShow as error:
         raise ValueError(f"{source} can't be shown as {topic}: {error}") from error
     name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic
     name = name.replace(":", "-")  # a loop with its relay, as its trace file is called
     target = out or ("-" if form == "text" else f"{name}.{form}")
     if target == "-":
-        sys.stdout.write(drawn)
+        print_drawing(drawn.splitlines() if form == "text" else [drawn.rstrip("\n")], console)
         return
     write_whole(Path(target), drawn)
     print(target)

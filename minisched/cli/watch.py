@@ -6,10 +6,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+
 from ..export.recipes.recipe import a_bit_of_everything
 from ..export.units import MILLISECOND, ms
 from ..export.watch_frame import Watched, watched
 from ..trace import Trace
+from .layout import columns_of, print_drawing
 from .trace_file import read_trace
 from .watch_keys import has_keys
 from .watch_screen import prompt, watch_keys
@@ -33,7 +36,13 @@ def run_watch(source: Path | None, loop: str | None, at: float, delay: float, fr
     time = run.moments.at(asked)
     run = replace(run, asked=(time, asked))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print("\n".join(run.frame(moment).plain() for moment in run.moments.spread(time, frames)))
+        console = Console()
+        wide = columns_of(console)
+        shown = [
+            run.frame(moment, wide, state=wide).plain(wide)
+            for moment in run.moments.spread(time, frames)
+        ]
+        print_drawing("\n".join(shown).splitlines(), console)
     elif has_keys():
         watch_keys(run, time, delay)
     else:

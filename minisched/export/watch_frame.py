@@ -20,7 +20,6 @@ from .watch_state import state_lines
 
 CURSOR = "┃"
 STEPS = 4  # so many steps lie in the stretch of time that is shown
-wrap = TextWrapper(100, subsequent_indent="    ").wrap
 MOST_SAID = 4  # things that happen at one moment
 SAID = ("admit", "refuse", "retraction", "finish", "wasted row", "stale output", "wait")  # marks
 
@@ -36,9 +35,13 @@ class Frame:
     state: list[str]
     signs: list[str]  # what those of lanes and state mean: a line each, however long
 
-    def plain(self) -> str:
-        """One part below the other."""
-        return "\n".join([self.title, self.now, "", *self.lanes, "", *self.source, "",
+    def plain(self, columns: int = 100) -> str:
+        """One part below the other; source that is too long ends in a mark."""
+        source = [
+            line if len(line) <= columns else f"{line[: columns - 1]}›" for line in self.source
+        ]
+        wrap = TextWrapper(columns, subsequent_indent="    ").wrap
+        return "\n".join([self.title, self.now, "", *self.lanes, "", *source, "",
                           *self.state, "", *(part for line in self.signs for part in wrap(line)),
                           ""])  # fmt: skip
 

@@ -15,7 +15,7 @@ from .marks import NothingToShow
 from .page import EDGE, Page, about_run
 from .shapes import band, line, rect, text
 from .steps import forwards_of
-from .text_page import COLUMNS, TextPage
+from .text_page import TextPage, columns_here
 from .wording import short, short_end
 
 MOST_ENTRIES, MOST_SEQUENCES, MOST_TOKENS = 22, 4, 12
@@ -60,7 +60,7 @@ def text_form(trace: Trace) -> str:
     page.heading("Ledger", ORDER)
     rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
     columns = rids[:MOST_SEQUENCES]
-    room = (COLUMNS - 30) // max(1, len(columns)) - 2
+    room = (columns_here() - 30) // max(1, len(columns)) - 2
     rows = [
         [ms(entry.time), after(entry),
          *(short_end(" ".join(map(str, entry.lists.get(rid, []))), room) for rid in columns)]

@@ -22,7 +22,7 @@ from .page_story import (
 )
 from .puml_stays import stays_to_puml
 from .stay_counts import count
-from .text_page import COLUMNS, GLYPHS, TextPage
+from .text_page import GLYPHS, TextPage, columns_here
 from .wording import short
 
 MOST_LANES, MOST_EVENTS = 40, 40
@@ -104,7 +104,7 @@ def _way(stays: list[Stay]) -> list[tuple[str, str, int, int]]:
 def _write_bands(page: TextPage, pages: Panel, end: int) -> None:
     """Bands of pages; each cell says how full its band was on the average."""
     places = highest(pages)
-    size, columns = pages_a_band(places), COLUMNS - page.margin - 2
+    size, columns = pages_a_band(places), columns_here() - page.margin - 2
     page.heading("Pages", f"{places} pages in bands of {size}; a cell shows in whose hands most "
                  f"of them were, on the average over {ms(end // columns)} ms")  # fmt: skip
     for at, kinds in enumerate(shares_of(pages.stays, places, size, columns, end)):

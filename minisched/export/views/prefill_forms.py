@@ -9,7 +9,7 @@ from .marks import number, word
 from .page import about_run
 from .round_words import explained
 from .rounds import BUDGETS, TITLES, Round, admitted, left, refused, scales_of, shown_rounds
-from .text_page import COLUMNS, GLYPHS, TextPage
+from .text_page import GLYPHS, TextPage, columns_here
 from .wording import short
 
 MOST_ROWS, MOST_PUML_ROWS = 120, 40
@@ -76,7 +76,7 @@ def _bars(words: str, before: Mark, after: Mark, scales: dict[str, int]) -> str:
         rest -= now < was and rest == all_of_it > 0  # whatever was taken is seen
         cells.append(f"{GLYPHS['left'] * rest}{GLYPHS['spent'] * (all_of_it - rest)} {now}")
     line = f"{short(words, WIDE - 1):<{WIDE}}" + "".join(f"{cell:<{COLUMN}}" for cell in cells)
-    return line.rstrip()[:COLUMNS]
+    return line.rstrip()[: columns_here()]
 
 
 def puml(trace: Trace) -> str:

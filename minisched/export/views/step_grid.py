@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .text_page import COLUMNS, TextPage
+from .text_page import TextPage, columns_here
 
 
 def write_rows(page: TextPage, heads: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
@@ -20,7 +20,7 @@ def write_grid(page: TextPage, titles: Sequence[str], columns: Sequence[Sequence
     first = 0
     while first < len(columns):
         end, used = first, margin
-        while end < len(columns) and (end == first or used + widths[end] <= COLUMNS):
+        while end < len(columns) and (end == first or used + widths[end] <= columns_here()):
             used += widths[end]
             end += 1
         if first:
@@ -30,5 +30,5 @@ def write_grid(page: TextPage, titles: Sequence[str], columns: Sequence[Sequence
                 f"{column[row] if row < len(column) else '':>{width}}"
                 for column, width in zip(columns[first:end], widths[first:end], strict=True)
             )
-            page.lines.append(f"{title:<{margin}}{''.join(cells)}"[:COLUMNS].rstrip())
+            page.lines.append(f"{title:<{margin}}{''.join(cells)}"[: columns_here()].rstrip())
         first = end

@@ -12,7 +12,7 @@ from ..units import ms
 from .page import about_run
 from .steps_rows import Row, rows_of, steps_view
 from .steps_story import rhythm, together
-from .text_page import COLUMNS, TextPage
+from .text_page import TextPage, columns_here
 
 HEADS = ("step", "scheduled", "launched", "on the device", "processed", "both on their way")
 BOTH = "both on their way: how long this step and the one above overlap, from schedule to process"
@@ -29,7 +29,7 @@ def write_steps(trace: Trace, count: int) -> str:
     page = TextPage(f"{trace.loop}: step under step", about_run(trace))
     page.heading(rhythm(rows))
     margin = max(len(lane.title) for lane in view.lanes) + 3
-    cells = COLUMNS - margin
+    cells = columns_here() - margin
     for lane in view.lanes:
         page.lines.append(f"{lane.title:>{margin - 2}} │{draw_lane(view, view.on(lane), cells)}")
     page.lines = [line.rstrip() for line in page.lines]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from textwrap import wrap
 
 from ..state import Stay
 from ..text_axis import draw_axis
 
-COLUMNS = 100
+COLUMNS, LEAST = 100, 40  # usual; below that a drawing says nothing
+_columns = ContextVar("columns", default=COLUMNS)
 GLYPHS = {  # looks (``look.py``), each with a sign of its own
     "prompt": "█",
     "decode": "▓",
@@ -44,9 +47,24 @@ GLYPHS = {  # looks (``look.py``), each with a sign of its own
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
+def columns_here() -> int:
+    """How wide a page is drawn."""
+    return _columns.get()
+
+
+@contextmanager
+def drawn_so_wide(columns: int) -> Iterator[None]:
+    """Pages that are drawn meanwhile have so many columns, but at least ``LEAST``."""
+    token = _columns.set(max(LEAST, columns))
+    try:
+        yield
+    finally:
+        _columns.reset(token)
+
+
 @dataclass
 class TextPage:
-    """Collects lines from top to bottom; nothing is wider than ``COLUMNS``.
+    """Collects lines from top to bottom; nothing is wider than ``columns_here``.
 
     ``margin`` is how wide the titles of lanes and curves are at least, so that parts line up.
     """
@@ -61,10 +79,13 @@ class TextPage:
         self.lines.append("")
         self.write(f"{words} ({note})" if note else words)
 
-    def write(self, *lines: str) -> None:
+    def write(self, *lines: str, indent: str = "") -> None:
         """Lines as they are, the longer ones broken."""
         for line in lines:
-            self.lines += wrap(line, COLUMNS, subsequent_indent="    ") or [""]
+            hang = f"{indent}    "
+            room = columns_here()
+            broken = wrap(line, room, initial_indent=indent, subsequent_indent=hang)
+            self.lines += broken or [""]
 
     def lanes(self, rows: Sequence[tuple[str, Sequence[Stay]]], end: int) -> None:
         """One line a row, over time from 0 to ``end``.
@@ -78,7 +99,7 @@ class TextPage:
             for stay in sorted(stays, key=lambda stay: stay.start):
                 _draw(drawn, stay, max(1, end))
             self._lane(title, drawn)
-        self.lines += draw_axis(end, cells, COLUMNS - cells)
+        self.lines += draw_axis(end, cells, columns_here() - cells)
 
     def curve(self, title: str, series: Sequence[tuple[int, int]], end: int) -> None:
         """A number over time as a line of bars: ``title`` and its greatest value, then the bars.
@@ -104,28 +125,43 @@ class TextPage:
             bool(rows) and all(isinstance(row[at], int | float) for row in rows)
             for at in range(len(heads))
         ]
-        for row in cells:
-            texts = (
+        lines = [
+            "  ".join(
                 f"{cell:>{width}}" if right else f"{cell:<{width}}"
                 for cell, width, right in zip(row, widths, is_number, strict=True)
-            )
-            line = "  ".join(texts).rstrip()
-            self.lines.append(line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…")
+            ).rstrip()
+            for row in cells
+        ]
+        room = columns_here()
+        if room < COLUMNS and max(map(len, lines)) > room:
+            self._records(heads, cells[1:])
+            return
+        self.lines += [line if len(line) <= room else line[: room - 1] + "…" for line in lines]
+
+    def _records(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """The rows one below the other, where they are too wide to stand side by side."""
+        for first, *rest in rows:
+            self.write(f"{heads[0]} {first}".strip())
+            for head, cell in zip(heads[1:], rest, strict=True):
+                if cell:
+                    self.write(f"{head}: {cell}" if head else cell, indent="  ")
 
     def legend(self, names: Mapping[str, str]) -> None:
         """What the glyphs of some looks mean."""
         signs = [f"{GLYPHS[name]}\N{NO-BREAK SPACE}{words}" for name, words in names.items()]
-        self.lines += ["", *wrap("   ".join(signs), COLUMNS)]
+        self.lines += ["", *wrap("   ".join(signs), columns_here())]
 
     def finish(self) -> str:
         """The whole text."""
-        text = "\n".join([self.title, *wrap(self.about, COLUMNS), *self.lines, ""])
+        text = "\n".join(
+            [*wrap(self.title, columns_here()), *wrap(self.about, columns_here()), *self.lines, ""]
+        )
         return text.replace("\N{NO-BREAK SPACE}", " ")
 
     def _cells(self, titles: Iterator[str] | Sequence[str]) -> int:
         """How many cells are left beside the titles."""
         self.margin = max(self.margin, *(len(title) for title in titles), 0)
-        return COLUMNS - self.margin - 2
+        return columns_here() - self.margin - 2
 
     def _lane(self, title: str, drawn: Sequence[str]) -> None:
         self.lines.append(f"{title:>{self.margin}} │{''.join(drawn)}".rstrip())

@@ -1,0 +1,142 @@
+"""What fits a terminal: tables that keep every name and number whole, sentences, command lines.
+
+No line is wider than the terminal. Where nobody looks (a pipe) and nobody says how wide it is
+(``COLUMNS``), a sentence is one line, so that it can be searched for.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+SENTENCE = 20  # characters; a longer cell of several words may be broken between them
+HANG, STEP = 16, 2  # most columns that a sentence hangs by; what stands below a name
+USUAL = 100  # columns of a drawing
+CUT = "›"  # ends a line of a drawing that is wider than the terminal
+
+
+class Fitted:
+    """A table, or where its columns don't fit side by side a record below each row's name."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table, width = self.table, options.max_width
+        endless = options.update_width(10_000)
+        cells = [[as_text(cell, console) for cell in column.cells] for column in table.columns]
+        names = [as_text(column.header, console).plain for column in table.columns]
+        if console.measure(table, options=endless).maximum > width:
+            for at, (column, texts) in enumerate(zip(table.columns, cells, strict=True)):
+                words = names[at].split() + [
+                    word
+                    for text in texts
+                    for word in (text.plain.split() if at and is_sentence(text) else [text.plain])
+                ]
+                column.no_wrap = not (at and any(is_sentence(text) for text in texts))
+                column.overflow = "fold"
+                column.min_width = max(map(len, words), default=1)
+                if column.no_wrap:  # a heading of some words may be higher than wide
+                    column.header = "\n".join(textwrap.wrap(names[at], max(1, column.min_width)))
+        least = console.measure(table, options=endless).minimum
+        if least <= width:
+            self._share(width - least)
+            yield table
+            return
+        if table.title:
+            yield as_text(table.title, console)
+        for row in zip(*cells, strict=True):
+            yield from record([name.replace("\n", " ") for name in names], row)
+        if table.caption:
+            yield as_text(table.caption, console)
+
+    def _share(self, spare: int) -> None:
+        """Set widths where they matter: columns of sentences share what the others leave."""
+        broken = [column for column in self.table.columns if not column.no_wrap]
+        for column in self.table.columns:
+            if column.min_width is not None:
+                more = 0 if column.no_wrap else spare // len(broken)
+                column.width = column.min_width + more
+
+
+def record(names: Sequence[str], row: Sequence[Text]) -> RenderResult:
+    """A row by itself: what has no heading and the first that has one, then the others below."""
+    first = next((at for at, name in enumerate(names) if name and row[at].plain), 0)
+    title = [text for at, text in enumerate(row) if text.plain and (at == first or not names[at])]
+    yield Text(" ").join(title)
+    for at, (name, text) in enumerate(zip(names, row, strict=True)):
+        if name and text.plain and at != first:
+            line = Text.assemble((f"{name}: ", "dim"), text)
+            line.overflow = "fold"
+            yield Padding(line, (0, 0, 0, STEP))
+
+
+def is_sentence(text: Text) -> bool:
+    """Whether a cell may be broken."""
+    return " " in text.plain and text.cell_len > SENTENCE
+
+
+def as_text(cell: object, console: Console) -> Text:
+    """What a cell says."""
+    return cell if isinstance(cell, Text) else console.render_str(str(cell))
+
+
+def knows_width(console: Console) -> bool:
+    """Whether anybody looks, or says how wide it is."""
+    return console.is_terminal or "COLUMNS" in os.environ
+
+
+def say(console: Console, text: str, hang: int = 0) -> None:
+    """Print a line of markup; where it is too long, its other lines hang by so many columns."""
+    line = Text.from_markup(text, emoji=False)
+    if not knows_width(console) or line.cell_len <= console.width:
+        console.print(line, soft_wrap=True)
+        return
+    hang = min(hang, HANG, console.width // 2)
+    for at, part in enumerate(line[hang:].wrap(console, console.width - hang)):
+        part.rstrip()
+        head = line[:hang] if not at else Text(" " * hang)
+        console.print(Text.assemble(head, part), soft_wrap=True)
+
+
+def say_command(console: Console, line: str, indent: int = STEP) -> None:
+    """Print a command; a long one goes on behind a backslash, so that it can still be copied."""
+    room = console.width - indent - 2
+    if not knows_width(console) or len(line) <= room:
+        console.print(Text(" " * indent + line), soft_wrap=True)
+        return
+    parts = textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
+    for at, part in enumerate(parts):
+        goes_on = " \\" if at < len(parts) - 1 else ""
+        console.print(Text(" " * indent + part + goes_on), soft_wrap=True)
+
+
+def columns_of(console: Console) -> int:
+    """How wide a drawing is to be: as the terminal, but no wider than what is easy to read."""
+    return min(console.width, USUAL) if knows_width(console) else USUAL
+
+
+def print_drawing(lines: Sequence[str], console: Console) -> None:
+    """Print lines that can't be broken; those that are too wide end in a mark, and it is said."""
+    for line in lines:
+        print(cut(line, console))
+    widest = max(map(len, lines), default=0)
+    if knows_width(console) and widest > console.width and len(lines) > 1:
+        print(
+            f"(It takes {widest} columns; {CUT} is where lines of the drawing were cut.)"[
+                : console.width
+            ]
+        )
+
+
+def cut(line: str, console: Console) -> str:
+    """A line of a drawing, and a mark where the terminal ends before it."""
+    if not knows_width(console) or len(line) <= console.width:
+        return line
+    return line[: console.width - 1] + CUT
