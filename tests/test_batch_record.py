@@ -193,11 +193,17 @@ def test_a_loops_option_is_that_number(loop: str, options: dict[str, Any], depth
     assert engine.worker.depth == len(engine.worker.outputs) == depth
 
 
-def test_a_loop_is_not_started_deeper_than_its_engine_was_made() -> None:
-    engine = make_engine("vllm_async", SimDevice(), HashModel(), SchedulerConfig(), Frontend(),
+@pytest.mark.parametrize(
+    ("loop", "options"),
+    [("vllm_async", {"depth": 3}), ("mindie_placeholder", {"max_async_schedule_times": 2})],
+)
+def test_a_loop_is_not_started_deeper_than_its_engine_was_made(
+    loop: str, options: dict[str, int]
+) -> None:
+    engine = make_engine(loop, SimDevice(), HashModel(), SchedulerConfig(), Frontend(),
                          relay="pool")  # fmt: skip
-    with pytest.raises(ValueError, match="depth is 3, but the worker was made for 2 steps"):
-        next(LOOPS["vllm_async"].start(engine, depth=3))
+    with pytest.raises(ValueError, match=r"is \d, but the worker was made for \d steps in flight"):
+        LOOPS[loop].start(engine, **options)
 
 
 def test_the_record_is_a_ring_of_the_newest_batches() -> None:

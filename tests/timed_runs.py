@@ -71,7 +71,7 @@ def play_timed(
     for time, rid in workload.aborts.items():
         frontend.abort(rid, at=time)
     model = hash_model("sim", workload.eos_ids)
-    engine = make_engine(loop, device, model, workload.config, frontend, COST, relay)
+    engine = make_engine(loop, device, model, workload.config, frontend, COST, relay, **options)
     patch(engine)
     turns = LOOPS[loop].start(engine, **options)
     for _ in range(MAX_TURNS):

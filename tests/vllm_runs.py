@@ -74,7 +74,8 @@ def drive_watching(
 ) -> Engine:
     """Turn a loop until all is done, and look at the engine after every turn."""
     model = HashModel(19, eos_ids=frozenset())
-    engine = make_engine(loop, SimDevice(), model, config, Frontend(requests), cost, relay)
+    frontend = Frontend(requests)
+    engine = make_engine(loop, SimDevice(), model, config, frontend, cost, relay, **options)
     turns = LOOPS[loop].start(engine, **options)
     while not engine.is_done:
         next(turns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core import NoBatch, ScheduleBatch
@@ -59,8 +59,19 @@ class LoopSpec:
         return int(self.options.get(self.depth_option, self.depth))
 
     def start(self, engine: Engine, **options: Any) -> Turns:
-        """The loop's turns on an engine; ``options`` go before the spec's own."""
-        return self.run(engine, **{**self.options, **options})
+        """The loop's turns on an engine; ``options`` go before the spec's own.
+
+        Raises:
+            ValueError: with them more steps may be in flight than the engine was made for.
+        """
+        chosen = replace(self, options={**self.options, **options})
+        if chosen.in_flight > engine.worker.depth:
+            raise ValueError(
+                f"{self.depth_option} is {chosen.in_flight}, but the worker was made for "
+                f"{engine.worker.depth} steps in flight; the engine has to be made with the "
+                "options that its loop is started with."
+            )
+        return self.run(engine, **chosen.options)
 
     def refusals(self, relay: str) -> dict[str, str]:
         """What it refuses with a relay."""

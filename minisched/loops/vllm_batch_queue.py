@@ -34,7 +34,7 @@ def vllm_batch_queue(
     the oldest step.
 
     Raises:
-        ValueError: the depth is less than 1, or more than the relay or the worker can serve.
+        ValueError: the depth is less than 1, or more than the relay can serve.
     """
     batch_queue = make_batch_queue(engine, depth)
     while True:
@@ -76,19 +76,14 @@ def make_batch_queue(engine: Engine, depth: int) -> deque[GenerationBatchResult]
     """An empty queue for ``depth`` steps in flight.
 
     Raises:
-        ValueError: the depth is less than 1, or more than the relay or the worker can serve.
+        ValueError: the depth is less than 1, or more than the relay can serve.
     """
     if depth < 1:
         raise ValueError(f"depth is {depth}, but it must be at least 1.")
-    relay, worker = engine.worker.relay, engine.worker
+    relay = engine.worker.relay
     if relay.most_in_flight is not None and depth > relay.most_in_flight:
         raise ValueError(
             f"depth is {depth}, but relay {relay.name!r} allows at most {relay.most_in_flight}: a "
             "token that waits for longer may be overwritten; relay 'pool' allows any depth."
-        )
-    if depth > worker.depth:
-        raise ValueError(
-            f"depth is {depth}, but the worker was made for {worker.depth} steps in flight; "
-            "the engine has to be made with the options that its loop is started with."
         )
     return deque(maxlen=depth)
