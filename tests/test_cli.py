@@ -515,7 +515,7 @@ def test_run_says_what_each_client_would_have_measured(cli: Any) -> None:
         assert found["output_tokens"] == 4 and found["prompt_tokens"] == 16
         assert 0 < found["queue_ms"] < found["ttft_ms"] and found["itl_ms"] > 0
     code, out, _ = cli(f"run {line}")
-    assert code == 0 and "ttft ms" in out
+    assert code == 0 and re.search(r"queue\s+ttft\s+itl", out)
 
 
 def test_all_loops_are_those_that_take_the_workload_and_the_others_are_named(cli: Any) -> None:
