@@ -52,7 +52,8 @@ class Edge:
     ``result`` (copy to process), ``token`` (to the step that consumes the token: from sample to
     its forward where the token stays on the device, from process to its prepare where it went
     over the host; it starts where the token really came from, and a mark ``wrong token`` says
-    where that is not its request's newest one), ``upload`` (from the copy of prompts to the forward pass that reads them).
+    where that is not its request's newest one), ``upload`` (from the copy of prompts to the
+    forward pass that reads them).
     """
 
     src: int
