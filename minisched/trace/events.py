@@ -51,7 +51,9 @@ class Edge:
     while the rest of the step is still being launched), ``copy`` (run to copy),
     ``result`` (copy to process), ``token`` (to the step that consumes the token: from sample to
     its forward where the token stays on the device, from process to its prepare where it went
-    over the host), ``upload`` (from the copy of prompts to the forward pass that reads them).
+    over the host; it starts where the token really came from, and a mark ``wrong token`` says
+    where that is not its request's newest one), ``upload`` (from the copy of prompts to the
+    forward pass that reads them).
     """
 
     src: int

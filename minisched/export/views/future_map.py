@@ -98,7 +98,7 @@ def seen(stay: Stay, least: int) -> Stay:
     return replace(stay, reads=[*stay.reads, until]) if stay.sampled else stay
 
 
-AT_ONCE = "a token whose stored is thin is read at once, by the next forward behind its sample"
+AT_ONCE = "a thin stored: the next forward, in the stream right behind the sample, reads it at once"
 PHASES = ("promised", "stored", "stale")
 
 
