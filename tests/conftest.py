@@ -7,6 +7,7 @@ and ``pytest --thorough -m thorough`` those that plain ``pytest`` leaves out.
 """
 
 import fcntl
+import os
 import shlex
 import shutil
 import signal
@@ -28,6 +29,7 @@ from minisched.models.tiny import write_tiny_llama
 
 from .llama_kinds import write_kinds
 
+os.environ.pop("COLUMNS", None)  # readline sets it for xdist's workers; here nobody looks
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background deaf to Ctrl-C, which tests press.
     signal.signal(signal.SIGINT, signal.default_int_handler)
