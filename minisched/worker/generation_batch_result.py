@@ -39,12 +39,14 @@ class GenerationBatchResult:
     """Tokens [num_samples]. Written by ``launch_sample``; made by ``_sample`` (``sample``), which
     also leaves them in the relay. Read by the next step's ``launch_forward``, on the device
     ``_forward``, where one is built upon the other; by ``launch_copy``; by ``launch_logprobs``, on
-    the device ``compute``; with drafts on the device by ``verify`` and ``draft``; by ``result``."""
+    the device ``compute``; with drafts on the device by ``verify`` and ``draft``; by ``result``; for
+    the trace by ``launched``."""
     num_accepted_tokens: Op | None = None
     """How many of each row's tokens count, [num_reqs] (SGLang: accept_lens, with their sum under
     this name); None where no step may carry drafts. Written by ``launch_sample``; made by
-    ``verify``, which also leaves the lengths in the relay. Read on the device by ``draft``, and,
-    when it has been copied, by ``result`` and ``_read``: the scheduler takes the rest back."""
+    ``verify``, which also leaves the lengths in the relay. Read on the device by ``draft``; when it
+    has been copied, by ``result`` and ``_read``: the scheduler takes the rest back; for the trace
+    by ``launch_copy``."""
     next_draft_input: Op | None = None
     """Drafts for the step behind this one, [num_reqs * k]; None where the host drafts. Written by
     ``launch_sample``; made by ``draft``, which leaves them in the relay, where the next step's
