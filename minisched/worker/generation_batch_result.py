@@ -39,8 +39,8 @@ class GenerationBatchResult:
     """Tokens [num_samples]. Written by ``launch_sample``; made by ``_sample`` (``sample``), which
     also leaves them in the relay. Read by the next step's ``launch_forward``, on the device
     ``_forward``, where one is built upon the other; by ``launch_copy``; by ``launch_logprobs``, on
-    the device ``compute``; with drafts on the device by ``verify`` and ``draft``; by ``result``; for
-    the trace by ``launched``."""
+    the device ``compute``; with drafts on the device by ``verify`` and ``draft``; by ``result``;
+    for the trace by ``launched``."""
     num_accepted_tokens: Op | None = None
     """How many of each row's tokens count, [num_reqs] (SGLang: accept_lens, with their sum under
     this name); None where no step may carry drafts. Written by ``launch_sample``; made by
@@ -62,7 +62,7 @@ class GenerationBatchResult:
     """The copy to the host, as an event and a handle. Written by ``launch_copy``, on the copy
     stream, behind the sampling; made by ``copy_to_host``. Read by ``is_done``, which asks whether
     it has run, and by ``result``, which blocks on it, in an overlapping loop one step later; for
-    the trace by ``process_result`` and ``get``."""
+    the trace by ``process_result``, ``get`` and ``filled``."""
     delay_sample_func: Callable[[], None] | None = None
     """Launches the sampling. Written by ``launch``, where sampling has to wait for history, and by
     ``launch_sample``, which sets it to None again (#20697). Read, and called, when the result
