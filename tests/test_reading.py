@@ -191,10 +191,10 @@ def test_progress_on_a_terminal_and_nowhere_else(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     large(path, 3)
     command = [sys.executable, "-m", "minisched", "check", "large.json"]
-    quiet = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    quiet = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
     assert quiet.returncode == 0 and quiet.stderr == ""
     ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, env=env
     ) as started:

@@ -125,7 +125,7 @@ def with_field(name: str, value: Any) -> str:
         (b"\x00\x01\x02", "line 1: it has a zero byte"),
         (b"\xff\xfe{", "line 1: it is not UTF-8 text"),
         (b"x" * (16 * 2**20 + 1), "line 1: it is longer than 16777216 bytes"),
-        ("a,b,c\n1,2,3\n", "line 1: it begins with 'a,b,c', but a trace begins with arrived_at,"),
+        ("a,b,c\n1,2,3\n", "line 1: it begins with 'a,b,c', but a trace has the"),
         ("[1, 2]\n", "line 1: it begins with '[1, 2]'"),
         ("0.0,374,44\n", "line 1: it begins with '0.0,374,44'"),
         (f"\n{SECONDS}\n0,1\n", "line 3: it has 2 fields, but it must have arrived_at,"),
@@ -187,7 +187,7 @@ def test_what_can_not_be_read_gets_one_sentence(tmp_path: Path) -> None:
         TraceFile(tmp_path).survey()
     with pytest.raises(ValueError, match=r"it is read twice, so it must be a regular file\.$"):
         TraceFile(Path(os.devnull)).survey()
-    with pytest.raises(ValueError, match=r"^--limit is 0, but it must be at least 1\.$"):
+    with pytest.raises(ValueError, match=r"^--requests is 0, but it must be at least 1\.$"):
         TraceFile(tmp_path, limit=0)
 
 

@@ -37,9 +37,9 @@ class Fitted:
                 words = names[at].split() + [
                     word
                     for text in texts
-                    for word in (text.plain.split() if at and is_sentence(text) else [text.plain])
+                    for word in (text.plain.split() if is_sentence(text, at) else [text.plain])
                 ]
-                column.no_wrap = not (at and any(is_sentence(text) for text in texts))
+                column.no_wrap = not any(is_sentence(text, at) for text in texts)
                 column.overflow = "fold"
                 column.min_width = max(map(len, words), default=1)
                 if column.no_wrap:  # a heading of some words may be higher than wide
@@ -66,20 +66,19 @@ class Fitted:
 
 
 def record(names: Sequence[str], row: Sequence[Text]) -> RenderResult:
-    """A row by itself: what has no heading and the first that has one, then the others below."""
-    first = next((at for at, name in enumerate(names) if name and row[at].plain), 0)
-    title = [text for at, text in enumerate(row) if text.plain and (at == first or not names[at])]
-    yield Text(" ").join(title)
-    for at, (name, text) in enumerate(zip(names, row, strict=True)):
-        if name and text.plain and at != first:
+    """A row by itself: its name, behind a sign where there is one, then the others below."""
+    first = next((at for at, text in enumerate(row) if text.cell_len > 1), 0)
+    yield Text(" ").join(text for text in row[: first + 1] if text.plain)
+    for name, text in list(zip(names, row, strict=True))[first + 1 :]:
+        if text.plain:
             line = Text.assemble((f"{name}: ", "dim"), text)
             line.overflow = "fold"
             yield Padding(line, (0, 0, 0, STEP))
 
 
-def is_sentence(text: Text) -> bool:
-    """Whether a cell may be broken."""
-    return " " in text.plain and text.cell_len > SENTENCE
+def is_sentence(text: Text, column: int = 1) -> bool:
+    """Whether a cell may be broken; a row's name, in the first column, only if it is very long."""
+    return " " in text.plain and text.cell_len > (SENTENCE if column else 2 * SENTENCE)
 
 
 def as_text(cell: object, console: Console) -> Text:
