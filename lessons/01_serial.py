@@ -183,8 +183,9 @@ learn.check_losing_case(host_ms=6, device_ms=10, copy_ms=1, new_tokens=12)
 
 # %% [markdown]
 # A step behind a stop token is lost in every loop that launches ahead. Where a request ends by its
-# **length**, the host can count. SGLang's `overlap` as published up to 0.5.21 launches the step all
-# the same; `vllm_async` does not, nor does SGLang since 0.5.23.
+# **length**, the host can count. Up to 0.5.21 SGLang's `overlap` (`event_loop_overlap`) launches it
+# all the same; `vllm_async` (vLLM's `AsyncScheduler`) does not, nor does SGLang 0.5.23
+# (`enable_skip_finishing_decode`).
 
 # %%
 by_length = {"host_ms": 1, "device_ms": 100, "requests": 1, "new_tokens": 12}

@@ -119,7 +119,7 @@ learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.futu
 # Say at how many slots the ring may wrap, so that no unread token is ever overwritten, if at most
 # `max_running_requests` run at a time, each with at most `context_len` tokens, in chunks of
 # `chunk`; and no more than about twice what is needed. As it stands, this is what SGLang had at
-# first. Run it, and look at the outlined slot. (In the runs `context_len` is 19.)
+# first ([#10715](https://github.com/sgl-project/sglang/pull/10715), `FutureMap`). Run it, and look at the outlined slot. (In the runs `context_len` is 19.)
 #
 # *Hint: how many chunks can one request have? How many requests can stand in front of you?*
 
@@ -166,11 +166,11 @@ learn.table(*runs, names=relays)
 # | `pool` | SGLang today, the same file | in a cell for its row |
 # | `token_pool` | [mini-sglang](https://github.com/sgl-project/mini-sglang), `scheduler/scheduler.py` | at its position, in a copy of all tokens on the device |
 # | `prev_sampled` | [vLLM](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py), `prev_sampled_token_ids` | in the last step's output; the host writes -1 |
-# | `fill_device` | MindIE-LLM, `plugins/plugin_manager.py` | the same, filled in by row |
+# | `fill_device` | MindIE-LLM, `plugins/plugin_manager.py`, an experimental path | the same, filled in by row |
 #
 # And exercise 1 as it stood at first is a published bug, too: in [vLLM
-# #46899](https://github.com/vllm-project/vllm/pull/46899) stale -1 placeholders reached the
-# model.
+# #46899](https://github.com/vllm-project/vllm/pull/46899) stale -1 placeholders (of drafts) reached
+# the model.
 #
 # The next lesson, `03_mlx_async.py`, needs no buffer at all: there the token that is not there
 # yet is an object of its own.

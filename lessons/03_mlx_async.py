@@ -99,8 +99,8 @@ learn.check_generate(generate)
 # ## A picture: lazy arrays beside streams
 #
 # A server does the same with many requests at a time. Above: the loop of lesson 1, with streams
-# and a FutureMap. Below: SGLang's loop for MLX, which has neither. (It is drawn with the same
-# lanes; only what a step is built on differs.) A settled step takes them equally long; the 10 ms
+# and a FutureMap. Below: SGLang's loop for MLX (`event_loop_overlap_mlx`), which has neither. (It
+# is drawn with the same lanes; only what a step is built on differs.) A settled step takes them equally long; the 10 ms
 # more are the first step, which is read before the chain starts.
 
 # %%

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -89,6 +90,10 @@ def test_the_picture_shows_both_runs(runs: tuple[Run, Run]) -> None:
     check_picture(picture)
     for words in ("cached, never cleared", f"cleared every {EVERY} decodes", "in use"):
         assert words in picture.words
+    assert "The tokens are the same." in picture.words
+    marks = [mark for mark in runs[1].trace.marks if mark.name != "tokens"]
+    other = memory_picture(runs[0].trace, replace(runs[1].trace, marks=tuple(marks)), EVERY)
+    assert "The tokens are not the same." in Picture(other).words
 
 
 def test_the_limit_of_the_cache_is_put_back(tmp_path: Path) -> None:

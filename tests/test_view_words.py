@@ -18,6 +18,7 @@ from minisched.export import native
 from minisched.export.layout import make_view
 from minisched.export.letters import LETTERS
 from minisched.export.palette import PAINTS, SHARES
+from minisched.export.pictures import pictures
 from minisched.export.recipes import trace_of
 from minisched.export.text import to_text, views_to_text
 from minisched.export.text_axis import draw_axis
@@ -327,3 +328,73 @@ def test_tokens_are_drawn_on_no_time_axis() -> None:
     assert min(firsts.values()) > max(ends)
     scales = {round(float(bar["width"]) / int(bar["data-tokens"]), 2) for bar in bars}
     assert max(scales) - min(scales) < 0.06, "one scale for all"
+
+
+# -- and so are titles -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_retraction_gives_back_is_said_in_kv_slots(form: str) -> None:
+    """As the axis of memory is: pages times their size, whatever that is."""
+    golden = trace_of("retraction")
+    for size in (1, 4):
+        marks = tuple(
+            replace(mark, attrs={**mark.attrs, "page_size": size}) if mark.name == "kv pool"
+            else mark for mark in golden.marks
+        )  # fmt: skip
+        words = draw("retraction", replace(golden, marks=marks), form)
+        given = [int(mark.attrs["pages"]) * size for mark in marks if mark.name == "retraction"]
+        said = re.findall(r"gives back (\d+) KV slots", words)
+        assert said == ([] if form == "puml" else list(map(str, given)))
+        assert not re.search(r"\bpages?\b", words.partition("</style>")[2] or words)
+    assert "preemption" not in draw("unified", trace_of("unified"), form)
+
+
+@pytest.mark.parametrize("topic", ["lazy_chain", "mlx_async"])
+def test_not_every_step_is_said_to_be_chained_where_some_are_not(topic: str) -> None:
+    for form in FORMS:
+        words = draw("lazy_chain", trace_of(topic), form)
+        assert "each step is built on" not in words and "array of tokens is built on" in words
+
+
+@pytest.mark.parametrize("topic", ["serial", "overlap", "vllm_pp", "generation_batch_result"])
+def test_how_host_buffers_are_shared_is_read_off_their_times(topic: str) -> None:
+    """Whether steps take turns, and whether a copy writes what the host has not read."""
+    trace = trace_of(topic)
+    words = Picture(draw("generation_batch_result", trace)).words
+    count = next(int(mark.attrs["count"]) for mark in trace.marks if mark.name == "host buffers")
+    assert ("steps take turns" in words) == (count > 1) == ("one for all steps" not in words)
+    assert "none writes what is not read yet" in words
+    late = replace(
+        trace,
+        slices=tuple(
+            replace(item, start=trace.end, end=trace.end)
+            if (item.name, item.step) == ("process", 2) else item for item in trace.slices
+        ),
+    )  # fmt: skip
+    words = Picture(draw("generation_batch_result", late)).words
+    assert "none writes" not in words and "1 step wrote what was not read yet" in words
+
+
+def test_titles_of_two_steps_do_not_tell_of_others() -> None:
+    """A burst and a pipeline's filling are told where all their steps are shown."""
+    for loop, words in (("multi_step", "decoded four times"), ("vllm_pp", "one for each")):
+        assert words in pictures()[loop]() and words not in pictures()[f"{loop}_sequence"]()
+        shown = re.search(r"steps (\d+) to (\d+) of", pictures()[f"{loop}_sequence"]())
+        assert shown and int(shown[2]) - int(shown[1]) == 1
+
+
+def test_a_title_that_names_an_original_says_what_it_does_there() -> None:
+    """SGLang's penalties wait for nobody, and where the device drafts the device does not wait."""
+    penalties = pictures()["wait_penalties"]()
+    assert re.search(r"one token late, as in SGLang: .* the device never waits", penalties)
+    assert "title SGLang: " not in penalties
+    drafts = pictures()["wait_speculation_drafts"]()
+    assert "title Speculation: the device waits only where the host drafts\\n" in drafts
+    assert re.search(r"the host drafts .* the device waits [\d.]+ ms for the host", drafts)
+    assert re.search(r"the device drafts .* the device never waits", drafts)
+    points = pictures()["vllm_cpu_gpu_overlap_dependency_points"]()
+    chapter = points.partition("== Drafts: ")[2]
+    assert "nothing waits" not in points and "block on" in chapter
+    launched = chapter.index("execute_model]](11)")
+    assert launched < chapter.index("block on 10"), "launched first, and only then waited for"

@@ -98,6 +98,10 @@ def memory_picture(without: Trace, cleared: Trace, every: int) -> str:
     kept, given_back = memory_report(without), memory_report(cleared)
     if not (kept.cache and given_back.cache):
         raise NothingToShow("the trace has no cache memory counter: its device keeps no cache.")
+    said = [
+        [mark.attrs for mark in run.marks if mark.name == "tokens"] for run in (without, cleared)
+    ]
+    same = "the same" if said[0] == said[1] else "not the same"
     page = Page("mlx_async: memory with and without clear_cache", about_run(cleared))
     page.heading("Memory", "after each finalized decode")
     most = max(value for run in (kept, given_back) for _, value in (*run.cache, *run.active))
@@ -118,7 +122,7 @@ def memory_picture(without: Trace, cleared: Trace, every: int) -> str:
     })  # fmt: skip
     page.notes(
         f"Most cached: {kept.most_cached / MIB:.1f} MiB without clearing, "
-        f"{given_back.most_cached / MIB:.1f} MiB with it. The tokens are the same.",
+        f"{given_back.most_cached / MIB:.1f} MiB with it. The tokens are {same}.",
     )
     return page.finish()
 

@@ -68,7 +68,8 @@ ROWS: dict[str, tuple[str, str, str, str, str]] = {
     "What penalties wait for": (
         "The worker, just before it samples, for the copy of the last step's tokens, which it puts "
         "in the place of -1 (`update_async_output_token_ids`).",
-        "Nothing: with overlap they count what is known when a step is prepared, one token late.",
+        "Nothing: with overlap they count what is known when a step is prepared, one token late "
+        "(`prepare_for_decode`).",
         "Nothing: they are built from a context that is one step behind, so one token late.",
         "There are no penalties.",
         "Nothing: they are ignored, with one warning.",
@@ -87,7 +88,8 @@ ROWS: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "A length stop": (
         "Foreseen, by counting placeholders: no row is wasted.",
-        "Seen when the token is processed: one row.",
+        "Up to 0.5.21 seen when the token is processed: one row, as here. 0.5.23 foresees it "
+        "(`enable_skip_finishing_decode`): no row.",
         "Seen by post-processing, one step late: one row.",
         "Foreseen, because lengths advance at the launch: no row.",
         "Seen when the token is processed: one row of the chained step.",

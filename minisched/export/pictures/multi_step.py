@@ -7,6 +7,7 @@ from ..puml_timing import to_timing
 from ..recipes import trace_of
 
 TITLE = "multi_step: scheduled once, decoded four times, and only then looked at"
+CHANGE = "multi_step: the end of a burst, and the beginning of the next"
 BURST = (20, 23)  # one of the bursts of the golden run
 
 
@@ -17,7 +18,7 @@ def timing() -> str:
 
 def sequence() -> str:
     """Who tells whom: the end of a burst, and the beginning of the next."""
-    return to_sequence(trace_of("multi_step"), BURST[1], BURST[1] + 1, TITLE, has_links=True)
+    return to_sequence(trace_of("multi_step"), BURST[1], BURST[1] + 1, CHANGE, has_links=True)
 
 
 PICTURES = {"multi_step": timing, "multi_step_sequence": sequence}

@@ -74,7 +74,9 @@ def dependency_points() -> str:
     """
     chapters = [
         chapter(GRAMMAR_WAITS, "grammar", "slow mask", GRAMMAR),
-        chapter("Drafts: nothing waits, the host corrects later", "NGRAM_GPU", "usual", DRAFTS),
+        chapter(
+            "Drafts: no step waits for the host, which corrects later", "NGRAM_GPU", "usual", DRAFTS
+        ),
     ]
     title = "vLLM: where the host waits for the device, and the device for the host"
     return to_chapters(DEPENDENCY_POINTS, chapters, title)

@@ -43,6 +43,10 @@ TITLES = {
     "vllm_batch_queue": "vllm_batch_queue: two batches take turns, and neither runs ahead",
     "vllm_pp": "vllm_pp4: first one batch for all the stages, then one for each",
 }
+SEQUENCE_TITLES = {  # of the two steps that it shows
+    **TITLES,
+    "vllm_pp": "vllm_pp4: one step alone in all the stages, then one behind the other",
+}
 STEPS = {"vllm_batch_queue": (5, 8), "vllm_pp": (3, 11), "prev_sampled": (3, 5)}
 
 
@@ -54,7 +58,7 @@ def timing(loop: str) -> str:
 def sequence(loop: str) -> str:
     """Who tells whom, for two steps."""
     first = STEPS[loop][0]
-    return to_sequence(trace_of(loop), first, first + 1, TITLES[loop], has_links=True)
+    return to_sequence(trace_of(loop), first, first + 1, SEQUENCE_TITLES[loop], has_links=True)
 
 
 def prev_sampled() -> str:

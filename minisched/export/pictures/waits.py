@@ -47,12 +47,15 @@ def grammar(name: str) -> str:
 
 
 def penalties() -> str:
-    """Penalties that count every token, and the originals', which are one token late."""
+    """Penalties that count every token, and SGLang's, which are one token late.
+
+    SGLang ``schedule_batch.py:prepare_for_decode``.
+    """
     runs = {
         "penalties that count every token": run_with("overlap", "penalties", COST),
-        "one step late, as in the original": run_with("overlap", "late penalties", COST),
+        "one token late, as in SGLang": run_with("overlap", "late penalties", COST),
     }
-    title = "SGLang: penalties wait for the token before, or do without"
+    title = "Penalties on SGLang's loop: they wait for the token before, or do without as in SGLang"
     return one_above_the_other(runs, title, SLOW)
 
 
@@ -76,7 +79,7 @@ def drafts() -> str:
         "the host drafts (NGRAM), no overlap": run_with("serial", "NGRAM"),
         "the device drafts (NGRAM_GPU), overlapped": run_with("overlap", "NGRAM_GPU"),
     }
-    return one_above_the_other(runs, "Speculation: verifying waits for the drafts, and the lengths")
+    return one_above_the_other(runs, "Speculation: the device waits only where the host drafts")
 
 
 def drafts_with_a_grammar() -> str:

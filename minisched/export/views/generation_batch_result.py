@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import pairwise
+
 from ...trace import Trace
 from ..state import Stay
 from ..units import ms
@@ -43,8 +46,7 @@ def view(trace: Trace) -> str:
     page.heading("From step to host", "upper strip: the device; lower strip: the host")
     draw_paths(page, paths, end)
     if all(one.buffer >= 0 for one in paths):
-        note = "numbers: whose tokens; steps take turns, and none writes what is not read yet"
-        page.heading("Pinned host buffers", note)
+        page.heading("Pinned host buffers", f"numbers: whose tokens; {buffer_words(paths)}")
         draw_buffers(page, paths, end)
     page.legend(NAMES)
     page.notes(summary(paths))
@@ -107,6 +109,27 @@ def summary(paths: list[CopyPath]) -> str:
         f"the host waited for {many(len(waited), 'step')}, {ms(sum(waited))} ms; tokens of "
         f"{many(len(ready), 'step')} lay ready, {ms(sum(ready))} ms; {many(uploads, 'upload')}"
     )
+
+
+def buffer_words(paths: list[CopyPath]) -> str:
+    """How steps share the host's buffers, and who writes what is not read yet: from their times."""
+    lanes: dict[tuple[str, int], list[CopyPath]] = defaultdict(list)
+    sides: dict[str, list[int]] = defaultdict(list)
+    for one in paths:
+        if one.copy:
+            lanes[one.side, one.buffer].append(one)
+            sides[one.side].append(one.buffer)
+    early = sum(
+        later.copy.start < (one.process.start if one.process else later.copy.start + 1)
+        for mine in lanes.values() for one, later in pairwise(mine) if later.copy
+    )  # fmt: skip
+    takes_turns = all(a != b for buffers in sides.values() for a, b in pairwise(buffers))
+    words = "steps take turns" if takes_turns else "some steps write where the last one did"
+    if len(lanes) == len(sides):
+        words = "one for all steps"
+    if early:
+        return f"{words}; {many(early, 'step')} wrote what was not read yet"
+    return f"{words}, and none writes what is not read yet"
 
 
 def rows_of(one: CopyPath) -> list[tuple[str, list[Stay]]]:

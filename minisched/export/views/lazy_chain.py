@@ -15,7 +15,7 @@ from .text_page import TextPage
 from .wording import short
 
 MOST_STEPS = 18
-TITLE = "lazy_chain: each step is built on arrays without numbers"
+TITLE = "lazy_chain: what each step's array of tokens is built on"
 NAMES = {
     "promised": "lazy: a graph, no number yet",
     "stored": "computed, and not read by the host",

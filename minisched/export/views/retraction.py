@@ -37,7 +37,7 @@ def view(trace: Trace) -> str:
     page.heading("Requests", "a box is one step on the device; the line: it holds memory")
     draw_lanes(page, lanes_of(requests_in(steps), marks), x, steps, part)
     page.legend(LEGEND)
-    page.notes(*bills(marks, steps, MOST_NOTES))
+    page.notes(*bills(part, marks, steps, MOST_NOTES))
     return page.finish()
 
 

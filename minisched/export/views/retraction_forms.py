@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ...trace import Mark, Trace
+from ..state import memory
 from ..units import ms
 from .marks import NothingToShow, named, number, word
 from .page import about_run
@@ -36,7 +37,7 @@ def text(trace: Trace) -> str:
     page.lanes([(short(rid, 12), boxes) for rid, boxes in rows], part.end)
     page.legend(NAMES)
     page.heading("Who gave way", many(len(marks), "retraction"))
-    page.write(*bills(marks, steps, MOST_BILLS))
+    page.write(*bills(part, marks, steps, MOST_BILLS))
     return page.finish()
 
 
@@ -70,14 +71,18 @@ def lanes_of(rids: list[str], marks: list[Mark]) -> list[str]:
     return [rid for rid in rids if rid in kept]
 
 
-def bills(marks: list[Mark], steps: list[StepWork], most: int) -> list[str]:
-    """What each retraction cost: a sentence."""
-    found = []
+def bills(trace: Trace, marks: list[Mark], steps: list[StepWork], most: int) -> list[str]:
+    """What each retraction cost: a sentence.
+
+    In KV slots, as the axis of memory is; in pages where the trace does not say how long one is.
+    """
+    pool, found = memory.pool(trace), []
+    unit, size = ("KV slot", pool.page_size) if pool else ("page", 1)
     for mark in marks[:most]:
         rid = word(mark, "rid")
         words = (
             f"{rid} at {ms(mark.time)} ms ({word(mark, 'reason')}): gives back "
-            f"{many(number(mark, 'pages'), 'page')}, keeps "
+            f"{many(number(mark, 'pages') * size, unit)}, keeps "
             f"{many(number(mark, 'outputs'), 'token')} that its client has"
         )
         again = _again(rid, mark.time, steps)

@@ -22,7 +22,7 @@ def view(trace: Trace) -> str:
     """
     part, shown = opening(trace, MOST_STEPS)
     page = Page(TITLE, about_run(trace, shown))
-    page.heading("Tokens a step", many(len(named(part, "retraction")), "preemption"))
+    page.heading("Tokens a step", many(len(named(part, "retraction")), "retraction"))
     limit = token_limit(trace)
     draw_step_bars(page, part, steps_of(part), limit)
     page.legend({**NAMES, "limit": f"{NAMES['limit']}: {limit} tokens"})
@@ -37,7 +37,7 @@ def text(trace: Trace) -> str:
     """
     part, shown = opening(trace, MOST_STEPS)
     page = TextPage(TITLE, about_run(trace, shown))
-    page.heading("Tokens a step", many(len(named(part, "retraction")), "preemption"))
+    page.heading("Tokens a step", many(len(named(part, "retraction")), "retraction"))
     write_bars(page, part, steps_of(part), token_limit(trace))
     return page.finish()
 

@@ -23,10 +23,11 @@ EXHIBIT = Exhibit(
     "cell happens to point: into somebody else's KV, if there is somebody. And nobody waits for a "
     "step that was never counted: step 2 brings a's last token, and a's row is freed while step 3 "
     "still reads it.",
-    cure="#33874 commits a real slot and real lengths for every chained step; #30147 only keeps "
-    "what was never committed out of the pool. In SGLang decoding itself stays right, because MLX "
-    "keeps each request's KV in arrays of its own, and only the shared pool suffers. Here the "
-    "pool is all there is, and a chained step is committed as every other.",
+    cure="Open. #33874 (closed, not merged) commits a real slot and real lengths for every chained "
+    "step; #30147 (open) only keeps what was never committed out of the pool. In SGLang decoding "
+    "itself stays right, because MLX keeps each request's KV in arrays of its own, and only the "
+    "shared pool suffers (#30093). Here the pool is all there is, and a chained step is committed "
+    "as every other.",
     law="ownership",
     says="step 3 computes a's position 2, but a holds pages for 2 positions only",
     case=Case(

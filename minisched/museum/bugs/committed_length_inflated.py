@@ -43,8 +43,9 @@ EXHIBIT = Exhibit(
     "to the prefix cache while step 2 is still writing it. So b finds two cached positions. On a "
     "loop with no step in flight it finds one. The tokens are right: step 2 really did compute "
     "that position, and b's step comes behind it.",
-    cure="#24745 takes the position off again when the end is seen, if overlap is on. Here only "
-    "what has come back counts (settled_len), so a step in flight cannot add to it.",
+    cure="#24745 (closed, not merged) takes the position off again when the end is seen, if "
+    "overlap is on. Here only what has come back counts (settled_len), so a step in flight cannot "
+    "add to it.",
     law="hits",
     says="but on the serial loop",
     case=Case(

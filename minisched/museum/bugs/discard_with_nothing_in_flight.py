@@ -15,7 +15,7 @@ EXHIBIT = Exhibit(
     name="discard_with_nothing_in_flight",
     title="A discard flag with nothing in flight",
     chapter="what the scheduler believes",
-    references=("vLLM #42043", "vLLM #42117"),
+    references=("vLLM #42043", "vLLM #42117", "vLLM #48245"),
     symptom="After pause_generation and the clearing of the cache, every running request lacks "
     "one token: the first one after it is resumed (vLLM #42043). The rest is shifted by one "
     "place.",

@@ -14,7 +14,10 @@ EXHIBIT = Exhibit(
     name="late_token_of_retracted",
     title="A preempted request's late token is taken for its next",
     chapter="what the scheduler believes",
-    references=("vLLM #38624",),
+    references=(
+        "vLLM #38624",
+        "vLLM #48245",
+    ),
     symptom="A request that was preempted says the same token twice when it goes on.",
     here="Step 5 is in flight with b in it when b is preempted: everything that was computed of "
     "it is forgotten, and it is to begin again with the four tokens that are known. Step 5 comes "
@@ -24,7 +27,8 @@ EXHIBIT = Exhibit(
     cure="#38624 (closed) wanted to set the discard flag and clear the placeholders wherever a "
     "request is preempted, and not only where the cache is reset. #48245 let the token be "
     "delivered and counted at once. Here a row counts only under the lease that it was launched "
-    "with; for vLLM's loops, stale output is delivered and moves the length too.",
+    "with; for the loops after vLLM (keep_stale_outputs), stale output is delivered and moves the "
+    "length too.",
     law="identity",
     says="alone it gives",
     case=Case(

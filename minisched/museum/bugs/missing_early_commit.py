@@ -15,17 +15,19 @@ EXHIBIT = Exhibit(
     name="missing_early_commit",
     title="A result that nobody takes in before the next step",
     chapter="what the scheduler believes",
-    references=("SGLang #25361",),
-    symptom="With speculation and a grammar, masks lack the newest tokens, results pile up in "
-    "their queue, and requests do not end.",
-    here="Step 2 would be one with drafts and a grammar, and needs step 1's token for its mask: "
-    "overlap is off for it. So step 1's result is to be taken in before step 2 is launched, and "
-    "not after it. The part before is missing. Step 2's mask is built without step 1's token; and "
-    "as every step turns overlap off for the next one, nobody takes anything in. When nothing is "
-    "left to launch, one result is taken, and the rest stays in the queue for ever.",
-    cure="Where overlap is off for a batch, the pending result is popped and processed before "
-    "that batch is launched, so that its mask is built from every token in front and the queue is "
-    "empty.",
+    references=("SGLang #25361", "SGLang #24082"),
+    symptom="On the decode side of PD separation, with speculation and a grammar, masks lack the "
+    "newest tokens, and results pile up in their queue: event_loop_overlap_disagg_decode lacks a "
+    "guard that SGLang's ordinary overlap loop has (SGLang #25361).",
+    here="The guard is taken out of the ordinary loop. Step 2 would be one with drafts and a "
+    "grammar, and needs step 1's token for its mask: overlap is off for it. So step 1's result is "
+    "to be taken in before step 2 is launched, and not after it. The part before is missing. Step "
+    "2's mask is built without step 1's token; and as every step turns overlap off for the next "
+    "one, nobody takes anything in. When nothing is left to launch, one result is taken, and the "
+    "rest stays in the queue for ever.",
+    cure="Where overlap is off for a batch, the pending result is popped and processed before that "
+    "batch is launched, so that its mask is built from every token in front and the queue is "
+    "empty: #24082, which was merged; #25361 was closed.",
     law="livelock",
     says="every request must end",
     case=Case(

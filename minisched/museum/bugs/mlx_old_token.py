@@ -15,7 +15,10 @@ EXHIBIT = Exhibit(
     name="mlx_old_token",
     title="A step on a token that is one too old",
     chapter="tokens on their way",
-    references=("tt-metal #47359",),
+    references=(
+        "tt-metal #47359",
+        "SGLang #22416",
+    ),
     symptom="The accuracy of an evaluation falls as soon as scheduling is asynchronous. Nothing "
     "crashes, and nothing is slow.",
     here="Step 3 is chained upon step 2 in time, but nobody hands it step 2's token, which is on "

@@ -25,8 +25,10 @@ EXHIBIT = Exhibit(
     "said.",
     cure="#26467 waits, just before sampling, for the copy of the tokens in front, and puts each "
     "token in the place of its -1; #27910 mends that where only some requests of a batch have "
-    "penalties. A logits processor that somebody brings along could read -1 for longer (#52461). "
-    "Here the sampling of such a step waits until the host knows the tokens before it.",
+    "penalties. A logits processor that somebody brings along could read -1 for longer (#52461, "
+    "open). In SGLang's thread version it may read the output while the scheduler appends to it "
+    "(#8056, open). Here the sampling of such a step waits until the host knows the tokens before "
+    "it.",
     law="identity",
     says="alone it gives",
     case=Case(

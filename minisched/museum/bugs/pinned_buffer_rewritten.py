@@ -16,7 +16,8 @@ EXHIBIT = Exhibit(
     chapter="streams and buffers",
     references=("mini-sglang #102", "mini-sglang #103", "vLLM #25279", "vLLM #31841"),
     symptom="An illegal memory access under overlap; with overlap off the same benchmark runs "
-    "through (mini-sglang #102). In vLLM, crashes now and then under sustained load (#31841).",
+    "through (mini-sglang #102). In vLLM, with images, crashes now and then under sustained load "
+    "(#31841).",
     here="All uploads are made from one pinned buffer. Step 1's upload of a's prompt is queued on "
     "the scheduler's stream. It is asynchronous: the host goes on, lays out step 2, and writes "
     "b's prompt into the same buffer. Nothing says that the first copy has run by then. In this "

@@ -16,7 +16,7 @@ EXHIBIT = Exhibit(
     name="preemption_livelock",
     title="Preempting that frees nothing",
     chapter="who owns memory",
-    references=("vllm-ascend #16315", "vLLM #49674", "vLLM #49675"),
+    references=("vllm-ascend #16315", "vLLM #49674", "vLLM #49675", "vLLM #45357", "vLLM #48245"),
     symptom="Throughput falls to 0 tokens a second and stays there: every request is preempted, "
     "queued and admitted, for ever (vllm-ascend #16315). It came with the cure of vLLM #45357, "
     "by which freed blocks wait for the steps in flight.",

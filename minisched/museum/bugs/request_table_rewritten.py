@@ -37,9 +37,17 @@ EXHIBIT = Exhibit(
     name="request_table_rewritten",
     title="A request table that is rewritten while a forward pass reads it",
     chapter="streams and buffers",
-    references=("SGLang #26380", "SGLang #28363", "SGLang #31687", "SGLang #26646"),
+    references=(
+        "SGLang #26380",
+        "SGLang #28363",
+        "SGLang #31687",
+        "SGLang #26646",
+        "SGLang #27967",
+    ),
     symptom="With overlap scheduling and prefill apart from decode, the score on gsm8k is lower in "
-    "some runs than in others (#26380). Nothing fails, and every run by itself looks well.",
+    "some runs than in others. Nothing fails, and every run by itself looks well. #26380 names two "
+    "tables that are written while a forward pass reads them: the request table, and the index of "
+    "the sliding window, to which it lays that score.",
     here="The table that says in which KV slots a request's tokens lie (req_to_token, here the "
     "page table) is on the device, and SGLang's scheduler writes it on a stream of its own. Step 1 "
     "comes back with a's last token, while step 2 is in flight with a surplus row for a, and reads "
@@ -52,9 +60,9 @@ EXHIBIT = Exhibit(
     "(_apply_war_barrier). That serializes the two, so #28363 waits for an event behind the last "
     "read of the table instead, which comes before the pass itself where a graph is replayed. "
     "#31687 puts the barrier right behind the launch, since processing a result writes as well. It "
-    "is on for CUDA alone (#26646). Here the forward pass fills the table itself, so that the "
-    "order of its stream orders these writes too; with the barrier in the bug's place every law "
-    "holds as well.",
+    "is on for CUDA alone (#26646), elsewhere if asked for (#27967). Here the forward pass fills "
+    "the table itself, so that the order of its stream orders these writes too; with the barrier "
+    "in the bug's place every law holds as well.",
     law="race",
     says="req_to_token of step 3",
     case=Case(

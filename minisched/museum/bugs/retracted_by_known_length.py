@@ -14,10 +14,11 @@ EXHIBIT = Exhibit(
     name="retracted_by_known_length",
     title="Retraction with output in flight leaves a page behind",
     chapter="who owns memory",
-    references=("SGLang #11981", "SGLang #11970", "SGLang #14972"),
+    references=("SGLang #11981", "SGLang #11970", "SGLang #14972", "SGLang #12224"),
     symptom='"token_to_kv_pool_allocator memory leak detected" when the server is idle (SGLang '
-    "#11970): with overlap, each retraction loses what the step in flight had taken. With less "
-    "and less memory, allocation fails in the end (#14972).",
+    "#11970): with overlap, each retraction loses what the step in flight had taken. An "
+    "allocation that fails with both (#14972) was reported two months later; whether for the same "
+    "reason is not known.",
     here="Step 5 is in flight, and has taken page 8 for b's fourth position. Now a needs a page "
     "and b is retracted. What b holds is worked out from the tokens that the host knows: prompt "
     "and three outputs, without the last of them, for which nothing is written yet. These are "

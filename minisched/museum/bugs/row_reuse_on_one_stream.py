@@ -12,7 +12,13 @@ from ..exhibit import Refuted
 REFUTED = Refuted(
     name="row_reuse_on_one_stream",
     title="Row reuse, blamed for a tensor's short life",
-    references=("SGLang #18803", "SGLang #18746", "SGLang #18744", "SGLang #18958"),
+    references=(
+        "SGLang #18803",
+        "SGLang #18746",
+        "SGLang #18744",
+        "SGLang #18958",
+        "SGLang #26380",
+    ),
     suspicion="With overlap, index errors on the device (SGLang #18744): a request that has "
     "finished gives its row back while a forward that names it still runs, and the next request "
     "gets the row. That was blamed, and #18746 and #18803 wanted to free rows later.",

@@ -23,10 +23,11 @@ EXHIBIT = Exhibit(
     "place. Step 2 is b's prompt, and a is left out of it. Step 3 has a again. Its -1 still "
     "stands, although the host knows the token by now. Only requests that were in the step before "
     "are filled in, and a was not: the model gets -1 as a token.",
-    cure="#46899 clears the placeholders of a request that is left out of a step; #40768 and "
-    "#37092 are other cures of the same leak. In vLLM it is the placeholders of drafts that leak "
-    "so. Here a token that the host knows is sent as itself, and a relay that would have to leave "
-    "a placeholder standing refuses to.",
+    cure="In vLLM it is the placeholders of drafts that leak so, in async_scheduler.py. #46899 "
+    "clears them for a request that is left out of a step, #40768 where it was not in the batch "
+    "before, and #37092 puts 0 in their place; all three were closed, none was merged. Here a "
+    "token that the host knows is sent as itself, and a relay that would have to leave a "
+    "placeholder standing refuses to.",
     law="identity",
     says="alone it gives",
     case=Case(

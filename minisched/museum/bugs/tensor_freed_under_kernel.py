@@ -14,7 +14,7 @@ EXHIBIT = Exhibit(
     name="tensor_freed_under_kernel",
     title="An input whose memory is handed out while a kernel reads it",
     chapter="streams and buffers",
-    references=("SGLang #18744", "SGLang #18958", "SGLang #34076", "SGLang #2070"),
+    references=("SGLang #18744", "SGLang #18958", "SGLang #34076", "SGLang #2070", "SGLang #18803"),
     symptom="Under overlap alone, now and then: an index out of bounds on the device (#18744), or "
     "an illegal memory access (#2070).",
     here="The record of batches has one slot. Step 1 is running when the host has laid out step 2 "
@@ -25,9 +25,9 @@ EXHIBIT = Exhibit(
     "(tests/test_batch_record.py).",
     cure="Two slots in turn hold the newest batches, with every tensor that the forward stream "
     "reads (record_batch_in_overlap); or the tensor is told which stream reads it (record_stream, "
-    "#34076). Where the allocator orders reuse by itself, as torch's default one happened to, "
-    "nothing shows; #34076 saw 19 of 20 runs go wrong with another one. #18803 blamed the reuse "
-    "of a row of the request table instead, and was turned down.",
+    "as in #34076, open). Where the allocator orders reuse by itself, as torch's default one "
+    "happened to, nothing shows; #34076 saw 19 of 20 runs go wrong with another one. #18803 blamed "
+    "the reuse of a row of the request table instead, and was turned down.",
     law="race",
     says="inputs",
     case=Case(

@@ -15,7 +15,7 @@ EXHIBIT = Exhibit(
     name="token_after_abort",
     title="A token after the abort",
     chapter="tokens on their way",
-    references=("SGLang #34112", "SGLang #34149"),
+    references=("SGLang #34112", "SGLang #34149", "SGLang #37295"),
     symptom="A client gives a request up, and gets a token all the same before it hears that it "
     "was aborted (SGLang #34112, #34149).",
     here="Step 1 computes a's prompt, and is in flight when the abort comes in. The abort is "
