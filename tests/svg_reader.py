@@ -48,7 +48,8 @@ class Picture:
 def check_picture(picture: Picture) -> None:
     """Nothing has a negative size or lies off the page, and it has light and dark colours."""
     style = "".join(element.text or "" for element in picture.root.iter(f"{SVG}style"))
-    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    in_dark = re.compile(r"@media \(prefers-color-scheme: dark\) \{(.*?\})\s*\}", re.DOTALL)
+    light, dark = in_dark.sub("", style), " ".join(in_dark.findall(style))  # with waits two of each
     assert "--paper: #FFFFFF" in light and "--paper: #0D1117" in dark
     used = set(re.findall(r"var\((--\w+)\)", picture.svg))
     assert all(f"{name}:" in light and f"{name}:" in dark for name in used), used

@@ -202,7 +202,8 @@ def test_the_overhang_is_that_of_the_design(topic: str) -> None:
         pairs = [row for row in pairs if all(b.slice.name != "schedule" for b in row.boxes)]
     overlaps = len(picture.shapes("line", overlap="*"))
     assert overlaps == (0 if LOOPS[trace.loop].depth == 1 else len(pairs))
-    begins = "before the device is done" if overlaps else "only when the device is done"
+    device = "its own device" if {row.side for row in rows} != {""} else "the device"
+    begins = f"before {device} is done" if overlaps else f"only when {device} is done"
     for form in ("svg", "text", "puml"):
         assert begins in draw(topic, trace, form, "steps")
 
