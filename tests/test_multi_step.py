@@ -189,10 +189,10 @@ def test_a_failed_step_ends_its_rows_and_nothing_else(workload: Workload) -> Non
     def fail(engine: Engine) -> None:
         forward = engine.worker._forward
 
-        def broken(inputs: Any, previous: Any) -> Any:
+        def broken(batch: Any, inputs: Any, previous: Any) -> Any:
             if inputs.label.step == failing:
                 raise RuntimeError("the device says no")
-            return forward(inputs, previous)
+            return forward(batch, inputs, previous)
 
         engine.worker._forward = broken  # type: ignore[method-assign]
 

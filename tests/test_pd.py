@@ -90,10 +90,10 @@ def test_a_failed_step_on_either_side(
         engine: Engine = getattr(pair, side)
         forward = engine.worker._forward
 
-        def broken(inputs: Any, previous: Any) -> Any:
+        def broken(batch: Any, inputs: Any, previous: Any) -> Any:
             if inputs.label.step == failing:
                 raise RuntimeError("the device says no")
-            return forward(inputs, previous)
+            return forward(batch, inputs, previous)
 
         engine.worker._forward = broken  # type: ignore[method-assign]
 
