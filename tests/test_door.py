@@ -146,6 +146,26 @@ def test_odd_requests_end_alone(
             assert (req.finish_reason, req.error) == (FinishReason.ERROR, problem)
 
 
+def test_on_two_engines_too_odd_requests_end_alone() -> None:
+    """Each value that a field must not hold; and ``pd`` is sent somebody twice."""
+    alone = run_loop("pd", SimDevice(), HashModel(), [Request("good", [1, 2], tokens(5))])
+    for name, value in ((name, value) for name, values in ODD.items() for value in values):
+        good = Request("good", [1, 2], tokens(5))
+        odd = with_field(Request("odd", [3], tokens(5)), name, value)
+        odd.bootstrap_room = "good"  # as a client might
+        run = run_loop("pd", SimDevice(), HashModel(), [good, odd, good])
+        assert run.outputs["good"] == alone.outputs["good"] and odd.finished, (name, value)
+
+
+def test_token_ids_may_be_of_any_kind_of_whole_number() -> None:
+    class Token(int):
+        """One that knows more of itself."""
+
+    requests = [Request("a", [1, 2], tokens(5)), Request("b", [Token(1), Token(2)], tokens(5))]
+    run = run_loop("overlap", SimDevice(), HashModel(), requests)
+    assert not run.errors and run.outputs["a"] == run.outputs["b"]
+
+
 def test_what_is_no_request_is_the_senders_own_error() -> None:
     frontend = Frontend()
     with pytest.raises(TypeError, match=r"^'hello' was sent, but it must be a Request\.$"):
@@ -157,13 +177,14 @@ def test_what_is_no_request_is_the_senders_own_error() -> None:
 
 
 def test_an_arrival_time_that_is_none_delays_nobody() -> None:
-    wrong = [Request(f"w{at}", [1], tokens(2), time) for at, time in enumerate(("x", NAN, None))]  # type: ignore[arg-type]
+    times: tuple[Any, ...] = ("x", NAN, None, 10**400, -(2**70))
+    wrong = [Request(f"w{at}", [1], tokens(2), time) for at, time in enumerate(times)]
     good = Request("good", [1, 2], tokens(3), 5_000_000)
-    for requests in ([good, *wrong], iter([wrong[0], good, wrong[1]])):
+    for requests in ([good, *wrong], iter([wrong[0], good, *wrong[1:]])):
         frontend, taken = Frontend(requests), []
-        while not frontend.is_empty:
-            taken += frontend.take(frontend.next_arrival or 0)
-        assert good in taken and wrong[0] in taken
+        for _ in requests if isinstance(requests, list) else range(len(wrong) + 1):
+            taken += frontend.take(min(frontend.next_arrival or 0, 5_000_000))
+        assert good in taken and all(req in taken for req in wrong)
 
 
 # -- whose id it is --------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, cast
 
 NUMBER, WHOLE, TEXT = "a number", "a whole number of at most 64 bits", "a text, or None"
 TRUTH, NAME = "True or False", "a text of at least one character"
@@ -52,9 +52,11 @@ def wrong_type(item: Any, kinds: Mapping[str, str] = KINDS) -> str | None:
 def wrong_token(prompt: Sequence[Any]) -> str | None:
     """One sentence on the first thing in a prompt that is no token id, or None."""
     if set(map(type, prompt)) <= {int}:
-        return None
-    at, value = next((item for item in enumerate(prompt) if not is_whole(item[1])), (0, 0))
-    return f"prompt[{at}] is {shown(value)}, but a token id must be a whole number."
+        return None  # which is all that there usually is, and quickly seen
+    for at, value in enumerate(prompt):
+        if not is_whole(value):
+            return f"prompt[{at}] is {shown(value)}, but a token id must be a whole number."
+    return None
 
 
 def shown(value: object) -> str:
@@ -69,6 +71,11 @@ def shown(value: object) -> str:
 def is_whole(value: object) -> bool:
     """Whether it is a whole number; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_short(value: object) -> bool:
+    """Whether it is a whole number of at most 64 bits, as a time in nanoseconds has to be."""
+    return is_whole(value) and -(2**63) <= cast(int, value) < 2**63
 
 
 def is_number(value: object) -> bool:
@@ -86,7 +93,7 @@ def is_text(value: object) -> bool:
 
 IS_OF_KIND: dict[str, Callable[[Any], bool]] = {
     NUMBER: is_number,
-    WHOLE: lambda value: is_whole(value) and -(2**63) <= value < 2**63,
+    WHOLE: is_short,
     TEXT: lambda value: value is None or is_text(value),
     TRUTH: lambda value: isinstance(value, bool),
     NAME: lambda value: is_text(value) and value != "",

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from ..core import Output, Request
-from ..core.sampling_types import is_whole, shown
+from ..core.sampling_types import is_short, is_whole, shown
 from .dispatcher import AbortReq, FlushCacheReq, Message
 
 
 def arrival_of(request: Request) -> int:
     """When a request comes; at once, where it says nothing that is a time."""
-    return request.arrival_time if is_whole(request.arrival_time) else 0
+    return request.arrival_time if is_short(request.arrival_time) else 0
 
 
 class Frontend:
@@ -153,7 +153,7 @@ class Frontend:
         self._next = next(self._coming, None)
         if (
             self._next is not None
-            and is_whole(self._next.arrival_time)
+            and is_short(self._next.arrival_time)
             and self._next.arrival_time < arrival_of(request)
         ):
             raise ValueError(

@@ -76,7 +76,7 @@ def make_pair(
     device.recorder.now = device.now
     decode = cast(DecodeEngine, wire("pd", DECODE, device, model, config, frontend, cost, relay))
     taken = accepted(requests, decode.scheduler.config)
-    give_rooms(taken)
+    give_rooms(requests, taken)
     sent = [for_prefill(req) for req in taken]
     theirs = wire("pd", PREFILL, there, copy(model), config, Frontend(sent), cost, relay)
     prefill = cast(PrefillEngine, theirs)
@@ -97,16 +97,25 @@ def connect(prefill: PrefillEngine, decode: DecodeEngine, link: Link) -> None:
 
 
 def accepted(requests: Sequence[Request], config: SchedulerConfig) -> list[Request]:
-    """Those that the decode side will take: the load balancer sends nobody else to the other."""
-    return [req for req in requests if not config.refusal(req)]
+    """Those that the decode side will take: the load balancer sends nobody else to the other.
+
+    One that comes twice counts once.
+    """
+    each = {id(req): req for req in requests}.values()
+    return [req for req in each if not config.refusal(req)]
 
 
-def give_rooms(requests: Sequence[Request]) -> None:
-    """Each request a room of its own: its id, and where that comes back, with a number behind."""
-    taken = {req.rid for req in requests}
-    for rid, same in groupby(sorted(requests, key=lambda req: req.rid), key=lambda req: req.rid):
+def give_rooms(requests: Sequence[Request], taken: Sequence[Request]) -> None:
+    """Each that is taken a room of its own: its id, which has a number behind it if it is back.
+
+    Nobody else has one, whatever room a client, or a run before this one, has given it.
+    """
+    for req in requests:
+        req.bootstrap_room = ""
+    rids = {req.rid for req in taken}
+    for rid, same in groupby(sorted(taken, key=lambda req: req.rid), key=lambda req: req.rid):
         numbered = (f"{rid} ({number})" for number in count(2))
-        free = (room for room in numbered if room not in taken)
+        free = (room for room in numbered if room not in rids)
         for req, room in zip(same, chain([rid], free), strict=False):
             req.bootstrap_room = room
 

@@ -40,7 +40,9 @@ class DecodeScheduler(Scheduler):
         reqs = list(reqs)
         outputs = super().receive(reqs)
         for req in reqs:
-            if req in self.waiting_queue:
+            if self.live.get(req.name) is req:
+                if req not in self.waiting_queue:
+                    continue  # it was sent twice
                 self.waiting_queue.remove(req)
                 self.unanswered[req.bootstrap_room] = req
                 if self.prealloc_first:
