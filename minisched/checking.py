@@ -10,19 +10,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .checks.answers import Answer, Recorded
 from .checks.case_text import case_text
+from .checks.identical import answer_all, verdict
 from .checks.judge import Finding, judge
 from .checks.many import case_of, try_workloads
 from .checks.shrink import MOST_TRIALS, breaks_the_same, shrink
 from .checks.stopped import stopped_with
 from .checks.tally import Failure, Tally
-from .cli.check_answers import Answer
-from .cli.check_identical import answer_all, verdict
-from .cli.check_reader import Recorded, read_recorded
 from .comparison import Comparison
 from .defaults import check_names, in_words
 from .devices.registry import open_device
 from .engine.engine import Engine
+from .export.recorded import read_recorded
 from .learn.callable_check import one_argument
 from .loops.registry import LOOPS, find_loop, registered
 from .loops.run import Run

@@ -88,6 +88,19 @@ def test_each_help_ends_with_an_example_that_parses(cli: Any, name: str) -> None
         assert code == 0 and "Example: minisched" in out
 
 
+@pytest.mark.parametrize("name", ["", *LINES])
+def test_the_help_of_a_narrow_terminal_names_options_whole(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = cli(f"{name} --help")[1]
+    command: Any = typer.main.get_command(app)
+    for word in name.split():
+        command = command.commands[word]
+    for item in command.params:
+        assert all(option in out for option in (*item.opts, *item.secondary_opts) if "--" in option)
+
+
 def test_the_version_and_what_can_be_chosen(cli: Any) -> None:
     assert re.fullmatch(r"minisched \d+\.\d+\S*\n", cli("--version")[1])
     assert "--install-completion" in cli("--help")[1] and "--show-completion" in cli("-h")[1]

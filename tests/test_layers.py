@@ -27,8 +27,8 @@ TIERS = [
     {"comparison.py", "defaults.py"},
     {"museum"},
     {"learn"},
-    {"cli"},
     {"checking.py"},
+    {"cli"},
     {"__init__.py", "__main__.py"},
 ]
 TIER = {name: number for number, tier in enumerate(TIERS) for name in tier}

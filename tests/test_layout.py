@@ -82,7 +82,8 @@ def test_every_command_fits(
     (tmp_path / "requests.csv").write_text(CSV)
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr("rich.console.Console.is_terminal", property(lambda self: False))
-    _, out, err = cli(line)
+    code, out, err = cli(line)
+    assert code == (2 if not line else 0), err
     if "--json" not in line:
         wide = [text for text in out.splitlines() if cell_len(text.rstrip()) > width]
         assert not wide, wide[0]
@@ -90,7 +91,15 @@ def test_every_command_fits(
     for table in tables:
         check_rows(table, out)
     if CUT in out:
-        assert "view" in line or "watch" in line or "museum" in line, "only drawings are cut"
+        assert "view" in line or "watch" in line, "only drawings are cut"
+
+
+@pytest.mark.parametrize("form", ["puml", "svg"])
+def test_a_file_on_stdout_is_whole(cli: Any, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    line = f"view pd {ROOT}/traces/pd.json --form {form}"
+    assert cli(f"{line} --out pd.out")[0] == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli(f"{line} --out -")[1] == Path("pd.out").read_text(encoding="utf-8")
 
 
 def test_without_a_terminal_a_sentence_is_a_line(cli: Any) -> None:

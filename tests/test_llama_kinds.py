@@ -17,11 +17,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from minisched.checks.tokens.identity import first_difference
 from minisched.checks.tokens.margin import with_margin
-from minisched.cli.check_reader import read_recorded
 from minisched.comparison import compare_loops
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import NO_COST
 from minisched.devices.registry import open_device
+from minisched.export.recorded import read_recorded
 from minisched.loops.run import Run, run_loop
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.registry import open_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import metadata
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from .options import ReportOptions, WorkloadOptions
 from .replay_commands import replay, scenario
 from .scheduler_options import SchedulerOptions
 
+LEAST_PANELS = 80  # columns; panels of --help in narrower ones cut the names of options
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
 
 app = typer.Typer(
@@ -182,6 +184,8 @@ def main() -> None:
 
 def run_command() -> int:
     """Run the command line; click would turn Ctrl-C into a silent exit, so it is caught inside."""
+    is_narrow = get_terminal_size().columns < LEAST_PANELS
+    app.rich_markup_mode = None if is_narrow else "rich"
     try:
         return typer.main.get_command(app).main(standalone_mode=False) or 0
     except USAGE_ERROR as error:

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from ..checks.case import Case
 from ..checks.case_text import case_text
+from ..checks.identical import ORACLE, story_of
 from ..checks.judge import Finding, Verdict, judge
 from ..checks.many import case_of
 from ..checks.shrink import MOST_TRIALS, breaks_the_same, shrink
@@ -17,7 +18,6 @@ from ..checks.tally import CAUSES, Failure, Tally
 from ..checks.tokens.oracle_trace import oracle_trace
 from ..export import native
 from ..trace.files import write_whole
-from .check_identical import ORACLE, story_of
 from .check_picture import offence_in, picture, wrong_token
 from .layout import say, say_command
 

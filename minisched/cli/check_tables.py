@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from ..checks.answers import counted
 from ..checks.many import LAWS
 from ..checks.tally import Tally, base_of
-from .check_answers import counted
 from .layout import Fitted, say
 
 SAYS = {

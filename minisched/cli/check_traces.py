@@ -12,14 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from ..checks.answers import Answer, Recorded
+from ..checks.identical import answer_all, verdict
 from ..checks.offence import Offence
 from ..checks.stopped import stopped_with
+from ..export.recorded import read_recorded
 from ..trace import Trace
 from ..trace.files import write_whole
-from .check_answers import Answer
-from .check_identical import answer_all, verdict
 from .check_picture import picture
-from .check_reader import Recorded, read_recorded
 from .exit import complain
 from .layout import HANG, say
 from .progress import work_progress

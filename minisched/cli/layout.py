@@ -126,7 +126,7 @@ def print_drawing(lines: Sequence[str], console: Console) -> None:
     for line in lines:
         print(cut(line, console))
     widest = max(map(len, lines), default=0)
-    if knows_width(console) and widest > console.width and len(lines) > 1:
+    if knows_width(console) and widest > console.width:
         print(
             f"(It takes {widest} columns; {CUT} is where lines of the drawing were cut.)"[
                 : console.width

@@ -21,7 +21,7 @@ from ..museum.standing import Standing
 from ..trace.files import write_whole
 from .layout import Fitted, cut, say, say_command
 
-LEAST, WIDEST = 60, 120  # columns of a drawing
+WIDEST = 120  # columns of a drawing
 AS_IT_STANDS = ("diff", "links")  # a line of these is only broken where the terminal ends
 STYLES = {"+": "green", "-": "red", "@": "cyan"}  # of a diff's lines
 
@@ -32,7 +32,7 @@ def show(item: Exhibit | Refuted, console: Console) -> None:
     console.print(f"\n[bold]{item.title}[/bold]  [dim]{chapter}[/dim]")
     for part in parts_of(item):
         console.print(f"\n[bold]{part.heading}[/bold]")
-        for line in body(part, item, max(LEAST, min(WIDEST, console.width - 2))):
+        for line in body(part, item, min(WIDEST, console.width - 2)):
             if part.kind == "picture":
                 drawn = cut(f"  {line.plain}", console)
                 console.print(Text(drawn, line.style), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -34,7 +35,10 @@ def run_view(topic: str, source: Path, form: str, part: str, out: str | None) ->
     name = name.replace(":", "-")  # a loop with its relay, as its trace file is called
     target = out or ("-" if form == "text" else f"{name}.{form}")
     if target == "-":
-        print_drawing(drawn.splitlines() if form == "text" else [drawn.rstrip("\n")], console)
+        if form == "text":
+            print_drawing(drawn.splitlines(), console)
+        else:  # a file, whatever the terminal's width
+            sys.stdout.write(drawn)
         return
     write_whole(Path(target), drawn)
     print(target)

@@ -13,16 +13,17 @@ from ..export.text import margin_of, row, wrong_tokens
 from ..export.text_axis import draw_axis
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
+LEAST = 36  # columns: the names of lanes, and some cells
 
 
 def text_picture(scene: Scene, healthy: View, columns: int = 100) -> list[str]:
     """The run with the bug, who did it, and the healthy run, ``columns`` characters wide.
 
     Raises:
-        ValueError: less than 60 columns.
+        ValueError: less than 36 columns.
     """
-    if columns < 60:
-        raise ValueError(f"a picture needs at least 60 columns, but got {columns}.")
+    if columns < LEAST:
+        raise ValueError(f"a picture needs at least {LEAST} columns, but got {columns}.")
     views = [scene.view, healthy]
     margin, longest = margin_of(views), max(view.duration for view in views)
     lines = []

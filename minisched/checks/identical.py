@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..checks.evidence import lacking
-from ..checks.offence import Offence
-from ..checks.tokens.identity import Difference, differences, tokens_heard
-from ..checks.tokens.same_workload import another_workload, only_lengths_differ
-from ..checks.tokens.wrong_token import explain, offence_of
 from ..trace import Trace
-from .check_answers import Answer, counted, leaks, overlaps, races, told
-from .check_reader import Recorded
+from .answers import Answer, Recorded, counted, leaks, overlaps, races, told
+from .evidence import lacking
+from .offence import Offence
+from .tokens.identity import Difference, differences, tokens_heard
+from .tokens.same_workload import another_workload, only_lengths_differ
+from .tokens.wrong_token import explain, offence_of
 
 QUESTION = "identical"
 ORACLE = "-oracle"  # what the file of a baseline is called after its run's

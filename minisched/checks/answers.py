@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..checks.evidence import lacking
-from ..checks.leaks.leaks import find_leaks, not_checked
-from ..checks.offence import Offence
-from ..checks.overlap.report import report
-from ..checks.races.races import Race, examine, offence_of
-from ..checks.races.waits_for_ever import WaitsForEver
-from ..checks.stopped import is_cut_short, without_cut_short
-from ..checks.tokens.ends import find_ends, find_misreads
+from ..trace import Trace
 from ..trace.lanes import is_forward
-from .check_reader import Recorded
+from .evidence import lacking
+from .leaks.leaks import find_leaks, not_checked
+from .offence import Offence
+from .overlap.report import report
+from .races.races import Race, examine, offence_of
+from .races.waits_for_ever import WaitsForEver
+from .stopped import is_cut_short, without_cut_short
+from .tokens.ends import find_ends, find_misreads
 
 OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
+
+
+class Recorded(NamedTuple):
+    """A run in a file, a sentence for each thing that it lacks, and one on what its steps are."""
+
+    file: str
+    trace: Trace
+    lacks: tuple[str, ...] = ()
+    steps: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
+from ..checks.answers import Recorded
 from ..checks.foreign.foreign import read_foreign
 from ..checks.foreign.steps import OWN_STEPS
-from ..export import native
-from ..trace import Trace
 from ..trace.files import Hear, unheard, unpacked
+from . import native
 
 BEGINNING = 4096  # bytes in which a file of this program says what it is
-
-
-class Recorded(NamedTuple):
-    """A run in a file, a sentence for each thing that it lacks, and one on what its steps are."""
-
-    file: str
-    trace: Trace
-    lacks: tuple[str, ...] = ()
-    steps: str = ""
 
 
 def read_recorded(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
@@ -44,6 +34,6 @@ def read_recorded(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
 
 
 def is_native(path: Path) -> bool:
-    """Whether a file begins as ``export/native.py`` writes it."""
+    """Whether a file begins as ``native.py`` writes it."""
     with unpacked(path) as file:
         return f'"{native.FORMAT}"'.encode() in file.read(BEGINNING)
