@@ -4,11 +4,11 @@ It idles, between the first thing it runs and the last, while neither a kernel n
 any of its streams. Each such gap is charged to what the op that ends it had waited for, as Holistic
 Trace Analysis does (``get_temporal_breakdown``, ``get_idle_time_breakdown``), by its names:
 
-``host wait``    its launch began only after the gap had begun: the host was late
-``kernel wait``  it had been launched before, and the gap lasts less than 0.03 ms: the device takes
-                 that long from one op to the next
-``other``        it had been launched before and waited longer: for another stream, or for work of
-                 which the trace says nothing
+- ``host wait``: its launch began only after the gap had begun: the host was late;
+- ``kernel wait``: it had been launched before, and the gap lasts less than 0.03 ms: the device
+  takes that long from one op to the next;
+- ``other``: it had been launched before and waited longer: for another stream, or for work of
+  which the trace says nothing.
 
 On one stream the figures are that tool's to the nanosecond, if it doesn't round; rounding to whole
 microseconds, as it does unless told otherwise, makes each of its gaps longer by up to 2. Over all
