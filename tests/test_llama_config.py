@@ -104,6 +104,17 @@ def test_defaults_are_those_of_transformers(model: Path) -> None:
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kv_heads", [None, ..., 2])
+def test_key_value_heads_that_are_null_are_not_absent(
+    model: Path, kind: str, kv_heads: Any
+) -> None:
+    sizes = {"num_attention_heads": 32, "hidden_size": 512, "head_dim": 16}
+    edit(model / "config.json", model_type=kind, num_key_value_heads=kv_heads, **sizes)
+    theirs = transformers.AutoConfig.from_pretrained(model).num_key_value_heads
+    assert read_config(model).num_key_value_heads == theirs
+
+
 def test_end_of_text_comes_from_both_configs(model: Path) -> None:
     assert read_config(model).eos_ids == {0}
     (model / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')

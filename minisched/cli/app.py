@@ -184,10 +184,12 @@ def main() -> None:
 
 def run_command() -> int:
     """Run the command line; click would turn Ctrl-C into a silent exit, so it is caught inside."""
-    is_narrow = get_terminal_size().columns < LEAST_PANELS
-    app.rich_markup_mode = None if is_narrow else "rich"
+    columns = get_terminal_size().columns
+    app.rich_markup_mode = None if columns < LEAST_PANELS else "rich"
+    command = typer.main.get_command(app)
     try:
-        return typer.main.get_command(app).main(standalone_mode=False) or 0
+        said = command.main(None, "minisched", standalone_mode=False, terminal_width=columns)
+        return said or 0
     except USAGE_ERROR as error:
         said = in_one_sentence(error)
         return complain(said, 2) if said else 2  # nothing was asked for: the help was said

@@ -100,6 +100,8 @@ class LlamaConfig:
         sizes = {name: read.count(name) for name in SIZES}
         heads = sizes["num_attention_heads"]
         context, kv_heads, head_dim = MODEL_TYPES[kind]
+        if "num_key_value_heads" in read.config:
+            kv_heads = None  # null is no default: it says that heads share nothing
         max_len = read.count("max_position_embeddings", context)
         rope = read.rope()
         bias = kind != "qwen2" and read.flag("attention_bias")
