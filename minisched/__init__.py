@@ -66,7 +66,9 @@ def requests(
         texts = defaults.check_names("prompts", prompts, "Once upon a time")
         if not texts:
             raise ValueError("prompts is empty, but there must be at least 1.")
-    params = params or SamplingParams(max_new_tokens=defaults.MAX_NEW_TOKENS)
+    params = SamplingParams(max_new_tokens=defaults.MAX_NEW_TOKENS) if params is None else params
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"params is a SamplingParams, not {defaults.in_words(params)}.")
     return defaults.make_requests(texts, defaults.text_codec(model), params)
 
 
@@ -217,7 +219,8 @@ def show(runs: Comparison | Run | Trace | Iterable[Run | Trace], height: int = 6
 
     if isinstance(runs, Comparison):
         return runs.show(height)
-    several: list[Any] = list(runs) if isinstance(runs, Iterable) else [runs]
+    one = isinstance(runs, str) or not isinstance(runs, Iterable)
+    several: list[Any] = [runs] if one else list(runs)  # type: ignore[arg-type]
     for item in several:
         if not hasattr(item, "trace") and not hasattr(item, "slices"):
             raise ValueError(f"runs are what run or compare gave, but one is {in_words(item)}.")

@@ -31,6 +31,7 @@ BUILT_IN = (
 MAX_NEW_TOKENS = 64  # for each request
 MOST_RUNNING = 16  # requests that run at once
 MOST_CELLS = 2**24  # of the KV pool, and of the page table
+LONGEST = 80  # characters of a value in a sentence
 CHUNK = 128  # prompt tokens of one step, in whole pages
 
 
@@ -175,6 +176,12 @@ def prepare(
     if asked is None:
         params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
         asked = make_requests(BUILT_IN, text_codec(opened), params)
+    if not isinstance(config, SchedulerConfig | Mapping | None):
+        raise ValueError(
+            f"config is settings by name, such as {{'page_size': 4}}, not {in_words(config)}."
+        )
+    if not isinstance(cost, CostModel | None):
+        raise ValueError(f"cost is a CostModel (devices/cost.py), not {in_words(cost)}.")
     if not isinstance(config, SchedulerConfig):
         config = config_from(config or {}, asked, opened.context_len)
     return asked, opened, config, usual_cost(device) if cost is None else cost
@@ -218,5 +225,6 @@ def check_names(what: str, names: object, example: str) -> list[str]:
 
 
 def in_words(value: object) -> str:
-    """A value that is none of those wanted, for a sentence."""
-    return f"the string {value!r}" if isinstance(value, str) else repr(value)
+    """A value that is none of those wanted, for a sentence; a long one by its type."""
+    said = f"the string {value!r}" if isinstance(value, str) else repr(value)
+    return said if len(said) <= LONGEST else f"a {type(value).__name__}"

@@ -155,6 +155,12 @@ def test_a_speed_up_without_time_is_none_and_said() -> None:
         (lambda: ms.run(config={"pagesize": 4}),
          "config has no setting 'pagesize'; did you mean 'page_size'?"),
         (lambda: ms.run(config={"page_size": "4"}), "config has a value of a wrong type"),
+        (lambda: ms.run(config=[1]),  # type: ignore[arg-type]
+         "config is settings by name, such as {'page_size': 4}, not [1]."),
+        (lambda: ms.run(cost=5), "cost is a CostModel (devices/cost.py), not 5."),  # type: ignore[arg-type]
+        (lambda: ms.run(ms.requests(1)[0]),  # type: ignore[arg-type]
+         "requests is a list of Request, such as minisched.requests(4), not a Request."),
+        (lambda: ms.requests(1, 5), "params is a SamplingParams, not 5."),  # type: ignore[arg-type]
         (lambda: ms.run(config={"kv_tokens": 2**30}), "lower kv_tokens, page_size or"),
         (lambda: ms.requests("hello"),
          "prompts is a list of texts, such as ['Once upon a time'], not the string 'hello'."),
@@ -175,7 +181,7 @@ def test_a_speed_up_without_time_is_none_and_said() -> None:
         (lambda: ms.check(ms.run(ms.requests(1)), workloads=3), "are not for recorded runs."),
         (lambda: ms.show([]), "there is no run to show; give at least one."),
         (lambda: ms.show("overlap"),  # type: ignore[arg-type]
-         "runs are what run or compare gave, but one is the string 'o'."),
+         "runs are what run or compare gave, but one is the string 'overlap'."),
         (lambda: ms.show(ms.run(ms.requests(1)), height=0), "at least 1 pixel high"),
     ],
 )  # fmt: skip
@@ -298,6 +304,8 @@ def test_who_is_refused_is_named() -> None:
     asked = [ms.Request("a", [1, 2]), ms.Request("b", [3], ms.SamplingParams(top_p=2))]
     found = ms.compare(asked)
     assert "Request b: top_p is 2" in repr(found) and found.errors.keys() == {"b"}
+    ran = ms.run([ms.Request("a", [1.5])])  # type: ignore[list-item]
+    assert "0 tokens of 1 requests, 1 of them with an error, in" in repr(ran) and ran.errors["a"]
     none = ms.compare([], ["overlap"])
     assert none.identical and "nothing to compare" in repr(none)
     none.show()

@@ -46,7 +46,7 @@ def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
         ValueError: the two are of different workloads.
     """
     if count < 2 and not has_tokens(run.trace):
-        return unknown("No tokens are recorded in this file: nothing can be said about identity.")
+        return unknown("no tokens are recorded in this file.")
     if count < 2:
         return unknown(f"this is one run alone; {whom_to_name(run.file)}.")
     for item in (baseline, run):

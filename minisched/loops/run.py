@@ -53,9 +53,10 @@ class Run:
 
     def __repr__(self) -> str:
         trace, tokens = self.trace, sum(map(len, self.outputs.values()))
+        failed = f", {len(self.errors)} of them with an error," if self.errors else ""
         return (
             f"<{self.loop} on {trace.device} with {trace.model}: {tokens} tokens of "
-            f"{len(self.requests)} requests in {trace.end / MILLISECOND:.1f} ms>"
+            f"{len(self.requests)} requests{failed} in {trace.end / MILLISECOND:.1f} ms>"
         )
 
 
