@@ -87,8 +87,7 @@ def check_runs(what: Sequence[Run | Trace | Comparison | str | Path]) -> Check:
     runs = named(list(recorded(what)))
     answers = answer_all(runs)
     lines = [line for run in runs for line in said_of(run, answers[run.file])]
-    stopped = any(stopped_with(run.trace) for run in runs)
-    return Check(False if stopped else verdict(answers), tuple(lines), answers)
+    return Check(verdict(runs, answers), tuple(lines), answers)
 
 
 def recorded(what: Sequence[Run | Trace | Comparison | str | Path]) -> Iterator[Recorded]:

@@ -9,6 +9,7 @@ from ..trace import Trace
 from .answers import Answer, Recorded, counted, leaks, overlaps, races, told
 from .evidence import lacking
 from .offence import Offence
+from .stopped import stopped_with
 from .tokens.identity import Difference, differences, tokens_heard
 from .tokens.same_workload import another_workload, only_lengths_differ
 from .tokens.wrong_token import explain, offence_of
@@ -31,8 +32,13 @@ def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
     }  # fmt: skip
 
 
-def verdict(answers: Mapping[str, Sequence[Answer]]) -> bool | None:
-    """Whether every law held that could be looked at; None if none of them could be."""
+def verdict(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
+    """Whether every law held that could be looked at; None if none of them could be.
+
+    A run that stopped with an error broke one.
+    """
+    if any(stopped_with(run.trace) for run in runs):
+        return False
     laws = [item for every in answers.values() for item in every if item.question != "overlaps"]
     if all(item.word == "unknown" for item in laws):
         return None

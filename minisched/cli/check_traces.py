@@ -48,7 +48,7 @@ def check_traces(
         gc.freeze()
         work.at("looking at what ran")
         answers = answer_all(runs)
-    holds = verdict(answers) and not any(stopped_with(run.trace) for run in runs)
+    holds = verdict(runs, answers)
     if as_json_only:
         print(json.dumps(as_json(runs, answers, holds)))
     else:
