@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import minisched
 import minisched.cli.check_workloads
 from minisched.checks.evidence import LOOKED_AT, lacking
 from minisched.checks.faults.count import Counted
@@ -182,3 +183,12 @@ def test_the_museum() -> None:
 def test_nothing_lacks_where_a_law_broke_or_all_is_there(law: str) -> None:
     assert lacking(law, EMPTY)
     assert not lacking(law, judge(case_of(3, "overlap")).trace)
+
+
+def test_a_run_that_stopped_is_never_fine(cli: Any, tmp_path: Path) -> None:
+    """Whatever else its file lacks; the command and the library say the same."""
+    trace = replace(LANES, marks=(Mark("stopped", 50, {"error": "KeyError: 3"}),))
+    path = tmp_path / "stopped.json"
+    path.write_text(native.to_json(trace), encoding="utf-8")
+    code, out, _ = cli(f"check {path} --json")
+    assert (code, json.loads(out)["holds"], minisched.check(trace).holds) == (1, False, False)
