@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from ..devices.profiles import DEFAULT_PROFILE, PROFILES
+from ..replay import SCENARIOS
 from .exit import exit_with
 from .option_groups import with_option_groups
 from .options import ReportOptions
 from .scheduler_options import SchedulerOptions
 
-SCENARIOS = ("long-document",)
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
 ProfileName = Annotated[
     str,

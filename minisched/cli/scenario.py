@@ -13,11 +13,11 @@ from rich.table import Table
 
 from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
 from ..loops.registry import find_loop
+from ..replay import SCENARIOS
 from ..replay import long_document as case
 from ..replay.claims import CLAIMS, Verdict, verdicts
 from ..replay.long_document import Outcome, long_document
 from .layout import Fitted
-from .replay_commands import SCENARIOS
 
 SECOND = 1e9  # nanoseconds
 

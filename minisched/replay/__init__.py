@@ -1,1 +1,4 @@
 """Recorded workloads, replayed on the simulated device with a model that only knows lengths."""
+
+SCENARIOS = ("long-document",)
+"""Published cases that ``minisched scenario`` replays beside their claims."""

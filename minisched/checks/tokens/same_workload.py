@@ -29,7 +29,8 @@ def another_workload(baseline: Trace, run: Trace) -> str:
 def requests_of(trace: Trace) -> set[str]:
     """Every request that a trace names."""
     named = {str(mark.attrs["rid"]) for mark in trace.marks if mark.attrs.get("rid")}
-    return named | set(tokens_heard(trace))
+    says_tokens = any(mark.name == "tokens" for mark in trace.marks)
+    return named | set(tokens_heard(trace) if says_tokens else ())
 
 
 def ended(trace: Trace) -> set[str]:
