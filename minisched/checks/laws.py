@@ -26,7 +26,8 @@ def check_identity(
 ) -> None:
     """Law 1: the tokens of every request are those it would get alone.
 
-    Whoever gave up got the first of them. Whoever has to be refused, as ``refusal`` says or because
+    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
+    refused, as ``refusal`` says or because
     no output can follow its grammar, got none; so did who came while another had its id.
     """
     for req in workload.requests:
@@ -40,7 +41,10 @@ def check_identity(
 
 
 def tokens_alone(workload: Workload, req: Request) -> list[int]:
-    """What a request gets alone, as the workload's settings have it; of who gave up, the first."""
+    """What a request gets alone, as the workload's settings have it; the first, if it ended early.
+
+    That is: if it was given up, or a step was to fail and it was in it.
+    """
     vocab_size, eos_ids, config = workload.vocab_size, workload.eos_ids, workload.config
     try:
         grammar = grammar_of(req, vocab_size, eos_ids)
@@ -50,7 +54,8 @@ def tokens_alone(workload: Workload, req: Request) -> list[int]:
         list(req.prompt), req.params, req.sampling_key, vocab_size, eos_ids, grammar,
         config.late_penalties, config.late_stop_strings,
     )  # fmt: skip
-    return truth[: len(req.output_ids)] if req.finish_reason is FinishReason.ABORT else truth
+    ended_early = req.finish_reason is FinishReason.ABORT or workload.has_failed(req)
+    return truth[: len(req.output_ids)] if ended_early else truth
 
 
 def is_taken(req: Request) -> bool:

@@ -18,7 +18,17 @@ from ...scheduler.config import RUN_FIRST
 from ..case import Case
 from ..workload import Workload
 from .designs import OFTEN, Design, all_designs
-from .requests import FEW, PLAIN, WISHES, draw_aborts, draw_odd, draw_requests, follow_up, several
+from .requests import (
+    FEW,
+    PLAIN,
+    WISHES,
+    draw_aborts,
+    draw_failures,
+    draw_odd,
+    draw_requests,
+    follow_up,
+    several,
+)
 
 ALGORITHMS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
 THEMES = ("any", "any", "crowded", "urgent", "conversation")
@@ -90,6 +100,7 @@ def draw(seed: int, odd: bool = True) -> Drawn:
     theme = dealt(THEMES, seed, "theme")
     workload = ABOUT[theme](beside(seed, theme), workload)
     workload.aborts = draw_aborts(beside(seed, "aborts"), workload)
+    workload.failures = draw_failures(beside(seed, "failures"), workload)
     if beside(seed, "measured").random() < 0.1:
         cost = draw_measured(beside(seed, "knots"), cost)
     by_host = bool(algorithm) and beside(seed, "built by host").random() < 0.5

@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 from ...core import Request, SamplingParams
+from ..faults.in_step import STEP_FAULTS
 from ..laws import tokens_alone
-from ..workload import Workload
+from ..workload import Failure, Workload
 
 SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # prompts begin with some of it, so that prefixes recur
 GIVEN_UP_AFTER = (0, 0, 1, 1, 2, 3, 4, 6, 9, 20)  # turns: it waits, is in chunks, runs, has ended
@@ -119,6 +120,21 @@ def draw_aborts(rng: Random, workload: Workload) -> dict[int, str]:
         turn = workload.arrivals[at] + rng.choice(GIVEN_UP_AFTER)
         aborts[turn] = workload.requests[at].rid
     return aborts
+
+
+def draw_failures(rng: Random, workload: Workload) -> tuple[Failure, ...]:
+    """In one workload of three, one or two steps that go wrong.
+
+    One computes a part of a prompt, one a token of an answer, and every other one is wasted: it
+    computes the last token of an answer, with which its request has ended.
+    """
+    found = []
+    for _ in range(rng.choice((0, 0, 0, 0, 1, 2))):
+        req = rng.choice(workload.requests)
+        first, last = len(req.prompt), len(req.prompt) + len(tokens_alone(workload, req)) - 1
+        position = rng.choice((rng.randrange(first), rng.randint(first - 1, last), last, last))
+        found.append(Failure(req.rid, position, rng.choice(list(STEP_FAULTS))))
+    return tuple(found)
 
 
 def draw_prompt(rng: Random, letters: Letters) -> list[int]:
