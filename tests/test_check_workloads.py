@@ -28,7 +28,7 @@ from minisched.checks.many import LAWS, Tried, case_of, try_seed, try_workloads
 from minisched.checks.shrink import breaks_the_same, shrink
 from minisched.checks.tally import CAUSES, Tally
 from minisched.checks.tokens.identity import differences
-from minisched.checks.tokens.oracle_trace import oracle_trace
+from minisched.checks.tokens.oracle import oracle_trace
 from minisched.checks.tokens.same_workload import another_workload
 from minisched.loops.registry import LOOPS
 from minisched.museum.patch import Edit, put_in
