@@ -28,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.cuda import _sanitizer as csan
 
-from minisched.checks.races.races import find_races
+from minisched.checks.races import find_races
 from minisched.loops.registry import LOOPS
 from minisched.trace import Act, Trace
 from minisched.trace.cells import spans_of
@@ -154,7 +154,7 @@ def test_its_messages_are_understood() -> None:
 
 PROGRAM = """
 import json, sys
-from minisched.checks.races.races import find_races
+from minisched.checks.races import find_races
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import NO_COST
 from minisched.devices.registry import open_device

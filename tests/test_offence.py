@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.offence import Offence
-from minisched.checks.races.races import find_races, offence_of
+from minisched.checks.races import find_races, offence_of
 from minisched.export.offence import draw
 from minisched.export.offence_paper import MARGIN, lines_of
 from minisched.export.offence_text import to_text

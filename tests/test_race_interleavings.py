@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.races.act_order import in_order
 from minisched.checks.races.detector import VALUE, Detector
-from minisched.checks.races.races import examine
+from minisched.checks.races import examine
 from minisched.checks.races.vector_clock import VectorClock
 from minisched.export.native_program import check_program
 from minisched.trace import Act, Trace

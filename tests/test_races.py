@@ -20,7 +20,7 @@ from minisched.checks.judge import judge
 from minisched.checks.leaks.pending import find_pending
 from minisched.checks.overlap.launches import launches
 from minisched.checks.races.newest import Newest
-from minisched.checks.races.races import Examined, Race, examine, find_races, offence_of
+from minisched.checks.races import Examined, Race, examine, find_races, offence_of
 from minisched.checks.races.spans import cached_spans, common, joined, without
 from minisched.checks.races.words import Words
 from minisched.checks.workload import Workload

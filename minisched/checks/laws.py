@@ -11,7 +11,7 @@ from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from .leaks.leaks import find_leaks
 from .leaks.positions import find_unlisted
-from .races.races import examine
+from .races import examine
 from .tokens.ends import find_ends, find_misreads
 from .tokens.oracle import grammar_of, hash_oracle
 from .workload import Workload

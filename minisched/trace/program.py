@@ -1,7 +1,7 @@
 """What each lane did, in its own order: who started whom, who waited for whom, who touched what.
 
 Slices say when something ran; a program says what had to come before what, whatever the clock.
-It is what races are found from (``checks/races/races.py``). A stream runs in order, so its part is
+It is what races are found from (``checks/races.py``). A stream runs in order, so its part is
 known when it is launched: nothing has to be asked of the device.
 """
 
@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .cells import spans_of as spans_of
-from .cells import to_text as to_text
+from .cells import to_text
 
 
 # Nobody changes an act. It is not frozen, because making it would then take 20 times as long.
