@@ -139,21 +139,26 @@ def waits_in_vain(program: Sequence[Act]) -> dict[int, int]:
     nothing is known of when.
     """
     launched: dict[int, int] = {}
-    early: list[int] = []
+    early: set[int] = set()
     for at, act in enumerate(program):
         if act.kind == "launch":
             launched.setdefault(act.op, at)
         elif act.kind == "wait" and act.op not in launched and not is_host(act.lane):
-            early.append(at)
-    ran_on = {act.op: act.lane for act in program if act.kind == "begin"} if early else {}
+            early.add(at)
     found: dict[int, int] = {}
-    for at in (at for at in early if not is_host(ran_on.get(program[at].op, "host"))):
-        for begin, act in enumerate(program[at:], at):
-            if act.kind == "begin" and act.lane == program[at].lane:
-                if program[at].op in launched and at < launched.get(act.op, 0) < begin:
-                    found[at] = act.op
-                break
-    return found
+    if not early:
+        return found
+    ran_on = {act.op: act.lane for act in program if act.kind == "begin"}
+    behind: dict[str, tuple[int, int]] = {}  # by lane, place and op of its next begin
+    for at in range(len(program) - 1, -1, -1):
+        act = program[at]
+        if act.kind == "begin":
+            behind[act.lane] = at, act.op
+        elif at in early and act.op in launched and not is_host(ran_on.get(act.op, "host")):
+            begin, op = behind.get(act.lane, (0, 0))
+            if at < launched.get(op, 0) < begin:
+                found[at] = op
+    return dict(sorted(found.items()))
 
 
 class Past:

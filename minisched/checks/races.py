@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
@@ -32,7 +32,7 @@ from ..trace import Act, Slice, Trace
 from ..trace.cells import LARGEST, Span, common, joined, span_text, spans_of, without
 from ..trace.lanes import is_host
 from .offence import Offence
-from .order import Done, Order
+from .order import Clock, Done, Order
 
 VALUE = "value"  # what an op gives: written by its end, read by the ops that take it
 RECENT = 32  # accesses of a lane that are compared one by one
@@ -112,18 +112,14 @@ class AccessLog:
         self.older: Newest[Done] = Newest()
         self.latest_older = 0
 
-    def add(self, access: Done, known_to_all: Callable[[], int]) -> None:
-        """One more; ``known_to_all`` is the last moment of this lane that everybody knows."""
-        self.latest = access.moment
-        self.recent.append(access)
-        if len(self.recent) > RECENT:
-            known = known_to_all()
-            for old in self.recent[: -RECENT // 2]:
-                if old.moment > known:
-                    self.latest_older = old.moment
-                    for span in spans_of(old.act.at):
-                        self.older.put(*span, old)
-            del self.recent[: -RECENT // 2]
+    def fold(self, known: int) -> None:
+        """Keep fewer one by one; everybody knows this lane up to moment ``known``."""
+        for old in self.recent[: -RECENT // 2]:
+            if old.moment > known:
+                self.latest_older = old.moment
+                for span in spans_of(old.act.at):
+                    self.older.put(*span, old)
+        del self.recent[: -RECENT // 2]
 
     def unknown(self, cells: Sequence[Span], known: int) -> Iterator[tuple[Done, Span]]:
         """The newest access to each of some cells, as far as it came after moment ``known``."""
@@ -157,9 +153,9 @@ class Memory:
 class HandedOut:
     """When cells were given to a request, as far as a trace's marks tell (``page alloc`` ...)."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, slices: Mapping[int, Slice]) -> None:
         self.trace = trace
-        self.slices = {item.id: item for item in trace.slices}
+        self.slices = slices
 
     @cached_property
     def pages(self) -> dict[tuple[str, int], list[tuple[int, str]]]:
@@ -233,7 +229,7 @@ class Detector:
     def __init__(self, order: Order, handed_out: HandedOut | None = None) -> None:
         self.handed_out = handed_out
         self.memory: defaultdict[str, Memory] = defaultdict(Memory)
-        self.clocks: dict[str, Done] = {}  # by lane, the newest
+        self.clocks: dict[str, Clock] = {}  # by lane, how far it knew the others at last
         self.found: dict[tuple[str, int, int], Pair] = {}
         for done in order.done:
             kind, name = done.act.kind, done.act.resource
@@ -265,7 +261,7 @@ class Detector:
             ValueError: its cells are none; one sentence.
         """
         act = done.act
-        self.clocks[act.lane] = done
+        self.clocks[act.lane] = done.clock
         if act.kind == "end":
             done = done._replace(act=Act(act.lane, "write", act.op, VALUE, str(act.op)))
         elif not act.at:
@@ -279,50 +275,45 @@ class Detector:
         self._look_at_others(done, cells, memory)
 
     def _look_at_others(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
-        """Compare it with what other lanes did, in no order with it."""
-        (lane, kind), clock = (done.act.lane, done.act.kind), done.clock
-        others, is_read = memory.lanes - {lane}, kind == "read"
-        if not others:
+        """Compare it with what other lanes did in no order with it, and keep it for them."""
+        if len(memory.lanes) < 2:
             return
+        lane, is_read, clock = done.act.lane, done.act.kind == "read", done.clock
         for (other, was_read), log in memory.logs.items():
             if other != lane and not (is_read and was_read):
                 known = clock.get(other, 0)
                 if known < log.latest:
                     for access, span in log.unknown(cells, known):
                         self._found("race", access, done, span)
-        if (lane, is_read) not in memory.logs:
-            memory.logs[lane, is_read] = AccessLog()
-        memory.logs[lane, is_read].add(
-            done, lambda: min(self._known(other, lane) for other in others)
-        )
-
-    def _known(self, lane: str, other: str) -> int:
-        """How far another lane was when a lane did what it has done last."""
-        newest = self.clocks.get(lane)
-        return newest.clock.get(other, 0) if newest else 0
+        if (log := memory.logs.get((lane, is_read))) is None:
+            log = memory.logs[lane, is_read] = AccessLog()
+        log.latest = done.moment
+        log.recent.append(done)
+        if len(log.recent) > RECENT:
+            others = (self.clocks.get(other, {}) for other in memory.lanes if other != lane)
+            log.fold(min(clock.get(lane, 0) for clock in others))
 
     def _look_at_frees(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
         """Note what is free or written from now on, or used although it is not."""
         act, unfit = done.act, memory.unfit
-        if act.kind == "read":
+        if act.kind == "free":
+            for span in cells:
+                self._look_for_double(done, span, unfit)
+                unfit.put(*span, done)
+                if act.rid:
+                    memory.given_up[act.rid].put(*span, done)
+        elif unfit.stretches:
+            if act.rid in memory.given_up:
+                self._look_at_owner(done, cells, memory)
             for span in unfit.shared(cells):
+                if act.kind == "write":
+                    unfit.clear(*span)
+                    continue
                 for first, last, free in unfit.over(*span):
                     if free is None:
                         memory.unwritten.append((done, (first, last)))
                     elif free.is_before(done):
                         self._found("use after free", free, done, (first, last))
-        elif act.kind == "free":
-            for span in cells:
-                self._look_for_double(done, span, unfit)
-                unfit.put(*span, done)
-        if act.rid in memory.given_up and act.kind != "free":
-            self._look_at_owner(done, cells, memory)
-        if act.kind == "write":
-            for span in unfit.shared(cells):
-                unfit.clear(*span)
-        elif act.kind == "free" and act.rid:
-            for span in cells:
-                memory.given_up[act.rid].put(*span, done)
         if memory.unwritten and act.kind != "read":
             memory.unwritten = list(self._still_unwritten(done, cells, memory.unwritten))
 
@@ -337,18 +328,16 @@ class Detector:
 
     def _look_at_owner(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
         """Tell of what a request writes, or reads although others have it now, and gave up."""
-        given_up, unfit = memory.given_up[done.act.rid], memory.unfit
+        given_up, is_write = memory.given_up[done.act.rid], done.act.kind == "write"
         for span in given_up.shared(cells):
             for first, last, free in list(given_up.over(*span)):
-                if not free.is_before(done):
+                if is_write:
+                    given_up.clear(first, last)
+                if not free.is_before(done) or self._is_given(free, done, (first, last)):
                     continue
-                if self._is_given(free, done, (first, last)):
-                    if done.act.kind == "write":
-                        given_up.clear(first, last)
-                elif done.act.kind == "write":
-                    self._found("write after free", free, done, (first, last))
-                elif not unfit.shared([(first, last)]):
-                    self._found("late read", free, done, (first, last))
+                unfit = [] if is_write else [some[:2] for some in memory.unfit.over(first, last)]
+                for left in without([(first, last)], unfit):
+                    self._found("write after free" if is_write else "late read", free, done, left)
 
     def _is_given(self, free: Done, use: Done, cells: Span) -> bool:
         return self.handed_out is not None and self.handed_out.since(free, use, cells)
@@ -370,32 +359,33 @@ class Detector:
 
 
 def find_pairs(
-    order: Order, slices: Iterable[Slice] = (), handed_out: HandedOut | None = None
+    order: Order,
+    slices: Mapping[int, Slice] | None = None,
+    handed_out: HandedOut | None = None,
 ) -> list[Pair]:
     """Every pair of accesses of an order that are in each other's way."""
     detector = Detector(order, handed_out)
-    for done in in_their_steps(order.done, slices):
+    for done in in_their_steps(order.done, slices or {}):
         detector.take(done)
     return detector.pairs
 
 
-def in_their_steps(done: Iterable[Done], slices: Iterable[Slice]) -> Iterator[Done]:
+def in_their_steps(done: Iterable[Done], slices: Mapping[int, Slice]) -> Iterator[Done]:
     """What the host reads of a step's tokens, it reads in the ``process`` of that step.
 
     A trace notes the read when the host has waited for the copy. ``process`` opens only then, so
     the slice that it notes is the one before: the launch of the next step, or its schedule.
     """
-    by_id = {item.id: item for item in slices}
     process = {
         (item.lane, item.step): item.id
-        for item in by_id.values()
+        for item in slices.values()
         if item.name == "process" and is_host(item.lane) and item.step > 0
     }
     step: dict[str, int] = {}  # that a lane waited for last
     for item in done:
         act = item.act
-        if act.kind == "wait" and act.op in by_id:
-            step[act.lane] = by_id[act.op].step
+        if act.kind == "wait" and act.op in slices:
+            step[act.lane] = slices[act.op].step
         elif act.kind == "read" and is_host(act.lane) and "host output" in act.resource:
             op = process.get((act.lane, step.get(act.lane, 0)), act.op)
             item = item._replace(act=replace(act, op=op))
@@ -432,7 +422,7 @@ def told_once(pairs: Sequence[Pair], order: Order, words: Words) -> list[Cause]:
     if len(races) < 2:
         return races + left
     done = (item for item in order.done if item.at not in order.vain)
-    acts = [item.act for item in in_their_steps(done, words.slices.values())]
+    acts = [item.act for item in in_their_steps(done, words.slices)]
     cured = {cause.key: _cured_by(cause, acts, races, words) for cause in races[:MOST_TRIALS]}
     told = []
     while races:
@@ -738,7 +728,7 @@ def examine(trace: Trace) -> Examined:
         ValueError: an act's cells are none; one sentence.
     """
     words, order = Words(trace), Order(trace.program, trace.slices)
-    causes = told_once(find_pairs(order, trace.slices, HandedOut(trace)), order, words)
+    causes = told_once(find_pairs(order, words.slices, HandedOut(trace, words.slices)), order, words)
     vain = _told_in_vain(trace, order, words)
     return Examined((*vain, *(_race(cause, words) for cause in causes)), _told_stuck(order, words))
 
