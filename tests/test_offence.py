@@ -171,7 +171,7 @@ def test_it_needs_only_the_standard_library() -> None:
     code = (
         "import sys; from minisched.export.offence import draw; "
         "from minisched.export.offence_text import to_text; "
-        "from minisched.checks.races import races; "
+        "from minisched.checks import races; "
         "roots = {name.partition('.')[0] for name in sys.modules} - {'minisched', '__main__'}; "
         "print(sorted(roots - sys.stdlib_module_names))"
     )

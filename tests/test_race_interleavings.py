@@ -228,16 +228,19 @@ def program(events: Sequence[Event], num_lanes: int) -> Lanes:
             lanes[other].append(Act(other, "wait", 20 + edges))
         elif what == 9:
             acts.append(Act(name, "read", op, VALUE, str(op)))
+        elif what == 10:  # cells change hands
+            owners = (("free", "a"), ("write", "b"), ("read", "ab"[how % 2]))
+            acts += [Act(name, kind, 0, "kv", str(which % 2), rid) for kind, rid in owners]
     return lanes
 
 
 def touch(lane: str, which: int, how: int, op: int = 0) -> Act:
     at = ("0", "1", "0-1")[which % 3]
-    return Act(lane, KINDS[how % len(KINDS)], op, "kv", at, "a" if which else "")
+    return Act(lane, KINDS[how % len(KINDS)], op, "kv", at, ("", "a", "b", "a", "b", "a")[which])
 
 
 events = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 5), st.integers(0, 4)),
+    st.tuples(st.integers(0, 2), st.integers(0, 10), st.integers(0, 5), st.integers(0, 4)),
     min_size=3,
     max_size=16,
 )
@@ -248,7 +251,7 @@ def random_programs(count: int) -> Iterator[Lanes]:
     dice = random.Random(7)
     for _ in range(count):
         yield program(
-            [(dice.randrange(3), dice.randrange(10), dice.randrange(6), dice.randrange(5))
+            [(dice.randrange(3), dice.randrange(11), dice.randrange(6), dice.randrange(5))
              for _ in range(dice.randrange(4, 18))],
             dice.choice((2, 3, 3)),
         )  # fmt: skip

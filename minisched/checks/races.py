@@ -285,8 +285,9 @@ class Detector:
                 if known < log.latest:
                     for access, span in log.unknown(cells, known):
                         self._found("race", access, done, span)
-        if (log := memory.logs.get((lane, is_read))) is None:
-            log = memory.logs[lane, is_read] = AccessLog()
+        if (lane, is_read) not in memory.logs:
+            memory.logs[lane, is_read] = AccessLog()
+        log = memory.logs[lane, is_read]
         log.latest = done.moment
         log.recent.append(done)
         if len(log.recent) > RECENT:
@@ -699,7 +700,7 @@ class WaitsForEver:
 
     It waits for an op that nobody launches, or a signal that nobody says, or in a circle. What
     comes behind never happens, so nothing of it can race; that it never happens is what there is
-    to tell. ``ops`` are what they wait for, ``unreached`` how many acts of all of them never happen.
+    to tell. ``ops`` are what they wait for, ``unreached`` how many acts of theirs never happen.
     """
 
     lanes: tuple[str, ...]
@@ -728,9 +729,9 @@ def examine(trace: Trace) -> Examined:
         ValueError: an act's cells are none; one sentence.
     """
     words, order = Words(trace), Order(trace.program, trace.slices)
-    causes = told_once(find_pairs(order, words.slices, HandedOut(trace, words.slices)), order, words)
-    vain = _told_in_vain(trace, order, words)
-    return Examined((*vain, *(_race(cause, words) for cause in causes)), _told_stuck(order, words))
+    pairs = find_pairs(order, words.slices, HandedOut(trace, words.slices))
+    races = [_race(cause, words) for cause in told_once(pairs, order, words)]
+    return Examined((*_told_in_vain(trace, order, words), *races), _told_stuck(order, words))
 
 
 def find_races(trace: Trace) -> list[Race]:

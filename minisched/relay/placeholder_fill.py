@@ -166,7 +166,7 @@ class FillDevice(PlaceholderFill):
         return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """The rows that placeholders wait for; row 0, read in vain for what is known, is left out."""
+        """The rows that placeholders wait for; row 0 is read in vain for what is known."""
         return [Touch("read", "last tokens", [-token - 1 for token in ids if token < 0])]
 
     def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:

@@ -32,7 +32,7 @@ def to_text(cells: Iterable[int] | str) -> str:
     try:
         in_order = sorted(set(cells))
     except TypeError:
-        raise ValueError(f"{cells!r:.40} are no cells: cells are whole numbers from 0 on.") from None
+        raise ValueError(f"{cells!r:.40} are no cells: they are whole numbers from 0 on.") from None
     spans: list[list[int]] = []
     for cell in in_order:
         if spans and cell == spans[-1][1] + 1:
