@@ -42,7 +42,7 @@ class Act:
 class Touch(NamedTuple):
     """What an op will do to some cells of a resource, declared when it is launched.
 
-    ``cells`` may be given as text, as an ``Act`` has them.
+    ``cells`` may be given as text, as an ``Act`` has them; that is not looked at here.
     """
 
     kind: str  # read, write or free
@@ -81,7 +81,11 @@ class Program:
     def launch(
         self, lane: str, op: int, args: Iterable[Any] = (), touches: Iterable[Touch] = ()
     ) -> None:
-        """This lane launches an op on a stream; what the op takes from others is read there."""
+        """This lane launches an op on a stream; what the op takes from others is read there.
+
+        Raises:
+            ValueError: a touch has cells that are none; one sentence.
+        """
         self._act(self.lane, "launch", op, during=self.op)
         self._act(lane, "begin", op)
         for given in args:
@@ -124,7 +128,11 @@ class Program:
         self._act(self.lane, "say", signal, during=self.op)
 
     def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
-        """This lane touches cells itself."""
+        """This lane touches cells itself.
+
+        Raises:
+            ValueError: these are no cells; one sentence.
+        """
         self._touch(self.lane, self.op, [Touch(kind, resource, cells, rid)])
 
     def named(self, name: str) -> str:
@@ -133,11 +141,14 @@ class Program:
 
     def _touch(self, lane: str, op: int, touches: Iterable[Touch]) -> None:
         named, lane = self.named, self.named(lane)
-        self.acts += [
-            Act(lane, kind, op, named(resource), at, rid)
-            for kind, resource, cells, rid in touches
-            if (at := to_text(cells))
-        ]
+        for kind, resource, cells, rid in touches:
+            try:
+                at = to_text(cells)
+            except ValueError as error:
+                who = f"an op on the lane {lane!r} says that it does a {kind} of {resource!r}"
+                raise ValueError(f"{who}, but {error}") from None
+            if at:
+                self.acts.append(Act(lane, kind, op, named(resource), at, rid))
 
     def _act(
         self,
