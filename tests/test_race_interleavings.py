@@ -19,8 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.conflicts import VALUE, Detector, Memory
 from minisched.checks.order import Clock, Done, Order
-from minisched.checks.races import VALUE, Detector, Memory, examine
+from minisched.checks.races import examine
 from minisched.export.native_program import check_program
 from minisched.trace import Act, Trace
 from minisched.trace.cells import cells_of
@@ -391,7 +392,7 @@ class BornWritten(Detector):
 def test_what_is_old_is_folded_and_forgotten_without_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("minisched.checks.races.RECENT", 1)
+    monkeypatch.setattr("minisched.checks.conflicts.RECENT", 1)
     assert not any(map(disagreement, random_programs(800)))
 
 

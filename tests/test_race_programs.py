@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -508,7 +509,7 @@ NEXT_SLOT = Edit(
     ("edit", "kind", "says"),
     [
         (FREED_TWICE, "double free",
-         r"the inputs of step 1: \w+ of step 3 on the host frees what .* a double free; \d+ such .*"),
+         r"the inputs of step 1: prepare of step 3 .* frees .* a double free; 7 such pairs"),
         (NEXT_SLOT, "unwritten",
          r"future slots? .*: forward of step \d \(forward stream; r0.*\) reads what nobody has .*"),
     ],
@@ -565,6 +566,19 @@ def test_a_trace_with_cells_that_are_none_gets_one_sentence(at: str) -> None:
         NotATrace, match=r"program\[2\] has at = .*, but cells are written in order"
     ):
         from_json(to_json(trace))
+
+
+@pytest.mark.parametrize("at", ['"-1"', '"7-3"', '"x"', "1.5", "-1", "[1]", "null"])
+def test_a_file_with_cells_that_are_none_gets_one_sentence(
+    at: str, tmp_path: Path, cli: Any
+) -> None:
+    path = tmp_path / "engine.json"
+    text = to_json(made([*launched(1), *op("a", 1, ("write", "kv", "1"))]))
+    path.write_text(text.replace('"at": "1"', f'"at": {at}'))
+    code, out, err = cli(f"check {path}")
+    said = " ".join(err.split())
+    assert code == 2 and not out and "program[2] has at = " in said
+    assert said.count(". ") == 0 and "Traceback" not in said
 
 
 def test_nothing_of_this_hides_another_race() -> None:

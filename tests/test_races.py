@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.case import Case
+from minisched.checks.conflicts import Newest
 from minisched.checks.draw.designs import read_design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
@@ -21,7 +22,6 @@ from minisched.checks.leaks.pending import find_pending
 from minisched.checks.overlap.launches import launches
 from minisched.checks.races import (
     Examined,
-    Newest,
     Race,
     Words,
     examine,

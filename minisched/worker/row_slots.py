@@ -39,7 +39,7 @@ class RowSlots:
         self._length, self._spans, self._texts = 0, [], []
 
     def _add(self, slot: int) -> None:
-        """Put a slot among the spans, which it may lengthen or join; of one there once is enough."""
+        """Put a slot among the spans, which it may lengthen or join."""
         first = last = slot
         begin = end = bisect(self._spans, (slot, slot))
         if any(one <= slot <= other for one, other in self._spans[max(0, begin - 1) : end + 1]):

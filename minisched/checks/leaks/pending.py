@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Act, Slice, Trace
-from ...trace.lanes import is_host
+from ...trace.lanes import is_host, lane_words
 from ..order import Order
-from ..races import lane_words
 from .leak import Leak
 
 
