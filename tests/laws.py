@@ -12,11 +12,10 @@ from minisched.checks.laws import (
     check_leaks,
     check_races,
 )
-from minisched.checks.play import MAX_TURNS, Livelock, play
+from minisched.checks.play import Livelock, play
 from minisched.loops.registry import LOOPS
 
 __all__ = [
-    "MAX_TURNS",
     "Broken",
     "Livelock",
     "check_all",

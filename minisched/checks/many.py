@@ -24,8 +24,8 @@ from .draw.draw import designs_for, draw
 from .judge import Finding, judge
 
 LAWS = (
-    "identity", "ends", "budget", "leak", "race", "ownership", "time", "livelock", "deadlock",
-    "crash",
+    "identity", "ends", "progress", "order", "budget", "leak", "race", "ownership", "time",
+    "livelock", "deadlock", "crash",
 )  # fmt: skip
 SEEN_AT_THE_END = ("identity", "ends")  # not looked at where a run stopped with an error
 FEW = 8  # workloads that are not worth another process

@@ -13,6 +13,8 @@ from .layout import Fitted, say
 SAYS = {
     "identity": "each request gets the tokens that it would get alone",
     "ends": "each request ends once, and its client heard it",
+    "progress": "who may run is in the next step, or there is a reason",
+    "order": "nobody goes before their turn, or loses memory before others",
     "budget": "no step has more tokens or rows than its budget",
     "leak": "nothing is held, lost or freed twice",
     "race": "what two lanes do to the same memory is ordered",

@@ -134,6 +134,7 @@ class Decision:
         mixes = self.config.enable_mixed_chunk and not wants_logprobs(before.ready)
         self.num_mixed = len(before.ready) if mixes else 0
         self.left = self.config.prefill_budget  # tokens for prompts (unified)
+        self.unheeded: list[str] = []  # requests of high priority
         self.promised = 0  # pages for decodes, if all drafts should be right (unified)
 
     def left_out(self) -> Iterator[str]:
@@ -144,6 +145,7 @@ class Decision:
 
     def out_of_order(self) -> Iterator[str]:
         """Who was admitted before others, and who made way wrongly. Ask ``left_out`` first."""
+        yield from self.unheeded
         yield from self._of_admitted()
         yield from self._of_preemptions()
 
@@ -254,19 +256,24 @@ class Decision:
             return NO_BUDGET
         need = extend_len + new_tokens(req) + size
         if not table.available_size or need >= room.total - to_lock * size - ROUNDING:
-            is_alone = self.leases.is_idle
-            return "" if is_alone or self._others_must_make_way(req, room) else NO_MEMORY
+            return "" if self.leases.is_idle else self._others_make_no_way(req, room)
         is_much = self.prompts and ceil(extend_len / size) * size >= room.prompts
         is_cut_to_nothing = extend_len > room.chunk and room.chunk < size
         return NO_BUDGET if is_much or is_cut_to_nothing else ""
 
-    def _others_must_make_way(self, req: Request, room: Room) -> bool:
-        """Whether its priority would let it come at the cost of others, and none was asked to."""
-        if self.config.schedule_policy != "priority" or self.before.preemptions:
-            return False
-        memory = self.before.memory(self._available() - self.leases.available_pages)
-        ratio, places = self.before.ratio, self.remembered.places
-        return all(who_makes_way(req, room.total, ratio, memory, self.config, places))
+    def _others_make_no_way(self, req: Request, room: Room) -> str:
+        """They don't have to, unless its priority lets it come at their cost."""
+        if self.config.schedule_policy == "priority" and not self.before.preemptions:
+            memory = self.before.memory(self._available() - self.leases.available_pages)
+            ratio, places = self.before.ratio, self.remembered.places
+            named = who_makes_way(req, room.total, ratio, memory, self.config, places)
+            if all(named):
+                low = named[0][0]
+                self.unheeded.append(
+                    f"{req.rid} (priority {req.priority}) waits, and {low.rid} (priority "
+                    f"{low.priority}) does not make way behind step {self.step}"
+                )
+        return NO_MEMORY
 
     def _of_admitted(self) -> Iterator[str]:
         """Those admitted are the first in the queue, and it was time for them."""
