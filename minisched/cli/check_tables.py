@@ -16,6 +16,8 @@ SAYS = {
     "client": "it hears why it ended, its usage, and each token at once",
     "logprobs": "it hears the log-probabilities that it would hear alone",
     "abort": "who is given up ends in that turn, and hears no more tokens",
+    "progress": "who may run is in the next step, or there is a reason",
+    "order": "nobody goes before their turn, or loses memory before others",
     "budget": "no step has more tokens or rows than its budget",
     "leak": "nothing is held, lost or freed twice",
     "race": "what two lanes do to the same memory is ordered",
