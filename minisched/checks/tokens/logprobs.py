@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...core import Logprobs, Output, Request, TokenLogprob
 from .oracle import logprobs_alone
 
-OF_HASH = {"sim": 0.0, "thread": 1e-9, "cuda": 1e-9, "mlx": 1e-5}
+OF_HASH = {"sim": 0.0, "thread": 1e-12, "cuda": 1e-12, "mlx": 1e-6}
 """By device, how far those of ``hash`` may be from the oracle's: its logits are exact in float64
 everywhere, but the exponential of MLX is that of float32 (``models/logprobs_mlx.py``)."""
 OF_FLOATS = 1e-4
