@@ -170,8 +170,8 @@ LINK = {"latency": 20, "bytes_per_second": 10**9, "slot_bytes": 9}
 
 def given_up(loop: str, turn: int) -> Case:
     """Two requests in a pool for one; the newer one's client gives up in a turn."""
-    params = SamplingParams(max_new_tokens=14, ignore_eos=True)
-    requests = [Request("old", [1, 2, 3], params), Request("new", list(range(12)), params)]
+    params = [SamplingParams(max_new_tokens=count, ignore_eos=True) for count in (14, 10)]
+    requests = [Request("old", [1, 2, 3], params[0]), Request("new", list(range(12)), params[1])]
     config = SchedulerConfig(
         kv_tokens=30, schedule_conservativeness=0.0, context_len=32, chunked_prefill_size=4
     )
