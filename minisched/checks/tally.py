@@ -15,7 +15,7 @@ from .many import LAWS, Tried
 
 CAUSES = (
     "race", "ownership", "leak", "deadlock", "crash", "order", "progress", "livelock", "budget",
-    "time", "abort", "ends", "client", "logprobs", "identity",
+    "time", "abort", "ends", "client", "identity", "logprobs",
 )  # fmt: skip
 """The laws again, a cause before what follows from it: wrong tokens follow from anything."""
 
