@@ -13,8 +13,8 @@ from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
 from ..case import Case
-from ..judge import STOPPED_BY, Finding, broken, hash_model, run
-from ..laws import check_leaks, check_races
+from ..judge import STOPPED_BY, Finding, broken, hash_model, laws_of_any_run, run
+from ..laws import Budgets, check_leaks
 from ..leaks.books import check_idle, threads
 from ..leaks.books_each_turn import Books
 from ..workload import Workload, fresh
@@ -63,6 +63,7 @@ class Course:
     findings: dict[str, Finding] = field(default_factory=dict)
     trace: Trace | None = None
     books: Books = field(default_factory=Books)
+    budgets: Budgets = field(default_factory=Budgets)
 
     def go(self) -> None:
         """Drive the case to its end, whatever that is."""
@@ -71,7 +72,7 @@ class Course:
         self.fault.open(device)
         try:
             self.engines, self.outputs = run(
-                self.case, self.workload, device, model, self.fault.put_in, self.look
+                self.case, self.workload, device, model, self.put_in, self.look
             )
         except Exception as error:  # there is no other way out for a fault that is not survived
             if not (self.fault.keeps_from_starting and says_what_is_missing(error)):
@@ -81,6 +82,11 @@ class Course:
         finally:
             device.close()
         self.trace = device.recorder.trace(self.case.loop, device.name, model.name, device.clock)
+
+    def put_in(self, engine: Engine) -> None:
+        """Before an engine starts."""
+        self.budgets.watch(engine)
+        self.fault.put_in(engine)
 
     @property
     def aftermath(self) -> Aftermath:
@@ -124,11 +130,10 @@ def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
     assert course.trace is not None
     fault, engines = course.fault, course.engines
     is_dead = isinstance(fault, ThreadDies)
-    laws: list[Callable[[], None]] = [
-        course.books.check,
-        partial(check_races, course.trace, bool(engines) and not is_dead),
-        partial(check_threads, before),
-    ]
+    laws = laws_of_any_run(
+        course.trace, course.books, course.budgets, bool(engines), all_alive=not is_dead
+    )
+    laws.append(partial(check_threads, before))
     if not engines:
         return laws
     after = course.aftermath
