@@ -124,11 +124,8 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         for rid in fault.touched:
             workload.struck.setdefault(rid, set()).add(fault.says)
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws: list[Callable[[], None]] = [
-        books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
-        budgets.check, partial(check_times, trace), 
-        partial(progress.check, "progress"), partial(progress.check, "order"),
-    ]  # fmt: skip
+    laws = laws_of_any_run(trace, books, budgets, is_over=bool(engines))
+    laws += [partial(progress.check, "progress"), partial(progress.check, "order")]
     refused: frozenset[str] = frozenset()
     if engines:
         refusal = engines[0].scheduler.config.refusal
@@ -140,7 +137,6 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
             partial(check_clients, clients, engines[0], outputs),
             partial(check_logprobs, workload, outputs, tolerance),
             partial(check_aborts, clients, outputs),
-            partial(check_told, trace),
             partial(check_story, trace),
             *laws,
             *(partial(check_idle, engine.scheduler, before) for engine in engines),
@@ -148,6 +144,23 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         ]
     findings |= broken(laws)
     return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
+
+
+def laws_of_any_run(
+    trace: Trace, books: Books, budgets: Budgets, is_over: bool, all_alive: bool = True
+) -> list[Callable[[], None]]:
+    """What holds whatever has gone wrong in a run; where it ``is_over``, of its ends as well.
+
+    Whatever was waited for has come then, unless somebody who was to bring it is dead.
+    """
+    laws: list[Callable[[], None]] = [
+        books.check,
+        partial(check_positions, trace),
+        partial(check_races, trace, is_over and all_alive),
+        budgets.check,
+        partial(check_times, trace),
+    ]
+    return [partial(check_told, trace), *laws] if is_over else laws
 
 
 def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:
