@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +31,7 @@ class CudaOp:
         self.program = program
         self.value: Any = None
         self.error: Exception | None = None
-        self.args: tuple[Any, ...] = ()
+        self.named: tuple[Any, ...] = ()
         self.start = torch.cuda.Event(enable_timing=True)
         self.end = torch.cuda.Event(enable_timing=True)
 
@@ -44,7 +45,7 @@ class CudaOp:
         """Block the host until the GPU has got past it; return its value or raise its error."""
         self.end.synchronize()
         self.program.wait(self.slice_id)
-        self.args = ()
+        self.named = ()
         if self.error is not None:
             raise self.error
         return self.value
@@ -52,10 +53,11 @@ class CudaOp:
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Queue the work on the current stream; an argument's error is passed on.
 
-        The op keeps its arguments until the host has waited for it: their memory belongs to other
-        streams, which would hand it out again while this one still reads it.
+        The op keeps its arguments, and what ``fn`` is bound to, until the host has waited for it:
+        their memory belongs to other streams, which would hand it out again while this one still
+        reads it.
         """
-        self.args = args
+        self.named = fn, *args
         self.start.record()
         try:
             for arg in args:
@@ -199,6 +201,10 @@ class CudaDevice(TorchDevice):
                 self, name, idle.pop() if idle else torch.cuda.Stream()
             )
         return self._streams[name]
+
+    def on_thread(self) -> AbstractContextManager[Any]:
+        """A new thread would be on the first GPU: let it be on this one."""
+        return torch.cuda.device(self.xp.device)
 
     def clear_cache(self) -> None:
         """Give cached memory back to the GPU, and mark the moment."""
