@@ -101,6 +101,10 @@ class Arrays(Protocol):
         """Integers on the device."""
         ...
 
+    def asarrays(self, *columns: Sequence[int]) -> Sequence[Array]:
+        """Several such arrays, which go to the device together where that is worth it."""
+        ...
+
     def where(self, condition: Array, a: Array, b: Array) -> Array:
         """``a`` where the condition holds, else ``b``."""
         ...
