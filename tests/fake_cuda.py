@@ -703,7 +703,10 @@ def fake_cuda(seed: int = 0) -> Iterator[Gpu]:
         "set_sync_debug_mode": set_sync_debug_mode,
         "get_sync_debug_mode": lambda: gpu.sync_mode,
     }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # kernels are small
     with ExitStack() as patches:
+        patches.callback(torch.set_num_threads, threads)
         for name, value in cuda.items():
             patches.enter_context(patch.object(torch.cuda, name, value))
         patches.enter_context(patch.object(torch, "tensor", tensor))
