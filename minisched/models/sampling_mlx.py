@@ -6,6 +6,7 @@ are made there, on a Mac too; greedy rows stay where the logits are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -59,7 +60,9 @@ def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
     order = mx.argsort(-scaled, axis=-1)  # stable
     falling = mx.take_along_axis(scaled, order, axis=-1)
     best = falling[:, :1]  # an infinite one less itself is no number
-    weights = mx.floor(mx.exp(mx.where(falling == best, 0.0, falling - best)) * UNIT)
+    below = mx.where(falling == best, 0.0, falling - best)
+    e = mx.array(math.e, dtype=mx.float64)  # ``mx.exp`` has the digits of float32 alone
+    weights = mx.floor(mx.power(e, below) * UNIT)
     inside = mx.arange(vocab_size) < top_k
     weights = mx.where(inside, weights, 0.0)
     reached = mx.cumsum(weights, axis=-1)  # with this token and all that are more likely
