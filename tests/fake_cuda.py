@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import minisched
 from minisched.devices.base import WRONG_TOKEN
-from minisched.devices.cuda import CudaDevice
+from minisched.devices.cuda import IDLE, CudaDevice
 
 CUDA, CPU, META = torch.device("cuda", 0), torch.device("cpu"), torch.device("meta")
 SOURCE = str(Path(minisched.__file__).parent)
@@ -709,6 +709,7 @@ def fake_cuda(seed: int = 0) -> Iterator[Gpu]:
         patches.callback(torch.set_num_threads, threads)
         for name, value in cuda.items():
             patches.enter_context(patch.object(torch.cuda, name, value))
+        patches.enter_context(patch.dict(IDLE, clear=True))
         patches.enter_context(patch.object(torch, "tensor", tensor))
         patches.enter_context(
             patch.object(Tensor, "pin_memory", lambda it, device=None: gpu.pin_new(it))

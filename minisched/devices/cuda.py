@@ -17,7 +17,7 @@ from .torch_device import TorchDevice
 TRIPS = 5  # to the GPU and back, of which the shortest says what time it is there
 ZERO_LASTS = 2_000_000_000  # nanoseconds
 PATIENCE = 100_000  # nanoseconds that the host may wait for a new zero; it takes ten thousand
-_idle: defaultdict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list)  # by GPU and name
+IDLE: defaultdict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list)  # by GPU and name
 
 
 class CudaOp:
@@ -196,7 +196,7 @@ class CudaDevice(TorchDevice):
     def stream(self, name: str) -> CudaStream:
         """The stream of that name."""
         if name not in self._streams:
-            idle = _idle[self.xp.device.index, name]
+            idle = IDLE[self.xp.device.index, name]
             self._streams[name] = CudaStream(
                 self, name, idle.pop() if idle else torch.cuda.Stream()
             )
@@ -229,7 +229,7 @@ class CudaDevice(TorchDevice):
         torch.cuda.synchronize()
         self.flush()
         for name, stream in self._streams.items():
-            _idle[self.xp.device.index, name].append(stream.stream)
+            IDLE[self.xp.device.index, name].append(stream.stream)
         self._streams.clear()
 
     def _record(self, timing: Timing) -> None:

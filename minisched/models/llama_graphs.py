@@ -79,8 +79,11 @@ class CudaGraphRunner:
                 for bs, window in reversed(shapes):
                     self.replays[bs, window] = capture(partial(self.step, model, bs, window))
         except Exception as error:  # whatever it was, the same steps can be launched op by op
-            self.failure = (str(error).strip() or type(error).__name__).splitlines()[0]
             self.replays.clear()
+            first: BaseException = error
+            while first.__context__ is not None:  # after it, the capture can't be ended either
+                first = first.__context__
+            self.failure = (str(first).strip() or type(first).__name__).splitlines()[0]
             logger.warning("decode steps run without CUDA graphs: %s", self.failure)
 
     def clear(self) -> None:
@@ -133,7 +136,8 @@ class LlamaGraphs(LlamaTorch):
     ) -> None:
         if scripted:
             raise ValueError("scripted is True, but steps that are captured can't be scripted.")
-        super().__init__(directory, dtype, context_len, scripted)
+        packed = not torch.cuda.is_available()  # where there is a GPU, weights go there
+        super().__init__(directory, dtype, context_len, scripted, packed)
         self.capture = capture
         self.runner: CudaGraphRunner | None = None
         self.allocated: tuple[torch.device, int, int] | None = None

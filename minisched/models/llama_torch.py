@@ -36,6 +36,8 @@ class LlamaTorch:
     thread beside it hides almost nothing. The bits are the same. It is for the CPU alone: on a GPU
     it compiles kernels of its own, which compute other last bits from the second call on.
 
+    ``packed`` puts the weights in the order of the CPU's library as they are read, and not later.
+
     Raises:
         ValueError: ``dtype`` is unknown, or the directory does not hold a Llama.
     """
@@ -48,6 +50,7 @@ class LlamaTorch:
         dtype: str = AUTO,
         context_len: int | None = None,
         scripted: bool = True,
+        packed: bool = True,
     ) -> None:
         directory = Path(directory)
         config = read_config(directory)
@@ -57,7 +60,7 @@ class LlamaTorch:
         self.context_len = min(context_len or longest, longest)
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        self.weights = read_weights(directory, config, DTYPES[self.dtype], self.context_len)
+        self.weights = read_weights(directory, config, DTYPES[self.dtype], self.context_len, packed)
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.step = script(llama_step) if scripted else llama_step
