@@ -25,16 +25,19 @@ from .laws import (
     check_ends,
     check_identity,
     check_leaks,
+    check_lifetimes,
     check_positions,
     check_races,
     check_story,
     check_times,
     check_told,
+    check_touches,
 )
 from .leaks.books import check_idle, threads
 from .leaks.books_each_turn import Books
 from .play import Hooks, Livelock, play
 from .play_pd import play_pd
+from .touches import Touched
 from .workload import Workload, fresh
 
 STOPPED_BY: dict[type[Exception], str] = {
@@ -88,7 +91,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
-    before, books, budgets = threads(), Books(), Budgets()
+    before, books, budgets, touched = threads(), Books(), Budgets(), Touched()
     workload, device = fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
@@ -96,6 +99,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
 
     def watched(engine: Engine) -> None:
         budgets.watch(engine)
+        touched.watch(engine)
         patch(engine)
 
     engines, outputs = list[Engine](), list[Output]()
@@ -107,7 +111,8 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
     laws: list[Callable[[], None]] = [
         books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
-        budgets.check, partial(check_times, trace),
+        budgets.check, partial(check_times, trace), partial(check_lifetimes, device),
+        partial(check_touches, touched, trace, bool(engines)),
     ]  # fmt: skip
     refused: frozenset[str] = frozenset()
     if engines:

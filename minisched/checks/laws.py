@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ..core import FinishReason, Output, Request, ScheduleBatch
+from ..devices.base import Device
 from ..engine.engine import Engine
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
@@ -14,6 +15,7 @@ from .leaks.positions import find_unlisted
 from .races.races import examine
 from .tokens.ends import find_ends, find_misreads
 from .tokens.oracle import grammar_of, hash_oracle
+from .touches import Touched
 from .workload import Workload
 
 
@@ -128,6 +130,26 @@ def check_told(trace: Trace) -> None:
     """Laws 1 and 2, as the trace tells them: no end twice or with a token behind it, no misread."""
     for breach in [*find_ends(trace), *find_misreads(trace)]:
         raise Broken(f"{breach.law}: {breach}")
+
+
+def check_lifetimes(device: Device) -> None:
+    """Law 2, of a device whose memory is watched: what an op names is alive until it has ended.
+
+    Raises:
+        Broken: it is not.
+    """
+    for sentence in device.lifetimes:
+        raise Broken(f"lifetime: {sentence}")
+
+
+def check_touches(touched: Touched, trace: Trace, finished: bool = True) -> None:
+    """Law 4, on ``sim``: what ops say that they touch is what they touch.
+
+    Raises:
+        Broken: it is not.
+    """
+    for sentence in touched.check(trace, finished):
+        raise Broken(f"touches: {sentence}")
 
 
 def check_all(workload: Workload, engine: Engine, outputs: list[Output]) -> None:

@@ -13,7 +13,7 @@ from .draw.draw import draw, loops_that_refuse
 from .many import LAWS, Tried
 
 CAUSES = (
-    "race", "ownership", "leak", "deadlock", "crash", "livelock", "budget", "time", "ends",
+    "lifetime", "race", "ownership", "leak", "deadlock", "crash", "livelock", "budget", "time", "ends",
     "identity",
 )  # fmt: skip
 """The laws again, a cause before what follows from it: wrong tokens follow from anything."""

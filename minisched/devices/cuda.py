@@ -139,7 +139,8 @@ class CudaDevice(TorchDevice):
 
     def on_thread(self) -> AbstractContextManager[Any]:
         """A new thread would be on the first GPU: let it be on this one."""
-        return torch.cuda.device(self.xp.device)
+        on_it: AbstractContextManager[Any] = torch.cuda.device(self.xp.device)
+        return on_it
 
     def clear_cache(self) -> None:
         """Give cached memory back to the GPU, and mark the moment."""
