@@ -22,8 +22,9 @@ from ..worker.draft_touches import DraftTouches
 from .races.words import Words
 
 NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device
-MAPS = ("future map", "prefill future map", "decode future map")
-IN_VAIN = dict.fromkeys(MAPS, {0})  # read, and thrown away, for every token that is known
+IN_VAIN = {  # read, and thrown away, for every token that is known
+    name: {0} for name in ("future map", "prefill future map", "decode future map")
+}
 DUMP = {"token pool": {0}}  # where samples go that mean nothing
 SENT, LANDED = "prefill kv", "decode kv"  # of a transfer between the two sides of ``pd``
 
@@ -56,28 +57,29 @@ class Touched:
     def check(self, trace: Trace, finished: bool = True) -> Iterator[str]:
         """A sentence for each thing that was touched and not said, or said and not touched.
 
-        What an op has written itself it may read unsaid. Ops that failed have not done all that
-        they said; and with drafts, where only the device knows where a row begins, they say all
-        that they may touch.
+        What an op has written itself it may read unsaid. The ops of a step that failed have not
+        done all that they said. With drafts, where only the device knows where a row begins, ops
+        say all that they may touch; and behind a step that failed, a row that runs in vain reads
+        what that one was to leave.
         """
         if not self.engines:
             return
         real, said, words = self.touched(), declared(trace), Words(trace)
         yield from (sentence for sentence in check_landed(real, said) if finished)
-        ended = {item.id for item in trace.slices} - self.accesses.failed
+        steps = {item.id: item.step for item in trace.slices}  # of what has ended
+        failed = {steps.get(op, 0) for op in self.accesses.failed}
         drafts = any(isinstance(engine.worker.touches, DraftTouches) for engine in self.engines)
         lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
         for op, name in sorted(real.keys() | said.keys()):
             cells, claimed = real[op, name], said[op, name]
-            is_exact = op in ended and not drafts
-            told = claimed.read | (claimed.written if drafts else set())
+            told = claimed.read | claimed.written if drafts else claimed.read
+            unread = cells.found - told - IN_VAIN.get(name, set())
+            unwritten = cells.written - claimed.written - DUMP.get(name, set())
+            is_exact = op in steps and steps[op] not in failed and not drafts
             for verb, unsaid, in_vain in (
-                ("read", cells.found - told - IN_VAIN.get(name, set()), claimed.read - cells.read),
-                (
-                    "write", cells.written - claimed.written - DUMP.get(name, set()),
-                    claimed.written - cells.written,
-                ),
-            ):  # fmt: skip
+                ("read", set() if drafts and failed else unread, claimed.read - cells.read),
+                ("write", unwritten, claimed.written - cells.written),
+            ):
                 who = words.op(op, lanes.get(op, ""))
                 if unsaid:
                     what = words.cells(name, to_text(unsaid))
