@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import minisched
 from minisched.devices.base import WRONG_TOKEN
-from minisched.devices.cuda import CudaDevice
+from minisched.devices.cuda import IDLE, CudaDevice
 
 CUDA, CPU, META = torch.device("cuda", 0), torch.device("cpu"), torch.device("meta")
 SOURCE = str(Path(minisched.__file__).parent)
@@ -485,6 +485,8 @@ class Gpu(TorchDispatchMode):
         shapes = self.shapes_of(func, args, kwargs)
         if writes(func):
             self.run(lambda: func(*on_cpu[0], **on_cpu[1]), str(func), given)
+            if shapes is None:
+                return None
             return args[0] if not isinstance(shapes, tuple | list) else given[-len(shapes) :]
         outs = [self.take(shape) for shape in listed(shapes)]
         places = [out.data_on_cpu for out in outs]
@@ -707,6 +709,7 @@ def fake_cuda(seed: int = 0) -> Iterator[Gpu]:
         patches.callback(torch.set_num_threads, threads)
         for name, value in cuda.items():
             patches.enter_context(patch.object(torch.cuda, name, value))
+        patches.enter_context(patch.dict(IDLE, clear=True))
         patches.enter_context(patch.object(torch, "tensor", tensor))
         patches.enter_context(
             patch.object(Tensor, "pin_memory", lambda it, device=None: gpu.pin_new(it))
