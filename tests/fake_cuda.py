@@ -24,7 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -464,7 +464,7 @@ class Gpu(TorchDispatchMode):
         """A kernel, or a view of a tensor; what comes out is named at once, and filled later."""
         for tensor in tensors:
             if not isinstance(tensor, GpuTensor) and tensor.dim():
-                if not func._schema.name in MAY_INDEX:
+                if func._schema.name not in MAY_INDEX:
                     raise RuntimeError(
                         "Expected all tensors to be on the same device, but found at least two "
                         f"devices, {CUDA} and {tensor.device}! ({func})"
@@ -551,14 +551,14 @@ def place() -> str:
     return f"at {' < '.join(lines)}" if lines else "outside"
 
 
-@lru_cache(maxsize=None)
+@cache
 def is_composite(func: Any) -> bool:
     """Whether an operation is made of others, whatever the device."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def writes(func: Any) -> bool:
     """Whether it writes to what it is given."""
     return any(arg.alias_info and arg.alias_info.is_write for arg in func._schema.arguments)

@@ -43,6 +43,11 @@ def _company(trace: Trace) -> str:
     return "nobody had to wait, or to share a step"
 
 
+def _memory_on_sim(trace: Trace) -> str:
+    on_sim = trace.device == "sim"
+    return _memory(trace) if on_sim else "what an op touches can be watched on sim alone"
+
+
 def _accesses(trace: Trace) -> str:
     """A race takes a resource that two lanes touch, one of them not only reading."""
     who: defaultdict[str, set[str]] = defaultdict(set)
@@ -89,4 +94,5 @@ LOOKED_AT: dict[str, Callable[[Trace], str]] = {
     "ownership": _memory,
     "progress": _company,
     "race": _accesses,
+    "touches": _memory_on_sim,
 }

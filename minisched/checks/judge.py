@@ -29,12 +29,14 @@ from .laws import (
     check_ends,
     check_identity,
     check_leaks,
+    check_lifetimes,
     check_logprobs,
     check_positions,
     check_races,
     check_story,
     check_times,
     check_told,
+    check_touches,
 )
 from .leaks.books import check_idle, threads
 from .leaks.books_each_turn import Books
@@ -42,6 +44,7 @@ from .play import Hooks, Livelock, play
 from .play_pd import play_pd
 from .progress.progress import Progress
 from .tokens.logprobs import OF_HASH
+from .touches import Touched
 from .workload import Workload, fresh
 
 STOPPED_BY: dict[type[Exception], str] = {
@@ -95,7 +98,8 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
-    before, books, budgets, progress = threads(), Books(), Budgets(), Progress()
+    before, books, budgets = threads(), Books(), Budgets()
+    progress, touched = Progress(), Touched()
     workload, device = fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
@@ -104,6 +108,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
 
     def watched(engine: Engine) -> None:
         budgets.watch(engine)
+        touched.watch(engine)
         clients.watch(engine)
         progress.watch(engine)
         for fault in faults:
@@ -124,8 +129,14 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         for rid in fault.touched:
             workload.struck.setdefault(rid, set()).add(fault.says)
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws = laws_of_any_run(trace, books, budgets, is_over=bool(engines))
-    laws += [partial(progress.check, "progress"), partial(progress.check, "order")]
+    is_over = bool(engines)
+    laws = laws_of_any_run(trace, books, budgets, is_over)
+    laws += [
+        partial(progress.check, "progress"),
+        partial(progress.check, "order"),
+        partial(check_lifetimes, device),
+        partial(check_touches, touched, trace, is_over),
+    ]
     refused: frozenset[str] = frozenset()
     if engines:
         refusal = engines[0].scheduler.config.refusal

@@ -88,11 +88,6 @@ class Course:
             device.close()
         self.trace = device.recorder.trace(self.case.loop, device.name, model.name, device.clock)
 
-    def put_in(self, engine: Engine) -> None:
-        """Before an engine starts."""
-        self.budgets.watch(engine)
-        self.fault.put_in(engine)
-
     @property
     def aftermath(self) -> Aftermath:
         """What is left when it is over."""
@@ -101,6 +96,7 @@ class Course:
 
     def put_in(self, engine: Engine) -> None:
         """Before an engine starts; the fault stands between it and its clients."""
+        self.budgets.watch(engine)
         self.clients.watch(engine)
         self.fault.put_in(engine)
 
