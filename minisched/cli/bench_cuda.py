@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, Load, cuda_figures, transformers_peer
+from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, Load, TransformersPeer, cuda_figures
 from ..bench.cuda.random_llama import COMMON, SHAPES, write_random_llama
 from ..bench.kept import FOLDER
 from ..bench.rows import Figure, not_measured, ratio
@@ -81,11 +80,9 @@ def one_shape(shape: str, folder: Path, asked: Load, call: BenchCall) -> list[Fi
     write_random_llama(folder, settings, "cuda")
     graphs = load("minisched.models.llama_graphs", "LlamaGraphs", "torch", "bench cuda")
     model = graphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
-    peer, reason = open_peer(folder)
+    peer = partial(TransformersPeer, folder, asked)
     keep = partial(keep_pair, Path.cwd() / FOLDER / "cuda", shape)
     found = cuda_figures(shape, settings, model, peer, asked, call.repetitions, call.report, keep)
-    if peer is None:
-        found.append(not_measured(f"{shape}: transformers / overlap", "ratio", reason, 1.0))
     return [*found, *(sanitized(shape, loop, folder, call) for loop in LOOPS)]
 
 
@@ -96,16 +93,6 @@ def keep_pair(folder: Path, shape: str, loop: str, measured: Trace, foreseen: Tr
         write_whole(path, to_json(trace), with_folders=True)
     picture = to_svg([measured, replace(foreseen, loop=f"{loop}: foreseen")])
     write_whole(folder / f"{shape}-{loop}.svg", picture)
-
-
-def open_peer(folder: Path) -> tuple[Callable[..., None] | None, str]:
-    """transformers on the same weights, which has said two tokens; or why not."""
-    try:
-        peer = transformers_peer(folder)
-        peer([[1, 2, 3]], 2)
-    except Exception as error:  # it may fail in any way; ours is measured all the same
-        return None, f"transformers: {(str(error).splitlines() or [type(error).__name__])[0]}"
-    return peer, ""
 
 
 def sanitized(shape: str, loop: str, folder: Path, call: BenchCall) -> Figure:
