@@ -12,10 +12,10 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, Load, TransformersPeer, cuda_figures
-from ..bench.cuda.random_llama import COMMON, SHAPES, write_random_llama
+from ..bench.cuda.random_llama import COMMON, SHAPES, folder_for, write_random_llama
 from ..bench.kept import FOLDER
 from ..bench.rows import Figure, not_measured, ratio
 from ..devices.registry import load, open_device
@@ -25,7 +25,6 @@ from ..trace import Trace
 from ..trace.files import write_whole
 from .bench_call import BenchCall
 
-MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 RACE = "CSAN detected a possible data race"
 LIMIT_S = 240  # seconds that the sanitizer may take
 FEWEST = 16  # new tokens: with less there is no steady decode
@@ -47,9 +46,10 @@ def measure(call: BenchCall) -> list[Figure]:
     shapes = [call.model] if call.model else list(SHAPES)
     found = []
     for shape in shapes:
-        with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        settings = {**COMMON, **SHAPES[shape]}
+        with folder_for(settings) as folder:
             try:
-                found += one_shape(shape, Path(folder), asked, call)
+                found += one_shape(shape, settings, Path(folder), asked, call)
             except RuntimeError as error:  # out of memory, for one: the other shape still counts
                 reason = str(error).splitlines()[0]
                 found.append(not_measured(f"{shape}: everything", "ratio", reason))
@@ -73,9 +73,10 @@ def load_of(call: BenchCall) -> Load:
     return Load(rows, new_tokens=new)
 
 
-def one_shape(shape: str, folder: Path, asked: Load, call: BenchCall) -> list[Figure]:
+def one_shape(
+    shape: str, settings: dict[str, Any], folder: Path, asked: Load, call: BenchCall
+) -> list[Figure]:
     """Speed and occupancy, then the sanitizer."""
-    settings = {**COMMON, **SHAPES[shape]}
     call.report(f"drawing {shape} weights")
     write_random_llama(folder, settings, "cuda")
     graphs = load("minisched.models.llama_graphs", "LlamaGraphs", "torch", "bench cuda")
