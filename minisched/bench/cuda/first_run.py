@@ -219,7 +219,7 @@ def look_at(loop: str, model: Model, watch: DecodeLaunches) -> None:
         NotRun: there was none.
     """
     before = watch.count
-    run = run_to_end(loop, DEVICE, model, some_requests(6, 12), small_config(4))
+    run = run_to_end(loop, DEVICE, model, some_requests(3, 6), small_config(4))
     for rid, error in run.errors.items():
         raise Failed(f"{loop} with {model.name}: {rid} ended with {error}")
     if watch.count == before:
@@ -234,7 +234,7 @@ def some_requests(number: int, new_tokens: int, spread: int = 0) -> list[Request
     return [
         Request(
             f"r{at}",
-            [(7 * at + place) % 50 + 1 for place in range(5 + 9 * at)],
+            [(7 * at + place) % 50 + 1 for place in range(5 + 9 * (at % 8))],
             SamplingParams(max_new_tokens=new_tokens + spread * at, ignore_eos=True),
         )
         for at in range(number)
@@ -260,11 +260,11 @@ def same_with_graphs(errand: Errand) -> str:
     runs, loops = 0, ("serial", "overlap", "vllm_batch_queue", "overlap_thread", "mindie_plugin")
     with TemporaryDirectory() as folder:
         graphed, plain = small_llama(Path(folder)), small_llama(Path(folder), graphs=False)
-        for rows in (4, 8, 4):  # another page table, and back
+        for rows in (3, 5, 3):  # another page table, and back
             config = small_config(rows)
-            truth = run_to_end("serial", DEVICE, plain, some_requests(8, 6, 5), config)
+            truth = run_to_end("serial", DEVICE, plain, some_requests(5, 4, 2), config)
             for loop in loops:
-                run = run_to_end(loop, DEVICE, graphed, some_requests(8, 6, 5), config)
+                run = run_to_end(loop, DEVICE, graphed, some_requests(5, 4, 2), config)
                 if run.outputs != truth.outputs:
                     path = errand.keep(f"graphs-{loop}-{rows}-rows", run.trace)
                     raise Failed(f"{loop} with {rows} rows: {difference(truth, run)}; {path}")
@@ -289,7 +289,8 @@ def small_llama(folder: Path, graphs: bool = True) -> Any:
     from ...models.tiny import write_tiny_llama
 
     cls = LlamaGraphs if graphs else LlamaTorch
-    return cls(write_tiny_llama(folder), "float64", scripted=False)
+    written = write_tiny_llama(folder, vocab=128, hidden=32, intermediate=64)
+    return cls(written, "float64", scripted=False)
 
 
 # -- 6: all slices lie on one clock ----------------------------------------------------------------
@@ -300,23 +301,23 @@ def on_one_clock(errand: Errand) -> str:
     was read, and none before the one ahead of it, from the first moment to the last.
     """
     device = open_device(DEVICE)
-    requests = some_requests(5 * BURSTS, 8)
+    requests = some_requests(3 * BURSTS, 8)
     for at, request in enumerate(requests):
-        request.arrival_time = round(at // 5 / (BURSTS - 1) * errand.seconds * 1e9)
+        request.arrival_time = round(at // 3 / (BURSTS - 1) * errand.seconds * 1e9)
     model = open_model("hash", DEVICE)
     with Times(device).taken() as times:
         run = run_loop("overlap", device, model, requests, small_config(4))
-    worst, what, seen = times.worst(run.trace)
-    said = f"{seen} ops in {run.trace.end / 1e9:.1f} s: {what} by {worst / 1000:.1f} us"
+    worst, what = times.worst()
+    said = f"{len(times.launched)} ops in {run.trace.end / 1e9:.1f} s: {what}, by {worst / 1000:.1f} us"
     if worst > BOUND_NS:
         path = errand.keep("clock", run.trace)
         raise Failed(f"{said}, and {BOUND_NS // 1000} are allowed; {path}")
     if not times.read or run.trace.end < 0.9e9 * errand.seconds:
         raise NotRun(f"{said}, of which the host read {len(times.read)}: too little")
-    return f"{said}, where {BOUND_NS // 1000} are allowed"
+    return f"{said} at most, where {BOUND_NS // 1000} are allowed"
 
 
-BURSTS = 7  # of requests, from the beginning of the run to its end
+BURSTS = 5  # of requests, from the beginning of the run to its end
 BOUND_NS = 50_000  # by how much a slice may lie wrong
 
 
@@ -373,9 +374,15 @@ def steady_decode(model: Model, around: Callable[[], AbstractContextManager[Any]
 
 
 def by_torch(errand: Errand) -> Seen:
-    """What ``torch.profiler`` sees; its trace stays in the folder."""
-    from torch.profiler import ProfilerActivity, profile, record_function
+    """What ``torch.profiler`` sees; its trace stays in the folder.
 
+    Raises:
+        NotRun: it sees nothing of a GPU.
+    """
+    from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
+
+    if ProfilerActivity.CUDA not in supported_activities():
+        raise NotRun("there is no nsys, and this torch's profiler sees nothing of a GPU")
     with TemporaryDirectory() as folder:
         model = small_llama(Path(folder))
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...devices.base import NO_LABEL, Device
-from ...trace import Trace
+from ...devices.base import NO_LABEL, Label
 
 
 @contextmanager
@@ -145,23 +144,37 @@ class DecodeLaunches:
 # -- times --
 
 
-class Times:
-    """When the host launched each op of a device and when it had read it, by the op's slice."""
+class Span(NamedTuple):
+    """What the GPU says of an op, on the device's clock."""
 
-    def __init__(self, device: Device) -> None:
+    lane: str
+    name: str
+    start: int
+    end: int
+
+
+class Times:
+    """When the host launched each op of a device and when it had read it, and when it ran.
+
+    All by the op's slice, in nanoseconds since the device was opened; a trace begins at 0.
+    """
+
+    def __init__(self, device: Any) -> None:
         self.device = device
         self.launched: dict[int, int] = {}
         self.read: dict[int, int] = {}
+        self.ran: dict[int, Span] = {}
 
     @contextmanager
     def taken(self) -> Iterator[Times]:
         """As long as this lasts."""
         from ...devices.cuda import CudaOp, CudaStream
 
-        launch, synchronize = CudaStream.launch, CudaOp.synchronize
+        device = self.device
+        launch, synchronize, record = CudaStream.launch, CudaOp.synchronize, device.record
 
         def launched(stream: Any, *args: Any, **options: Any) -> Any:
-            now = self.device.now()
+            now = device.now()
             op = launch(stream, *args, **options)
             self.launched[op.slice_id] = now
             return op
@@ -170,24 +183,32 @@ class Times:
             try:
                 return synchronize(op)
             finally:
-                self.read.setdefault(op.slice_id, self.device.now())
+                self.read.setdefault(op.slice_id, device.now())
 
-        with replaced(CudaStream, "launch", launched), replaced(CudaOp, "synchronize", read):
+        def recorded(
+            lane: str, name: str, start: int, end: int, label: Label, slice_id: int
+        ) -> None:
+            self.ran[slice_id] = Span(lane, f"{name} of step {label.step}", start, end)
+            record(lane, name, start, end, label, slice_id)
+
+        with (
+            replaced(CudaStream, "launch", launched),
+            replaced(CudaOp, "synchronize", read),
+            replaced(device, "record", recorded),
+        ):
             yield self
 
-    def worst(self, trace: Trace) -> tuple[int, str, int]:
-        """By how many nanoseconds a slice lies wrong at most, how, and how many were looked at."""
-        found = [(0, "each lies right, wrong at most")]
-        ops = [item for item in trace.slices if item.id in self.launched]
-        for item in ops:
-            name = f"{item.name} of step {item.step}"
-            found.append((self.launched[item.id] - item.start, f"{name} begins before its launch"))
-            if item.id in self.read:
-                late = item.end - self.read[item.id]
-                found.append((late, f"{name} ends after the host had read it"))
-        for lane in {item.lane for item in ops}:
-            in_order = sorted((item for item in ops if item.lane == lane), key=lambda item: item.id)
-            for one, other in pairwise(in_order):
-                what = f"{other.name} of step {other.step} begins before the op ahead of it ends"
-                found.append((one.end - other.start, what))
-        return (*max(found), len(ops))
+    def worst(self) -> tuple[int, str]:
+        """By how many nanoseconds an op lies wrong at most, and how."""
+        found = [(0, "each lies right")]
+        lanes: dict[str, list[Span]] = {}
+        for slice_id, launched in sorted(self.launched.items()):
+            op = self.ran[slice_id]
+            lanes.setdefault(op.lane, []).append(op)
+            found.append((launched - op.start, f"{op.name} begins before its launch"))
+            if (read := self.read.get(slice_id)) is not None:
+                found.append((op.end - read, f"{op.name} ends after the host had read it"))
+        for ops in lanes.values():
+            for one, other in pairwise(ops):
+                found.append((one.end - other.start, f"{other.name} begins before {one.name} ends"))
+        return max(found)
