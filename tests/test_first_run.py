@@ -30,11 +30,11 @@ from minisched.bench.cuda.first_run import (
     Errand,
     Failed,
     Found,
-    NotRun,
     Step,
     take,
     trace_steady_decode,
 )
+from minisched.bench.cuda.instruments import NotRun
 from minisched.cli import first_run as command
 from minisched.models.llama_graphs import CudaGraphRunner
 from minisched.museum.patch import Edit, put_in
@@ -77,7 +77,7 @@ def test_each_step_that_can_be_taken_here_is_ok(gpu: Gpu, cli: Any, tmp_path: Pa
 
 FAULTS = {
     "an op drops its arguments": (
-        "memory", "let go",
+        "memory", "identity",
         Edit("devices.cuda:CudaOp.run", "    self.named = fn, *args\n", ""),
     ),
     "a number is asked for in a forward pass": (
@@ -132,7 +132,7 @@ def by_torch(calls: list[tuple[str, float]], folder: Path) -> Any:
     """What torch's profiler saw: the window from 100 to 200 us, and calls with their beginnings."""
     events = [("user_annotation", STEADY, 100.0, 100.0)]
     events += [("cuda_runtime", name, start, 1.0) for name, start in calls]
-    return first_run.seen_in(
+    return instruments.seen_in(
         {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": {}}
         for cat, name, ts, dur in events
     )
@@ -153,7 +153,7 @@ def by_nsys(calls: list[tuple[str, float]], folder: Path) -> Any:
             file.execute(
                 f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({', '.join('?' * 7)})", row
             )
-    return first_run.seen_by_nsys(path)
+    return instruments.seen_by_nsys(path)
 
 
 USUAL = [("cudaGraphLaunch", 110.0), ("cudaMemcpyAsync", 120.0), ("cudaEventSynchronize", 130.0)]
@@ -170,8 +170,7 @@ def test_a_call_that_allocates_or_waits_is_named(
 
     def traced(calls: list[tuple[str, float]], folder: Path) -> str:
         folder.mkdir()
-        monkeypatch.setattr(shutil, "which", lambda name: name)
-        monkeypatch.setattr(first_run, "by_nsight", lambda errand: reader(calls, folder))
+        monkeypatch.setattr(first_run, "seen_by_nsight", lambda *asked: reader(calls, folder))
         return trace_steady_decode(errand)
 
     outside = [(bad, 50.0), (bad, 250.0)]
@@ -183,11 +182,10 @@ def test_a_call_that_allocates_or_waits_is_named(
 
 
 def test_steady_decode_is_launched_from_graphs_alone(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the first and the last step of the window nobody comes, goes or is captured."""
-    replayed, model = list[str](), first_run.small_llama(tmp_path)
-    healthy = CudaGraphRunner.run
+    replayed, healthy = list[str](), CudaGraphRunner.run
 
     def counted(runner: Any, replay: Any, batch: Any, ids: Any) -> Any:
         replayed.append(f"{len(batch.rows)} rows")
@@ -200,7 +198,7 @@ def test_steady_decode_is_launched_from_graphs_alone(
         replayed.append("end")
 
     monkeypatch.setattr(CudaGraphRunner, "run", counted)
-    first_run.steady_decode(model, around)
+    first_run.steady_decode(around)
     inside = replayed[replayed.index("begin") + 1 : replayed.index("end")]
     assert inside == ["8 rows"] * WINDOW
 

@@ -1,8 +1,7 @@
 """``minisched first-run``: one step after the other on a GPU, each with its verdict, and a report.
 
 Each step is a process of its own: one bad access ends all that a process can do with a GPU, and
-what hangs is ended with the tracebacks of its threads. This process only opens the device, to see
-that there is one.
+what hangs is ended with the tracebacks of its threads. This process only asks whether there is one.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from ..bench.cuda.first_run import DEVICE, FAILED, NOT_RUN, OK, STEPS, Found, Step, limit, take
+from ..bench.cuda.first_run import FAILED, NOT_RUN, OK, STEPS, Found, Step, limit, take
 from ..bench.machine import machine
 from ..bench.rows import versions
-from ..devices.registry import open_device
+from ..devices.registry import load
 from ..trace.files import write_whole
 from .layout import say
 
@@ -48,7 +47,8 @@ def run_first_run(
             raise ValueError(f"--only is {name!r}; the steps are {', '.join(names)}.")
     if not seconds > 0:
         raise ValueError(f"--seconds is {seconds:g}, but it must be more than 0.")
-    open_device(DEVICE).close()
+    if not load("torch.cuda", "is_available", "torch", "first-run")():
+        raise ValueError("torch sees no GPU, which first-run is about.")
     founds: list[Found] = []
     console = Console(highlight=False, emoji=False)
     with Console(stderr=True).status("") as status:

@@ -26,11 +26,6 @@ from typing import Any, NamedTuple
 
 from ...checks.draw.designs import Design, all_designs
 from ...checks.draw.draw import ALGORITHMS, designs_by_loop, designs_for, draw
-from ...checks.foreign.calls import VERSION
-from ...checks.foreign.chrome import seen_in
-from ...checks.foreign.json_events import JsonEvents
-from ...checks.foreign.nsys import seen_by_nsys
-from ...checks.foreign.trace import Seen
 from ...checks.judge import judge
 from ...checks.many import LAWS
 from ...checks.tally import CAUSES
@@ -45,19 +40,25 @@ from ...models.base import Model
 from ...models.registry import open_model
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
-from ...trace.files import unpacked, write_whole
+from ...trace.files import write_whole
 from ..machine import machine
 from ..rows import Figure, as_json
 from .cuda import CONTEXT_LEN, GIB, PEER, Load, TransformersPeer, cuda_figures
-from .instruments import DecodeLaunches, Times, hostile_memory, replaced
+from .instruments import (
+    DecodeLaunches,
+    NotRun,
+    Times,
+    calls_in,
+    hostile_memory,
+    nvtx_range,
+    replaced,
+    seen_by_nsight,
+    seen_by_torch,
+)
 from .random_llama import COMMON, SHAPES, folder_for, write_random_llama
 
 DEVICE = "cuda"
 OK, FAILED, NOT_RUN = "ok", "failed", "not run"  # the verdicts
-
-
-class NotRun(Exception):
-    """A step can't be judged here; the reason, in a sentence."""
 
 
 class Failed(Exception):
@@ -339,13 +340,13 @@ def trace_steady_decode(errand: Errand) -> str:
 
     Nobody has to ask for memory there, since all comes back, and nobody has to wait but for events.
     """
-    seen = by_nsight(errand) if shutil.which("nsys") else by_torch(errand)
-    spans = [(item.start, item.end) for item in seen.ranges if item.name == STEADY]
-    inside = [
-        VERSION.sub("", call.name)
-        for call in seen.calls
-        if any(start <= call.start and call.end <= end for start, end in spans)
-    ]
+    errand.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        left = errand.until - time.monotonic()
+        seen = seen_by_nsight(errand.folder / "trace", [__name__, STEADY], left / 2)
+    except NotRun as reason:
+        seen = seen_by_torch(errand.folder / "trace.json", steady_decode, STEADY, str(reason))
+    inside = calls_in(seen, STEADY)
     if not inside:
         raise NotRun(f"{seen.source} saw no call of CUDA in steady decode")
     if bad := [name for name in inside if FORBIDDEN.fullmatch(name)]:
@@ -363,12 +364,13 @@ FORBIDDEN = re.compile(
 )
 
 
-def steady_decode(model: Model, around: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Eight requests decode, and inside of ``around`` nobody comes or goes."""
+def steady_decode(around: Callable[[], AbstractContextManager[Any]]) -> None:
+    """Eight requests of a small Llama decode, and inside of ``around`` nobody comes or goes."""
     params = SamplingParams(max_new_tokens=SETTLE + WINDOW + 20, ignore_eos=True)
     requests = [Request(f"r{at}", [at + 1, *range(1, 66)], params) for at in range(8)]
     config = replace(small_config(8), chunked_prefill_size=-1)
-    device = open_device(DEVICE)
+    with TemporaryDirectory() as folder:
+        model, device = small_llama(Path(folder)), open_device(DEVICE)
     try:
         engine = make_engine("overlap", device, model, config, Frontend(requests))
         turns = LOOPS["overlap"].start(engine)
@@ -383,56 +385,6 @@ def steady_decode(model: Model, around: Callable[[], AbstractContextManager[Any]
         device.close()
 
 
-def by_torch(errand: Errand) -> Seen:
-    """What ``torch.profiler`` sees; its trace stays in the folder.
-
-    Raises:
-        NotRun: it sees nothing of a GPU.
-    """
-    from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
-
-    if ProfilerActivity.CUDA not in supported_activities():
-        raise NotRun("there is no nsys, and this torch's profiler sees nothing of a GPU")
-    with TemporaryDirectory() as folder:
-        model = small_llama(Path(folder))
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-            steady_decode(model, lambda: record_function(STEADY))
-    path = errand.folder / "trace.json"
-    errand.folder.mkdir(parents=True, exist_ok=True)
-    profiler.export_chrome_trace(str(path))
-    with unpacked(path) as file:
-        return seen_in(JsonEvents(file))
-
-
-def by_nsight(errand: Errand) -> Seen:
-    """What Nsight Systems sees of a process of its own; its report stays in the folder.
-
-    Raises:
-        NotRun: it can't run here.
-    """
-    path = errand.folder / "trace"
-    errand.folder.mkdir(parents=True, exist_ok=True)
-    command = [
-        "nsys", "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
-        "--force-overwrite=true", "--export=sqlite", f"--output={path}",
-        sys.executable, "-m", __name__,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    database = path.with_suffix(".sqlite")
-    if done.returncode or not database.is_file():
-        last = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
-        raise NotRun(f"nsys ended with {done.returncode}: {last}")
-    return seen_by_nsys(database)
-
-
-def steady_decode_for_nsight() -> None:
-    """In a process that nsys watches."""
-    import torch
-
-    with TemporaryDirectory() as folder:
-        steady_decode(small_llama(Path(folder)), lambda: torch.cuda.nvtx.range(STEADY))
-
-
 # -- 8: the figures --------------------------------------------------------------------------------
 
 
@@ -445,7 +397,7 @@ def quick_figures(errand: Errand) -> str:
         raise NotRun(f"{free / GIB:.0f} GiB are free, and {NEEDED // GIB} are needed")
     from ...models.llama_graphs import LlamaGraphs
 
-    (shape, sizes), load = next(iter(SHAPES.items())), Load(new_tokens=64)
+    (shape, sizes), load = next(iter(SHAPES.items())), QUICK
     settings = {**COMMON, **sizes}
     with folder_for(settings) as name:
         folder = Path(name)
@@ -461,7 +413,8 @@ def quick_figures(errand: Errand) -> str:
     return f"{shape}: " + ", ".join(map(in_words, told))
 
 
-NEEDED = 16 * GIB  # both engines' weights, twice on their way, and KV
+NEEDED = 20 * GIB  # both engines' weights, KV, and what measures the bandwidth
+QUICK = Load(new_tokens=64)
 TOLD = (
     "overlap", PEER, "transformers / overlap", "overlap, GPU busy in steady decode",
     "overlap, a step / its limit",
@@ -521,4 +474,4 @@ def take(step: Step, folder: Path, seconds: float) -> Found:
 
 
 if __name__ == "__main__":
-    steady_decode_for_nsight()
+    steady_decode(nvtx_range(sys.argv[1]))

@@ -1,18 +1,35 @@
 """What is put around a CUDA device to catch it: memory that is overwritten once it is free, waits
-that are forbidden, and the host's own word on when an op was launched and read.
+that are forbidden, the host's own word on when an op was launched and read, and profilers.
 
-Each replaces functions of the device for as long as it lasts; the engine runs unchanged.
+The first three replace functions of the device for as long as they last; the engine is unchanged.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...checks.foreign.calls import VERSION
+from ...checks.foreign.chrome import seen_in
+from ...checks.foreign.json_events import JsonEvents
+from ...checks.foreign.nsys import seen_by_nsys
+from ...checks.foreign.trace import Seen
 from ...devices.base import NO_LABEL, Label
+from ...trace.files import unpacked
+
+Around = Callable[[], AbstractContextManager[Any]]  # says to a profiler what begins and ends
+
+
+class NotRun(Exception):
+    """Something can't be judged here; the reason, in a sentence."""
 
 
 @contextmanager
@@ -56,14 +73,14 @@ def hostile_memory() -> Iterator[None]:
 
 
 DELAY = 200_000  # cycles of the GPU that an op begins late: about 0.1 ms
-FREED = ((512, 64), (4096, 16), (65_536, 8))  # bytes, and how many of that size
+FREED = ((512, 32), (4096, 8), (65_536, 4))  # bytes, and how many of that size
 
 
 def overwrite_freed(device: Any) -> None:
     """Take what is free on every stream, and fill it with valid but wrong tokens."""
     import torch
 
-    own = [torch.cuda.current_stream(), *(item.stream for item in device._streams.values())]
+    own = [torch.cuda.current_stream(), *(item.stream for item in list(device._streams.values()))]
     for stream in own:
         with torch.cuda.stream(stream):
             sizes = [size // 8 for size, number in FREED for _ in range(number)]
@@ -133,10 +150,10 @@ class DecodeLaunches:
         """A call that waits raises where that is forbidden."""
         healthy = getattr(owner, name)
 
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             if getattr(self.inside, "now", False):
                 raise RuntimeError(f"called {owner.__name__}.{name}, which waits for the GPU")
-            return healthy(*args)
+            return healthy(*args, **options)
 
         return replaced(owner, name, call)
 
@@ -212,3 +229,66 @@ class Times:
             for one, other in pairwise(ops):
                 found.append((one.end - other.start, f"{other.name} begins before {one.name} ends"))
         return max(found)
+
+
+# -- profilers --
+
+
+def seen_by_torch(
+    path: Path, work: Callable[[Around], None], name: str, otherwise: str = ""
+) -> Seen:
+    """What ``torch.profiler`` sees of some work, which says where the range ``name`` is.
+
+    Raises:
+        NotRun: it sees nothing of a GPU; ``otherwise`` says why nobody else was asked.
+    """
+    from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
+
+    if ProfilerActivity.CUDA not in supported_activities():
+        raise NotRun(f"{otherwise}, and this torch's profiler sees nothing of a GPU")
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        work(partial(record_function, name))
+    profiler.export_chrome_trace(str(path))
+    with unpacked(path) as file:
+        return seen_in(JsonEvents(file))
+
+
+def seen_by_nsight(path: Path, module: Sequence[str], seconds: float) -> Seen:
+    """What Nsight Systems sees of a module, with arguments, that is run in a process of its own.
+
+    Raises:
+        NotRun: it can't run here, or not in so many seconds.
+    """
+    if (nsys := shutil.which("nsys")) is None:
+        raise NotRun("there is no nsys")
+    command = [
+        nsys, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
+        "--force-overwrite=true", "--export=sqlite", f"--output={path}",
+        sys.executable, "-m", *module,
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise NotRun("nsys did not end in time") from None
+    database = path.with_suffix(".sqlite")
+    if done.returncode or not database.is_file():
+        last = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
+        raise NotRun(f"nsys ended with {done.returncode}: {last}")
+    return seen_by_nsys(database)
+
+
+def nvtx_range(name: str) -> Around:
+    """What Nsight Systems is told of."""
+    import torch
+
+    return partial(torch.cuda.nvtx.range, name)
+
+
+def calls_in(seen: Seen, name: str) -> list[str]:
+    """The calls of CUDA, by any thread, while a range of that name lasted."""
+    spans = [(item.start, item.end) for item in seen.ranges if item.name == name]
+    return [
+        VERSION.sub("", call.name)
+        for call in seen.calls
+        if any(start <= call.start and call.end <= end for start, end in spans)
+    ]
