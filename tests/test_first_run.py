@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from minisched.bench.cuda import first_run, instruments
+from minisched.bench.cuda import cuda, first_run, instruments
+from minisched.bench.cuda.cuda import Load
 from minisched.bench.cuda.first_run import (
     FAILED,
     NOT_RUN,
@@ -35,12 +36,14 @@ from minisched.bench.cuda.first_run import (
     trace_steady_decode,
 )
 from minisched.bench.cuda.instruments import NotRun
+from minisched.bench.cuda.random_llama import write_random_llama
 from minisched.cli import first_run as command
 from minisched.models.llama_graphs import CudaGraphRunner
 from minisched.museum.patch import Edit, put_in
 
 from .fake_cuda import Gpu, fake_cuda
 from .foreign_files import TABLES
+from .test_bench_cuda import SMALL
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "lessons/site/docs/first_run_on_a_gpu.md").read_text(encoding="utf-8")
@@ -125,6 +128,18 @@ def test_a_fault_fails_the_step_that_is_for_it(gpu: Gpu, tmp_path: Path, fault: 
         assert json.loads(Path(path).read_text())["format"] == "minisched trace"
 
 
+def test_a_gpu_that_is_lost_ends_a_step_with_what_was_seen(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lost(case: Any) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(first_run, "judge", lost)
+    found = take(BY_NAME["hash"], tmp_path, 0.1)
+    assert found.verdict == FAILED
+    assert "crash: RuntimeError: CUDA error: an illegal memory access" in found.said
+
+
 # -- the trace of steady decode, as a profiler would write it --------------------------------------
 
 
@@ -201,6 +216,87 @@ def test_steady_decode_is_launched_from_graphs_alone(
     first_run.steady_decode(around)
     inside = replayed[replayed.index("begin") + 1 : replayed.index("end")]
     assert inside == ["8 rows"] * WINDOW
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_nsight_watches_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
+) -> None:
+    asked: list[str] = []
+
+    def profiled(command: list[str], **options: Any) -> Any:
+        asked.extend(command)
+        [output] = [Path(word.partition("=")[2]) for word in command if word.startswith("--output")]
+        by_nsys(USUAL, output.parent)
+        return SimpleNamespace(returncode=code, stdout="", stderr="first\nno such GPU\n")
+
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", profiled)
+    if code:
+        with pytest.raises(NotRun, match="nsys ended with 1: no such GPU"):
+            instruments.seen_by_nsight(tmp_path / "trace", ["module", STEADY], 10)
+        return
+    seen = instruments.seen_by_nsight(tmp_path / "trace", ["module", STEADY], 10)
+    assert instruments.calls_in(seen, STEADY) == [name for name, _ in USUAL]
+    assert asked[0] == "/bin/nsys" and asked[-3:] == ["-m", "module", STEADY]
+
+
+def test_what_torch_profiles_is_read_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a GPU, but for what is looked at."""
+    real, activities = torch.profiler.profile, torch.profiler.ProfilerActivity
+    monkeypatch.setattr(
+        torch.profiler, "supported_activities", lambda: set(activities.__members__.values())
+    )
+    monkeypatch.setattr(
+        torch.profiler, "profile", lambda activities: real(activities=activities[:1])
+    )
+
+    def work(around: instruments.Around) -> None:
+        with around():
+            torch.zeros(3).add_(1)
+
+    seen = instruments.seen_by_torch(tmp_path / "trace.json", work, STEADY)
+    names = [item.name for item in seen.ranges]
+    assert STEADY in names and "aten::add_" in names and instruments.calls_in(seen, STEADY) == []
+
+
+def test_the_figures_come_with_all_their_rows(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a model as small as this device can take, and without a peer."""
+    load = Load(rows=2, prompt_len=20, new_tokens=12)
+    stand_ins: dict[str, Any] = {
+        "memory_reserved": lambda: 2 * first_run.GIB,
+        "max_memory_reserved": lambda: 5 * first_run.GIB,
+        "reset_peak_memory_stats": lambda: None,
+    }
+    for name, value in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(cuda, "LOOPS", ("serial", "overlap"))
+    monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
+    monkeypatch.setattr(cuda, "foreseen_figures", lambda *asked: [])
+    monkeypatch.setattr(
+        first_run,
+        "write_random_llama",
+        lambda folder, sizes, device: write_random_llama(folder, sizes),
+    )
+    monkeypatch.setattr(first_run, "NEEDED", 0)
+    monkeypatch.setattr(first_run, "QUICK", load)
+    monkeypatch.setattr(first_run, "SHAPES", {"small": SMALL})
+
+    def no_peer(*asked: Any) -> Any:
+        raise OSError("no such package")
+
+    monkeypatch.setattr(first_run, "TransformersPeer", no_peer)
+    found = take(BY_NAME["figures"], tmp_path, 0.1)
+    assert found.verdict == OK, found
+    assert (
+        found.said.startswith("small: overlap ") and "transformers: no such package" in found.said
+    )
+    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    by_name = {row["name"]: row["median"] for row in rows}
+    assert by_name["small: memory that minisched holds"] == 0.0
+    assert by_name["small: overlap, memory of a run beyond that"] == 3.0
 
 
 # -- processes, and the command --------------------------------------------------------------------

@@ -157,7 +157,12 @@ def judge_cases(
         now = time.monotonic()
         if now > errand.until or broken > MOST or (not left and now - began > errand.seconds):
             break
-        verdict = judge(draw(seed).on(design, DEVICE))
+        try:
+            verdict = judge(draw(seed).on(design, DEVICE))
+        except Exception as error:  # the GPU is lost to this process
+            where = f"seed {seed}, {design.name}"
+            first.setdefault("crash", f"crash: {type(error).__name__}: {error} ({where})")
+            break
         left.discard((design.name, algorithm))
         cases, broken = cases + 1, broken + (not verdict.holds)
         judged |= {law for law in LAWS if not verdict.lacking(law)}
@@ -407,8 +412,8 @@ def quick_figures(errand: Errand) -> str:
         figures = cuda_figures(shape, settings, model, peer, load, 1, lambda doing: None)
     write_whole(errand.folder / "figures.json", json.dumps(as_json(figures), indent=1))
     by_name = {row.name.removeprefix(f"{shape}: "): row for row in figures}
-    if raced := [row.name for row in figures if row.name.endswith("races") and row.median]:
-        raise Failed(f"{raced[0]}: {by_name}")
+    if raced := [row for row in figures if row.name.endswith(", races") and row.max]:
+        raise Failed(", ".join(map(in_words, raced)))
     told = [by_name[name] for name in TOLD if name in by_name]
     return f"{shape}: " + ", ".join(map(in_words, told))
 
