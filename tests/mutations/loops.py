@@ -44,22 +44,21 @@ LOOPS = (
     m(
         "the overlap loop takes each step in before the next",
         "",
+        ("loops.overlap:overlap", "if disable_overlap and batch:", "if False:"),
         (
             "loops.overlap:overlap",
-            "        if last_batch and not disable_overlap:\n"
+            "if last_batch and not disable_overlap:\n"
             "            engine.process_batch_result(result_queue.popleft())"
             "  # the device runs ``batch``",
-            "        if batch:\n"
+            "if batch:\n"
             "            launch_batch_sample_if_needed(engine, result_queue[-1])\n"
-            "        while result_queue:\n"
-            "            engine.process_batch_result(result_queue.popleft())\n"
-            "        if last_batch:\n            pass",
+            "            engine.process_batch_result(result_queue.popleft())",
         ),
         (
             "loops.overlap:overlap",
-            "        if batch:\n            launch_batch_sample_if_needed(engine, result_queue[-1])\n"
+            "    if batch:\n            launch_batch_sample_if_needed(engine, result_queue[-1])\n"
             "        last_batch",
-            "        last_batch",
+            "    last_batch",
         ),
         equivalent="only slower: it is the serial loop, whose tokens are the same",
     ),

@@ -121,7 +121,7 @@ MEMORY = (
     ),
     m(
         "a lock moves by being lost first",
-        "leak",
+        "",
         (
             CACHE + "_move_lock",
             "tree.inc_lock_ref(node)\n    tree.dec_lock_ref(lease.node)\n",
@@ -132,7 +132,7 @@ MEMORY = (
     # -- what is cached ---------------------------------------------------------------------------
     m(
         "the newest token's position counts as written",
-        "race ownership identity",
+        "crash race ownership identity",
         (
             "scheduler.results:Results.process",
             "lease.settled_len = req.known_len ",
@@ -151,7 +151,7 @@ MEMORY = (
     ),
     m(
         "a prompt may be cached to its last token",
-        "identity crash",
+        "identity livelock crash",
         (CACHE + "match_prefix", "min(wanted, req.known_len - 1)", "min(wanted, req.known_len)"),
     ),
     m(
@@ -170,7 +170,7 @@ MEMORY = (
     ),
     m(
         "an edge is compared beyond the end of the tokens",
-        "identity crash",
+        "",
         (
             "memory.radix_edge:Edge.shared_pages",
             "min(self.num_pages, (len(tokens) - offset) // size)",
@@ -189,7 +189,7 @@ MEMORY = (
     ),
     m(
         "the cache may be flushed while somebody runs",
-        "leak race identity",
+        "",
         (
             "scheduler.state:SchedulerState.flush_cache",
             "if not self.leases.is_idle:",
@@ -267,11 +267,6 @@ MEMORY = (
         ),
     ),
     m(
-        "pages that others read too are counted as coming back",
-        "progress livelock crash",
-        (POOL + "pages_given_back", "node.lock_ref == 1", "node.lock_ref"),
-    ),
-    m(
         "the slots of a page run backwards",
         "",
         (
@@ -303,7 +298,7 @@ MEMORY = (
     ),
     m(
         "pages promised to those on their way are given away",
-        "crash livelock leak",
+        "identity crash livelock leak",
         (
             "scheduler.prealloc:DecodeScheduler.allocatable_pages",
             "self.leases.available_pages - promised",

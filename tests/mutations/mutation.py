@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from minisched.checks.draw.designs import Design, all_designs, read_design
 from minisched.checks.draw.draw import designs_for, draw
 from minisched.checks.judge import judge
+from minisched.checks.many import LAWS
 from minisched.museum.patch import Edit, put_in
 
 SEEN_AT = Path(__file__).with_name("seen.json")
@@ -91,7 +92,7 @@ def look_for(mutation: Mutation, at: Iterable[Place]) -> Sight:
     """Judge case after case with the fault put in, up to the first that breaks one of its laws."""
     all_designs()  # kept from now on, and not made by what is broken
     count, others, place = 0, set[str](), Place(-1, "")
-    wanted = mutation.laws
+    wanted = mutation.laws or LAWS
     with put_in(mutation.edits):
         for count, place in enumerate(at, start=1):
             try:

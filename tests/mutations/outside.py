@@ -73,7 +73,7 @@ OUTSIDE = (
     ),
     m(
         "an op's touches are recorded behind its end",
-        "race",
+        "",
         (
             "trace.program:Program.launch",
             '    self._touch(lane, op, touches)\n    self._act(lane, "end", op)\n',
@@ -89,7 +89,6 @@ OUTSIDE = (
             'self.program.touch("free", place + KV, slots, rid)',
             "pass",
         ),
-        missed="",
     ),
     # -- torch's devices ----------------------------------------------------------------------------
     m(
@@ -159,7 +158,11 @@ OUTSIDE = (
     m(
         "of several outputs the last one is lost",
         "ends client",
-        (ENGINE + "_stream_output", "for output in outputs:", "for output in outputs[:-1] or outputs:"),
+        (
+            ENGINE + "_stream_output",
+            "for output in outputs:",
+            "for output in outputs[:-1] or outputs:",
+        ),
     ),
     m(
         "tokens are held back until somebody ends",
@@ -176,7 +179,7 @@ OUTSIDE = (
     ),
     m(
         "an end is said before the token that ended it",
-        "ends client",
+        "",
         (
             ENGINE + "_stream_output",
             "for output in outputs:\n            self.frontend.deliver(output)",
@@ -202,6 +205,10 @@ OUTSIDE = (
     m(
         "whoever was refused is in no count",
         "client",
-        (METRICS + "Metrics.on_received", "        self._end(req, metrics, now)\n        return\n", "        return\n"),
+        (
+            METRICS + "Metrics.on_received",
+            "        self._end(req, metrics, now)\n        return\n",
+            "        return\n",
+        ),
     ),
 )

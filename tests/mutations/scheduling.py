@@ -234,7 +234,7 @@ SCHEDULING = (
     ),
     m(
         "a preempted prompt forgets the last of its tokens",
-        "identity crash",
+        "identity leak crash",
         (
             REQUEST + "known_tokens",
             "return prompt if end <= num_prompt else",
@@ -369,7 +369,7 @@ SCHEDULING = (
     ),
     m(
         "whoever is refused hears of nothing",
-        "client",
+        "client ends",
         (
             ENDINGS + "_refuse",
             "Output(req.name, None, reason, problem, namesake",
@@ -501,9 +501,8 @@ SCHEDULING = (
     ),
     m(
         "the drafts of the step before the last are used again",
-        "",
+        "identity",
         ("scheduler.verify:settle", "req.spec_token_ids = list(drafts)", "pass"),
-        equivalent="only slower: a draft is a guess, and is compared with what the model says",
     ),
     # -- the decode side of PD separation ---------------------------------------------------------
     m(

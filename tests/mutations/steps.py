@@ -83,7 +83,7 @@ STEPS = (
     ),
     m(
         "log-probabilities are computed on the copy stream",
-        "race",
+        "",
         (
             "worker.logprobs:launch_logprobs",
             "found = worker.forward_stream.launch(",
@@ -202,7 +202,7 @@ STEPS = (
     ),
     m(
         "a row's old tokens are taken for its new lease's",
-        "identity",
+        "",
         (
             TOKENS + "is_filled",
             "self.filled_for.get(row.lease.row) is row.lease",
@@ -226,7 +226,7 @@ STEPS = (
     ),
     m(
         "the sequences of a pipeline that ran dry are not forgotten",
-        "identity",
+        "",
         (
             "relay.placeholder_fill:PlaceholderFill.reset",
             "self.last_sequence_ids = ()",
@@ -236,7 +236,7 @@ STEPS = (
     ),
     m(
         "the map of the last step has its chunks too",
-        "identity",
+        "",
         (PREVIOUS + "bind", "if deliver", "if True"),
         equivalent="nobody asks for a chunk's token: the row behind one computes known tokens",
     ),
@@ -299,7 +299,7 @@ STEPS = (
     ),
     m(
         "a forward pass does not say that it writes the page table",
-        "touches",
+        "touches ownership race",
         (
             TOUCHES + "memory",
             'yield Touch("write", PAGE_TABLE, flat.table_index)',
@@ -395,7 +395,11 @@ STEPS = (
     m(
         "on tensors a presence penalty is forgotten",
         "identity",
-        ("models.adjust_torch:change", "new - frequency - presence + bias", "new - frequency + bias"),
+        (
+            "models.adjust_torch:change",
+            "new - frequency - presence + bias",
+            "new - frequency + bias",
+        ),
         device="thread",
     ),
     m(
@@ -472,7 +476,7 @@ STEPS = (
     ),
     m(
         "a prompt's log-probabilities have the tokens before their own",
-        "logprobs",
+        "logprobs identity",
         (
             "worker.logprobs:input_tokens",
             "slice(first + 1, start + pending.extend_input_len_per_req[row] + 1)",
@@ -481,7 +485,7 @@ STEPS = (
     ),
     m(
         "a prompt's log-probabilities are taken a position late",
-        "logprobs",
+        "logprobs identity",
         (
             "models.logprob_info:make_logprob_info",
             "enumerate(tokens, first)",
