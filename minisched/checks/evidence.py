@@ -48,12 +48,31 @@ def _accesses(trace: Trace) -> str:
     return ""
 
 
+def _end(trace: Trace) -> str:
+    ended = any(mark.name in ("finish", "refused") for mark in trace.marks)
+    return "" if ended else "no request ended"
+
+
+def _logprobs(trace: Trace) -> str:
+    computed = any(item.name == "logprobs" for item in trace.slices)
+    return "" if computed else "nobody was given log-probabilities"
+
+
+def _abort(trace: Trace) -> str:
+    ends = (mark for mark in trace.marks if mark.name == "finish")
+    given_up = any(mark.attrs.get("reason") == "abort" for mark in ends)
+    return "" if given_up else "nobody was given up"
+
+
 def _steps(trace: Trace) -> str:
     return "" if trace.slices else "nothing is recorded that ran"
 
 
 LOOKED_AT: dict[str, Callable[[Trace], str]] = {
     "identity": _tokens,
+    "client": _end,
+    "logprobs": _logprobs,
+    "abort": _abort,
     "leak": _memory,
     "ownership": _memory,
     "race": _accesses,

@@ -13,6 +13,9 @@ from .layout import Fitted, say
 SAYS = {
     "identity": "each request gets the tokens that it would get alone",
     "ends": "each request ends once, and its client heard it",
+    "client": "it hears why it ended, its usage, and each token at once",
+    "logprobs": "it hears the log-probabilities that it would hear alone",
+    "abort": "who is given up ends in that turn, and hears no more tokens",
     "budget": "no step has more tokens or rows than its budget",
     "leak": "nothing is held, lost or freed twice",
     "race": "what two lanes do to the same memory is ordered",
