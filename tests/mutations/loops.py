@@ -11,7 +11,7 @@ CLIENT = "loops.overlap_thread_client:TpModelWorkerClient."
 PREFILL = "loops.pd_prefill:PrefillEngine."
 
 LOOPS = (
-    # -- SGLang's overlap loop ----------------------------------------------------------------------
+    # -- SGLang's overlap loop ---------------------------------------------------------------------
     m(
         "sampling does not wait for history",
         "identity crash",
@@ -62,7 +62,7 @@ LOOPS = (
         ),
         equivalent="only slower: it is the serial loop, whose tokens are the same",
     ),
-    # -- its thread ---------------------------------------------------------------------------------
+    # -- its thread --------------------------------------------------------------------------------
     m(
         "the thread does not wait until its step is laid out",
         "identity race crash client",
@@ -99,7 +99,7 @@ LOOPS = (
             "pass",
         ),
     ),
-    # -- vLLM's batch queue -------------------------------------------------------------------------
+    # -- vLLM's batch queue ------------------------------------------------------------------------
     m(
         "the newest step is harvested first",
         "crash",
@@ -137,7 +137,7 @@ LOOPS = (
             "if False:",
         ),
     ),
-    # -- MindIE's three -----------------------------------------------------------------------------
+    # -- MindIE's three ----------------------------------------------------------------------------
     m(
         "a placeholder is filled from the end",
         "crash",
@@ -212,7 +212,7 @@ LOOPS = (
         "livelock deadlock",
         (PLUGIN + "has_output", "self.output_queue[0] is not None", "False"),
     ),
-    # -- SGLang's MLX loop --------------------------------------------------------------------------
+    # -- SGLang's MLX loop -------------------------------------------------------------------------
     m(
         "a chained step goes on whoever waits or has ended",
         "progress crash identity",
@@ -236,9 +236,8 @@ LOOPS = (
         "crash livelock identity progress",
         (
             MLX + "mlx_async",
-            "        if pending_next is not None:  # the chain is broken; what it made is good for "
-            "who lives on\n            _finalize_mlx_pending_job(engine, tp_worker, pending_next)\n",
-            "",
+            "if pending_next is not None:  # the chain is broken",
+            "if False:  # the chain is broken",
         ),
     ),
     m(
@@ -250,7 +249,7 @@ LOOPS = (
             "if False]",
         ),
     ),
-    # -- bursts, and mini-sglang's --------------------------------------------------------------------
+    # -- bursts, and mini-sglang's -----------------------------------------------------------------
     m(
         "of a burst only the last step is taken in",
         "crash livelock",
@@ -282,7 +281,7 @@ LOOPS = (
             "        last_data = last_data or ongoing_data",
         ),
     ),
-    # -- PD separation ------------------------------------------------------------------------------
+    # -- PD separation -----------------------------------------------------------------------------
     m(
         "the prefill side is not told that a request was given up",
         "deadlock livelock leak",

@@ -9,7 +9,7 @@ TREE, CACHE = "memory.radix_cache:RadixCache.", "memory.prefix_cache:PrefixCache
 ALLOCATOR = "memory.page_allocator:PageAllocator."
 
 MEMORY = (
-    # -- which step still names a lease -----------------------------------------------------------
+    # -- which step still names a lease ------------------------------------------------------------
     m(
         "a decode step is not noted as the last that names the lease",
         "race ownership identity",
@@ -67,7 +67,7 @@ MEMORY = (
             "pass",
         ),
     ),
-    # -- locks on cached prefixes -----------------------------------------------------------------
+    # -- locks on cached prefixes ------------------------------------------------------------------
     m(
         "a released lease keeps its lock",
         "leak",
@@ -129,7 +129,7 @@ MEMORY = (
         ),
         equivalent="nothing evicts between the two, and a leaf that is locked again is passed over",
     ),
-    # -- what is cached ---------------------------------------------------------------------------
+    # -- what is cached ----------------------------------------------------------------------------
     m(
         "the newest token's position counts as written",
         "crash race ownership identity",
@@ -219,7 +219,7 @@ MEMORY = (
         ("memory.eviction:lru", "(node.last_access_time,)", "(-node.last_access_time,)"),
         equivalent="only slower: the cache keeps what is wanted less",
     ),
-    # -- pages and rows ---------------------------------------------------------------------------
+    # -- pages and rows ----------------------------------------------------------------------------
     m(
         "an evicted leaf is still counted",
         "leak crash",
@@ -276,7 +276,7 @@ MEMORY = (
         ),
         equivalent="every page has all its slots, in one order that all who read it go by",
     ),
-    # -- transfers of PD separation ---------------------------------------------------------------
+    # -- transfers of PD separation ----------------------------------------------------------------
     m(
         "a lease whose KV is to be sent is not held",
         "leak race crash",

@@ -9,7 +9,7 @@ STREAM, METRICS = "devices.sim_stream:SimStream.", "engine.metrics:"
 CUDA = "devices.cuda:"
 
 OUTSIDE = (
-    # -- the simulated device -----------------------------------------------------------------------
+    # -- the simulated device ----------------------------------------------------------------------
     m(
         "a stream goes on without what it waits for",
         "identity crash race",
@@ -61,7 +61,7 @@ OUTSIDE = (
             "pass",
         ),
     ),
-    # -- what is recorded ---------------------------------------------------------------------------
+    # -- what is recorded --------------------------------------------------------------------------
     m(
         "the host's waits are not recorded",
         "race",
@@ -90,7 +90,7 @@ OUTSIDE = (
             "pass",
         ),
     ),
-    # -- torch's devices ----------------------------------------------------------------------------
+    # -- torch's devices ---------------------------------------------------------------------------
     m(
         "a thread's wait for another stream is not recorded",
         "race",
@@ -135,7 +135,7 @@ OUTSIDE = (
         (CUDA + "CudaOp.synchronize", "self.end.synchronize()", "pass"),
         device="cuda",
     ),
-    # -- what comes in, and what clients hear --------------------------------------------------------
+    # -- what comes in, and what clients hear ------------------------------------------------------
     m(
         "messages are taken in backwards",
         "order abort ends",

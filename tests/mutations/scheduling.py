@@ -103,7 +103,7 @@ SCHEDULING = (
         ("policy.schedule_policy:lpm", "-len(item[1].pages)", "len(item[1].pages)"),
         equivalent="only slower: any order of prompts is allowed to a policy that asks the cache",
     ),
-    # -- budgets of a step ------------------------------------------------------------------------
+    # -- budgets of a step -------------------------------------------------------------------------
     m(
         "a chunk is a token too long",
         "budget",
@@ -147,7 +147,7 @@ SCHEDULING = (
         "crash",
         (ADDER + "add_chunked_req", "min(wanted, self._room(req))", "wanted"),
     ),
-    # -- who decodes, and who has to give way -----------------------------------------------------
+    # -- who decodes, and who has to give way ------------------------------------------------------
     m(
         "one row decodes a step",
         "progress",
@@ -246,7 +246,7 @@ SCHEDULING = (
         "ends crash client",
         (ENDINGS + "_give_up_hopeless", "self.retraction.hopeless.clear()", "pass"),
     ),
-    # -- tokens that come back --------------------------------------------------------------------
+    # -- tokens that come back ---------------------------------------------------------------------
     m(
         "a late token is delivered",
         "ends identity",
@@ -348,7 +348,7 @@ SCHEDULING = (
         "identity",
         (ENDINGS + "_finish", "self.wishing.discard(req.rid)", "self.wishing.clear()"),
     ),
-    # -- ends -------------------------------------------------------------------------------------
+    # -- ends --------------------------------------------------------------------------------------
     m(
         "stop and length are taken for each other",
         "client",
@@ -443,7 +443,7 @@ SCHEDULING = (
         "ends crash livelock identity leak",
         (ENDINGS + "_is_taken", "if req.rid in self.live:", "if False:"),
     ),
-    # -- log-probabilities ------------------------------------------------------------------------
+    # -- log-probabilities -------------------------------------------------------------------------
     m(
         "a prompt's log-probabilities go on a position late",
         "logprobs crash",
@@ -480,7 +480,7 @@ SCHEDULING = (
             "zip(said, found.output_token_logprobs[::-1], strict=False)",
         ),
     ),
-    # -- drafts -----------------------------------------------------------------------------------
+    # -- drafts ------------------------------------------------------------------------------------
     m(
         "a draft in flight is not given back",
         "progress crash leak identity livelock",
@@ -504,7 +504,7 @@ SCHEDULING = (
         "identity",
         ("scheduler.verify:settle", "req.spec_token_ids = list(drafts)", "pass"),
     ),
-    # -- the decode side of PD separation ---------------------------------------------------------
+    # -- the decode side of PD separation ----------------------------------------------------------
     m(
         "the prefill side's token is not counted on the decode side",
         "identity livelock crash",

@@ -10,7 +10,7 @@ TOKENS, PREVIOUS = "relay.token_pool:TokenPool.", "relay.prev_sampled:PrevSample
 VERIFY, TOUCHES = "worker.verify_step:", "worker.touches:Touches."
 
 STEPS = (
-    # -- streams and what one waits for -----------------------------------------------------------
+    # -- streams and what one waits for ------------------------------------------------------------
     m(
         "the copy does not wait for the sample",
         "race",
@@ -119,7 +119,7 @@ STEPS = (
         "identity touches race",
         ("worker.lost_step:fill_table", "if len(index):", "if False:"),
     ),
-    # -- how long tensors live --------------------------------------------------------------------
+    # -- how long tensors live ---------------------------------------------------------------------
     m(
         "no batch is recorded while it is in flight",
         "race",
@@ -170,7 +170,7 @@ STEPS = (
         ),
         device="cuda",
     ),
-    # -- the relay --------------------------------------------------------------------------------
+    # -- the relay ---------------------------------------------------------------------------------
     m(
         "the ring is as long as there are rows",
         "race identity",
@@ -272,7 +272,7 @@ STEPS = (
             "return []",
         ),
     ),
-    # -- what an op says it touches ---------------------------------------------------------------
+    # -- what an op says it touches ----------------------------------------------------------------
     m(
         "a forward pass does not say what KV it reads",
         "touches",
@@ -440,7 +440,7 @@ STEPS = (
         ),
         device="thread",
     ),
-    # -- log-probabilities ------------------------------------------------------------------------
+    # -- log-probabilities -------------------------------------------------------------------------
     m(
         "a log-probability is a half too low",
         "logprobs",
@@ -510,7 +510,7 @@ STEPS = (
             "if True:",
         ),
     ),
-    # -- drafts -----------------------------------------------------------------------------------
+    # -- drafts ------------------------------------------------------------------------------------
     m(
         "a draft is compared with the token before",
         "identity",
