@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 
 from minisched.checks.draw.draw import draw
-from minisched.checks.laws import tokens_alone
+from minisched.checks.tokens.oracle import tokens_alone
 from minisched.devices.cost import CostModel
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine

@@ -99,13 +99,6 @@ def check_told(trace: Trace) -> None:
         raise Broken(f"{breach.law}: {breach}")
 
 
-def check_all(workload: Workload, engine: Engine, outputs: list[Output]) -> None:
-    """All of the above."""
-    check_identity(workload)
-    check_ends(workload, outputs)
-    check_leaks(engine)
-
-
 def check_positions(trace: Trace) -> None:
     """Law 2, as the trace tells it: what a step computes lies in pages that its request holds.
 

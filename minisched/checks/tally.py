@@ -14,7 +14,7 @@ from .many import LAWS, Tried
 
 CAUSES = (
     "race", "ownership", "leak", "deadlock", "crash", "livelock", "budget", "time", "abort",
-    "ends", "client", "logprobs", "identity",
+    "ends", "client", "identity", "logprobs",
 )  # fmt: skip
 """The laws again, a cause before what follows from it: wrong tokens follow from anything."""
 

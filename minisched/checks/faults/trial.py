@@ -13,10 +13,12 @@ from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
 from ..case import Case
+from ..clients import Clients
 from ..judge import STOPPED_BY, Finding, broken, hash_model, run
-from ..laws import check_leaks, check_races
+from ..laws import check_aborts, check_clients, check_leaks, check_logprobs, check_races
 from ..leaks.books import check_idle, threads
 from ..leaks.books_each_turn import Books
+from ..tokens.logprobs import OF_HASH
 from ..workload import Workload, fresh
 from .fault import Fault
 from .in_thread import ThreadDies
@@ -64,6 +66,9 @@ class Course:
     trace: Trace | None = None
     books: Books = field(default_factory=Books)
 
+    def __post_init__(self) -> None:
+        self.clients = Clients(self.workload)
+
     def go(self) -> None:
         """Drive the case to its end, whatever that is."""
         device = open_device(self.case.device)
@@ -71,7 +76,7 @@ class Course:
         self.fault.open(device)
         try:
             self.engines, self.outputs = run(
-                self.case, self.workload, device, model, self.fault.put_in, self.look
+                self.case, self.workload, device, model, self.put_in, self.look
             )
         except Exception as error:  # there is no other way out for a fault that is not survived
             if not (self.fault.keeps_from_starting and says_what_is_missing(error)):
@@ -88,10 +93,16 @@ class Course:
         assert self.trace is not None
         return Aftermath(self.fault, self.workload, self.outputs, self.trace)
 
+    def put_in(self, engine: Engine) -> None:
+        """Before an engine starts; the fault stands between it and its clients."""
+        self.clients.watch(engine)
+        self.fault.put_in(engine)
+
     def look(self, engine: Engine) -> None:
         """After a turn."""
         self.fault.each_turn(engine)
         self.books.look(engine)
+        self.clients.look(engine)
 
 
 def says_what_is_missing(error: Exception) -> bool:
@@ -131,10 +142,14 @@ def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
     ]
     if not engines:
         return laws
-    after = course.aftermath
+    after, clients, outputs = course.aftermath, course.clients, course.outputs
+    told = [partial(check_clients, clients, engines[0], outputs)]
     return [
         partial(check_tokens, after, engines[0].scheduler.config.refusal),
         partial(check_heard, after),
+        *(told if not fault.is_silent else ()),
+        partial(check_logprobs, course.workload, outputs, OF_HASH.get(course.case.device, 0.0)),
+        partial(check_aborts, clients, outputs),
         partial(check_no_leak, course.trace, is_dead),
         *laws,
         *(partial(check_idle, engine.scheduler) for engine in engines),
