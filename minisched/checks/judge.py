@@ -39,6 +39,7 @@ from .leaks.books import check_idle, threads
 from .leaks.books_each_turn import Books
 from .play import Hooks, Livelock, play
 from .play_pd import play_pd
+from .progress.progress import Progress
 from .tokens.logprobs import OF_HASH
 from .workload import Workload, fresh
 
@@ -93,7 +94,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
-    before, books, budgets = threads(), Books(), Budgets()
+    before, books, budgets, progress = threads(), Books(), Budgets(), Progress()
     workload, device = fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
@@ -103,6 +104,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     def watched(engine: Engine) -> None:
         budgets.watch(engine)
         clients.watch(engine)
+        progress.watch(engine)
         patch(engine)
 
     def look(engine: Engine) -> None:
@@ -118,7 +120,8 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
     laws: list[Callable[[], None]] = [
         books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
-        budgets.check, partial(check_times, trace),
+        budgets.check, partial(check_times, trace), 
+        partial(progress.check, "progress"), partial(progress.check, "order"),
     ]  # fmt: skip
     refused: frozenset[str] = frozenset()
     if engines:
