@@ -18,7 +18,9 @@ from minisched.trace.side import named
 
 NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device
 IN_VAIN = {  # read, and thrown away, for every token that is known
-    name: {0} for name in ("future map", "prefill future map", "decode future map")
+    f"{side}{name}": {0}
+    for side in ("", "prefill ", "decode ")
+    for name in ("future map", "last tokens")
 }
 DUMP = {"token pool": {0}}  # where samples go that mean nothing
 

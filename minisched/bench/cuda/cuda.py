@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...checks.races.races import find_races
+from ...checks.races import find_races
 from ...core import Request, SamplingParams
 from ...loops.run import Run, run_to_end
 from ...models.base import Model
