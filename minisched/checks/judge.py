@@ -28,12 +28,14 @@ from .laws import (
     check_ends,
     check_identity,
     check_leaks,
+    check_lifetimes,
     check_logprobs,
     check_positions,
     check_races,
     check_story,
     check_times,
     check_told,
+    check_touches,
 )
 from .leaks.books import check_idle, threads
 from .leaks.books_each_turn import Books
@@ -41,6 +43,7 @@ from .play import Hooks, Livelock, play
 from .play_pd import play_pd
 from .progress.progress import Progress
 from .tokens.logprobs import OF_HASH
+from .touches import Touched
 from .workload import Workload, fresh
 
 STOPPED_BY: dict[type[Exception], str] = {
@@ -95,6 +98,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
     before, books, budgets, progress = threads(), Books(), Budgets(), Progress()
+    touched = Touched()
     workload, device = fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
@@ -105,6 +109,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         budgets.watch(engine)
         clients.watch(engine)
         progress.watch(engine)
+        touched.watch(engine)
         patch(engine)
 
     def look(engine: Engine) -> None:
@@ -120,8 +125,9 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
     laws: list[Callable[[], None]] = [
         books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
-        budgets.check, partial(check_times, trace), 
+        budgets.check, partial(check_times, trace), partial(check_lifetimes, device),
         partial(progress.check, "progress"), partial(progress.check, "order"),
+        partial(check_touches, touched, trace, bool(engines)),
     ]  # fmt: skip
     refused: frozenset[str] = frozenset()
     if engines:

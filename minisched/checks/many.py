@@ -24,8 +24,8 @@ from .draw.draw import designs_for, draw
 from .judge import Finding, judge
 
 LAWS = (
-    "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "ownership",
-    "time", "livelock", "deadlock", "crash",
+    "identity", "ends", "client", "logprobs", "abort", "progress", "order", "budget", "leak",
+    "lifetime", "race", "touches", "ownership", "time", "livelock", "deadlock", "crash",
 )  # fmt: skip
 SEEN_AT_THE_END = ("identity", "ends", "client", "logprobs", "abort")  # not of a run that stopped
 FEW = 8  # workloads that are not worth another process

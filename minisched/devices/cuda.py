@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ class CudaOp:
         self.program = program
         self.value: Any = None
         self.error: Exception | None = None
-        self.args: tuple[Any, ...] = ()
+        self.named: tuple[Any, ...] = ()
         self.start = torch.cuda.Event(enable_timing=True)
         self.end = torch.cuda.Event(enable_timing=True)
 
@@ -38,7 +39,7 @@ class CudaOp:
         """Block the host until the GPU has got past it; return its value or raise its error."""
         self.end.synchronize()
         self.program.wait(self.slice_id)
-        self.args = ()
+        self.named = ()
         if self.error is not None:
             raise self.error
         return self.value
@@ -46,10 +47,11 @@ class CudaOp:
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Queue the work on the current stream; an argument's error is passed on.
 
-        The op keeps its arguments until the host has waited for it: their memory belongs to other
-        streams, which would hand it out again while this one still reads it.
+        The op keeps its arguments, and what ``fn`` is bound to, until the host has waited for it:
+        their memory belongs to other streams, which would hand it out again while this one still
+        reads it.
         """
-        self.args = args
+        self.named = fn, *args
         self.start.record()
         try:
             for arg in args:
@@ -134,6 +136,11 @@ class CudaDevice(TorchDevice):
         if name not in self._streams:
             self._streams[name] = CudaStream(self, name)
         return self._streams[name]
+
+    def on_thread(self) -> AbstractContextManager[Any]:
+        """A new thread would be on the first GPU: let it be on this one."""
+        on_it: AbstractContextManager[Any] = torch.cuda.device(self.xp.device)
+        return on_it
 
     def clear_cache(self) -> None:
         """Give cached memory back to the GPU, and mark the moment."""
