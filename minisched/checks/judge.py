@@ -20,6 +20,7 @@ from ..trace import Trace
 from .case import Case
 from .clients import Clients
 from .evidence import lacking
+from .faults.in_step import step_fault
 from .laws import (
     Broken,
     Budgets,
@@ -103,13 +104,15 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
     findings: dict[str, Finding] = {}  # the first of each law
-    clients = Clients(workload)
+    faults, clients = [step_fault(failure) for failure in workload.failures], Clients(workload)
 
     def watched(engine: Engine) -> None:
         budgets.watch(engine)
         clients.watch(engine)
         progress.watch(engine)
         touched.watch(engine)
+        for fault in faults:
+            fault.put_in(engine)
         patch(engine)
 
     def look(engine: Engine) -> None:
@@ -122,6 +125,9 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     except Exception as error:  # a broken scheduler may stop in any way
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
         findings[law] = Finding(law, f"{type(error).__name__}: {error}")
+    for fault in faults:
+        for rid in fault.touched:
+            workload.struck.setdefault(rid, set()).add(fault.says)
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
     laws: list[Callable[[], None]] = [
         books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),

@@ -35,8 +35,8 @@ class Broken(AssertionError):
 def check_identity(workload: Workload, refusal: Refusal = never) -> None:
     """Law 1: the tokens of every request are those it would get alone.
 
-    Whoever gave up got the first of them. Whoever has to be refused, as ``refusal`` says or because
-    no output can follow its grammar, got none.
+    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
+    refused, as ``refusal`` says or because no output can follow its grammar, got none.
     """
     for req in workload.requests:
         truth = tokens_alone(workload, req, refusal)
