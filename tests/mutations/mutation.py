@@ -89,20 +89,32 @@ def broken_laws(place: Place, device: str = "sim") -> list[str]:
 
 
 def look_for(mutation: Mutation, at: Iterable[Place]) -> Sight:
-    """Judge case after case with the fault put in, up to the first that breaks one of its laws."""
+    """Judge case after case with the fault put in, up to the first that breaks one of its laws.
+
+    Of what healthy code breaks as well, nothing counts.
+    """
     all_designs()  # kept from now on, and not made by what is broken
+    rest, cases, others = iter(at), 0, set[str]()
+    while True:
+        sight = first_sight(mutation, rest)
+        cases, others = cases + sight.cases, others | {*sight.others}
+        if not sight.law or sight.law not in broken_laws(sight.place, mutation.device):
+            return Sight(sight.law, sight.place, cases, tuple(sorted(others)))
+
+
+def first_sight(mutation: Mutation, at: Iterator[Place]) -> Sight:
+    """The same, without a look at healthy code."""
     count, others, place = 0, set[str](), Place(-1, "")
-    wanted = mutation.laws or LAWS
     with put_in(mutation.edits):
         for count, place in enumerate(at, start=1):
             try:
                 found = broken_laws(place, mutation.device)
             except Hung:
                 found = ["hang"]
-            if law := next((law for law in wanted if law in found), ""):
-                return Sight(law, place, count, tuple(sorted(others)))
+            if law := next((law for law in mutation.laws or LAWS if law in found), ""):
+                return Sight(law, place, count, tuple(others))
             others.update(found)
-    return Sight("", place, count, tuple(sorted(others)))
+    return Sight("", place, count, tuple(others))
 
 
 @contextmanager
