@@ -84,8 +84,20 @@ def broken_laws(place: Place, device: str = "sim") -> list[str]:
         Hung: it takes too long.
     """
     design: Design = read_design(place.loop)
-    with no_longer_than(LONGEST):
+    with no_longer_than(LONGEST), there(device):
         return [item.law for item in judge(draw(place.seed).on(design, device)).findings]
+
+
+@contextmanager
+def there(device: str) -> Iterator[None]:
+    """Where a GPU is asked for, there is one inside: that of ``tests/fake_cuda.py``."""
+    if device != "cuda":
+        yield
+        return
+    from ..fake_cuda import fake_cuda  # which loads torch
+
+    with fake_cuda():
+        yield
 
 
 def look_for(mutation: Mutation, at: Iterable[Place]) -> Sight:

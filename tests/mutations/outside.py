@@ -47,7 +47,7 @@ OUTSIDE = (
       ("devices.thread_op:ThreadOp.run", "self.error = error", "pass"),
       device="thread"),
     m("a CUDA op keeps none of its arguments", "race",
-      (CUDA + "CudaOp.run", "self.args = args", "pass"),
+      (CUDA + "CudaOp.run", "self.named = fn, *args", "pass"),
       device="cuda"),
     m("a CUDA stream does not wait for what was shipped", "race",
       (CUDA + "CudaStream.launch", "self.stream.wait_stream(torch.cuda.current_stream())",
