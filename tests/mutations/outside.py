@@ -35,7 +35,7 @@ OUTSIDE = (
        '    self._touch(lane, op, touches)\n    self._act(lane, "end", op)\n',
        '    self._act(lane, "end", op)\n    self._touch(lane, op, touches)\n'),
       equivalent="a lane's acts are in order anyway, and nobody waits for the end by its place"),
-    m("a free is told of after all others", "race leak ownership",
+    m("nobody says that a page is free again", "race leak ownership",
       ("worker.touches:Touches.free_pages", 'self.program.touch("free", place + KV, slots, rid)',
        "pass")),
     # -- torch's devices ---------------------------------------------------------------------------

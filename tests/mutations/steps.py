@@ -147,7 +147,7 @@ STEPS = (
       ("models.adjust:changes",
        "[wish.presence_penalty if at in counts else 0.0 for at in tokens]",
        "[wish.presence_penalty * counts.get(at, 0) for at in tokens]")),
-    m("a mask allows one token of the bits behind the vocabulary's end", "identity crash",
+    m("a mask has one bit for two tokens", "identity crash",
       ("models.adjust:adjust", "(token & 7) & 1", "(token & 6) & 1")),
     m("on tensors a presence penalty is forgotten", "identity",
       ("models.adjust_torch:change", "new - frequency - presence + bias",
