@@ -74,6 +74,13 @@ class Touches:
         """The same, for the last time."""
         return self.steps.pop(batch.step, StepTouches())
 
+    def of_lost(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> list[Touch]:
+        """What fills the page table for a step that was lost before it was declared."""
+        if not (self.program.is_on and flat.table_index):
+            return []
+        self._list_pages(batch)
+        return [Touch("write", PAGE_TABLE, flat.table_index)]
+
     def read_back(self, batch: ScheduleBatch, buffer: int, size: int, uploaded: bool) -> None:
         """Host: the copy is read; what the step's upload was given can go."""
         self.program.touch("read", f"host output {buffer}", range(size))
