@@ -14,8 +14,8 @@ from .draw.draw import draw, loops_that_refuse
 from .many import LAWS, Tried
 
 CAUSES = (
-    "race", "ownership", "leak", "deadlock", "crash", "livelock", "budget", "time", "ends",
-    "identity",
+    "race", "touches", "ownership", "leak", "deadlock", "crash", "order", "progress", "livelock",
+    "budget", "time", "abort", "ends", "client", "identity", "logprobs",
 )  # fmt: skip
 """The laws again, a cause before what follows from it: wrong tokens follow from anything."""
 

@@ -18,7 +18,7 @@ from ...scheduler.config import ALGORITHMS, RUN_FIRST
 from ...trace import Trace
 from ..faults.in_step import STEP_FAULTS
 from ..judge import Verdict
-from ..laws import tokens_alone
+from ..tokens.oracle import tokens_alone
 from .designs import Design, all_designs
 from .draw import PAGE_SIZES, THEMES, Drawn
 from .requests import WISHES

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core import Request, SamplingParams
 from ..faults.in_step import STEP_FAULTS
-from ..laws import tokens_alone
+from ..tokens.oracle import tokens_alone
 from ..workload import Failure, Workload
 
 SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # prompts begin with some of it, so that prefixes recur

@@ -13,10 +13,12 @@ from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
 from ..case import Case
+from ..clients import Clients
 from ..judge import STOPPED_BY, Finding, broken, hash_model, laws_of_any_run, run
-from ..laws import Budgets, check_leaks
+from ..laws import Budgets, check_aborts, check_clients, check_leaks, check_logprobs
 from ..leaks.books import check_idle, threads
 from ..leaks.books_each_turn import Books
+from ..tokens.logprobs import OF_HASH
 from ..workload import Workload, fresh
 from .fault import Fault
 from .in_thread import ThreadDies
@@ -65,6 +67,9 @@ class Course:
     books: Books = field(default_factory=Books)
     budgets: Budgets = field(default_factory=Budgets)
 
+    def __post_init__(self) -> None:
+        self.clients = Clients(self.workload)
+
     def go(self) -> None:
         """Drive the case to its end, whatever that is."""
         device = open_device(self.case.device)
@@ -83,21 +88,23 @@ class Course:
             device.close()
         self.trace = device.recorder.trace(self.case.loop, device.name, model.name, device.clock)
 
-    def put_in(self, engine: Engine) -> None:
-        """Before an engine starts."""
-        self.budgets.watch(engine)
-        self.fault.put_in(engine)
-
     @property
     def aftermath(self) -> Aftermath:
         """What is left when it is over."""
         assert self.trace is not None
         return Aftermath(self.fault, self.workload, self.outputs, self.trace)
 
+    def put_in(self, engine: Engine) -> None:
+        """Before an engine starts; the fault stands between it and its clients."""
+        self.budgets.watch(engine)
+        self.clients.watch(engine)
+        self.fault.put_in(engine)
+
     def look(self, engine: Engine) -> None:
         """After a turn."""
         self.fault.each_turn(engine)
         self.books.look(engine)
+        self.clients.look(engine)
 
 
 def says_what_is_missing(error: Exception) -> bool:
@@ -136,10 +143,14 @@ def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
     laws.append(partial(check_threads, before))
     if not engines:
         return laws
-    after = course.aftermath
+    after, clients, outputs = course.aftermath, course.clients, course.outputs
+    told = [partial(check_clients, clients, engines[0], outputs)]
     return [
         partial(check_tokens, after, engines[0].scheduler.config.refusal),
         partial(check_heard, after),
+        *(told if not fault.is_silent else ()),
+        partial(check_logprobs, course.workload, outputs, OF_HASH.get(course.case.device, 0.0)),
+        partial(check_aborts, clients, outputs),
         partial(check_no_leak, course.trace, is_dead),
         *laws,
         *(partial(check_idle, engine.scheduler) for engine in engines),
