@@ -9,36 +9,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.case_text import case_text
-from minisched.checks.draw.axes import count_axes
-from minisched.checks.draw.config import PAGE_SIZES
+from minisched.checks.draw.axes import (
+    OF_A_WORKLOAD,
+    Table,
+    axes_of,
+    axes_of_design,
+    of_a_design,
+)
 from minisched.checks.draw.designs import Design, all_designs, read_design, variants
-from minisched.checks.draw.draw import LOOPS_EACH, designs_for, draw, loops_that_refuse
-from minisched.checks.draw.requests import WISHES
+from minisched.checks.draw.draw import (
+    CASES_EACH,
+    designs_for,
+    draw,
+    loops_that_refuse,
+)
 from minisched.checks.judge import Finding, judge
 from minisched.checks.many import LAWS, Tried, case_of, try_seed, try_workloads
 from minisched.checks.shrink import breaks_the_same, shrink
 from minisched.checks.tally import CAUSES, Tally
 from minisched.checks.tokens.identity import differences
-from minisched.checks.tokens.oracle_trace import oracle_trace
+from minisched.checks.tokens.oracle import oracle_trace
 from minisched.checks.tokens.same_workload import another_workload
 from minisched.loops.registry import LOOPS
-from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
 from minisched.museum.patch import Edit, put_in
-from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
-from minisched.scheduler.config import ALGORITHMS, RUN_FIRST
 from minisched.trace import Mark, Trace
 
 from .laws import LOOP_OPTIONS
 
 SEEDS = range(150)  # what the command draws unless told otherwise
+TWO_IN_FLIGHT = ("prev_sampled", "fill_device")
 REFUSED = {
-    "vllm_async:prev_sampled:depth=4",
-    "vllm_async:fill_device:depth=4",
-    "vllm_async:prev_sampled:depth=4:harvest_when_done=true",
-    "vllm_async:fill_device:depth=4:harvest_when_done=true",
-    "vllm_async:prev_sampled:depth=8",
-    "vllm_async:fill_device:depth=8",
-    "vllm_async:ring:depth=8",
+    *(f"vllm_async:{relay}:depth={n}" for relay in TWO_IN_FLIGHT for n in range(3, 9)),
+    *(f"vllm_async:{relay}:depth=4:harvest_when_done=true" for relay in TWO_IN_FLIGHT),
+    *(f"vllm_async:ring:depth={n}" for n in range(5, 9)),
     "mindie_placeholder:host:max_async_schedule_times=2",
 }
 """Relays whose loops say at their first turn that they don't go with that number of steps."""
@@ -68,44 +71,36 @@ def test_every_loop_and_relay_comes_up_and_each_loop_about_as_often() -> None:
     assert set(drawn) == {design.name for design in all_designs()}
     loops = Counter(name.partition(":")[0] for name in drawn.elements())
     assert set(loops) == set(LOOPS)
-    assert min(loops.values()) > len(SEEDS) * LOOPS_EACH / len(LOOPS) / 2
+    assert min(loops.values()) > len(SEEDS) * CASES_EACH / len(LOOPS) / 2
+
+
+MANY = range(600)
 
 
 def test_every_value_of_every_axis_comes_up() -> None:
-    axes = {axis: set(found) for axis, found in count_axes(map(draw, SEEDS)).items()}
-    yes_or_no = {"yes", "no"}
-    assert axes == {
-        "requests": set("1234567"),
-        "odd request": {"none", "id", "field"},
-        "wishes": set(WISHES),
-        "sampling": {"greedy", "temperature"},
-        "log-probabilities": yes_or_no,
-        "stop tokens": yes_or_no,
-        "end of text": yes_or_no,
-        "aborts": set("012"),
-        "flushes": yes_or_no,
-        "priorities": set("1234"),
-        "arrivals": {"at once", "one after the other"},
-        "page size": set(map(str, PAGE_SIZES)),
-        "pool": {"too small", "just enough", "more"},
-        "running requests": set("12345"),
-        "radix cache": {"on", "off"},
-        "eviction": set(EVICTION_POLICIES),
-        "run first": set(RUN_FIRST),
-        "schedule policy": set(SCHEDULE_POLICIES),
-        "chunks": {"none", "yes"},
-        "mixed chunks": yes_or_no,
-        "prefill tokens": {"3", "8", "99"},
-        "conservativeness": {"0", "0.4", "2"},
-        "preemption threshold": set("012"),
-        "late penalties": yes_or_no,
-        "late stop strings": yes_or_no,
-        "largest graph": {"None", "0", "2"},
-        "speculation": {"none", *ALGORITHMS},
-        "ops built by": {"host", "device"},
-        "costs": {"measured", "by token"},
-        "slower": {"host", "device", "neither"},
+    """With each kind of drafts every pair of policies, and every relay at each depth it holds."""
+    workloads, designs = Table(OF_A_WORKLOAD), Table(of_a_design("sim"))
+    for drawn in map(draw, MANY):
+        workloads.add(axes_of(drawn))
+        for design in designs_for(drawn):
+            designs.add(axes_of_design(design))
+    assert workloads.never == designs.never == {}
+    for table in (workloads, designs):
+        assert {axis: set(found) for axis, found in table.counts.items()} == {
+            axis: set(values) for axis, values in table.values.items()
+        }
+    assert {f"{design.relay}, {design.in_flight}" for design in all_designs()} >= {
+        *(f"{relay}, {depth}" for relay in ("pool", "token_pool", "host") for depth in range(2, 9)),
+        *(f"ring, {depth}" for depth in (2, 3, 4)),
     }
+
+
+def test_what_never_came_up_is_known() -> None:
+    table = Table({"page size": ("1", "2"), "theme": ("any",)})
+    table.add({"page size": "2", "theme": "any"})
+    assert table.never == {"page size": ["1"]}
+    assert table.drawn("page size") == {"1": 0, "2": 1}
+    assert table.as_json() == {"page size": {"2": 1}, "theme": {"any": 1}}
 
 
 @given(st.integers(0, 10**9))
@@ -114,7 +109,7 @@ def test_a_seed_is_a_workload_and_any_seed_will_do(seed: int) -> None:
     """The same one again, which its loops take: no request is refused but for a reason."""
     assert repr(draw(seed)) == repr(draw(seed))
     designs = designs_for(draw(seed))
-    assert designs and len({design.loop for design in designs}) == len(designs)
+    assert designs and len({design.name for design in designs}) == len(designs)
 
 
 def test_what_a_run_does_to_its_requests_does_not_reach_the_next_one() -> None:
@@ -172,7 +167,7 @@ def first_broken(law: str) -> Tried:
         for case in tried:
             if any(item.law == law for item in case.findings):
                 return case
-    pytest.fail(f"60 workloads on {LOOPS_EACH} loops each, and none of them breaks {law}")
+    pytest.fail(f"60 workloads on {CASES_EACH} loops each, and none of them breaks {law}")
 
 
 @pytest.mark.parametrize("law", BUGS)

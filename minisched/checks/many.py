@@ -24,10 +24,11 @@ from .draw.draw import designs_for, draw
 from .judge import Finding, judge
 
 LAWS = (
-    "identity", "ends", "budget", "leak", "race", "ownership", "time", "livelock", "deadlock",
-    "crash",
+    "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "touches",
+    "ownership", "time", "livelock", "deadlock", "crash",
 )  # fmt: skip
-SEEN_AT_THE_END = ("identity", "ends")  # not looked at where a run stopped with an error
+SEEN_AT_THE_END = ("identity", "ends", "client", "logprobs", "abort")  # not of a run that stopped
+ON_SIM_ALONE = ("touches",)  # nowhere else can it be watched what an op does
 FEW = 8  # workloads that are not worth another process
 
 
@@ -48,6 +49,11 @@ class Tried:
         """Whether a law was looked at and not broken."""
         looked_at = self.finished or law not in SEEN_AT_THE_END
         return looked_at and all(item.law != law for item in self.findings)
+
+
+def laws_on(device: str) -> list[str]:
+    """The laws that a run on a device can be judged by."""
+    return [law for law in LAWS if device == "sim" or law not in ON_SIM_ALONE]
 
 
 def case_of(seed: int, loop: str, device: str = "sim") -> Case:

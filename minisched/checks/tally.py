@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .draw.axes import count_axes
+from .draw.axes import Table, axes_of_design, of_a_design, table_of
+from .draw.designs import read_design
 from .draw.draw import draw, loops_that_refuse
 from .many import LAWS, Tried
 
 CAUSES = (
-    "race", "ownership", "leak", "deadlock", "crash", "livelock", "budget", "time", "ends",
-    "identity",
+    "race", "touches", "ownership", "leak", "deadlock", "crash", "livelock", "budget", "time",
+    "abort", "ends", "client", "logprobs", "identity",
 )  # fmt: skip
 """The laws again, a cause before what follows from it: wrong tokens follow from anything."""
 
@@ -77,6 +78,19 @@ class Tally:
         drawn = (draw(self.seed + at) for at in range(self.workloads))
         return [len(loops_that_refuse(item, self.device)) for item in drawn]
 
+    @cached_property
+    def axes(self) -> Table:
+        """Where its workloads lie on each axis."""
+        return table_of(draw(self.seed + at) for at in range(self.workloads))
+
+    @cached_property
+    def design_axes(self) -> Table:
+        """Where what they ran on does, case by case."""
+        table = Table(of_a_design(self.device))
+        for name, cases in Counter(case.loop for case in self.cases).items():
+            table.add(axes_of_design(read_design(name)), cases)
+        return table
+
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --workloads --json`` prints; all the numbers are counts.
 
@@ -86,7 +100,8 @@ class Tally:
         are the first of the oracle's, and a refused one if it had to be refused and got none.
         ``holding``: cases that kept a law, by law; ``unjudged``: those of them that had nothing to
         break it with. ``loops`` and ``designs``: cases by loop, and by
-        loop with its relay and options. ``axes``: workloads by the value of each axis.
+        loop with its relay and options. ``axes``: workloads, or cases, by the value of each axis;
+        ``never``: the values that there are and that none of them has.
         """
         return {
             "cases": len(self.cases),
@@ -105,7 +120,8 @@ class Tally:
             "unjudged": {law: self.unjudged(law) for law in LAWS},
             "loops": dict(self.by_loop),
             "designs": dict(Counter(case.loop for case in self.cases)),
-            "axes": count_axes(draw(self.seed + at) for at in range(self.workloads)),
+            "axes": self.axes.as_json() | self.design_axes.as_json(),
+            "never": self.axes.never | self.design_axes.never,
         }
 
 

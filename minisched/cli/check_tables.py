@@ -6,16 +6,20 @@ from rich.console import Console
 from rich.table import Table
 
 from ..checks.answers import counted
-from ..checks.many import LAWS
+from ..checks.many import LAWS, laws_on
 from ..checks.tally import Tally, base_of
 from .layout import Fitted, say
 
 SAYS = {
     "identity": "each request gets the tokens that it would get alone",
     "ends": "each request ends once, and its client heard it",
+    "client": "it hears why it ended, its usage, and each token at once",
+    "logprobs": "it hears the log-probabilities that it would hear alone",
+    "abort": "who is given up ends in that turn, and hears no more tokens",
     "budget": "no step has more tokens or rows than its budget",
     "leak": "nothing is held, lost or freed twice",
     "race": "what two lanes do to the same memory is ordered",
+    "touches": "an op touches what it says that it does, and nothing else (on sim)",
     "ownership": "no page or row is handed out while somebody has it",
     "time": "nothing ends before it starts",
     "livelock": "turns bring every request to its end",
@@ -49,7 +53,7 @@ def verdict(tally: Tally, broken: int) -> str:
         return f"[red]✗[/] {broken} of {cases} cases broke a law."
     if not cases:
         return "? Nothing to judge: no loop takes these workloads, so no case was run."
-    unseen = [law for law in LAWS if tally.unjudged(law) == cases]
+    unseen = [law for law in laws_on(tally.device) if tally.unjudged(law) == cases]
     if unseen:
         return (
             f"? No law broke in {counted(cases, 'case')}, but nothing happened that "
@@ -84,7 +88,7 @@ def by_law(tally: Tally) -> Table:
     """Each law, and in how many cases it held that had something to break it with."""
     table = Table("", "law", "what it says", "held")
     table.columns[-1].justify = "right"
-    for law in LAWS:
+    for law in laws_on(tally.device):
         held, cases = tally.holding(law), len(tally.cases)
         judged = sign(held == cases) if tally.unjudged(law) < cases else "?"
         table.add_row(judged, law, SAYS[law], str(held - tally.unjudged(law)))

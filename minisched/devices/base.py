@@ -138,6 +138,7 @@ class Device(Protocol):
     built_by_host: bool  # ops are built as they are launched: what they depend on must be known
     recorder: Recorder
     xp: Arrays
+    lifetimes: Sequence[str]  # what was let go under an op, where somebody watches the memory
 
     def now(self) -> int:
         """Nanoseconds since the device was opened."""

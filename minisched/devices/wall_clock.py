@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -19,6 +19,7 @@ class WallClock:
 
     clock = "wall"
     built_by_host = False
+    lifetimes: Sequence[str] = ()
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         nanoseconds_per_round()  # measured now, while nothing runs

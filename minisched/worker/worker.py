@@ -123,7 +123,7 @@ class Worker:
     ) -> GenerationBatchResult:
         """Host: queue the forward pass."""
         logits = self.forward_stream.launch(
-            self._forward, batch, inputs,
+            self._forward, batch, replace(inputs),
             previous.next_token_ids if previous and is_chained(self.relay) else None,
             name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,
             touches=self.touches.of(batch).forward,

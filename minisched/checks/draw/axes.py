@@ -1,23 +1,76 @@
-"""Where on each axis a random workload lies, in words."""
+"""Where on each axis random workloads and their cases lie, and which values never came up."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 
 from ...core import Request
 from ...devices.cost import CostModel
 from ...devices.measured_cost import MeasuredCost
-from .draw import Drawn
+from ...loops.registry import LOOPS
+from ...memory.eviction import POLICIES as EVICTION_POLICIES
+from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from ...scheduler.config import ALGORITHMS, RUN_FIRST
+from .designs import Design, all_designs
+from .draw import PAGE_SIZES, THEMES, Drawn
+from .requests import WISHES
+
+YES_OR_NO = ("no", "yes")
+SPECULATION = ("none", *ALGORITHMS)
+OF_A_WORKLOAD: dict[str, Sequence[str]] = {
+    "theme": tuple(dict.fromkeys(THEMES)),
+    "requests": tuple("1234567"),
+    "odd request": ("none", "id", "field"),
+    "wishes": tuple(dict.fromkeys(WISHES)),
+    "sampling": ("greedy", "temperature"),
+    "log-probabilities": YES_OR_NO,
+    "stop tokens": YES_OR_NO,
+    "end of text": YES_OR_NO,
+    "aborts": tuple("0123"),
+    "flushes": YES_OR_NO,
+    "priorities": tuple("123456"),
+    "arrivals": ("at once", "one after the other"),
+    "page size": tuple(map(str, sorted(set(PAGE_SIZES)))),
+    "pool": ("too small", "just enough", "more"),
+    "running requests": tuple("12345"),
+    "radix cache": ("on", "off"),
+    "eviction": tuple(EVICTION_POLICIES),
+    "run first": RUN_FIRST,
+    "schedule policy": tuple(SCHEDULE_POLICIES),
+    "chunks": ("none", "yes"),
+    "mixed chunks": YES_OR_NO,
+    "prefill tokens": ("3", "8", "99"),
+    "conservativeness": ("0", "0.4", "2"),
+    "preemption threshold": tuple("012"),
+    "late penalties": YES_OR_NO,
+    "late stop strings": YES_OR_NO,
+    "largest graph": ("None", "0", "2"),
+    "speculation": SPECULATION,
+    "ops built by": ("host", "device"),
+    "costs": ("measured", "by token"),
+    "slower": ("host", "device", "neither"),
+    "policies x speculation": tuple(
+        f"{first}, {policy}, {kind}"
+        for first in RUN_FIRST
+        for policy in SCHEDULE_POLICIES
+        for kind in SPECULATION
+    ),
+}
+"""Each axis on which a workload lies, and every value that it has there."""
 
 
 def axes_of(drawn: Drawn) -> dict[str, str]:
-    """The value of each axis, but for the loop, of which one workload takes several."""
+    """The value of each axis of one workload."""
     config, workload = drawn.workload.config, drawn.workload
     formed = well_formed(drawn)
     params = [req.params for req in formed]
     stops = any(not item.ignore_eos for item in params) and workload.eos_ids
+    speculation = config.speculative_algorithm or "none"
     return {
+        "theme": drawn.theme,
         "requests": str(len(workload.requests)),
         "odd request": drawn.odd,
         "wishes": drawn.wishes,
@@ -44,10 +97,11 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "late penalties": yes_or_no(config.late_penalties),
         "late stop strings": yes_or_no(config.late_stop_strings),
         "largest graph": str(config.cuda_graph_max_bs),
-        "speculation": config.speculative_algorithm or "none",
+        "speculation": speculation,
         "ops built by": "host" if drawn.built_by_host else "device",
         "costs": "measured" if isinstance(drawn.cost, MeasuredCost) else "by token",
         "slower": slower_side(drawn.cost),
+        "policies x speculation": f"{config.run_first}, {config.schedule_policy}, {speculation}",
     }
 
 
@@ -75,10 +129,65 @@ def slower_side(cost: CostModel) -> str:
     return "neither" if host == device else "host" if host > device else "device"
 
 
-def count_axes(drawn: Iterable[Drawn]) -> dict[str, dict[str, int]]:
-    """How many workloads lie where on each axis; the values in order."""
-    counts: dict[str, Counter[str]] = {}
+# -- what a workload runs on -----------------------------------------------------------------------
+
+
+def axes_of_design(design: Design) -> dict[str, str]:
+    """The value of each axis of a loop with its relay and options."""
+    depth = str(design.in_flight)
+    return {
+        "loop": design.loop,
+        "relay": design.relay,
+        "steps in flight": depth,
+        "relay x steps in flight": f"{design.relay}, {depth}",
+    }
+
+
+@cache
+def of_a_design(device: str) -> dict[str, Sequence[str]]:
+    """Each axis of what runs on a device, and every value that it has there."""
+    every = [axes_of_design(item) for item in all_designs() if device in LOOPS[item.loop].devices]
+    return {axis: sorted({item[axis] for item in every}) for axis in every[0]}
+
+
+# -- what was drawn, and what never was ------------------------------------------------------------
+
+
+@dataclass
+class Table:
+    """How many workloads, or cases, have which value of each axis; and which values there are."""
+
+    values: Mapping[str, Sequence[str]]
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, found: Mapping[str, str], times: int = 1) -> None:
+        """So many workloads more, or cases."""
+        for axis, value in found.items():
+            self.counts.setdefault(axis, Counter())[value] += times
+
+    def drawn(self, axis: str) -> dict[str, int]:
+        """How often each value of an axis came up, in order, also those that never did."""
+        counts = self.counts.get(axis, Counter())
+        return {value: counts[value] for value in dict.fromkeys([*self.values[axis], *counts])}
+
+    def as_json(self) -> dict[str, dict[str, int]]:
+        """By axis, how often each value came up that did at all."""
+        found = {axis: self.drawn(axis) for axis in self.values}
+        return {axis: {v: n for v, n in counts.items() if n} for axis, counts in found.items()}
+
+    @property
+    def never(self) -> dict[str, list[str]]:
+        """The values that exist and never came up, by axis."""
+        lacking = {
+            axis: [value for value, count in self.drawn(axis).items() if not count]
+            for axis in self.values
+        }
+        return {axis: values for axis, values in lacking.items() if values}
+
+
+def table_of(drawn: Iterable[Drawn]) -> Table:
+    """Where the workloads of some seeds lie."""
+    table = Table(OF_A_WORKLOAD)
     for item in drawn:
-        for axis, value in axes_of(item).items():
-            counts.setdefault(axis, Counter())[value] += 1
-    return {axis: dict(sorted(found.items())) for axis, found in counts.items()}
+        table.add(axes_of(item))
+    return table

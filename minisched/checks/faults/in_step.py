@@ -11,6 +11,7 @@ from ...engine.engine import Engine
 from ...loops.pd_prefill import PrefillEngine
 from ...models.forward_batch import ForwardBatch
 from ...worker.pipeline import PipelineWorker
+from ..workload import Failure
 from .fault import Fault, wrap
 
 
@@ -32,7 +33,7 @@ class ForwardRaises(Fault):
     def around(self, forward: Any, *args: Any) -> Any:
         """Raise instead, once."""
         batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
-        if self.is_due():
+        if self.is_due(batch):
             self.hit(*batch.label.rids)
             raise self.error()
         return forward(*args)
@@ -84,7 +85,7 @@ class SamplingRaises(Fault):
 
     def around(self, sample: Any, logits: Any, batch: ForwardBatch) -> Any:
         """Raise instead, once."""
-        if self.is_due():
+        if self.is_due(batch):
             self.hit(*batch.label.rids)
             raise BadLuck(self.says)
         return sample(logits, batch)
@@ -110,8 +111,10 @@ class NotNumbers(Fault):
         if isinstance(ids, list) and ids and min(ids) < 0:
             raise BadLuck(f"{min(ids)} is no token")
         logits = forward(batch, ids, *args)
-        if self.is_due():
+        if self.is_due(batch):
             row = self.pick % len(batch.rows)
+            if self.computing is not None:
+                row = batch.label.rids.index(self.computing.rid)
             self.hit(batch.label.rids[row])
             first = sum(batch.logit_lens[:row])
             for at in range(first, first + batch.logit_lens[row]):
@@ -136,7 +139,7 @@ class CopyFails(Fault):
 
     def around(self, launch_copy: Any, pending: Any, *args: Any) -> None:
         """Launch a copy that raises, once."""
-        if not self.is_due():
+        if not self.is_due(pending.batch):
             launch_copy(pending, *args)
             return
         self.hit(*pending.batch.rids)
@@ -171,3 +174,14 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
         yield
     finally:
         delattr(owner, name)
+
+
+STEP_FAULTS: dict[str, type[Fault]] = {
+    kind.name: kind for kind in (ForwardRaises, OutOfMemory, SamplingRaises, NotNumbers, CopyFails)
+}
+"""What may go wrong in a step that a workload names, by name."""
+
+
+def step_fault(failure: Failure) -> Fault:
+    """What is to go wrong in the step of a workload's failure; out of memory is the pass itself."""
+    return STEP_FAULTS[failure.kind](at=0, pick=1, computing=failure)
