@@ -66,6 +66,25 @@ def test_people_are_told_what_held(cli: Any) -> None:
     assert all(law in out for law in ("identity", "race", "leak", "livelock", "ownership"))
 
 
+def test_what_was_drawn_is_counted_and_what_never_was_is_named(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    line = "check --workloads 3 --jobs 1 --loop overlap"
+    never = json.loads(cli(line + " --json")[1])["never"]
+    assert never["pool"] == ["too small"] and "sampling" not in never
+    assert "loop" not in never, "it was chosen"
+    _, out, _ = cli(line)
+    lacking = sum(map(len, never.values()))
+    assert f"{lacking} never, on {len(never)} axes" in " ".join(out.split())
+    assert "never drawn" not in out
+    _, out, _ = cli(line + " --axes")
+    assert max(map(len, out.splitlines())) <= 80
+    for axis, values in never.items():
+        assert f"never drawn: {axis} {values[0]}" in " ".join(out.split())
+    assert "crowded ×" in out
+
+
 def test_a_bug_is_told_with_the_line_that_repeats_it(cli: Any, tmp_path: Path) -> None:
     line = "check --workloads 2 --jobs 1 --loop overlap:pool --out found"
     with put_in([NO_WAIT]):

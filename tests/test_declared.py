@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.races.races import examine
+from minisched.checks.races import examine
 from minisched.checks.touches import Touched
 from minisched.checks.workload import fresh
 from minisched.core import Request, SamplingParams

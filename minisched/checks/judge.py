@@ -42,6 +42,7 @@ from .leaks.books import check_idle, threads
 from .leaks.books_each_turn import Books
 from .play import Hooks, Livelock, play
 from .play_pd import play_pd
+from .progress.progress import Progress
 from .tokens.logprobs import OF_HASH
 from .touches import Touched
 from .workload import Workload, fresh
@@ -97,7 +98,8 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
-    before, books, budgets, touched = threads(), Books(), Budgets(), Touched()
+    before, books, budgets = threads(), Books(), Budgets()
+    progress, touched = Progress(), Touched()
     workload, device = fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
@@ -108,6 +110,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         budgets.watch(engine)
         touched.watch(engine)
         clients.watch(engine)
+        progress.watch(engine)
         for fault in faults:
             fault.put_in(engine)
         patch(engine)
@@ -126,11 +129,14 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         for rid in fault.touched:
             workload.struck.setdefault(rid, set()).add(fault.says)
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws: list[Callable[[], None]] = [
-        books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
-        budgets.check, partial(check_times, trace), partial(check_lifetimes, device),
-        partial(check_touches, touched, trace, bool(engines)),
-    ]  # fmt: skip
+    is_over = bool(engines)
+    laws = laws_of_any_run(trace, books, budgets, is_over)
+    laws += [
+        partial(progress.check, "progress"),
+        partial(progress.check, "order"),
+        partial(check_lifetimes, device),
+        partial(check_touches, touched, trace, is_over),
+    ]
     refused: frozenset[str] = frozenset()
     if engines:
         refusal = engines[0].scheduler.config.refusal
@@ -142,7 +148,6 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
             partial(check_clients, clients, engines[0], outputs),
             partial(check_logprobs, workload, outputs, tolerance),
             partial(check_aborts, clients, outputs),
-            partial(check_told, trace),
             partial(check_story, trace),
             *laws,
             *(partial(check_idle, engine.scheduler, before) for engine in engines),
@@ -150,6 +155,23 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         ]
     findings |= broken(laws)
     return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
+
+
+def laws_of_any_run(
+    trace: Trace, books: Books, budgets: Budgets, is_over: bool, all_alive: bool = True
+) -> list[Callable[[], None]]:
+    """What holds whatever has gone wrong in a run; where it ``is_over``, of its ends as well.
+
+    Whatever was waited for has come then, unless somebody who was to bring it is dead.
+    """
+    laws: list[Callable[[], None]] = [
+        books.check,
+        partial(check_positions, trace),
+        partial(check_races, trace, is_over and all_alive),
+        budgets.check,
+        partial(check_times, trace),
+    ]
+    return [partial(check_told, trace), *laws] if is_over else laws
 
 
 def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:

@@ -19,7 +19,7 @@ from .clients import (
 )
 from .leaks.leaks import find_leaks
 from .leaks.positions import find_unlisted
-from .races.races import examine
+from .races import examine
 from .tokens.ends import find_ends as find_bad_ends
 from .tokens.ends import find_misreads
 from .tokens.logprobs import find_unlike

@@ -19,13 +19,14 @@ from multiprocessing import resource_tracker
 
 from ..core import FinishReason
 from .case import Case
+from .draw.axes import happened
 from .draw.designs import read_design
 from .draw.draw import designs_for, draw
 from .judge import Finding, judge
 
 LAWS = (
-    "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "touches",
-    "ownership", "time", "livelock", "deadlock", "crash",
+    "identity", "ends", "client", "logprobs", "abort", "progress", "order", "budget", "leak",
+    "race", "touches", "ownership", "time", "livelock", "deadlock", "crash",
 )  # fmt: skip
 SEEN_AT_THE_END = ("identity", "ends", "client", "logprobs", "abort")  # not of a run that stopped
 ON_SIM_ALONE = ("touches",)  # nowhere else can it be watched what an op does
@@ -44,6 +45,8 @@ class Tried:
     aborted: int
     refused: int
     unjudged: tuple[str, ...] = ()  # laws that had nothing to look at
+    failed: int = 0  # requests that ended because a step failed, as the workload wanted it
+    happened: tuple[tuple[str, str], ...] = ()  # axis and value; see ``draw/axes.py:OF_A_RUN``
 
     def holds(self, law: str) -> bool:
         """Whether a law was looked at and not broken."""
@@ -72,12 +75,15 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
     tried = []
     for design in designs:
         verdict = judge(drawn.on(design, device))
-        ends = Counter(req.finish_reason for req in verdict.workload.requests)
+        requests = verdict.workload.requests
+        ends = Counter(req.finish_reason for req in requests)
+        failed = sum(map(verdict.workload.has_failed, requests))
         tried.append(
             Tried(
                 seed, design.name, verdict.findings, verdict.finished, sum(ends.values()),
-                ends[FinishReason.ABORT], ends[FinishReason.ERROR],
-                tuple(law for law in LAWS if verdict.lacking(law)),
+                ends[FinishReason.ABORT], ends[FinishReason.ERROR] - failed,
+                tuple(law for law in LAWS if verdict.lacking(law)), failed,
+                tuple(happened(verdict)),
             )
         )  # fmt: skip
     return tried

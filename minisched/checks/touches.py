@@ -19,11 +19,13 @@ from ..trace.cells import spans_of, to_text
 from ..trace.lanes import is_host
 from ..trace.side import named
 from ..worker.draft_touches import DraftTouches
-from .races.words import Words
+from .races import Words
 
 NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device
 IN_VAIN = {  # read, and thrown away, for every token that is known
-    name: {0} for name in ("future map", "prefill future map", "decode future map")
+    f"{side}{name}": {0}
+    for side in ("", "prefill ", "decode ")
+    for name in ("future map", "last tokens")
 }
 DUMP = {"token pool": {0}}  # where samples go that mean nothing
 SENT, LANDED = "prefill kv", "decode kv"  # of a transfer between the two sides of ``pd``

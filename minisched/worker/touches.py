@@ -1,6 +1,6 @@
 """What a step's ops touch of memory that others touch too: declared when they are launched.
 
-From here the race check (``checks/races/races.py``) knows it on every device; on ``sim`` a test
+From here the race check (``checks/races.py``) knows it on every device; on ``sim`` a test
 holds what is declared against what is touched.
 """
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from ...core import Request
 from ...devices.cost import CostModel
@@ -14,6 +15,10 @@ from ...loops.registry import LOOPS
 from ...memory.eviction import POLICIES as EVICTION_POLICIES
 from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ...scheduler.config import ALGORITHMS, RUN_FIRST
+from ...trace import Trace
+from ..faults.in_step import STEP_FAULTS
+from ..judge import Verdict
+from ..tokens.oracle import tokens_alone
 from .designs import Design, all_designs
 from .draw import PAGE_SIZES, THEMES, Drawn
 from .requests import WISHES
@@ -30,6 +35,9 @@ OF_A_WORKLOAD: dict[str, Sequence[str]] = {
     "stop tokens": YES_OR_NO,
     "end of text": YES_OR_NO,
     "aborts": tuple("0123"),
+    "failing steps": tuple("012"),
+    "what fails": ("nothing", *STEP_FAULTS),
+    "where it fails": ("nowhere", "prompt", "answer", "behind the end"),
     "flushes": YES_OR_NO,
     "priorities": tuple("123456"),
     "arrivals": ("at once", "one after the other"),
@@ -52,7 +60,7 @@ OF_A_WORKLOAD: dict[str, Sequence[str]] = {
     "ops built by": ("host", "device"),
     "costs": ("measured", "by token"),
     "slower": ("host", "device", "neither"),
-    "policies x speculation": tuple(
+    "policies x drafts": tuple(
         f"{first}, {policy}, {kind}"
         for first in RUN_FIRST
         for policy in SCHEDULE_POLICIES
@@ -79,6 +87,9 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "stop tokens": yes_or_no(any(item.stop_token_ids for item in params)),
         "end of text": yes_or_no(stops),
         "aborts": str(len(workload.aborts)),
+        "failing steps": str(len(workload.failures)),
+        "what fails": workload.failures[0].kind if workload.failures else "nothing",
+        "where it fails": place_of(drawn),
         "priorities": str(len({req.priority for req in formed})),
         "flushes": yes_or_no(workload.flushes),
         "arrivals": "at once" if not any(workload.arrivals) else "one after the other",
@@ -101,7 +112,7 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "ops built by": "host" if drawn.built_by_host else "device",
         "costs": "measured" if isinstance(drawn.cost, MeasuredCost) else "by token",
         "slower": slower_side(drawn.cost),
-        "policies x speculation": f"{config.run_first}, {config.schedule_policy}, {speculation}",
+        "policies x drafts": f"{config.run_first}, {config.schedule_policy}, {speculation}",
     }
 
 
@@ -113,6 +124,17 @@ def well_formed(drawn: Drawn) -> list[Request]:
 def yes_or_no(value: object) -> str:
     """A condition as a value of an axis."""
     return "yes" if value else "no"
+
+
+def place_of(drawn: Drawn) -> str:
+    """In what part of its request the first failing step is."""
+    for rid, position, _ in drawn.workload.failures:
+        req = next(req for req in drawn.workload.requests if req.name == rid)
+        last = len(req.prompt) + len(tokens_alone(drawn.workload, req)) - 1
+        if position < len(req.prompt):
+            return "prompt"
+        return "answer" if position < last else "behind the end"
+    return "nowhere"
 
 
 def pool_of(drawn: Drawn) -> str:
@@ -139,7 +161,7 @@ def axes_of_design(design: Design) -> dict[str, str]:
         "loop": design.loop,
         "relay": design.relay,
         "steps in flight": depth,
-        "relay x steps in flight": f"{design.relay}, {depth}",
+        "relay x depth": f"{design.relay}, {depth}",
     }
 
 
@@ -148,6 +170,80 @@ def of_a_design(device: str) -> dict[str, Sequence[str]]:
     """Each axis of what runs on a device, and every value that it has there."""
     every = [axes_of_design(item) for item in all_designs() if device in LOOPS[item.loop].devices]
     return {axis: sorted({item[axis] for item in every}) for axis in every[0]}
+
+
+# -- what came about in a run ----------------------------------------------------------------------
+
+
+OF_A_RUN: dict[str, Sequence[str]] = {
+    "given up": ("waiting", "in chunks", "running", "in flight", "retracted", "over"),
+    "lost its memory": ("to decodes", "to urgent ones", "to older ones"),
+    "in a failed step": ("and ended", "wasted"),
+    "prefix cached": YES_OR_NO,
+    "evictions": YES_OR_NO,
+    "duplicate pages": YES_OR_NO,
+    "wasted rows": YES_OR_NO,
+    "stale outputs": YES_OR_NO,
+    "drafts": ("accepted", "rejected"),
+}
+"""What may come about in a run, by the axis on which it is counted."""
+
+RETRACTED = {"memory": "to decodes", "priority": "to urgent ones", "unified": "to older ones"}
+
+
+def happened(verdict: Verdict) -> list[tuple[str, str]]:
+    """What came about in a case, each value of an axis once, as its trace has it."""
+    trace, workload = verdict.trace, verdict.workload
+    attrs: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for mark in trace.marks:
+        attrs[mark.name].append(mark.attrs)
+    found = [("given up", stage) for stage in stages(trace)]
+    heard = [at["rid"] for at in attrs["finish"] if at["reason"] == "abort"]
+    if any(rid not in heard for rid in workload.aborts.values()):
+        found.append(("given up", "over"))
+    found += [("lost its memory", RETRACTED[at["reason"]]) for at in attrs["retraction"]]
+    for req in workload.requests:
+        if req.name in workload.struck:
+            ended = workload.has_failed(req)
+            found.append(("in a failed step", "and ended" if ended else "wasted"))
+    for name, is_so in (
+        ("prefix cached", any(at["hit_len"] for at in attrs["match"])),
+        ("evictions", attrs["radix evict"]),
+        ("duplicate pages", any(at["duplicates"] for at in attrs["insert"])),
+        ("wasted rows", attrs["wasted row"]),
+        ("stale outputs", attrs["stale output"]),
+    ):
+        found.append((name, yes_or_no(is_so)))
+    if any(at["accepted"] for at in attrs["verified"]):
+        found.append(("drafts", "accepted"))
+    if any(at["accepted"] < at["drafts"] for at in attrs["verified"]):
+        found.append(("drafts", "rejected"))
+    return list(dict.fromkeys(found))
+
+
+def stages(trace: Trace) -> Iterator[str]:
+    """In what stage of its life each request was that was given up before its end."""
+    stage: dict[tuple[object, object], str] = {}
+    for mark in trace.marks:
+        who = mark.attrs.get("side"), mark.attrs.get("rid")
+        if mark.name == "admit":
+            stage[who] = "in chunks" if mark.attrs["is_chunked"] else "running"
+        elif mark.name == "retraction":
+            stage[who] = "retracted"
+        elif mark.name == "finish":
+            now = stage.pop(who, "waiting")
+            if mark.attrs["reason"] == "abort":
+                yield now
+                if now in ("running", "in chunks") and is_in_flight(trace, str(who[1]), mark.time):
+                    yield "in flight"
+
+
+def is_in_flight(trace: Trace, rid: str, time: int) -> bool:
+    """Whether a step with a request runs, or is to run, or nobody has looked at what came of it."""
+    mine = [item for item in trace.slices if rid in item.rids]
+    looked = {item.step for item in mine if item.name == "process" and item.start <= time}
+    return any(item.name == "launch" and item.start <= time and item.step not in looked
+               for item in mine)  # fmt: skip
 
 
 # -- what was drawn, and what never was ------------------------------------------------------------
@@ -160,9 +256,9 @@ class Table:
     values: Mapping[str, Sequence[str]]
     counts: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, found: Mapping[str, str], times: int = 1) -> None:
-        """So many workloads more, or cases."""
-        for axis, value in found.items():
+    def add(self, found: Iterable[tuple[str, str]], times: int = 1) -> None:
+        """So many workloads more, or cases, with the values of their axes."""
+        for axis, value in found:
             self.counts.setdefault(axis, Counter())[value] += times
 
     def drawn(self, axis: str) -> dict[str, int]:
@@ -189,5 +285,5 @@ def table_of(drawn: Iterable[Drawn]) -> Table:
     """Where the workloads of some seeds lie."""
     table = Table(OF_A_WORKLOAD)
     for item in drawn:
-        table.add(axes_of(item))
+        table.add(axes_of(item).items())
     return table

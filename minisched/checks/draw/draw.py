@@ -82,7 +82,8 @@ class Drawn:
 def draw(seed: int, odd: bool = True) -> Drawn:
     """The workload of a seed; the same one on every machine.
 
-    Without ``odd`` no request of it is: a fault tells by its id whom it has to do with.
+    Without ``odd`` no request of it is, and no step fails: whoever tries a fault wants that one
+    alone, and it tells by its id whom it has to do with.
     """
     rng = Random(seed)
     algorithm = ALGORITHMS[seed % len(ALGORITHMS)]
@@ -100,12 +101,14 @@ def draw(seed: int, odd: bool = True) -> Drawn:
     theme = dealt(THEMES, seed, "theme")
     workload = ABOUT[theme](beside(seed, theme), workload)
     workload.aborts = draw_aborts(beside(seed, "aborts"), workload)
-    workload.failures = draw_failures(beside(seed, "failures"), workload)
     if beside(seed, "measured").random() < 0.1:
         cost = draw_measured(beside(seed, "knots"), cost)
     by_host = bool(algorithm) and beside(seed, "built by host").random() < 0.5
     drawn = Drawn(seed, workload, cost, link, theme, wishes, built_by_host=by_host)
-    return with_odd(drawn, beside(seed, "odd")) if odd else drawn
+    if not odd:
+        return drawn
+    workload.failures = draw_failures(beside(seed, "failures"), workload)
+    return with_odd(drawn, beside(seed, "odd"))
 
 
 def beside(seed: int, what: str) -> Random:

@@ -13,7 +13,7 @@ from ..tokens.oracle import tokens_alone
 from ..workload import Failure, Workload
 
 SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # prompts begin with some of it, so that prefixes recur
-GIVEN_UP_AFTER = (0, 0, 1, 1, 2, 3, 4, 6, 9, 20)  # turns: it waits, is in chunks, runs, has ended
+GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: it waits, is in chunks, runs, has ended
 WISHES = ("none", "none", "history", "grammar", "everything")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, cast
 
+from ...devices.base import Device
 from ...engine.engine import Engine
 from ...loops.pd_prefill import PrefillEngine
 from ...models.forward_batch import ForwardBatch
@@ -135,9 +137,9 @@ class CopyFails(Fault):
         if isinstance(engine, PrefillEngine) and self.pick % 2:
             wrap(cast(Any, engine.transfer), "_copy", self.around_transfer)
         else:
-            wrap(engine.worker, "launch_copy", self.around)
+            wrap(engine.worker, "launch_copy", partial(self.around, engine.device))
 
-    def around(self, launch_copy: Any, pending: Any, *args: Any) -> None:
+    def around(self, device: Device, launch_copy: Any, pending: Any, *args: Any) -> None:
         """Launch a copy that raises, once."""
         if not self.is_due(pending.batch):
             launch_copy(pending, *args)
@@ -145,7 +147,7 @@ class CopyFails(Fault):
         self.hit(*pending.batch.rids)
         wants = any(req.params.return_logprob for req in pending.batch.reqs)
         name = "bring_to_host" if wants and self.pick % 2 else "copy_to_host"
-        with replaced(self.device_of(launch_copy), name, fail):
+        with replaced(device, name, fail):
             launch_copy(pending, *args)
 
     def around_transfer(self, copy: Any, rid: str, *args: Any) -> None:
@@ -155,11 +157,6 @@ class CopyFails(Fault):
             raise BadLuck("the KV did not arrive")
         copy(rid, *args)
 
-    @staticmethod
-    def device_of(launch_copy: Any) -> Any:
-        """The device of the worker whose method it is."""
-        return launch_copy.__self__.device
-
 
 def fail(*args: Any) -> Any:
     """A copy that does not arrive."""
@@ -168,12 +165,15 @@ def fail(*args: Any) -> Any:
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
-    """Meanwhile an object's method is another one."""
+    """Meanwhile an object's method is another one; it may have been replaced already."""
+    before = vars(owner).get(name)
     setattr(owner, name, by)
     try:
         yield
     finally:
         delattr(owner, name)
+        if before is not None:
+            setattr(owner, name, before)
 
 
 STEP_FAULTS: dict[str, type[Fault]] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...core import Logprobs, Output, Request, TokenLogprob
 from .oracle import logprobs_alone
 
-OF_HASH = {"sim": 0.0, "thread": 1e-9, "cuda": 1e-9, "mlx": 1e-5}
+OF_HASH = {"sim": 0.0, "thread": 1e-12, "cuda": 1e-12, "mlx": 1e-6}
 """By device, how far those of ``hash`` may be from the oracle's: its logits are exact in float64
 everywhere, but the exponential of MLX is that of float32 (``models/logprobs_mlx.py``)."""
 OF_FLOATS = 1e-4
@@ -30,9 +30,9 @@ def find_unlike(
     for req, heard in told:
         if not all(0 <= token < vocab_size for token in req.output_ids):
             continue  # no token that the model has
-        is_odd = req.problem() is not None or (not req.output_ids and bool(req.error))
-        of_prompt, of_output = ([], []) if is_odd else logprobs_alone(req, vocab_size)
         known = req.input_token_logprobs
+        has_none = bool(req.problem()) or not (req.output_ids or known)
+        of_prompt, of_output = ([], []) if has_none else logprobs_alone(req, vocab_size)
         if not req.output_ids:
             of_prompt = of_prompt[: len(known)]
         for what, found, truth in (
