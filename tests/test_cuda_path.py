@@ -168,6 +168,27 @@ def test_other_threads_do_not_end_a_capture(gpu: Gpu) -> None:
     assert numbers.tolist() == [2] * 4
 
 
+def test_a_capture_comes_after_all_that_it_reads(
+    gpu: Gpu, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs are filled on the default stream: before that they are any numbers, and no tokens."""
+    behind = []
+
+    def run(model: LlamaGraphs, *args: Any) -> torch.Tensor:
+        if not torch.cuda.is_current_stream_capturing():
+            default = gpu.streams[0]
+            behind.append(gpu.current.behind.get(default.number, 0) == default.count)
+        return inner(model, *args)
+
+    inner = LlamaGraphs.run
+    monkeypatch.setattr(LlamaGraphs, "run", run)
+    model, device = LlamaGraphs(folder, "float32"), CudaDevice()
+    model.allocate(device, 64, 64)
+    model.init_cuda_graphs(device, device.memory("page table", 3 * 64), 2)
+    device.close()
+    assert behind == [True] * 2
+
+
 class Impatient(LlamaGraphs):
     """Wants to see its logits while they are captured."""
 
