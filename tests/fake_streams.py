@@ -364,7 +364,8 @@ def place() -> str:
     lines: list[str] = []
     frame: Any = sys._getframe(1)
     while frame is not None and len(lines) < 2:
-        if (name := frame.f_code.co_filename).startswith(SOURCE):
+        name = frame.f_code.co_filename
+        if name.startswith(SOURCE) and f"{SOURCE}/devices/" not in name:
             lines.append(f"{name[len(SOURCE) + 1 :]}:{frame.f_lineno}")
         frame = frame.f_back
     return f"at {' < '.join(lines)}" if lines else "outside"
