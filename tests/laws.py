@@ -16,7 +16,7 @@ from minisched.checks.laws import (
     check_leaks,
     check_races,
 )
-from minisched.checks.play import MAX_TURNS, Livelock
+from minisched.checks.play import Livelock
 from minisched.checks.workload import Workload
 from minisched.core import Output
 from minisched.devices.base import Device
@@ -26,7 +26,6 @@ from minisched.loops.registry import LOOPS
 from minisched.models.base import Model
 
 __all__ = [
-    "MAX_TURNS",
     "Broken",
     "Livelock",
     "check_aborts",

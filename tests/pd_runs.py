@@ -8,6 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from minisched.checks.play import livelock, most_turns
+from minisched.checks.play_pd import SIDES
 from minisched.core import Output
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
@@ -17,7 +19,7 @@ from minisched.loops.pd_run import make_pair
 from minisched.trace import Trace
 
 from .backends import hash_model
-from .laws import MAX_TURNS, Livelock, check_all, check_leaks
+from .laws import check_all, check_leaks
 from .timed_runs import COST, timed_workloads
 from .workloads import Workload
 
@@ -69,11 +71,12 @@ def play_pd(
     requests, config = workload.requests, workload.config
     pair = make_pair(device, model, requests, config, frontend, cost, relay, **options)
     patch(pair)
-    for _ in range(20 * MAX_TURNS):
+    most = SIDES * most_turns(workload, pair.decode.worker.depth)
+    for _ in range(most):
         if pair.is_done:
             return PdRun(pair, device, heard)
         pair.turn()
-    raise Livelock("every request must end within a bounded number of turns")
+    raise livelock(workload, most)
 
 
 def check_pd(workload: Workload, run: PdRun) -> None:

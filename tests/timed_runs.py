@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from minisched.checks.play import livelock, most_turns
 from minisched.core import Output, Request
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
@@ -18,7 +19,6 @@ from minisched.loops.run import make_engine
 from minisched.trace import Trace
 
 from .backends import hash_model
-from .laws import MAX_TURNS, Livelock
 from .workloads import Workload, workloads
 
 PHASES = ("receive", "schedule", "prepare", "launch", "process", "output")
@@ -74,11 +74,12 @@ def play_timed(
     engine = make_engine(loop, device, model, workload.config, frontend, COST, relay, **options)
     patch(engine)
     turns = LOOPS[loop].start(engine, **options)
-    for _ in range(MAX_TURNS):
+    most = most_turns(workload, engine.worker.depth)
+    for _ in range(most):
         if engine.is_done:
             return TimedRun(engine, device, heard)
         next(turns)
-    raise Livelock("every request must end within a bounded number of turns")
+    raise livelock(workload, most)
 
 
 def a_request(rid: str, arrival_time: int = 0) -> Request:

@@ -32,6 +32,22 @@ def _memory(trace: Trace) -> str:
     return "" if taken else "no memory is recorded"
 
 
+def _company(trace: Trace) -> str:
+    """One is left out, or goes before another, only where there are two."""
+    now: dict[str, int] = {}
+    for counter in trace.counters:
+        if counter.name.endswith(("waiting", "running")):
+            now[counter.name] = counter.value
+            if sum(now.values()) > 1:
+                return ""
+    return "nobody had to wait, or to share a step"
+
+
+def _memory_on_sim(trace: Trace) -> str:
+    on_sim = trace.device == "sim"
+    return _memory(trace) if on_sim else "what an op touches can be watched on sim alone"
+
+
 def _accesses(trace: Trace) -> str:
     """A race takes a resource that two lanes touch, one of them not only reading."""
     who: defaultdict[str, set[str]] = defaultdict(set)
@@ -74,6 +90,9 @@ LOOKED_AT: dict[str, Callable[[Trace], str]] = {
     "logprobs": _logprobs,
     "abort": _abort,
     "leak": _memory,
+    "order": _company,
     "ownership": _memory,
+    "progress": _company,
     "race": _accesses,
+    "touches": _memory_on_sim,
 }

@@ -20,6 +20,7 @@ from ..trace import Trace
 from .case import Case
 from .clients import Clients
 from .evidence import lacking
+from .faults.in_step import step_fault
 from .laws import (
     Broken,
     Budgets,
@@ -28,18 +29,22 @@ from .laws import (
     check_ends,
     check_identity,
     check_leaks,
+    check_lifetimes,
     check_logprobs,
     check_positions,
     check_races,
     check_story,
     check_times,
     check_told,
+    check_touches,
 )
 from .leaks.books import check_idle, threads
 from .leaks.books_each_turn import Books
 from .play import Hooks, Livelock, play
 from .play_pd import play_pd
+from .progress.progress import Progress
 from .tokens.logprobs import OF_HASH
+from .touches import Touched
 from .workload import Workload, fresh
 
 STOPPED_BY: dict[type[Exception], str] = {
@@ -94,15 +99,20 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
     before, books, budgets = threads(), Books(), Budgets()
+    progress, touched = Progress(), Touched()
     workload, device = fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
     findings: dict[str, Finding] = {}  # the first of each law
-    clients = Clients(workload)
+    faults, clients = [step_fault(failure) for failure in workload.failures], Clients(workload)
 
     def watched(engine: Engine) -> None:
         budgets.watch(engine)
+        touched.watch(engine)
         clients.watch(engine)
+        progress.watch(engine)
+        for fault in faults:
+            fault.put_in(engine)
         patch(engine)
 
     def look(engine: Engine) -> None:
@@ -115,11 +125,18 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     except Exception as error:  # a broken scheduler may stop in any way
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
         findings[law] = Finding(law, f"{type(error).__name__}: {error}")
+    for fault in faults:
+        for rid in fault.touched:
+            workload.struck.setdefault(rid, set()).add(fault.says)
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws: list[Callable[[], None]] = [
-        books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
-        budgets.check, partial(check_times, trace),
-    ]  # fmt: skip
+    is_over = bool(engines)
+    laws = laws_of_any_run(trace, books, budgets, is_over)
+    laws += [
+        partial(progress.check, "progress"),
+        partial(progress.check, "order"),
+        partial(check_lifetimes, device),
+        partial(check_touches, touched, trace, is_over),
+    ]
     refused: frozenset[str] = frozenset()
     if engines:
         refusal = engines[0].scheduler.config.refusal
@@ -131,7 +148,6 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
             partial(check_clients, clients, engines[0], outputs),
             partial(check_logprobs, workload, outputs, tolerance),
             partial(check_aborts, clients, outputs),
-            partial(check_told, trace),
             partial(check_story, trace),
             *laws,
             *(partial(check_idle, engine.scheduler, before) for engine in engines),
@@ -139,6 +155,23 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         ]
     findings |= broken(laws)
     return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
+
+
+def laws_of_any_run(
+    trace: Trace, books: Books, budgets: Budgets, is_over: bool, all_alive: bool = True
+) -> list[Callable[[], None]]:
+    """What holds whatever has gone wrong in a run; where it ``is_over``, of its ends as well.
+
+    Whatever was waited for has come then, unless somebody who was to bring it is dead.
+    """
+    laws: list[Callable[[], None]] = [
+        books.check,
+        partial(check_positions, trace),
+        partial(check_races, trace, is_over and all_alive),
+        budgets.check,
+        partial(check_times, trace),
+    ]
+    return [partial(check_told, trace), *laws] if is_over else laws
 
 
 def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:

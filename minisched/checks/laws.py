@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import Output, ScheduleBatch
+from ..devices.base import Device
 from ..engine.engine import Engine
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
@@ -18,11 +19,12 @@ from .clients import (
 )
 from .leaks.leaks import find_leaks
 from .leaks.positions import find_unlisted
-from .races.races import examine
+from .races import examine
 from .tokens.ends import find_ends as find_bad_ends
 from .tokens.ends import find_misreads
 from .tokens.logprobs import find_unlike
 from .tokens.oracle import Refusal, never, tokens_alone
+from .touches import Touched
 from .workload import Workload
 
 
@@ -33,8 +35,8 @@ class Broken(AssertionError):
 def check_identity(workload: Workload, refusal: Refusal = never) -> None:
     """Law 1: the tokens of every request are those it would get alone.
 
-    Whoever gave up got the first of them. Whoever has to be refused, as ``refusal`` says or because
-    no output can follow its grammar, got none.
+    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
+    refused, as ``refusal`` says or because no output can follow its grammar, got none.
     """
     for req in workload.requests:
         truth = tokens_alone(workload, req, refusal)
@@ -97,6 +99,26 @@ def check_told(trace: Trace) -> None:
     """Laws 1 and 2, as the trace tells them: no end twice or with a token behind it, no misread."""
     for breach in [*find_bad_ends(trace), *find_misreads(trace)]:
         raise Broken(f"{breach.law}: {breach}")
+
+
+def check_lifetimes(device: Device) -> None:
+    """Law 2, of a device whose memory is watched: what an op names is alive until it has ended.
+
+    Raises:
+        Broken: it is not.
+    """
+    for sentence in device.lifetimes:
+        raise Broken(f"lifetime: {sentence}")
+
+
+def check_touches(touched: Touched, trace: Trace, finished: bool = True) -> None:
+    """Law 4, on ``sim``: what ops say that they touch is what they touch.
+
+    Raises:
+        Broken: it is not.
+    """
+    for sentence in touched.check(trace, finished):
+        raise Broken(f"touches: {sentence}")
 
 
 def check_positions(trace: Trace) -> None:

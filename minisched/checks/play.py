@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from typing import Any, NamedTuple
 
 from ..core import Output
@@ -16,7 +17,7 @@ from ..loops.run import make_engine
 from ..models.base import Model
 from .workload import Workload
 
-MAX_TURNS = 3000  # no small workload needs a tenth of it: more is a livelock
+EACH = 2  # turns for each step that is needed; see ``most_turns``
 
 
 class Hooks(NamedTuple):
@@ -28,6 +29,35 @@ class Hooks(NamedTuple):
 
 class Livelock(AssertionError):
     """Turns go by and requests never end."""
+
+
+def most_turns(workload: Workload, depth: int) -> int:
+    """Turns that a workload may take on a loop with ``depth`` steps in flight: more is a livelock.
+
+    As many steps as if requests ran one after the other, each prompt twice, as whoever loses its
+    memory computes all of it again; and ``EACH`` turns for a step, as some only wait. Of 4,000
+    healthy runs none takes more than SHARE of that.
+    """
+    budget, steps = workload.config.prefill_budget, depth
+    for req in workload.requests:
+        if not req.problem():
+            outputs = req.params.max_new_tokens
+            steps += ceil(len(req.prompt) / budget) + ceil(req.max_device_len / budget) + outputs
+    return 1 + last_event(workload) + EACH * steps
+
+
+def last_event(workload: Workload) -> int:
+    """The last turn in which anything comes from outside."""
+    return max([0, *workload.arrivals, *workload.aborts, *workload.flushes])
+
+
+def livelock(workload: Workload, turns: int) -> Livelock:
+    """So many turns are over."""
+    left = [req.name for req in workload.requests if not req.finished]
+    who = f"{' and '.join(left)} {'has' if len(left) == 1 else 'have'} not ended"
+    if not left:
+        who = "a step is still in flight"
+    return Livelock(f"every request must end within {turns} turns of this workload, but {who}")
 
 
 def play(
@@ -47,16 +77,16 @@ def play(
     (``leaks/books.py:check_step`` of its scheduler does). The device is closed at the end.
 
     Raises:
-        Livelock: requests are left after ``MAX_TURNS``.
+        Livelock: requests are left after ``most_turns``.
     """
     outputs: list[Output] = []
     frontend = Frontend(on_output=outputs.append)
     engine = make_engine(loop, device, model, workload.config, frontend, cost, relay, **options)
     patch(engine)
     turns = LOOPS[loop].start(engine, **options)
-    last = max([*workload.arrivals, *workload.aborts, *workload.flushes])
+    last, most = last_event(workload), most_turns(workload, engine.worker.depth)
     try:
-        for turn in range(MAX_TURNS):
+        for turn in range(most):
             for req, arrival in zip(workload.requests, workload.arrivals, strict=True):
                 if arrival == turn:
                     frontend.push(req)
@@ -68,7 +98,7 @@ def play(
             each_turn(engine)
             if turn > last and engine.is_done:
                 return engine, outputs
-        raise Livelock("every request must end within a bounded number of turns")
+        raise livelock(workload, most)
     finally:
         let_end(device)
         device.close()
@@ -76,7 +106,5 @@ def play(
 
 def let_end(device: Device) -> None:
     """On ``sim``, what was launched ends, so that the trace of a run that stopped has it, too."""
-    for _ in range(MAX_TURNS):
-        if not isinstance(device, SimDevice) or device.next_event is None:
-            break
+    while isinstance(device, SimDevice) and device.next_event is not None:
         device.idle_until(device.next_event)

@@ -10,10 +10,10 @@ from ..loops.pd import Pair
 from ..loops.pd_run import make_pair
 from ..models.base import Model
 from .case import Case
-from .play import MAX_TURNS, Hooks, Livelock
+from .play import Hooks, livelock, most_turns
 
 NO_HOOKS = Hooks()
-SIDES = 20  # turns of either side for a turn of one engine: the side that is behind goes on alone
+SIDES = 4  # turns of either side for a turn of one engine: the side that is behind goes on alone
 
 
 def play_pd(
@@ -25,7 +25,7 @@ def play_pd(
     closed at the end.
 
     Raises:
-        Livelock: requests are left after ``SIDES * MAX_TURNS``.
+        Livelock: requests are left after ``SIDES * most_turns``.
     """
     workload, cost, outputs = case.workload, case.cost, list[Output]()
     requests, config = workload.requests, workload.config
@@ -41,7 +41,8 @@ def play_pd(
         )
         hooks.patch(pair.prefill)
         hooks.patch(pair.decode)
-        for turn in range(SIDES * MAX_TURNS):
+        most = SIDES * most_turns(workload, pair.decode.worker.depth)
+        for turn in range(most):
             if turn in workload.flushes:
                 frontend.flush_cache()
             if pair.is_done:
@@ -49,7 +50,7 @@ def play_pd(
             pair.turn()
             hooks.each_turn(pair.prefill)
             hooks.each_turn(pair.decode)
-        raise Livelock("every request must end within a bounded number of turns")
+        raise livelock(workload, most)
     finally:
         device.close()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ..checks.judge import Finding, Verdict
 from ..checks.leaks.leaks import find_leaks
 from ..checks.offence import Offence
-from ..checks.races.races import Race, examine, offence_of
-from ..checks.races.waits_for_ever import WaitsForEver
+from ..checks.races import Race, WaitsForEver, examine, offence_of
 from ..checks.tokens.ends import find_ends
 from ..checks.tokens.identity import Difference, first_difference
 from ..checks.tokens.oracle import tokens_alone

@@ -14,8 +14,8 @@ from ...engine.engine import Engine
 from ...trace import Trace
 from ..case import Case
 from ..clients import Clients
-from ..judge import STOPPED_BY, Finding, broken, hash_model, run
-from ..laws import check_aborts, check_clients, check_leaks, check_logprobs, check_races
+from ..judge import STOPPED_BY, Finding, broken, hash_model, laws_of_any_run, run
+from ..laws import Budgets, check_aborts, check_clients, check_leaks, check_logprobs
 from ..leaks.books import check_idle, threads
 from ..leaks.books_each_turn import Books
 from ..tokens.logprobs import OF_HASH
@@ -65,6 +65,7 @@ class Course:
     findings: dict[str, Finding] = field(default_factory=dict)
     trace: Trace | None = None
     books: Books = field(default_factory=Books)
+    budgets: Budgets = field(default_factory=Budgets)
 
     def __post_init__(self) -> None:
         self.clients = Clients(self.workload)
@@ -95,6 +96,7 @@ class Course:
 
     def put_in(self, engine: Engine) -> None:
         """Before an engine starts; the fault stands between it and its clients."""
+        self.budgets.watch(engine)
         self.clients.watch(engine)
         self.fault.put_in(engine)
 
@@ -135,11 +137,10 @@ def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
     assert course.trace is not None
     fault, engines = course.fault, course.engines
     is_dead = isinstance(fault, ThreadDies)
-    laws: list[Callable[[], None]] = [
-        course.books.check,
-        partial(check_races, course.trace, bool(engines) and not is_dead),
-        partial(check_threads, before),
-    ]
+    laws = laws_of_any_run(
+        course.trace, course.books, course.budgets, bool(engines), all_alive=not is_dead
+    )
+    laws.append(partial(check_threads, before))
     if not engines:
         return laws
     after, clients, outputs = course.aftermath, course.clients, course.outputs

@@ -55,9 +55,10 @@ def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
 
 
 def tokens_alone(workload: Workload, req: Request, refusal: Refusal = never) -> list[int]:
-    """The tokens of ``alone``; of who gave up, the first of them."""
+    """The tokens of ``alone``; of who gave up, or was in a step that was to fail, the first."""
     truth = alone(workload, req, refusal).tokens
-    return truth[: len(req.output_ids)] if req.finish_reason is FinishReason.ABORT else truth
+    ended_early = req.finish_reason is FinishReason.ABORT or workload.has_failed(req)
+    return truth[: len(req.output_ids)] if ended_early else truth
 
 
 # -- straight from the definitions -----------------------------------------------------------------
@@ -179,15 +180,15 @@ def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
     """What each request would get alone, as the trace of a run: a baseline no scheduler made.
 
     Marks ``tokens`` and ``finish`` alone: nobody ran it, so it has neither lanes nor times.
-    ``workload`` is as a run has left it: of who gave up there, the first tokens are asked for,
-    and who is ``refused``, by name, gets none.
+    ``workload`` is as a run has left it: of who gave up there, or was in a step that failed, the
+    first tokens are asked for, and who is ``refused``, by name, gets none.
     """
     marks = list[Mark]()
     for req in workload.requests:
         truth = alone(workload, req, lambda req: "refused" if req.name in refused else None)
         tokens, reason = truth.tokens, truth.finish_reason
-        if req.finish_reason is FinishReason.ABORT:
-            tokens, reason = tokens[: len(req.output_ids)], FinishReason.ABORT
+        if req.finish_reason is FinishReason.ABORT or workload.has_failed(req):
+            tokens, reason = tokens[: len(req.output_ids)], req.finish_reason or reason
         rids, said = " ".join([quote(req.name)] * len(tokens)), " ".join(map(str, tokens))
         marks.append(Mark("tokens", 0, {"step": 0, "rids": rids, "tokens": said}))
         marks.append(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...trace import Trace
 from ..offence import Offence
-from ..races.past import Past
+from ..order import Past
 from .ends import misdeliveries
 from .identity import Difference, tokens_heard
 from .step_reads import Fault, Source, StepReads

@@ -1,0 +1,119 @@
+"""The order in which waiting requests are to be admitted, as ``schedule_policy`` declares it.
+
+Told a second time, without the code of the policies and without touching the cache they look at:
+``decision.py`` holds every admission against it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...core import Request
+from ...memory import RadixCache
+from ...memory.radix_node import TreeNode
+from ...policy.schedule_policy import CHECK_THRESHOLD, DEPRIORITIZE_THRESHOLD, LONG_QUEUE
+from ...scheduler import Scheduler
+
+Pages = tuple[tuple[int, ...], ...]  # tokens, page by page
+Path = list[tuple[TreeNode, int]]  # from the root down: nodes, and how many pages of each
+
+BY_CACHE = ("lpm", "dfs-weight")
+
+
+class QueueOrder:
+    """In which order those who wait go, as the cache is before a decision.
+
+    ``fcfs``: as they came. ``priority``: the highest first. ``lof``: the longest output first.
+    ``random``: by a number drawn for the id. ``lpm``: who finds most in the cache, but last who
+    would find more once an earlier one has run. ``dfs-weight``: depth first through the cache, the
+    branch first on which most of them wait. Among equals whoever came first; of branches that
+    weigh the same, either. Without a cache, or where many wait, the last two are ``fcfs``.
+    """
+
+    def __init__(self, scheduler: Scheduler, places: Mapping[Request, int]) -> None:
+        self.config, self.places = scheduler.config, places
+        self.tree = scheduler.tree
+        self.policy = self.config.schedule_policy
+        if self.tree is None or len(scheduler.waiting_queue) > LONG_QUEUE:
+            self.policy = "fcfs" if self.policy in BY_CACHE else self.policy
+        self.found: dict[Request, Pages] = {}  # what each finds in the cache
+
+    def add(self, req: Request) -> None:
+        """It waits, too."""
+        if self.tree is not None and self.policy in BY_CACHE:
+            tokens = req.known_tokens(0, req.known_len - 1)
+            num_pages = sum(count for _, count in walk(self.tree, tokens))
+            self.found[req] = in_pages(tokens, self.tree.page_size)[:num_pages]
+
+    def heads(self, waiting: Iterable[Request]) -> list[Request]:
+        """Who of them is next; several where the policy does not say which."""
+        waiting = list(waiting)
+        return [req for req in waiting if not any(self.precedes(other, req) for other in waiting)]
+
+    def precedes(self, one: Request, other: Request) -> bool:
+        """Whether ``one`` has to be admitted before ``other``."""
+        if self.policy == "dfs-weight" and self.found[one] != self.found[other]:
+            return self._is_before(self.found[one], self.found[other])
+        return self._key(one) < self._key(other)
+
+    def _key(self, req: Request) -> tuple[int, int, int]:
+        """The least goes first; ``dfs-weight`` asks only for those who wait at one node."""
+        place = self.places[req]
+        if self.policy == "priority":
+            return 0, -req.priority, place
+        if self.policy == "lof":
+            return 0, -req.params.max_new_tokens, place
+        if self.policy == "random":
+            return 0, zlib.crc32(f"{self.config.random_seed} {req.rid}".encode()), place
+        if self.policy == "lpm":
+            return req in self._last(), -len(self.found[req]), place
+        return 0, 0, place
+
+    def _is_before(self, one: Pages, other: Pages) -> bool:
+        """Depth first: what ends higher up, then the branch on which more of them wait."""
+        at = num_shared(one, other)
+        if at in (len(one), len(other)):
+            return len(one) < len(other)
+        here, there = (
+            sum(found[: at + 1] == branch[: at + 1] for found in self.found.values())
+            for branch in (one, other)
+        )
+        return here > there
+
+    def _last(self) -> set[Request]:
+        """Of those that share a long prefix which is not cached, all but the first."""
+        last, earlier, size = set[Request](), list[Pages](), self.config.page_size
+        for req in sorted(self.found, key=lambda req: self.places[req]):
+            if len(self.found[req]) * size > CHECK_THRESHOLD:
+                continue
+            pages = in_pages(req.known_tokens(0, req.known_len), size)
+            shared = max((num_shared(pages, item) for item in earlier), default=0)
+            if shared * size >= DEPRIORITIZE_THRESHOLD:
+                last.add(req)
+            else:
+                earlier.append(pages)
+        return last
+
+
+def walk(tree: RadixCache, tokens: Sequence[int]) -> Path:
+    """Where ``tokens`` lead in the cache, which stays as it is: no split, no time of access."""
+    node, at, size, path = tree.root_node, 0, tree.page_size, Path()
+    while child := node.children.get(tuple(tokens[at : at + size])):
+        shared = child.edge.shared_pages(tokens, at)
+        path.append((child, shared))
+        node, at = child, at + shared * size
+        if shared < child.edge.num_pages:
+            break
+    return path
+
+
+def in_pages(tokens: Sequence[int], size: int) -> Pages:
+    """The whole pages of some tokens."""
+    return tuple(tuple(tokens[at : at + size]) for at in range(0, len(tokens) - size + 1, size))
+
+
+def num_shared(one: Pages, other: Pages) -> int:
+    """How many pages both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))

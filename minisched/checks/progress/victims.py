@@ -1,0 +1,117 @@
+"""Who loses their memory: whom the rules name, told without the code of the policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...core import Lease, Request
+from ...memory import LeasePool
+from ...policy.prefill_budget import CLIP_MAX_NEW_TOKENS
+from ...scheduler import Scheduler, SchedulerConfig
+
+ROUNDING = 1e-6  # tokens; shares of them are added up, in another order than the scheduler's
+
+Places = Mapping[Request, int]  # in which order they came
+
+
+def not_the_one(
+    scheduler: Scheduler, req: Request, ready: Sequence[Request], reason: str, places: Places
+) -> Iterator[str]:
+    """What is wrong with it that ``req`` loses its memory now, for want of pages.
+
+    A prompt in chunks goes first, as it has said nothing yet. Else whoever has said least; of them
+    the longest prompt, then the newest (SGLang ``retract_decode``); with vLLM's rule (``unified``)
+    simply the newest. Nobody at all, if what is free and what is on its way back is enough for all
+    who are ``ready``: else one after the other would have to, and for ever (vllm-ascend #16315).
+    """
+    chunked, running = scheduler.prefill.chunked_req, scheduler.running_batch
+    if chunked is not None:
+        named, rule = chunked.req, "whose prompt is in chunks"
+    elif reason == "unified":
+        named, rule = max(running, key=places.__getitem__), "the newest"
+    else:
+        ranks = {req: (len(req.output_ids), -len(req.prompt), -places[req]) for req in running}
+        named = min(running, key=ranks.__getitem__)
+        rule = f"with {len(named.output_ids)} outputs"
+    victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
+    if req is not named:
+        yield f"{victim}, but the rule names {named.rid}, {rule}"
+    leases = scheduler.leases
+    need = sum(leases.pages_lacking(req.lease, req.reach) for req in ready if req.lease)
+    if need <= leases.available_pages + leases.pages_returning:
+        yield (
+            f"{victim}, when the next step needs {need} pages: {leases.available_pages} can be had "
+            f"and {leases.pages_returning} are on their way back"
+        )
+
+
+@dataclass
+class Memory:
+    """What can be had for a request of high priority, and what others would give back for it."""
+
+    available: int  # pages
+    returning: int  # pages
+    has_row: bool  # or one is on its way back
+    given_back: dict[Request, int]  # pages, by those who run
+
+    @classmethod
+    def now(
+        cls, leases: LeasePool, running: Sequence[Request], pages: Mapping[Lease, int], taken: int
+    ) -> Memory:
+        """As it is; or was, before a step ``taken`` pages, and leases had ``pages``."""
+        given_back = {
+            req: leases.pages_given_back(req.lease) - len(req.lease.pages) + pages[req.lease]
+            for req in running
+            if req.lease is not None
+        }
+        has_row = bool(leases.table.available_size or leases.returning)
+        return cls(leases.available_pages + taken, leases.pages_returning, has_row, given_back)
+
+
+@dataclass
+class Preemption:
+    """What was true when the first had to make way for a request of higher priority."""
+
+    head: Request
+    admitted: list[Request]  # before it, in the same decision
+    memory: Memory
+    victims: list[Request] = field(default_factory=list)
+
+
+def new_tokens(req: Request) -> int:
+    """What a request may still say."""
+    return min(req.params.max_new_tokens - len(req.output_ids), CLIP_MAX_NEW_TOKENS)
+
+
+def who_makes_way(
+    head: Request, left: float, ratio: float, memory: Memory, config: SchedulerConfig,
+    places: Places,
+) -> list[list[Request]]:  # fmt: skip
+    """Who has to make way for ``head``: all that is needed for it to come, or nobody.
+
+    The lowest priority first, then the newest, and only those lower by more than the threshold.
+    ``left`` are the tokens of memory that the others' share (``ratio``) leaves. Two answers where
+    rounding decides.
+    """
+    line = sorted(memory.given_back, key=lambda req: (req.priority, -places[req]))
+    need = head.known_len + new_tokens(head) + config.page_size + 1
+    need -= memory.returning * config.page_size
+    least = config.priority_scheduling_preemption_threshold
+    answers = []
+    for short in (need - left, need - left - ROUNDING, need - left + ROUNDING):
+        gone: list[Request] = []
+        for victim in line:
+            if short <= 0 and (gone or memory.has_row):
+                break
+            gone.append(victim)
+            short -= new_tokens(victim) * ratio + memory.given_back[victim] * config.page_size
+        enough = short <= 0 and (gone or memory.has_row)
+        may = all(head.priority - victim.priority > least for victim in gone)
+        answers.append(gone if enough and may else [])
+    return answers
+
+
+def words(reqs: Sequence[Request]) -> str:
+    """Their ids."""
+    return " and ".join(req.rid for req in reqs) or "nobody"
