@@ -2,29 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from minisched.checks import play as checks_play
+from minisched.checks.clients import Clients
 from minisched.checks.laws import (
     Broken,
-    check_all,
+    check_aborts,
+    check_clients,
     check_ends,
     check_identity,
     check_leaks,
     check_races,
 )
-from minisched.checks.play import Livelock, play
+from minisched.checks.play import Livelock
+from minisched.checks.workload import Workload
+from minisched.core import Output
+from minisched.devices.base import Device
+from minisched.devices.cost import NO_COST, CostModel
+from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
+from minisched.models.base import Model
 
 __all__ = [
     "Broken",
     "Livelock",
+    "check_aborts",
     "check_all",
+    "check_clients",
     "check_ends",
     "check_identity",
     "check_leaks",
     "check_races",
     "play",
 ]
+
+
+class Heard(list[Output]):
+    """What clients heard in a run, and what they said."""
+
+    clients: Clients
+
+
+def play(
+    workload: Workload,
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    device: Device,
+    model: Model,
+    cost: CostModel = NO_COST,
+    patch: Callable[[Engine], None] = lambda engine: None,
+    each_turn: Callable[[Engine], None] = lambda engine: None,
+) -> tuple[Engine, Heard]:
+    """``minisched/checks/play.py:play``, with somebody who listens to the clients."""
+    clients = Clients(workload)
+
+    def patched(engine: Engine) -> None:
+        clients.watch(engine)
+        patch(engine)
+
+    def look(engine: Engine) -> None:
+        each_turn(engine)
+        clients.look(engine)
+
+    engine, outputs = checks_play.play(
+        workload, loop, relay, options, device, model, cost, patched, look
+    )
+    heard = Heard(outputs)
+    heard.clients = clients
+    return engine, heard
+
+
+def check_all(workload: Workload, engine: Engine, outputs: Sequence[Output]) -> None:
+    """The laws on tokens, ends and memory; and on clients, where somebody listened to them."""
+    check_identity(workload)
+    check_ends(workload, outputs)
+    check_leaks(engine)
+    if isinstance(outputs, Heard):
+        check_clients(outputs.clients, engine, outputs)
+        check_aborts(outputs.clients, outputs)
+
 
 LoopOptions = tuple[str, str, dict[str, Any]]  # loop, relay, what the loop is called with
 

@@ -26,8 +26,8 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
+from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Program, Recorder
 from minisched.worker import GenerationBatchResult
 from minisched.worker.batch_record import BatchRecord, OverlapWorker
 
@@ -78,8 +78,8 @@ class Reusing(BatchRecord):
     ``still_read`` says how many batches were let go of while their step had not ended.
     """
 
-    def __init__(self, program: Program, slots: int, ended: Callable[[int], bool]) -> None:
-        super().__init__(program, slots)
+    def __init__(self, slots: int, ended: Callable[[int], bool]) -> None:
+        super().__init__(slots)
         self.batch_record_buf = [None] * slots
         self.ended = ended
         self.still_read = 0
@@ -105,8 +105,8 @@ def play_reusing(
         slices = device.recorder.trace("", "", "", "virtual").slices
         return any(item.step == step and item.name == "sample" for item in slices)
 
-    def made(program: Program, depth: int) -> Reusing:
-        records.append(Reusing(program, slots, ended))
+    def made(depth: int) -> Reusing:
+        records.append(Reusing(slots, ended))
         return records[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -206,27 +206,31 @@ def test_a_loop_is_not_started_deeper_than_its_engine_was_made(
         LOOPS[loop].start(engine, **options)
 
 
-def test_the_record_is_a_ring_of_the_newest_batches() -> None:
-    program = Recorder().program
-    record = BatchRecord(program, 2)
-    batches: list[Any] = [SimpleNamespace(label=Label(step)) for step in range(1, 7)]
-    for batch in batches[:3]:
-        record.record_batch_in_overlap(batch)
-    assert [batch in record.batch_record_buf for batch in batches[:3]] == [False, True, True]
-    assert record.batch_record_buf[record.batch_record_ct] is batches[2]
-    assert [(act.kind, act.resource, act.at) for act in program.acts] == [("free", "inputs", "1")]
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_a_deeper_loop_pins_more_batches(depth: int) -> None:
+def test_the_record_is_a_ring_of_the_newest_batches(depth: int) -> None:
     """As many as steps may be in flight, and never fewer than two."""
-    program = Recorder().program
-    record = BatchRecord(program, depth)
-    for step in range(1, 7):
-        batch: Any = SimpleNamespace(label=Label(step))
+    record, slots = BatchRecord(depth), max(2, depth)
+    batches: list[Any] = [SimpleNamespace(label=Label(step)) for step in range(1, 7)]
+    for count, batch in enumerate(batches, 1):
         record.record_batch_in_overlap(batch)
-    freed = [int(act.at) for act in program.acts]
-    assert freed == list(range(1, 7 - max(2, depth)))
+        assert record.batch_record_buf[record.batch_record_ct] is batch
+        kept = [item for item in batches if item in record.batch_record_buf]
+        assert kept == batches[max(0, count - slots) : count]
+
+
+@pytest.mark.parametrize("loop", ["overlap", "overlap_pool_indexed", "overlap_thread"])
+def test_a_batch_that_nobody_names_is_free(loop: str) -> None:
+    """Dropping the last name is the free: nobody has to say it, so nobody can forget to."""
+    record = "loops.overlap_thread_worker:ForwardThread.forward"
+    if loop != "overlap_thread":
+        record = "worker.batch_record:OverlapWorker.prepare"
+    who = "batch_lists" if loop == "overlap_thread" else "batch_record"
+    edit = Edit(record, f"self.{who}.record_batch_in_overlap(inputs)", "pass")
+    case = draw(0).on(Design(loop, "pool"))
+    assert judge(case).holds
+    with put_in([edit]):
+        found = judge(case).broke("race")
+    assert found is not None and "inputs" in found.sentence
 
 
 def test_the_overlap_loops_pin_what_they_ship() -> None:

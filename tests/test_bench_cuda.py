@@ -17,7 +17,16 @@ from minisched.bench.calibration.calibrate import observe_all
 from minisched.bench.calibration.design import Design
 from minisched.bench.cuda import cuda, foreseen
 from minisched.bench.cuda import sanitized as sanitized_run
-from minisched.bench.cuda.cuda import LOOPS, Load, cuda_figures
+from minisched.bench.cuda.cuda import (
+    FEW,
+    LOOPS,
+    PEER,
+    PEER_SHARE,
+    Load,
+    TransformersPeer,
+    answer,
+    cuda_figures,
+)
 from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
 from minisched.bench.steady import steady_busy_percent
 from minisched.cli import bench_cuda
@@ -35,7 +44,22 @@ SMALL = {
 }  # fmt: skip
 
 
-def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class StandIn:
+    """A peer that writes down what is done, and when its tokens are asked for."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+        events.append("make")
+
+    def generate(self, prompts: Sequence[list[int]], new_tokens: int) -> None:
+        self.events.append(f"peer {len(prompts)} x {len(prompts[0])} + {new_tokens}")
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+def without_a_gpu(monkeypatch: pytest.MonkeyPatch, load: Load) -> list[Any]:
+    """What only a GPU has is played; gives what costs are asked for."""
     monkeypatch.setattr(cuda, "DEVICE", "thread")
     monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
     asked_for: list[Any] = []
@@ -49,23 +73,28 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(foreseen, "calibrate", calibrated)
     monkeypatch.setattr(foreseen, "observe_all", calibrated)
-    model = LlamaGraphs(
-        write_random_llama(tmp_path, SMALL), "bfloat16", scripted=False, capture=PlayedGraph()
+    return asked_for
+
+
+def small_llama(folder: Path, capture: Any) -> LlamaGraphs:
+    return LlamaGraphs(
+        write_random_llama(folder, SMALL), "bfloat16", scripted=False, capture=capture
     )
-    asked: list[int] = []
 
-    def peer(prompts: Sequence[list[int]], new_tokens: int) -> None:
-        asked.append(len(prompts) * new_tokens)
 
-    load = Load(rows=2, prompt_len=20, new_tokens=12)
+def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, events = Load(rows=2, prompt_len=20, new_tokens=12), list[str]()
+    asked_for = without_a_gpu(monkeypatch, load)
+    model = small_llama(tmp_path, PlayedGraph())
     keep = partial(bench_cuda.keep_pair, tmp_path / "kept", "small")
-    rows = cuda_figures("small", SMALL, model, peer, load, 2, lambda doing: None, keep)
+    rows = cuda_figures(
+        "small", SMALL, model, lambda: StandIn(events), load, 2, lambda doing: None, keep
+    )
     kept = {path.name for path in (tmp_path / "kept").iterdir()}
     assert kept >= {"small-overlap.svg", "small-overlap-measured.json"} and len(kept) == 9
     names = [row.name for row in rows]
-    assert len(set(names)) == len(names) == len(LOOPS) * 8 + 3
+    assert len(set(names)) == len(names) == len(LOOPS) * 9 + 7
     assert asked_for == [("thread", list(LOOPS))] * 2  # to capture graphs, and to measure
-    assert asked == [24, 24, 24]  # once to warm up
     for row in rows:
         assert row.median is not None and row.min is not None and row.max is not None
         assert row.min <= row.median <= row.max
@@ -79,6 +108,80 @@ def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         )
         wrong = 100 * (by_name[said].median / measured.max - 1)
         assert by_name[f"small: {loop}, makespan, off by"].min == pytest.approx(wrong)
+
+
+def test_nothing_is_made_within_a_timing_and_each_begins_with_an_empty_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, events, played = Load(rows=2, prompt_len=20, new_tokens=12), list[str](), PlayedGraph()
+    without_a_gpu(monkeypatch, load)
+
+    def captured(step: Any) -> Any:
+        events.append("make")
+        return played(step)
+
+    def answered(model: Any, loop: str, load: Load, new_tokens: int) -> Any:
+        events.append(f"{loop} {load.rows} x {load.prompt_len} + {new_tokens}")
+        return answer(model, loop, load, new_tokens)
+
+    def looked() -> float:
+        events.append("clock")
+        return float(len(events))
+
+    monkeypatch.setattr(cuda, "answer", answered)
+    monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=looked))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("empty"))
+    model = small_llama(tmp_path, captured)
+    cuda_figures("small", SMALL, model, lambda: StandIn(events), load, 3, lambda doing: None)
+    sides = [*LOOPS, "peer"] * 3
+    looks = [at for at, event in enumerate(events) if event == "clock"]
+    begun = looks[::2]
+    assert [events[at - 2 : at + 3] for at in begun] == [
+        ["empty", f"{side} 2 x 20 + {FEW}", "clock", f"{side} 2 x 20 + 12", "clock"]
+        for side in sides
+    ]
+    assert looks == [at for first in begun for at in (first, first + 2)]
+    made = [at for at, event in enumerate(events) if event == "make"]
+    assert len(made) == 1 + played.captured > 1 and made[-1] < begun[0]
+    assert events.count("close") == 1 and events.index("close") > looks[-1]
+
+
+@pytest.mark.parametrize("fails", ["make", "generate"])
+def test_a_peer_that_fails_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    load, events = Load(rows=2, prompt_len=20, new_tokens=12), list[str]()
+    without_a_gpu(monkeypatch, load)
+
+    def broken(*args: Any) -> Any:
+        raise OSError("no such kernel\nand more")
+
+    monkeypatch.setattr(StandIn, "__init__" if fails == "make" else fails, broken)
+    monkeypatch.setattr(StandIn, "events", events, raising=False)
+    model = small_llama(tmp_path, PlayedGraph())
+    rows = cuda_figures("small", SMALL, model, lambda: StandIn(events), load, 1, lambda doing: None)
+    [row] = [row for row in rows if row.name == "small: transformers / overlap"]
+    assert (row.median, row.reason) == (None, "transformers: no such kernel")
+    assert not any(PEER in row.name for row in rows)
+
+
+def test_transformers_keeps_what_it_made_and_computes_all_of_it_again(tmp_path: Path) -> None:
+    """The library itself, on the CPU: as many tokens as asked for, run after run."""
+    load = Load(rows=2, prompt_len=20, new_tokens=12)
+    prompts = [request.prompt for request in load.requests()]
+    peer = TransformersPeer(write_random_llama(tmp_path, SMALL), load, "cpu")
+    manager, cache = peer.manager, peer.manager.batch_processor.cache
+    assert manager.continuous_batching_config.max_memory_percent == PEER_SHARE
+    assert not cache.use_prefix_sharing
+    try:
+        for new_tokens in (12, FEW, 12):
+            peer.generate(prompts, new_tokens)
+            assert peer.manager is manager and manager.batch_processor.cache is cache
+        with pytest.raises(RuntimeError, match="it made 0 tokens, not 24"):
+            peer.generate([[1] * 10_000] * 2, 12)  # no room for these
+    finally:
+        peer.close()
+    assert not manager.is_running()
 
 
 def test_costs_are_fitted_to_what_is_to_be_predicted(tmp_path: Path) -> None:
@@ -144,14 +247,6 @@ def test_what_the_sanitizer_watches_runs(tmp_path: Path) -> None:
 def test_a_bad_load_is_one_sentence(call: BenchCall, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         measure(call)
-
-
-def test_a_peer_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(folder: Path) -> Any:
-        raise OSError("no such kernel\nand more")
-
-    monkeypatch.setattr(bench_cuda, "transformers_peer", broken)
-    assert bench_cuda.open_peer(Path()) == (None, "transformers: no such kernel")
 
 
 def test_weights_are_of_the_published_sizes(tmp_path: Path) -> None:

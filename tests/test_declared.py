@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.races.races import examine
+from minisched.checks.races import examine
+from minisched.checks.touches import Touched
 from minisched.checks.workload import fresh
 from minisched.core import Request, SamplingParams
 from minisched.devices.registry import open_device
+from minisched.loops.pd import Pair
 from minisched.loops.pd_run import RELAYS
 from minisched.models.base import Model
 from minisched.scheduler import SchedulerConfig
@@ -24,7 +26,6 @@ from .backends import EVERY_LOOP, hash_model, in_real_time
 from .laws import LOOP_OPTIONS, play
 from .pd_runs import links, play_pd, timed
 from .test_speculation import EVERY, SPECULATIVE, speculative_workloads, target
-from .touched import Log, check_declared, watched
 from .workloads import Workload, workloads
 
 Options = dict[str, Any]
@@ -38,12 +39,11 @@ def check_no_race(trace: Trace) -> None:
 
 def traced(
     workload: Workload, loop: str, relay: str, options: Options, backend: str, model: Model
-) -> tuple[Trace, Log, Any]:
-    """A run, what it really touched where the device is ``sim``, and its engine."""
-    device = open_device(backend)
-    with watched() as log:
-        engine, _ = play(workload, loop, relay, options, device, model)
-    return device.recorder.trace(loop, backend, "hash", device.clock), log, engine
+) -> tuple[Trace, Touched]:
+    """A run, and what it really touched where the device is ``sim``."""
+    device, touched = open_device(backend), Touched()
+    play(workload, loop, relay, options, device, model, patch=touched.watch)
+    return device.recorder.trace(loop, backend, "hash", device.clock), touched
 
 
 # -- on the simulator, where every access can be watched ------------------------------------------
@@ -56,8 +56,8 @@ def test_ops_declare_what_they_touch(
     loop: str, relay: str, options: Options, workload: Workload
 ) -> None:
     model = hash_model("sim", workload.eos_ids)
-    trace, log, engine = traced(workload, loop, relay, options, "sim", model)
-    check_declared(trace, log, engine)
+    trace, touched = traced(workload, loop, relay, options, "sim", model)
+    assert list(touched.check(trace)) == []
     check_no_race(trace)
 
 
@@ -70,8 +70,8 @@ def test_with_drafts_ops_declare_what_they_may_touch(
     """More than they do, where only the device knows where a row begins."""
     workload = data.draw(speculative_workloads(algorithm))
     model = target("sim", workload.eos_ids)
-    trace, log, engine = traced(workload, loop, relay, options, "sim", model)
-    check_declared(trace, log, engine, exact=False)
+    trace, touched = traced(workload, loop, relay, options, "sim", model)
+    assert list(touched.check(trace)) == []
     check_no_race(trace)
 
 
@@ -82,9 +82,14 @@ def test_both_sides_of_pd_declare_what_they_touch(
     relay: str, workload: Workload, options: Options
 ) -> None:
     """And a transfer, which reads one side's KV and writes the other's."""
-    with watched() as log:
-        run = play_pd(workload, options, relay=relay)
-    check_declared(run.trace, log, run.pair.prefill, run.pair.decode)
+    touched = Touched()
+
+    def watch(pair: Pair) -> None:
+        touched.watch(pair.prefill)
+        touched.watch(pair.decode)
+
+    run = play_pd(workload, options, watch, relay)
+    assert list(touched.check(run.trace)) == []
     check_no_race(run.trace)
 
 
@@ -102,17 +107,19 @@ def small_workload() -> Workload:
     return Workload(requests, [0, 1, 3, 6], {}, config)
 
 
-@pytest.mark.parametrize("kind, resource", [
-    ("read", "kv"), ("write", "kv"), ("read", "page table"), ("write", "page table"),
-    ("read", "future map"), ("write", "future map"), ("write", "output 1"), ("read", "output 1"),
-    ("write", "host output 1"),
+@pytest.mark.parametrize("kind, resource, words", [
+    ("read", "kv", "KV slot"), ("write", "kv", "KV slot"), ("read", "page table", "page table"),
+    ("write", "page table", "page table"), ("read", "future map", "future slot"),
+    ("write", "future map", "future slot"), ("write", "output 1", "device output buffer 1"),
+    ("read", "output 1", "device output buffer 1"),
+    ("write", "host output 1", "host output buffer 1"),
 ])  # fmt: skip
 def test_what_is_not_declared_and_what_is_declared_in_vain_is_noticed(
-    kind: str, resource: str
+    kind: str, resource: str, words: str
 ) -> None:
     model = hash_model("sim", frozenset())
-    trace, log, engine = traced(small_workload(), "overlap", "pool", {}, "sim", model)
-    check_declared(trace, log, engine)
+    trace, touched = traced(small_workload(), "overlap", "pool", {}, "sim", model)
+    assert list(touched.check(trace)) == [] and touched.accesses
 
     def with_acts(change: Any) -> Trace:
         its = [a for a in trace.program if (a.kind, a.resource) == (kind, resource)]
@@ -120,10 +127,10 @@ def test_what_is_not_declared_and_what_is_declared_in_vain_is_noticed(
         acts = (change_of.get(id(act), act) for act in trace.program)
         return replace(trace, program=tuple(act for act in acts if act is not None))
 
-    with pytest.raises(AssertionError, match=f"op .* {kind}s {resource}"):
-        check_declared(with_acts(lambda act: None), log, engine)
-    with pytest.raises(AssertionError, match=f"op .* says in vain that it {kind}s {resource}"):
-        check_declared(with_acts(lambda act: replace(act, at=f"{act.at} 999")), log, engine)
+    [unsaid] = touched.check(with_acts(lambda act: None))
+    assert f" {kind}s " in unsaid and words in unsaid and unsaid.endswith(", and has not said so")
+    [in_vain] = touched.check(with_acts(lambda act: replace(act, at=f"{act.at} 999")))
+    assert f"says that it {kind}s" in in_vain and in_vain.endswith(", and does not")
 
 
 # -- in real time, where the same is declared ------------------------------------------------------
@@ -153,10 +160,8 @@ def test_the_same_is_declared_in_real_time(
     Where a loop asks whether a step has ended, its batches are the clock's affair.
     """
     workload = small_workload()
-    ideal, _, _ = traced(
-        fresh(workload), loop, relay, options, "sim", hash_model("sim", frozenset())
-    )
-    trace, _, _ = traced(workload, loop, relay, options, backend, hash_model(backend, frozenset()))
+    ideal, _ = traced(fresh(workload), loop, relay, options, "sim", hash_model("sim", frozenset()))
+    trace, _ = traced(workload, loop, relay, options, backend, hash_model(backend, frozenset()))
     if "harvest_when_done" not in options:
         assert declared_by_op(trace) == declared_by_op(ideal) != {}
     check_no_race(trace)
@@ -173,5 +178,5 @@ def test_no_race_with_drafts_in_real_time(
 ) -> None:
     workload = data.draw(speculative_workloads(algorithm))
     model = target(backend, workload.eos_ids)
-    trace, _, _ = traced(workload, loop, relay, options, backend, model)
+    trace, _ = traced(workload, loop, relay, options, backend, model)
     check_no_race(trace)

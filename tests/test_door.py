@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.clients import find_ends, told_of_name
 from minisched.checks.draw.requests import ODD
-from minisched.checks.laws import Broken, check_lives, is_taken
 from minisched.checks.tokens.identity import differences
 from minisched.comparison import compare_loops
 from minisched.core import FinishReason, Output, Request, SamplingParams
@@ -33,7 +33,16 @@ from minisched.replay.flat_metrics import FlatMetrics
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import NullRecorder
 
-from .laws import LOOP_OPTIONS, ONE_ENGINE, check_ends, check_identity, check_leaks, play
+from .laws import (
+    LOOP_OPTIONS,
+    ONE_ENGINE,
+    check_aborts,
+    check_clients,
+    check_ends,
+    check_identity,
+    check_leaks,
+    play,
+)
 from .workloads import Workload, workloads
 
 SOME_LOOPS = ["serial", "overlap", "overlap_thread", "mlx_async", "vllm_async", "mindie_dual"]
@@ -138,8 +147,10 @@ def test_odd_requests_end_alone(
     model = HashModel(mixed.vocab_size, eos_ids=mixed.eos_ids)
     engine, outputs = play(mixed, loop, LOOPS[loop].relays[0], {}, SimDevice(), model)
     refusal = engine.scheduler.config.refusal
-    check_identity(mixed, refusal)
+    check_identity(mixed, outputs.clients.refusal)
     check_ends(mixed, outputs)
+    check_clients(outputs.clients, engine, outputs)
+    check_aborts(outputs.clients, outputs)
     check_leaks(engine)
     for req in more:
         if problem := refusal(req):
@@ -245,8 +256,8 @@ def test_an_id_comes_back_after_its_end(loop: str, relay: str, options: dict[str
             next(turns)
         frontend.abort("a")
     finish(engine, turns)
-    check_lives("a", lives, outputs)
-    assert not any(map(is_taken, lives)) and len(engine.metrics.ended) == 4
+    assert not list(find_ends(told_of_name(lives, outputs), outputs))
+    assert not any(output.namesake for output in outputs) and len(engine.metrics.ended) == 4
     times = [(item.arrival, item.end) for item in engine.metrics.ended]
     assert all(end is not None for _, end in times) and times == sorted(times)
     again = Request("a", [1, 2, 3], tokens(6))
@@ -260,15 +271,20 @@ def test_an_id_comes_back_after_its_end(loop: str, relay: str, options: dict[str
     assert again.finish_reason is FinishReason.LENGTH and outputs[-1].error == error
 
 
-def test_the_law_sees_a_refusal_when_nobody_has_the_id() -> None:
+def test_what_is_said_of_an_id_belongs_to_who_had_it_when() -> None:
+    """Who was refused while another one lived heard that; who came behind the end lived."""
     first, second = Request("a", [1]), Request("a", [1])
     first.finish_reason, second.finish_reason = FinishReason.ABORT, FinishReason.ERROR
     second.error = "request id 'a' is already in use; each request needs its own."
-    end = Output("a", None, FinishReason.ABORT)
+    end, end_of_second = (Output("a", None, FinishReason.ABORT) for _ in range(2))
     refused = Output("a", None, FinishReason.ERROR, second.error, namesake=True)
-    check_lives("a", [first, second], [refused, end])
-    with pytest.raises(Broken, match="when nobody had that id"):
-        check_lives("a", [first, second], [end, refused])
+    for outputs, mine, other in (
+        ([refused, end], end, refused),
+        ([end, end_of_second], end, end_of_second),
+    ):
+        told = {req: heard for req, heard in told_of_name([first, second], outputs)}
+        assert told == {first: [mine], second: [other]}
+        assert not list(find_ends(list(told.items()), outputs))
 
 
 def test_a_stream_is_its_request_s_whoever_has_its_id_before_and_behind() -> None:

@@ -32,6 +32,7 @@ LINES = {  # each command with something to say; where that takes long or needs 
     "diagrams": "diagrams --help",
     "doctor": "doctor",
     "fetch": "fetch --help",
+    "first-run": "first-run --help",
     "museum list": "museum list",
     "museum run": "museum run stale_placeholder",
     "presets": "presets",

@@ -125,7 +125,7 @@ def check_speculation(
             continue
         truth = hash_oracle(
             list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids, grammar
-        )
+        ).tokens
         is_cut = req.finish_reason is FinishReason.ABORT
         assert req.output_ids == (truth[: len(req.output_ids)] if is_cut else truth), req.error
 

@@ -23,7 +23,9 @@ def most_in_flight(trace: Trace) -> int:
 def truths() -> dict[str, list[int]]:
     """What each request gets alone."""
     return {
-        req.rid: hash_oracle(list(req.prompt), req.params, req.sampling_key, 257, frozenset({256}))
+        req.rid: hash_oracle(
+            list(req.prompt), req.params, req.sampling_key, 257, frozenset({256})
+        ).tokens
         for req in loop_run().requests
     }
 

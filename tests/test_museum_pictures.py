@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.checks.judge import Verdict
-from minisched.checks.races.races import find_races
-from minisched.checks.races.races import offence_of as races_offence
+from minisched.checks.races import find_races
+from minisched.checks.races import offence_of as races_offence
 from minisched.export.offence_text import MARK
 from minisched.museum import Exhibit, Refuted, exhibits, find, refuted
 from minisched.museum.offence import offence_of

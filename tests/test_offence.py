@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.offence import Offence
-from minisched.checks.races.races import find_races, offence_of
+from minisched.checks.races import find_races, offence_of
 from minisched.export.offence import draw
 from minisched.export.offence_paper import MARGIN, lines_of
 from minisched.export.offence_text import to_text
@@ -171,7 +171,7 @@ def test_it_needs_only_the_standard_library() -> None:
     code = (
         "import sys; from minisched.export.offence import draw; "
         "from minisched.export.offence_text import to_text; "
-        "from minisched.checks.races import races; "
+        "from minisched.checks import races; "
         "roots = {name.partition('.')[0] for name in sys.modules} - {'minisched', '__main__'}; "
         "print(sorted(roots - sys.stdlib_module_names))"
     )

@@ -72,7 +72,7 @@ def test_a_row_s_slots_are_written_as_if_from_scratch(made: Any) -> None:
     row, mirror = RowSlots(), list[int]()
     for at, slots, end in made:
         at = min(at, len(mirror))
-        mirror[at:] = new = [slot for slot in dict.fromkeys(slots) if slot not in mirror[:at]]
+        mirror[at:] = new = slots
         row.replace(at, new)
         assert row.slots == mirror
         assert row.up_to(min(end, len(mirror))) == to_text(mirror[:end])

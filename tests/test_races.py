@@ -14,15 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.case import Case
+from minisched.checks.conflicts import Newest
 from minisched.checks.draw.designs import read_design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
 from minisched.checks.leaks.pending import find_pending
 from minisched.checks.overlap.launches import launches
-from minisched.checks.races.newest import Newest
-from minisched.checks.races.races import Examined, Race, examine, find_races, offence_of
-from minisched.checks.races.spans import cached_spans, common, joined, without
-from minisched.checks.races.words import Words
+from minisched.checks.races import (
+    Examined,
+    Race,
+    Words,
+    examine,
+    find_races,
+    offence_of,
+)
 from minisched.checks.workload import Workload
 from minisched.core import Request, SamplingParams
 from minisched.devices.base import Device
@@ -35,7 +40,7 @@ from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Slice, Trace
-from minisched.trace.cells import to_text
+from minisched.trace.cells import common, joined, spans_of, to_text, without
 
 from .backends import open_device
 from .laws import play
@@ -169,6 +174,7 @@ def launched(*numbers: int) -> list[Act]:
 
 def test_cells_that_both_touch_are_told_and_no_others() -> None:
     acts = [
+        Act("host", "write", 0, "kv", "0-40"),
         *launched(1, 2),
         *op("a", 1, ("write", "kv", "3-9 20 30-31")),
         *op("b", 2, ("read", "kv", "0-4 8 31-40")),
@@ -466,7 +472,7 @@ cells = st.sets(st.integers(0, 30))
 
 @given(a=cells, b=cells)
 def test_spans_are_sets_of_cells(a: set[int], b: set[int]) -> None:
-    some, others = cached_spans(to_text(a)), cached_spans(to_text(b))
+    some, others = spans_of(to_text(a)), spans_of(to_text(b))
     numbers = {cell for first, last in common(some, others) for cell in range(first, last + 1)}
     assert numbers == a & b
     rest = without(some, others)
@@ -610,7 +616,7 @@ def test_every_page_that_comes_back_is_told_to_the_program() -> None:
                  for page in map(int, str(mark.attrs["pages"]).split())]  # fmt: skip
         told = [cell // size for act in trace.program
                 if (act.kind, act.resource) == ("free", "kv")
-                for first, last in cached_spans(act.at)
+                for first, last in spans_of(act.at)
                 for cell in range(first, last + 1)]  # fmt: skip
         assert sorted(told) == sorted(page for page in given for _ in range(size))
         reasons |= {

@@ -126,7 +126,7 @@ def check_laws(
         truth = hash_oracle(
             list(req.prompt), req.params, req.sampling_key, VOCAB, workload.eos_ids, grammar,
             late_stop_strings=workload.config.late_stop_strings,
-        )  # fmt: skip
+        ).tokens  # fmt: skip
         aborted = req.finish_reason is not None and req.finish_reason.value == "abort"
         assert req.output_ids == (truth[: len(req.output_ids)] if aborted else truth), req.error
         assert req.num_draft_tokens_in_flight == 0 or req.finished
@@ -468,8 +468,9 @@ def test_where_the_host_builds_the_ops_any_number_of_steps_may_be_in_flight(
     run = run_loop("vllm_async", device, model, requests, config, relay="pool", depth=depth)
     assert not run.errors
     for req in requests:
-        assert req.output_ids == hash_oracle(
-            list(req.prompt), params, req.sampling_key, 257, frozenset()
+        assert (
+            req.output_ids
+            == hash_oracle(list(req.prompt), params, req.sampling_key, 257, frozenset()).tokens
         )
 
 

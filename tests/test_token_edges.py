@@ -9,7 +9,8 @@ from urllib.parse import unquote
 import pytest
 
 from minisched.checks.draw.draw import draw
-from minisched.checks.laws import tokens_alone
+from minisched.checks.tokens.oracle import tokens_alone
+from minisched.checks.touches import Ops, Touched
 from minisched.devices.cost import CostModel
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
@@ -23,7 +24,6 @@ from minisched.trace.lanes import is_forward
 
 from .backends import EVERY_LOOP, hash_model, in_real_time, some_requests
 from .laws import LOOP_OPTIONS, LoopOptions, play
-from .touched import Log, watched
 from .workloads import Workload, fresh
 
 Patch = Callable[[Engine], None]
@@ -39,18 +39,24 @@ def nothing(engine: Engine) -> None:
 
 def traced(
     workload: Workload, loop: LoopOptions, patch: Patch = nothing, backend: str = "sim"
-) -> tuple[Trace, Log, dict[str, list[int]]]:
+) -> tuple[Trace, Ops, dict[str, list[int]]]:
     """A run, what was touched in it where that can be watched, and its tokens; right or wrong."""
     name, relay, options = loop
     device = open_device(backend)
     model = hash_model(backend, workload.eos_ids)
     tokens: dict[str, list[int]] = {}
-    with watched() as log:
-        _, outputs = play(fresh(workload), name, relay, options, device, model, COST, patch)
+    touched = Touched()
+
+    def watched(engine: Engine) -> None:
+        touched.watch(engine)
+        patch(engine)
+
+    _, outputs = play(fresh(workload), name, relay, options, device, model, COST, watched)
     for output in outputs:
         if output.token is not None:
             tokens.setdefault(output.rid, []).append(output.token)
-    return device.recorder.trace(name, backend, "hash", device.clock), log, tokens
+    trace = device.recorder.trace(name, backend, "hash", device.clock)
+    return trace, touched.touched(), tokens
 
 
 def drawn_workloads(count: int) -> Iterator[Workload]:
@@ -63,38 +69,39 @@ def wrong(trace: Trace) -> list[dict[str, Any]]:
     return [mark.attrs for mark in trace.marks if mark.name == "wrong token"]
 
 
-def really_taken(trace: Trace, log: Log) -> set[tuple[int, int]]:
+def really_taken(trace: Trace, ops: Ops) -> set[tuple[int, int]]:
     """Read off the accesses themselves: (forward pass, step that wrote what it found there).
 
     Cell 0 is left out where it is read, in vain, for every token that the host knows.
     """
     slices = {item.id: item for item in trace.slices}
     found = set()
-    for memory, by_op in log.values():
-        for op, cells in by_op.items() if memory.name in RELAYS else ():
-            if op not in slices or not is_forward(slices[op].lane):
-                continue
-            vain = {0} if memory.name in IN_VAIN else set()
-            for cell in cells.found - vain:
-                writers = (
-                    slices[other]
-                    for other, theirs in by_op.items()
-                    if cell in theirs.written and slices[other].end <= slices[op].start
-                )
-                newest = max(writers, key=lambda item: (item.end, item.id), default=None)
-                if newest is not None and newest.name in ("sample", "verify"):
-                    found.add((op, newest.step))
+    for (op, name), cells in ops.items():
+        if name not in RELAYS or op not in slices or not is_forward(slices[op].lane):
+            continue
+        vain = {0} if name in IN_VAIN else set()
+        for cell in cells.found - vain:
+            writers = (
+                slices[other]
+                for (other, same), theirs in ops.items()
+                if same == name and cell in theirs.written
+                if slices[other].end <= slices[op].start
+            )
+            newest = max(writers, key=lambda item: (item.end, item.id), default=None)
+            if newest is not None and newest.name in ("sample", "verify"):
+                found.add((op, newest.step))
     return found
 
 
-def drawn(trace: Trace, log: Log) -> set[tuple[int, int]]:
+def drawn(trace: Trace, ops: Ops) -> set[tuple[int, int]]:
     """The same as the trace has it: token edges between ops of the device."""
     slices = {item.id: item for item in trace.slices}
     edges = (edge for edge in trace.edges if edge.kind == "token")
     found = {(edge.dst, slices[edge.src].step) for edge in edges
              if slices[edge.src].name == "sample"}  # fmt: skip
-    only_row_0 = next((by_op for memory, by_op in log.values() if memory.name == "last tokens"), {})
-    return {(op, step) for op, step in found if op not in only_row_0 or only_row_0[op].found - {0}}
+    only_row_0 = {op for (op, name), cells in ops.items()
+                  if name == "last tokens" and not cells.found - {0}}  # fmt: skip
+    return {(op, step) for op, step in found if op not in only_row_0}
 
 
 # -- relays that give wrong tokens ----------------------------------------------------------------
@@ -167,13 +174,13 @@ def test_in_a_healthy_run_every_arrow_is_what_was_read(
     seen = 0
     for workload in drawn_workloads(12):
         try:
-            trace, log, _ = traced(workload, (loop, relay, options))
+            trace, ops, _ = traced(workload, (loop, relay, options))
         except ValueError:  # the loop refuses what a request wants
             continue
         seen += 1
         assert not wrong(trace)
         if relay not in ("chain", "fill_host"):  # these have no memory on the device
-            assert drawn(trace, log) == really_taken(trace, log)
+            assert drawn(trace, ops) == really_taken(trace, ops)
     assert seen >= 4
 
 
@@ -187,10 +194,10 @@ def test_a_broken_relays_arrows_are_what_was_read_and_name_the_token(
         if workload.config.speculative_algorithm or seen >= 3:
             continue
         try:
-            trace, log, tokens = traced(workload, loop, patch)
+            trace, ops, tokens = traced(workload, loop, patch)
         except (ValueError, AssertionError):  # refused, or so wrong that it never ends
             continue
-        assert drawn(trace, log) == really_taken(trace, log)
+        assert drawn(trace, ops) == really_taken(trace, ops)
         for step, rid, needs in first_wrong(workload, trace, tokens):
             seen += 1
             told = next(x for x in wrong(trace) if x["rid"] == rid and x["step"] <= step)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Iterator
 from functools import lru_cache
@@ -319,6 +321,65 @@ def test_an_error_is_passed_on_and_the_device_goes_on() -> None:
     device.close()
     device.close()
     check_nothing_left_behind()
+
+
+@pytest.fixture
+def nobody_collects() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def run_out(kept: list[weakref.ref[torch.Tensor]]) -> None:
+    """Fail beside a tensor, after another failure beside another."""
+    first = torch.zeros(1)
+    kept.append(weakref.ref(first))
+    try:
+        raise KeyError("a first reason")
+    except KeyError:
+        second = torch.zeros(1)
+        kept.append(weakref.ref(second))
+        raise MemoryError("no room") from None
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_an_op_that_fails_keeps_nothing_of_what_it_was_working_on() -> None:
+    device, kept = ThreadDevice(), list[weakref.ref[torch.Tensor]]()
+    op = device.stream("forward").launch(run_out, kept, name="fails")
+    with pytest.raises(MemoryError, match="no room") as caught:
+        op.synchronize()
+    assert [ref() for ref in kept] == [None, None]
+    assert "in run_out" in "".join(traceback.format_tb(caught.tb))  # where it was is still said
+    device.close()
+
+
+class RunsOut(HashTorch):
+    """Finds no memory in its third forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__(eos_ids=frozenset())
+        self.kept: list[weakref.ref[torch.Tensor]] = []
+        self.passes = 0
+
+    def forward(self, batch: ForwardBatch, ids: torch.Tensor, page_table: torch.Tensor) -> Any:
+        self.passes += 1
+        logits = super().forward(batch, ids, page_table)
+        self.kept.append(weakref.ref(logits))
+        if self.passes == 3:
+            run_out(self.kept)
+        return logits
+
+
+@pytest.mark.usefixtures("nobody_collects")
+@pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread", "vllm_batch_queue"])
+def test_a_failed_step_leaves_no_activations_behind(loop: str) -> None:
+    model = RunsOut()
+    run = run_loop(loop, ThreadDevice(), model, some_requests())
+    assert any("out of device memory" in error for error in run.errors.values())
+    of_the_last_step = model.kept.pop()  # which a loop may hold until it is collected itself
+    assert of_the_last_step and len(model.kept) >= 4
+    assert not [ref for ref in model.kept if ref() is not None]
 
 
 def test_closing_drops_what_is_queued_even_behind_a_wait() -> None:

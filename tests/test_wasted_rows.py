@@ -82,7 +82,7 @@ def test_an_end_costs_what_the_design_says(
     """One request alone, so that nothing but its own end can waste a row."""
     model = HashModel(VOCAB, eos_ids=frozenset())
     request = Request("r", prompt, SamplingParams(max_new_tokens=length, ignore_eos=True))
-    truth = hash_oracle(prompt, request.params, request.sampling_key, VOCAB, frozenset())
+    truth = hash_oracle(prompt, request.params, request.sampling_key, VOCAB, frozenset()).tokens
     if stops:
         stop = frozenset(truth[length // 2 :][:1])
         request = Request("r", prompt, SamplingParams(max_new_tokens=40, stop_token_ids=stop))

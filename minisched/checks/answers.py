@@ -12,8 +12,7 @@ from .evidence import lacking
 from .leaks.leaks import find_leaks, not_checked
 from .offence import Offence
 from .overlap.report import report
-from .races.races import Race, examine, offence_of
-from .races.waits_for_ever import WaitsForEver
+from .races import Race, WaitsForEver, examine, offence_of
 from .stopped import is_cut_short, without_cut_short
 from .tokens.ends import find_ends, find_misreads
 

@@ -13,7 +13,7 @@ from .case import Case
 
 
 def case_text(case: Case) -> list[str]:
-    """A line for each request, abort and flush, and one each for settings, options and costs."""
+    """A line for each request and for what befalls them; one each for settings, options, costs."""
     workload = case.workload
     lines = [
         f"{request.name} comes at turn {turn}: {', '.join(request_words(request))}"
@@ -21,6 +21,11 @@ def case_text(case: Case) -> list[str]:
     ]
     lines += [f"{rid} is given up at turn {turn}" for turn, rid in sorted(workload.aborts.items())]
     lines += [f"the cache is flushed at turn {turn}" for turn in sorted(workload.flushes)]
+    lines += [
+        f"{failure.kind} in the first step that computes position {failure.position} of "
+        f"{failure.rid}"
+        for failure in workload.failures
+    ]
     if case.built_by_host:
         lines.append("the host builds the ops when it launches them, as on cuda and mlx")
     if case.cost == SIM_COST:

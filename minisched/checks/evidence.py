@@ -43,6 +43,11 @@ def _company(trace: Trace) -> str:
     return "nobody had to wait, or to share a step"
 
 
+def _memory_on_sim(trace: Trace) -> str:
+    on_sim = trace.device == "sim"
+    return _memory(trace) if on_sim else "what an op touches can be watched on sim alone"
+
+
 def _accesses(trace: Trace) -> str:
     """A race takes a resource that two lanes touch, one of them not only reading."""
     who: defaultdict[str, set[str]] = defaultdict(set)
@@ -59,15 +64,35 @@ def _accesses(trace: Trace) -> str:
     return ""
 
 
+def _end(trace: Trace) -> str:
+    ended = any(mark.name in ("finish", "refused") for mark in trace.marks)
+    return "" if ended else "no request ended"
+
+
+def _logprobs(trace: Trace) -> str:
+    computed = any(item.name == "logprobs" for item in trace.slices)
+    return "" if computed else "nobody was given log-probabilities"
+
+
+def _abort(trace: Trace) -> str:
+    ends = (mark for mark in trace.marks if mark.name == "finish")
+    given_up = any(mark.attrs.get("reason") == "abort" for mark in ends)
+    return "" if given_up else "nobody was given up"
+
+
 def _steps(trace: Trace) -> str:
     return "" if trace.slices else "nothing is recorded that ran"
 
 
 LOOKED_AT: dict[str, Callable[[Trace], str]] = {
     "identity": _tokens,
+    "client": _end,
+    "logprobs": _logprobs,
+    "abort": _abort,
     "leak": _memory,
     "order": _company,
     "ownership": _memory,
     "progress": _company,
     "race": _accesses,
+    "touches": _memory_on_sim,
 }

@@ -18,24 +18,33 @@ from ..models.registry import HASH
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
 from .case import Case
+from .clients import Clients
 from .evidence import lacking
+from .faults.in_step import step_fault
 from .laws import (
     Broken,
     Budgets,
+    check_aborts,
+    check_clients,
     check_ends,
     check_identity,
     check_leaks,
+    check_lifetimes,
+    check_logprobs,
     check_positions,
     check_races,
     check_story,
     check_times,
     check_told,
+    check_touches,
 )
 from .leaks.books import check_idle, threads
 from .leaks.books_each_turn import Books
 from .play import Hooks, Livelock, play
 from .play_pd import play_pd
 from .progress.progress import Progress
+from .tokens.logprobs import OF_HASH
+from .touches import Touched
 from .workload import Workload, fresh
 
 STOPPED_BY: dict[type[Exception], str] = {
@@ -60,7 +69,7 @@ class Verdict:
     """What one run broke, in the order in which the laws were looked at, and its trace.
 
     ``workload`` holds the requests as the run has left them; ``finished`` is False for a run that
-    stopped with an error. ``refused`` are the requests that had to be refused, by id.
+    stopped with an error. ``refused`` are the requests that had to be refused, by name.
     """
 
     findings: tuple[Finding, ...]
@@ -89,37 +98,56 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
-    before, books, budgets, progress = threads(), Books(), Budgets(), Progress()
+    before, books, budgets = threads(), Books(), Budgets()
+    progress, touched = Progress(), Touched()
     workload, device = fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
     findings: dict[str, Finding] = {}  # the first of each law
+    faults, clients = [step_fault(failure) for failure in workload.failures], Clients(workload)
 
     def watched(engine: Engine) -> None:
         budgets.watch(engine)
+        touched.watch(engine)
+        clients.watch(engine)
         progress.watch(engine)
+        for fault in faults:
+            fault.put_in(engine)
         patch(engine)
+
+    def look(engine: Engine) -> None:
+        books.look(engine)
+        clients.look(engine)
 
     engines, outputs = list[Engine](), list[Output]()
     try:
-        engines, outputs = run(case, workload, device, model, watched, books.look)
+        engines, outputs = run(case, workload, device, model, watched, look)
     except Exception as error:  # a broken scheduler may stop in any way
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
         findings[law] = Finding(law, f"{type(error).__name__}: {error}")
+    for fault in faults:
+        for rid in fault.touched:
+            workload.struck.setdefault(rid, set()).add(fault.says)
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws: list[Callable[[], None]] = [
-        books.check, partial(check_positions, trace), partial(check_races, trace, bool(engines)),
-        budgets.check, partial(check_times, trace), 
-        partial(progress.check, "progress"), partial(progress.check, "order"),
-    ]  # fmt: skip
+    is_over = bool(engines)
+    laws = laws_of_any_run(trace, books, budgets, is_over)
+    laws += [
+        partial(progress.check, "progress"),
+        partial(progress.check, "order"),
+        partial(check_lifetimes, device),
+        partial(check_touches, touched, trace, is_over),
+    ]
     refused: frozenset[str] = frozenset()
     if engines:
         refusal = engines[0].scheduler.config.refusal
-        refused = frozenset(r.rid for r in workload.requests if refusal(r) is not None)
+        refused = frozenset(r.name for r in workload.requests if refusal(r) is not None)
+        tolerance = OF_HASH.get(case.device, 0.0)
         laws = [
-            partial(check_identity, workload, refusal),
+            partial(check_identity, workload, clients.refusal),
             partial(check_ends, workload, outputs),
-            partial(check_told, trace),
+            partial(check_clients, clients, engines[0], outputs),
+            partial(check_logprobs, workload, outputs, tolerance),
+            partial(check_aborts, clients, outputs),
             partial(check_story, trace),
             *laws,
             *(partial(check_idle, engine.scheduler, before) for engine in engines),
@@ -127,6 +155,23 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         ]
     findings |= broken(laws)
     return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
+
+
+def laws_of_any_run(
+    trace: Trace, books: Books, budgets: Budgets, is_over: bool, all_alive: bool = True
+) -> list[Callable[[], None]]:
+    """What holds whatever has gone wrong in a run; where it ``is_over``, of its ends as well.
+
+    Whatever was waited for has come then, unless somebody who was to bring it is dead.
+    """
+    laws: list[Callable[[], None]] = [
+        books.check,
+        partial(check_positions, trace),
+        partial(check_races, trace, is_over and all_alive),
+        budgets.check,
+        partial(check_times, trace),
+    ]
+    return [partial(check_told, trace), *laws] if is_over else laws
 
 
 def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:

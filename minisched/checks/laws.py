@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from ..core import FinishReason, Output, Request, ScheduleBatch
+from ..core import Output, ScheduleBatch
+from ..devices.base import Device
 from ..engine.engine import Engine
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
+from .clients import (
+    Clients,
+    find_ends,
+    find_ignored,
+    find_miscounts,
+    find_untold,
+    told_each,
+)
 from .leaks.leaks import find_leaks
 from .leaks.positions import find_unlisted
-from .races.races import examine
-from .tokens.ends import find_ends, find_misreads
-from .tokens.oracle import grammar_of, hash_oracle
+from .races import examine
+from .tokens.ends import find_ends as find_bad_ends
+from .tokens.ends import find_misreads
+from .tokens.logprobs import find_unlike
+from .tokens.oracle import Refusal, never, tokens_alone
+from .touches import Touched
 from .workload import Workload
 
 
@@ -21,17 +32,14 @@ class Broken(AssertionError):
     """A law does not hold; the message names it first."""
 
 
-def check_identity(
-    workload: Workload, refusal: Callable[[Request], str | None] = lambda req: None
-) -> None:
+def check_identity(workload: Workload, refusal: Refusal = never) -> None:
     """Law 1: the tokens of every request are those it would get alone.
 
-    Whoever gave up got the first of them. Whoever has to be refused, as ``refusal`` says or because
-    no output can follow its grammar, got none; so did who came while another had its id.
+    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
+    refused, as ``refusal`` says or because no output can follow its grammar, got none.
     """
     for req in workload.requests:
-        is_refused = is_taken(req) or refusal(req) is not None
-        truth = [] if is_refused else tokens_alone(workload, req)
+        truth = tokens_alone(workload, req, refusal)
         if req.output_ids != truth:
             reason = f" ({req.error})" if req.error else ""
             raise Broken(
@@ -39,67 +47,30 @@ def check_identity(
             )
 
 
-def tokens_alone(workload: Workload, req: Request) -> list[int]:
-    """What a request gets alone, as the workload's settings have it; of who gave up, the first."""
-    vocab_size, eos_ids, config = workload.vocab_size, workload.eos_ids, workload.config
-    try:
-        grammar = grammar_of(req, vocab_size, eos_ids)
-    except ValueError:  # no output can follow it
-        return []
-    truth = hash_oracle(
-        list(req.prompt), req.params, req.sampling_key, vocab_size, eos_ids, grammar,
-        config.late_penalties, config.late_stop_strings,
-    )  # fmt: skip
-    return truth[: len(req.output_ids)] if req.finish_reason is FinishReason.ABORT else truth
+def check_ends(workload: Workload, outputs: Sequence[Output]) -> None:
+    """Law 2: every request ends exactly once, and its client heard exactly its tokens."""
+    for sentence in find_ends(told_each(workload, outputs), outputs):
+        raise Broken(f"ends: {sentence}")
 
 
-def is_taken(req: Request) -> bool:
-    """Whether it was refused because another one had its id."""
-    return "is already in use" in req.error
+def check_clients(clients: Clients, engine: Engine, outputs: Sequence[Output]) -> None:
+    """Law 2, as clients hear it: why it ended, how many tokens that was, and all of it in time."""
+    told = told_each(clients.workload, outputs)
+    counted = engine.metrics.ended
+    for sentence in (*find_untold(clients, told), *find_miscounts(clients, told, counted)):
+        raise Broken(f"client: {sentence}")
 
 
-def check_ends(workload: Workload, outputs: list[Output]) -> None:
-    """Law 2: every request ends exactly once, and its client heard exactly its tokens.
-
-    An id may come back after its request's end, and only then; who ends with an error hears why.
-    """
-    reqs_by_name: dict[str, list[Request]] = {}
-    order = sorted(range(len(workload.requests)), key=lambda at: workload.arrivals[at])
-    for req in (workload.requests[at] for at in order):
-        reqs_by_name.setdefault(req.name, []).append(req)
-        if req.finish_reason is FinishReason.ERROR and not req.error:
-            raise Broken(f"ends: {req.name} ended with an error, and nobody knows which")
-    for name, reqs in reqs_by_name.items():
-        check_lives(name, reqs, [output for output in outputs if output.rid == name])
+def check_logprobs(workload: Workload, outputs: Sequence[Output], tolerance: float = 0.0) -> None:
+    """Law 1, of how likely tokens are: what a request would be told alone, and its client was."""
+    for sentence in find_unlike(told_each(workload, outputs), workload.vocab_size, tolerance):
+        raise Broken(f"logprobs: {sentence}")
 
 
-def check_lives(name: str, reqs: list[Request], outputs: list[Output]) -> None:
-    """The same for all requests of one id, in order of arrival, and all that was heard of it."""
-    ends, heard, namesakes = 0, [list[int]()], deque[tuple[int, str]]()
-    for output in outputs:
-        if output.namesake:
-            namesakes.append((ends, output.error))  # it was refused when so many had ended
-            continue
-        if output.token is not None:
-            heard[-1].append(output.token)
-        if output.finish_reason:
-            ends += 1
-            heard.append([])
-    lives: list[Request] = []
-    for req in reqs:
-        if namesakes and namesakes[0][0] < len(lives) and req.error == namesakes[0][1]:
-            namesakes.popleft()  # one of them lived when this one came
-        else:
-            lives.append(req)
-    if namesakes or any(map(is_taken, lives)):
-        raise Broken(f"ends: {name} was refused as in use, when nobody had that id")
-    if ends != len(lives) or any(req.finish_reason is None for req in reqs):
-        of = "" if len(lives) == 1 else f", but {len(lives)} requests of that id came in"
-        raise Broken(f"ends: {name} ended {ends} times{of}")
-    heard[-2:] = [heard[-2] + heard[-1]]  # with what came behind the last end
-    for req, tokens in zip(lives, heard, strict=True):
-        if tokens != req.output_ids:
-            raise Broken(f"ends: {name} heard {tokens}, produced {req.output_ids}")
+def check_aborts(clients: Clients, outputs: Sequence[Output]) -> None:
+    """Law 2, of who gave up: it ends so in the turn that took that in, unless it had ended."""
+    for sentence in find_ignored(clients, told_each(clients.workload, outputs)):
+        raise Broken(f"abort: {sentence}")
 
 
 def check_leaks(engine: Engine) -> None:
@@ -126,15 +97,28 @@ def check_story(trace: Trace) -> None:
 
 def check_told(trace: Trace) -> None:
     """Laws 1 and 2, as the trace tells them: no end twice or with a token behind it, no misread."""
-    for breach in [*find_ends(trace), *find_misreads(trace)]:
+    for breach in [*find_bad_ends(trace), *find_misreads(trace)]:
         raise Broken(f"{breach.law}: {breach}")
 
 
-def check_all(workload: Workload, engine: Engine, outputs: list[Output]) -> None:
-    """All of the above."""
-    check_identity(workload)
-    check_ends(workload, outputs)
-    check_leaks(engine)
+def check_lifetimes(device: Device) -> None:
+    """Law 2, of a device whose memory is watched: what an op names is alive until it has ended.
+
+    Raises:
+        Broken: it is not.
+    """
+    for sentence in device.lifetimes:
+        raise Broken(f"lifetime: {sentence}")
+
+
+def check_touches(touched: Touched, trace: Trace, finished: bool = True) -> None:
+    """Law 4, on ``sim``: what ops say that they touch is what they touch.
+
+    Raises:
+        Broken: it is not.
+    """
+    for sentence in touched.check(trace, finished):
+        raise Broken(f"touches: {sentence}")
 
 
 def check_positions(trace: Trace) -> None:

@@ -19,15 +19,17 @@ from multiprocessing import resource_tracker
 
 from ..core import FinishReason
 from .case import Case
+from .draw.axes import happened
 from .draw.designs import read_design
 from .draw.draw import designs_for, draw
 from .judge import Finding, judge
 
 LAWS = (
-    "identity", "ends", "progress", "order", "budget", "leak", "race", "ownership", "time",
-    "livelock", "deadlock", "crash",
+    "identity", "ends", "client", "logprobs", "abort", "progress", "order", "budget", "leak",
+    "race", "touches", "ownership", "time", "livelock", "deadlock", "crash",
 )  # fmt: skip
-SEEN_AT_THE_END = ("identity", "ends")  # not looked at where a run stopped with an error
+SEEN_AT_THE_END = ("identity", "ends", "client", "logprobs", "abort")  # not of a run that stopped
+ON_SIM_ALONE = ("touches",)  # nowhere else can it be watched what an op does
 FEW = 8  # workloads that are not worth another process
 
 
@@ -43,11 +45,18 @@ class Tried:
     aborted: int
     refused: int
     unjudged: tuple[str, ...] = ()  # laws that had nothing to look at
+    failed: int = 0  # requests that ended because a step failed, as the workload wanted it
+    happened: tuple[tuple[str, str], ...] = ()  # axis and value; see ``draw/axes.py:OF_A_RUN``
 
     def holds(self, law: str) -> bool:
         """Whether a law was looked at and not broken."""
         looked_at = self.finished or law not in SEEN_AT_THE_END
         return looked_at and all(item.law != law for item in self.findings)
+
+
+def laws_on(device: str) -> list[str]:
+    """The laws that a run on a device can be judged by."""
+    return [law for law in LAWS if device == "sim" or law not in ON_SIM_ALONE]
 
 
 def case_of(seed: int, loop: str, device: str = "sim") -> Case:
@@ -66,12 +75,15 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
     tried = []
     for design in designs:
         verdict = judge(drawn.on(design, device))
-        ends = Counter(req.finish_reason for req in verdict.workload.requests)
+        requests = verdict.workload.requests
+        ends = Counter(req.finish_reason for req in requests)
+        failed = sum(map(verdict.workload.has_failed, requests))
         tried.append(
             Tried(
                 seed, design.name, verdict.findings, verdict.finished, sum(ends.values()),
-                ends[FinishReason.ABORT], ends[FinishReason.ERROR],
-                tuple(law for law in LAWS if verdict.lacking(law)),
+                ends[FinishReason.ABORT], ends[FinishReason.ERROR] - failed,
+                tuple(law for law in LAWS if verdict.lacking(law)), failed,
+                tuple(happened(verdict)),
             )
         )  # fmt: skip
     return tried

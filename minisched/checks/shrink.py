@@ -70,12 +70,19 @@ def simpler_workloads(workload: Workload) -> Iterator[Workload]:
             requests=requests[:at] + requests[at + 1 :],
             arrivals=arrivals[:at] + arrivals[at + 1 :],
             aborts={turn: who for turn, who in workload.aborts.items() if who != rid},
+            failures=tuple(item for item in workload.failures if item.rid != rid),
         )
     for turn in workload.aborts:
         aborts = {at: who for at, who in workload.aborts.items() if at != turn}
         yield replace(workload, aborts=aborts)
         if turn and turn - 1 not in aborts:
             yield replace(workload, aborts={**aborts, turn - 1: workload.aborts[turn]})
+    for at, failure in enumerate(workload.failures):
+        before, after = workload.failures[:at], workload.failures[at + 1 :]
+        yield replace(workload, failures=before + after)
+        if failure.position:
+            sooner = failure._replace(position=failure.position - 1)
+            yield replace(workload, failures=(*before, sooner, *after))
     for turn in workload.flushes:
         yield replace(workload, flushes=workload.flushes - {turn})
     for at, arrival in enumerate(arrivals):

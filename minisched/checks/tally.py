@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .draw.axes import count_axes
+from .draw.axes import OF_A_RUN, Table, axes_of_design, of_a_design, table_of
+from .draw.designs import read_design
 from .draw.draw import draw, loops_that_refuse
 from .many import LAWS, Tried
 
 CAUSES = (
-    "race", "ownership", "leak", "deadlock", "crash", "order", "progress", "livelock", "budget",
-    "time", "ends", "identity",
+    "race", "touches", "ownership", "leak", "deadlock", "crash", "order", "progress", "livelock",
+    "budget", "time", "abort", "ends", "client", "identity", "logprobs",
 )  # fmt: skip
 """The laws again, a cause before what follows from it: wrong tokens follow from anything."""
 
@@ -32,13 +33,15 @@ class Failure(NamedTuple):
 class Tally:
     """The cases of the workloads from ``seed`` on, in their order.
 
-    A case is one workload on one loop, with one relay and its options.
+    A case is one workload on one loop, with one relay and its options. ``loops`` are those that it
+    was to be on; without any, all.
     """
 
     seed: int
     workloads: int
     device: str
     cases: Sequence[Tried]
+    loops: Sequence[str] = ()
 
     @cached_property
     def failures(self) -> list[Failure]:
@@ -77,16 +80,45 @@ class Tally:
         drawn = (draw(self.seed + at) for at in range(self.workloads))
         return [len(loops_that_refuse(item, self.device)) for item in drawn]
 
+    @cached_property
+    def axes(self) -> Table:
+        """Where its workloads lie on each axis."""
+        return table_of(draw(self.seed + at) for at in range(self.workloads))
+
+    @cached_property
+    def design_axes(self) -> Table:
+        """Where what they ran on does, case by case."""
+        every = of_a_design(self.device)
+        table = Table(dict.fromkeys(every, ()) if self.loops else every)
+        for name, cases in Counter(case.loop for case in self.cases).items():
+            table.add(axes_of_design(read_design(name)).items(), cases)
+        return table
+
+    @cached_property
+    def run_axes(self) -> Table:
+        """What came about in how many cases."""
+        table = Table(OF_A_RUN)
+        for case in self.cases:
+            table.add(case.happened)
+        return table
+
+    @property
+    def all_axes(self) -> dict[str, Table]:
+        """All of these, by what is counted."""
+        return {"workloads": self.axes, "cases": self.design_axes, "runs": self.run_axes}
+
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --workloads --json`` prints; all the numbers are counts.
 
         ``cases``: workload and loop; ``identical``: of these, how many ended with the oracle's
         tokens for every request; ``races`` and ``leaks``: how many had one; ``failures``: every law
         that was broken, with what repeats it. An aborted request counts as identical if its tokens
-        are the first of the oracle's, and a refused one if it had to be refused and got none.
+        are the first of the oracle's, as does one whose step was to fail, and a refused one if it
+        had to be refused and got none.
         ``holding``: cases that kept a law, by law; ``unjudged``: those of them that had nothing to
         break it with. ``loops`` and ``designs``: cases by loop, and by
-        loop with its relay and options. ``axes``: workloads by the value of each axis.
+        loop with its relay and options. ``axes``: workloads, or cases, by the value of each axis;
+        ``never``: the values that there are and that none of them has.
         """
         return {
             "cases": len(self.cases),
@@ -101,11 +133,13 @@ class Tally:
             "requests": sum(case.requests for case in self.cases),
             "aborted": sum(case.aborted for case in self.cases),
             "refused": sum(case.refused for case in self.cases),
+            "failed": sum(case.failed for case in self.cases),
             "holding": {law: self.holding(law) for law in LAWS},
             "unjudged": {law: self.unjudged(law) for law in LAWS},
             "loops": dict(self.by_loop),
             "designs": dict(Counter(case.loop for case in self.cases)),
-            "axes": count_axes(draw(self.seed + at) for at in range(self.workloads)),
+            "axes": {k: v for axes in self.all_axes.values() for k, v in axes.as_json().items()},
+            "never": {k: v for axes in self.all_axes.values() for k, v in axes.never.items()},
         }
 
 

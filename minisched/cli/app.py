@@ -37,6 +37,7 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "compare": "minisched compare --loops overlap,vllm_async --requests 4",
     "diagrams": "minisched diagrams --check overlap",
     "doctor": "minisched doctor",
+    "first-run": "minisched first-run --out out/first-run",
     "fetch": "minisched fetch smollm2",
     "presets": "minisched presets",
     "replay": "minisched replay requests.csv --requests 1000",
@@ -173,6 +174,35 @@ def doctor(
     from .doctor import run_doctor
 
     run_doctor(json)
+
+
+@app.command(epilog=example("first-run"))
+def first_run(
+    seconds: Annotated[
+        float, typer.Option(help="For what could go on for ever: the laws, and the clock.")
+    ] = 60.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this step: machine, hash, memory, waiting, graphs, clock, trace or figures; "
+            "repeatable."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="A folder for the report and traces of failures.")] = (
+        Path("out/first-run")
+    ),
+    here: Annotated[
+        bool, typer.Option("--here", help="In this process, where a debugger sees it.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """On a GPU that was never used with this: check in order what has to hold there, and measure.
+
+    Under ten minutes. A step that can't be judged says why. Exit code 1 if one failed.
+    """
+    from .first_run import run_first_run
+
+    exit_with(lambda: run_first_run(out, seconds, only or [], here, json))
 
 
 def main() -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
-from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, Load, cuda_figures, transformers_peer
-from ..bench.cuda.random_llama import COMMON, SHAPES, write_random_llama
+from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, Load, TransformersPeer, cuda_figures
+from ..bench.cuda.random_llama import COMMON, SHAPES, folder_for, write_random_llama
 from ..bench.kept import FOLDER
 from ..bench.rows import Figure, not_measured, ratio
 from ..devices.registry import load, open_device
@@ -26,7 +25,6 @@ from ..trace import Trace
 from ..trace.files import write_whole
 from .bench_call import BenchCall
 
-MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 RACE = "CSAN detected a possible data race"
 LIMIT_S = 240  # seconds that the sanitizer may take
 FEWEST = 16  # new tokens: with less there is no steady decode
@@ -48,9 +46,10 @@ def measure(call: BenchCall) -> list[Figure]:
     shapes = [call.model] if call.model else list(SHAPES)
     found = []
     for shape in shapes:
-        with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        settings = {**COMMON, **SHAPES[shape]}
+        with folder_for(settings) as folder:
             try:
-                found += one_shape(shape, Path(folder), asked, call)
+                found += one_shape(shape, settings, Path(folder), asked, call)
             except RuntimeError as error:  # out of memory, for one: the other shape still counts
                 reason = str(error).splitlines()[0]
                 found.append(not_measured(f"{shape}: everything", "ratio", reason))
@@ -74,18 +73,17 @@ def load_of(call: BenchCall) -> Load:
     return Load(rows, new_tokens=new)
 
 
-def one_shape(shape: str, folder: Path, asked: Load, call: BenchCall) -> list[Figure]:
+def one_shape(
+    shape: str, settings: dict[str, Any], folder: Path, asked: Load, call: BenchCall
+) -> list[Figure]:
     """Speed and occupancy, then the sanitizer."""
-    settings = {**COMMON, **SHAPES[shape]}
     call.report(f"drawing {shape} weights")
     write_random_llama(folder, settings, "cuda")
     graphs = load("minisched.models.llama_graphs", "LlamaGraphs", "torch", "bench cuda")
     model = graphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
-    peer, reason = open_peer(folder)
+    peer = partial(TransformersPeer, folder, asked)
     keep = partial(keep_pair, Path.cwd() / FOLDER / "cuda", shape)
     found = cuda_figures(shape, settings, model, peer, asked, call.repetitions, call.report, keep)
-    if peer is None:
-        found.append(not_measured(f"{shape}: transformers / overlap", "ratio", reason, 1.0))
     return [*found, *(sanitized(shape, loop, folder, call) for loop in LOOPS)]
 
 
@@ -96,16 +94,6 @@ def keep_pair(folder: Path, shape: str, loop: str, measured: Trace, foreseen: Tr
         write_whole(path, to_json(trace), with_folders=True)
     picture = to_svg([measured, replace(foreseen, loop=f"{loop}: foreseen")])
     write_whole(folder / f"{shape}-{loop}.svg", picture)
-
-
-def open_peer(folder: Path) -> tuple[Callable[..., None] | None, str]:
-    """transformers on the same weights, which has said two tokens; or why not."""
-    try:
-        peer = transformers_peer(folder)
-        peer([[1, 2, 3]], 2)
-    except Exception as error:  # it may fail in any way; ours is measured all the same
-        return None, f"transformers: {(str(error).splitlines() or [type(error).__name__])[0]}"
-    return peer, ""
 
 
 def sanitized(shape: str, loop: str, folder: Path, call: BenchCall) -> Figure:

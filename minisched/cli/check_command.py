@@ -40,6 +40,9 @@ def check(
     step: Annotated[
         str, typer.Option(help="Of a profiler's trace: the ranges that are steps; * is any text.")
     ] = "",
+    axes: Annotated[
+        bool, typer.Option("--axes", help="Count what was drawn, and name what never was.")
+    ] = False,
     faults: Annotated[
         bool, typer.Option("--faults", help="Break what can break, on every loop.")
     ] = False,
@@ -63,7 +66,7 @@ def check(
     from .check import run_check
     from .check_workloads import Wanted
 
-    wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out)
+    wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, axes)
     if faults:
         from .check_faults import run_check_faults
 

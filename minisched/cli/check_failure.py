@@ -15,7 +15,7 @@ from ..checks.judge import Finding, Verdict, judge
 from ..checks.many import case_of
 from ..checks.shrink import MOST_TRIALS, breaks_the_same, shrink
 from ..checks.tally import CAUSES, Failure, Tally
-from ..checks.tokens.oracle_trace import oracle_trace
+from ..checks.tokens.oracle import oracle_trace
 from ..export import native
 from ..trace.files import write_whole
 from .check_picture import offence_in, picture, wrong_token

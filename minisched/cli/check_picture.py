@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ..checks.judge import Finding, Verdict
-from ..checks.laws import tokens_alone
 from ..checks.leaks.leaks import find_leaks
 from ..checks.offence import Offence
-from ..checks.races.races import Race, examine, offence_of
-from ..checks.races.waits_for_ever import WaitsForEver
+from ..checks.races import Race, WaitsForEver, examine, offence_of
 from ..checks.tokens.ends import find_ends
 from ..checks.tokens.identity import Difference, first_difference
+from ..checks.tokens.oracle import tokens_alone
 from ..checks.tokens.wrong_token import explain
 from ..checks.tokens.wrong_token import offence_of as wrong_token_offence
 from ..export.offence import draw
@@ -46,7 +45,7 @@ def wrong_token(verdict: Verdict) -> Difference | None:
     """The first token that a request would not get alone."""
     requests = verdict.workload.requests
     alone = {
-        req.rid: [] if req.rid in verdict.refused else tokens_alone(verdict.workload, req)
+        req.rid: [] if req.name in verdict.refused else tokens_alone(verdict.workload, req)
         for req in requests
     }
     return first_difference(verdict.trace.loop, alone, {r.rid: r.output_ids for r in requests})

@@ -32,6 +32,7 @@ class Wanted:
     device: str = "sim"
     jobs: int | None = None
     out: Path | None = None
+    axes: bool = False
 
     def options_given(self) -> list[str]:
         """The options that are not at their defaults."""
@@ -61,7 +62,7 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
         print(json.dumps({**tally.as_json(), "files": files}))
     else:
         console = Console(highlight=False, emoji=False)
-        print_tally(console, tally, seconds, jobs)
+        print_tally(console, tally, seconds, jobs, wanted.axes)
         if not wanted.loops:
             say(console, refusals_sentence(tally))
         report_failures(console, tally, files)
@@ -75,7 +76,7 @@ def run_all(wanted: Wanted, count: int, jobs: int) -> Tally:
         for tried in try_workloads(seeds, wanted.loops, wanted.device, jobs):
             cases += tried
             hear(f"workloads, {len(cases)} cases")
-    return Tally(wanted.seed, count, wanted.device, cases)
+    return Tally(wanted.seed, count, wanted.device, cases, wanted.loops)
 
 
 def check_wanted(wanted: Wanted) -> str:

@@ -6,15 +6,17 @@ simulated device, on threads, on CUDA streams and on MLX's lazy graphs.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..trace import Recorder, Touch
 
 Array = Any  # Vector on sim, torch.Tensor on thread and cuda, mlx.core.array on mlx
 Buffer = Any  # fixed size, indexed by int, slice or Array; read and written in place
+AnyError = TypeVar("AnyError", bound=BaseException)
 
 WRONG_TOKEN = 1  # what memory holds at first: valid in any vocabulary, and never right by itself
 
@@ -29,6 +31,22 @@ class Label:
 
 
 NO_LABEL = Label()
+
+
+def without_locals(error: AnyError) -> AnyError:
+    """An error to keep, just caught: it says where it was raised, and holds nothing of it.
+
+    A traceback names frames, and these all that they were working on. With the activations of a
+    step that found no memory, the next step would find none either.
+    """
+    caught = error.__traceback__
+    error.__traceback__ = caught and caught.tb_next  # who has caught it still runs
+    chain: list[BaseException | None] = [error]
+    while chain:
+        if (each := chain.pop()) is not None:
+            traceback.clear_frames(each.__traceback__)
+            chain += {each.__cause__, each.__context__}
+    return error
 
 
 class Op(Protocol):
@@ -83,6 +101,10 @@ class Arrays(Protocol):
         """Integers on the device."""
         ...
 
+    def asarrays(self, *columns: Sequence[int]) -> Sequence[Array]:
+        """Several such arrays, which go to the device together where that is worth it."""
+        ...
+
     def where(self, condition: Array, a: Array, b: Array) -> Array:
         """``a`` where the condition holds, else ``b``."""
         ...
@@ -116,6 +138,7 @@ class Device(Protocol):
     built_by_host: bool  # ops are built as they are launched: what they depend on must be known
     recorder: Recorder
     xp: Arrays
+    lifetimes: Sequence[str]  # what was let go under an op, where somebody watches the memory
 
     def now(self) -> int:
         """Nanoseconds since the device was opened."""

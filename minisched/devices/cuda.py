@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections import deque
+import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 
 from ..trace import Program, Recorder, Touch
-from .base import NO_LABEL, Label, Op
+from .base import NO_LABEL, Label, Op, without_locals
 from .torch_device import TorchDevice
+
+TRIPS = 5  # to the GPU and back, of which the shortest says what time it is there
+ZERO_LASTS = 2_000_000_000  # nanoseconds
+PATIENCE = 100_000  # nanoseconds that the host may wait for a new zero; it takes ten thousand
+IDLE: defaultdict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list)  # by GPU and name
 
 
 class CudaOp:
@@ -24,7 +31,7 @@ class CudaOp:
         self.program = program
         self.value: Any = None
         self.error: Exception | None = None
-        self.args: tuple[Any, ...] = ()
+        self.named: tuple[Any, ...] = ()
         self.start = torch.cuda.Event(enable_timing=True)
         self.end = torch.cuda.Event(enable_timing=True)
 
@@ -38,7 +45,7 @@ class CudaOp:
         """Block the host until the GPU has got past it; return its value or raise its error."""
         self.end.synchronize()
         self.program.wait(self.slice_id)
-        self.args = ()
+        self.named = ()
         if self.error is not None:
             raise self.error
         return self.value
@@ -46,10 +53,11 @@ class CudaOp:
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Queue the work on the current stream; an argument's error is passed on.
 
-        The op keeps its arguments until the host has waited for it: their memory belongs to other
-        streams, which would hand it out again while this one still reads it.
+        The op keeps its arguments, and what ``fn`` is bound to, until the host has waited for it:
+        their memory belongs to other streams, which would hand it out again while this one still
+        reads it.
         """
-        self.args = args
+        self.named = fn, *args
         self.start.record()
         try:
             for arg in args:
@@ -57,8 +65,60 @@ class CudaOp:
                     raise arg.error
             self.value = fn(*(arg.value if isinstance(arg, CudaOp) else arg for arg in args))
         except Exception as error:
-            self.error = error
+            self.error = without_locals(error)
         self.end.record()
+
+
+class Zero(NamedTuple):
+    """An event that the GPU has got past, and when that was on the host's clock."""
+
+    event: torch.cuda.Event
+    at: int
+
+
+class GpuClock:
+    """When the GPU gets past events, on the host's clock.
+
+    CUDA tells how long one event was after another, as milliseconds in float32: to the microsecond
+    after ten seconds, and to 62 of them after ten minutes. So every few seconds another event is
+    the one that is counted from: when that was, the zero before it says. The two clocks drift
+    apart; what is said must lie between the host's asking for the event and its hearing of it.
+    That is soon, for the stream has nothing else to do, and nobody waits for the GPU.
+    """
+
+    def __init__(self, now: Callable[[], int], stream: torch.cuda.Stream) -> None:
+        self.now, self.stream = now, stream
+        trips = []
+        for _ in range(TRIPS):
+            event, asked = self._ask()
+            event.synchronize()
+            seen = now()
+            trips.append((seen - asked, Zero(event, (asked + seen) // 2)))
+        self.zero = min(trips, key=lambda trip: trip[0])[1]
+        self.asked: tuple[torch.cuda.Event, int] | None = None  # for the next zero
+
+    def renew(self) -> None:
+        """Host: now and then, take a new zero."""
+        now = self.now()
+        if self.asked is None:
+            if now < self.zero.at + ZERO_LASTS:
+                return
+            self.asked = self._ask()
+        event, asked = self.asked
+        while not event.query():
+            if self.now() > now + PATIENCE:
+                return  # it will be there the next time
+        self.zero = Zero(event, min(max(asked, self.time(self.zero, event)), self.now()))
+        self.asked = None
+
+    def time(self, zero: Zero, event: torch.cuda.Event) -> int:
+        """When the GPU got past ``event``, in nanoseconds on the host's clock."""
+        return zero.at + round(float(zero.event.elapsed_time(event)) * 1_000_000)
+
+    def _ask(self) -> tuple[torch.cuda.Event, int]:
+        event, asked = torch.cuda.Event(enable_timing=True), self.now()
+        event.record(self.stream)
+        return event, asked
 
 
 class Timing(NamedTuple):
@@ -70,15 +130,16 @@ class Timing(NamedTuple):
     slice_id: int
     start: torch.cuda.Event
     end: torch.cuda.Event
+    zero: Zero
 
 
 class CudaStream:
     """A ``torch.cuda.Stream``."""
 
-    def __init__(self, device: CudaDevice, name: str) -> None:
+    def __init__(self, device: CudaDevice, name: str, stream: torch.cuda.Stream) -> None:
         self.device = device
         self.name = name
-        self.stream = torch.cuda.Stream()
+        self.stream = stream
 
     def launch(
         self,
@@ -91,12 +152,13 @@ class CudaStream:
     ) -> CudaOp:
         """Queue ``fn``'s kernels behind what is on the stream, and behind all inputs shipped."""
         recorder = self.device.recorder
-        op = CudaOp(recorder.new_id(), recorder.program)
+        op, zero = CudaOp(recorder.new_id(), recorder.program), self.device.gpu_clock.zero
         recorder.program.launch(self.name, op.slice_id, args, touches)
         self.stream.wait_stream(torch.cuda.current_stream())  # which carries the inputs
         with torch.cuda.stream(self.stream), torch.inference_mode():
             op.run(fn, args)
-        self.device.timings.append(Timing(self.name, name, label, op.slice_id, op.start, op.end))
+        timing = Timing(self.name, name, label, op.slice_id, op.start, op.end, zero)
+        self.device.timings.append(timing)
         return op
 
     def wait(self, op: CudaOp) -> None:
@@ -111,6 +173,9 @@ class CudaDevice(TorchDevice):
     An op's slice lasts from the moment the GPU reaches it until it is done, so where the host is
     slow to queue kernels, the gaps between them count as the op's.
 
+    CUDA has few streams, and memory that was used on one is handed out on that one again. So a
+    device takes the streams of those that are closed.
+
     Raises:
         ValueError: torch sees no GPU.
     """
@@ -123,17 +188,24 @@ class CudaDevice(TorchDevice):
             raise ValueError("torch sees no GPU, which device 'cuda' needs; use device 'thread'.")
         super().__init__(recorder, torch.device("cuda", torch.cuda.current_device()))
         self.timings: deque[Timing] = deque()  # of ops that may still run
+        self.flushing = threading.Lock()
+        self.ends: dict[str, int] = {}  # of each lane's last slice
         self._streams: dict[str, CudaStream] = {}
-        self._zero = torch.cuda.Event(enable_timing=True)
-        self._zero.record()
-        self._zero.synchronize()
-        self._zero_at = self.now()
+        self.gpu_clock = GpuClock(self.now, self.stream("clock").stream)
 
     def stream(self, name: str) -> CudaStream:
         """The stream of that name."""
         if name not in self._streams:
-            self._streams[name] = CudaStream(self, name)
+            idle = IDLE[self.xp.device.index, name]
+            self._streams[name] = CudaStream(
+                self, name, idle.pop() if idle else torch.cuda.Stream()
+            )
         return self._streams[name]
+
+    def on_thread(self) -> AbstractContextManager[Any]:
+        """A new thread would be on the first GPU: let it be on this one."""
+        on_it: AbstractContextManager[Any] = torch.cuda.device(self.xp.device)
+        return on_it
 
     def clear_cache(self) -> None:
         """Give cached memory back to the GPU, and mark the moment."""
@@ -141,18 +213,30 @@ class CudaDevice(TorchDevice):
         self.recorder.mark("clear cache")
 
     def flush(self, *ops: Op) -> None:
-        """Nothing to hand over; a good moment to record what has ended."""
-        while self.timings and self.timings[0].end.query():
-            lane, name, label, slice_id, start, end = self.timings.popleft()
-            self.record(lane, name, self._time(start), self._time(end), label, slice_id)
+        """Nothing to hand over; a good moment to record what has ended, unless another does."""
+        if not self.flushing.acquire(blocking=False):
+            return
+        try:
+            self.gpu_clock.renew()
+            while self.timings and self.timings[0].end.query():
+                self._record(self.timings.popleft())
+        finally:
+            self.flushing.release()
 
     def close(self) -> None:
         """Let the GPU finish, and record the rest."""
         self.close_threads()
         torch.cuda.synchronize()
         self.flush()
+        for name, stream in self._streams.items():
+            IDLE[self.xp.device.index, name].append(stream.stream)
+        self._streams.clear()
 
-    def _time(self, event: torch.cuda.Event) -> int:
-        """When the GPU reached ``event``, in nanoseconds on the host's clock."""
-        milliseconds = float(self._zero.elapsed_time(event))
-        return self._zero_at + round(milliseconds * 1_000_000)
+    def _record(self, timing: Timing) -> None:
+        """Record a slice; of one lane none overlap, although their zeros may be different."""
+        start, end = (
+            self.gpu_clock.time(timing.zero, event) for event in (timing.start, timing.end)
+        )
+        start = max(start, self.ends.get(timing.lane, start))
+        self.ends[timing.lane] = end = max(start, end)
+        self.record(timing.lane, timing.name, start, end, timing.label, timing.slice_id)

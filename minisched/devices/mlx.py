@@ -31,6 +31,10 @@ class MlxArrays:
         """32-bit integers."""
         return mx.array(list(values), dtype=INTEGER)
 
+    def asarrays(self, *columns: Sequence[int]) -> list[mx.array]:
+        """An array for each: host and GPU have one memory."""
+        return [self.asarray(values) for values in columns]
+
     def where(self, condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
         """``a`` where the condition holds, else ``b``."""
         return mx.where(condition, a, b)

@@ -7,13 +7,13 @@ it ends, so a missing wait shows as a wrong token and not only as a warning.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..trace import Recorder
 from .base import NO_LABEL, Label
 from .cost import IDEAL_PACE, Pace
 from .sim_host import HostPhase
-from .sim_memory import SimMemory
+from .sim_memory import Accesses, SimMemory
 from .sim_op import SimOp, SimSignal
 from .sim_shared import FINISH, SharedTime, Side
 from .sim_stream import SimStream, SimThread
@@ -35,6 +35,7 @@ class SimDevice:
     name = "sim"
     clock = "virtual"
     built_by_host = False
+    lifetimes: Sequence[str] = ()
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         self.recorder = recorder or Recorder()
@@ -42,6 +43,7 @@ class SimDevice:
         self.xp = VectorArrays()
         self.time = 0
         self.running: SimOp | None = None
+        self.accesses: Accesses | None = None  # noted from when there is something to note them in
         self._streams: dict[str, SimStream] = {}
         self._threads: dict[str, SimThread] = {}
         self._heap: list[Event] = []

@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .base import WRONG_TOKEN
 from .vector import Vector
 
 if TYPE_CHECKING:
     from .sim import SimDevice
+
+
+class Access(NamedTuple):
+    """What an op, or the host (0), did to cells of a memory; ``cells`` as it was indexed."""
+
+    op: int
+    memory: SimMemory
+    cells: Any
+    is_write: bool
+
+
+class Accesses(list[Access]):
+    """Every access to the memory of simulated devices, in order (``checks/touches.py``).
+
+    ``failed`` are the ops that stopped on their way.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed: set[int] = set()
+
+    def note(self, memory: SimMemory, cells: Any, is_write: bool) -> None:
+        """An op, a call on a thread of the host, or the host accesses memory."""
+        op, program = memory.device.running, memory.device.recorder.program
+        who = op.slice_id if op else 0 if program.lane == "host" else program.op
+        self.append(Access(who, memory, cells, is_write))
 
 
 class SimMemory:
@@ -28,18 +54,22 @@ class SimMemory:
 
     def __getitem__(self, index: Any) -> Any:
         """One integer by int, or a vector by slice or by a sequence of indices."""
-        op = self.device.running
+        op, accesses = self.device.running, self.device.accesses
+        if accesses is not None:
+            accesses.note(self, index, False)
         own = op.writes.get(self, {}) if op else {}
         if isinstance(index, int):
             return own.get(index, self.values[index])
-        return Vector(own.get(at, self.values[at]) for at in self._indices(index))
+        return Vector(own.get(at, self.values[at]) for at in self.indices(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write one integer, or one for each index."""
-        op = self.device.running
+        op, accesses = self.device.running, self.device.accesses
+        if accesses is not None:
+            accesses.note(self, index, True)
         if isinstance(index, int):
             index, value = (index,), (value,)
-        writes = dict(zip(self._indices(index), value, strict=True))
+        writes = dict(zip(self.indices(index), value, strict=True))
         if op is None:
             self.apply(writes, 0)
         else:
@@ -52,5 +82,6 @@ class SimMemory:
         if self.is_followed:
             self.writers.update(dict.fromkeys(writes, op))
 
-    def _indices(self, index: Any) -> Iterable[int]:
+    def indices(self, index: Any) -> Iterable[int]:
+        """The cells that a slice or a sequence means."""
         return range(len(self.values))[index] if isinstance(index, slice) else index

@@ -51,6 +51,8 @@ class SimOp:
             self.value = self.fn(*map(value_of, self.args))
         except Exception as error:
             self.error = error
+            if (accesses := self.stream.device.accesses) is not None:
+                accesses.failed.add(self.slice_id)
         self.args = ()  # a chain of lazy steps would hold on to its whole past
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
 
+Numbers = Sequence[float] | Sequence[Sequence[float]]
 
-def ship(values: Sequence[float], where: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Numbers from the host as a tensor on the device.
 
-    To a GPU they go from pinned memory, so that the host need not wait for what the GPU does.
+def ship(values: Numbers, where: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Numbers from the host, or rows of them, as a tensor on the device.
+
+    To a GPU they go from pinned memory, so that the host need not wait for what the GPU does. That
+    memory is torch's, who hands it out again when the copy is over and not before.
     """
     pinned = where.type == "cuda"
     on_host = torch.tensor(values, dtype=dtype, pin_memory=pinned)
@@ -27,6 +31,12 @@ class TorchArrays:
     def asarray(self, values: Sequence[int]) -> Tensor:
         """Integers on the device."""
         return ship(values, self.device)
+
+    def asarrays(self, *columns: Sequence[int]) -> Sequence[Tensor]:
+        """Views of one tensor: to a GPU all go in one copy, from one pinned buffer."""
+        packed = self.asarray([*chain.from_iterable(columns)])
+        views: Sequence[Tensor] = packed.split([len(values) for values in columns])
+        return views
 
     def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """``a`` where the condition holds, else ``b``."""

@@ -39,6 +39,10 @@ class VectorArrays:
         """A vector of ``values``."""
         return Vector(values)
 
+    def asarrays(self, *columns: Sequence[int]) -> list[Vector]:
+        """A vector for each."""
+        return [self.asarray(values) for values in columns]
+
     def where(self, condition: Sequence[bool], a: Vector, b: Vector) -> Vector:
         """``a`` where the condition holds, else ``b``."""
         return Vector(x if chosen else y for chosen, x, y in zip(condition, a, b, strict=True))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from ..trace import Recorder, Slice
 from .base import NO_LABEL, Label
@@ -18,6 +19,7 @@ class WallClock:
 
     clock = "wall"
     built_by_host = False
+    lifetimes: Sequence[str] = ()
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         nanoseconds_per_round()  # measured now, while nothing runs
@@ -53,8 +55,12 @@ class WallClock:
     def thread(self, name: str) -> HostThread:
         """The host's thread of that name; it starts with its first use."""
         if name not in self._threads:
-            self._threads[name] = HostThread(self, name, on_death=self._release)
+            self._threads[name] = HostThread(self, name, self.on_thread, self._release)
         return self._threads[name]
+
+    def on_thread(self) -> AbstractContextManager[Any]:
+        """What a thread of the host is inside of for as long as it lives; nothing."""
+        return nullcontext()
 
     def signal(self, name: str) -> Signal:
         """A new signal; once it is said, it stays said.

@@ -47,7 +47,7 @@ class ForwardThread:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.batch_lists = BatchRecord(worker.device.recorder.program, worker.depth)
+        self.batch_lists = BatchRecord(worker.depth)
 
     def forward(self, step: FutureStep) -> GenerationBatchResult:
         """Ship the batch, pin it, launch its forward pass, which resolves the future tokens."""
@@ -57,6 +57,7 @@ class ForwardThread:
                 raise step.error
             assert flat is not None
             inputs = make_forward_batch(flat, worker.device.xp, worker.model.pad_to)
+            worker.touches.follow(inputs)
             self.batch_lists.record_batch_in_overlap(inputs)
             return worker.launch(step.batch, inputs, delay_sample=True)
         except Exception as error:

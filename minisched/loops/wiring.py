@@ -119,6 +119,7 @@ def wire(
             depth=spec.in_flight,
             cost=cost,
             late_penalties=config.late_penalties,
+            cuda_graph_max_bs=config.cuda_graph_max_bs,
         )
         scheduler = spec.scheduler(config, device.recorder)
     scheduler.propose = speculation.propose

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..devices.base import Array, Buffer, Device
 from .forward_batch import ForwardBatch
@@ -41,6 +41,15 @@ class Model(Protocol):
 
         -1 - token where its logits are not numbers (``not_numbers.py``).
         """
+        ...
+
+
+@runtime_checkable
+class GraphModel(Protocol):
+    """A model that captures decode steps before there are any (``llama_graphs.py``)."""
+
+    def init_cuda_graphs(self, device: Device, page_table: Buffer, max_bs: int) -> Buffer:
+        """Capture steps of up to ``max_bs`` rows, 0 for none; give the page table they read."""
         ...
 
 

@@ -60,8 +60,17 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
     token_rows = [row for row, length in zip(rows, lens, strict=True) for _ in range(length)]
     padding = [0] * (-len(positions) % pad_to)
     ends = list(accumulate(lens))
-    last = xp.asarray([end - 1 for end in ends])
     wanted = logit_lens_of(batch)
+    ids, at, of_row, last, index, slots, dests, *others = xp.asarrays(
+        batch.input_ids + padding,
+        positions + padding,
+        token_rows + padding,
+        [end - 1 for end in ends],
+        batch.table_index,
+        batch.table_slots,
+        batch.dests,
+        *([] if sum(wanted) == len(wanted) else [last_of(ends, wanted)]),
+    )
     return ForwardBatch(
         label=Label(batch.step, batch.forward_mode.value, batch.rids),
         is_decode=batch.forward_mode is ForwardMode.DECODE,
@@ -72,14 +81,14 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
         logit_lens=wanted,
         sample_lens=batch.sample_lens,
         sampling=batch.sampling_info,
-        ids=xp.asarray(batch.input_ids + padding),
-        positions=xp.asarray(positions + padding),
-        token_rows=xp.asarray(token_rows + padding),
+        ids=ids,
+        positions=at,
+        token_rows=of_row,
         last=last,
-        logits_at=last if sum(wanted) == len(wanted) else xp.asarray(last_of(ends, wanted)),
-        table_index=xp.asarray(batch.table_index),
-        table_slots=xp.asarray(batch.table_slots),
-        dests=xp.asarray(batch.dests),
+        logits_at=others[0] if others else last,
+        table_index=index,
+        table_slots=slots,
+        dests=dests,
         start_unknown=batch.start_unknown,
         logprobs=make_logprob_info(batch, wanted, xp),
     )

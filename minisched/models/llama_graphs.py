@@ -2,92 +2,201 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..devices.base import Array, Buffer, Device
+from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
 from .forward_batch import ForwardBatch
 from .llama_torch import LlamaTorch
-from .llama_torch_attention import BLOCK
+from .llama_torch_attention import BLOCK, ROWS
+from .llama_torch_groups import bytes_each, make_groups
+from .weights import AUTO
 
-Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
-
-
-class DecodeGraph(NamedTuple):
-    """A captured step: where its inputs have to lie, how it is run, and where logits lie then."""
-
-    inputs: tuple[Tensor, ...]  # ids, positions, token_rows, logits_at, page_table
-    replay: Callable[[], None]
-    logits: Tensor  # [num_reqs, vocab]
+logger = logging.getLogger("minisched")
+Replay = Callable[[], None]
+Capture = Callable[[Callable[[], None]], Replay]
 
 
-def capture_on_gpu(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-    """Record what ``step`` launches on the current stream, instead of running it."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-        logits = step()
-    return graph.replay, logits
+class GraphPool:
+    """Captures steps one after the other; what they compute in between shares one memory.
+
+    So only one of them may run at a time, which is as it is on one stream. A graph takes from the
+    pool what the ones before it have left there: the largest comes first.
+    """
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream()
+        self.stream.wait_stream(torch.cuda.current_stream())  # which carries weights and inputs
+
+    def __call__(self, step: Callable[[], None]) -> Replay:
+        """Run a step once, for libraries choose kernels then; and record what it launches.
+
+        Other threads of the host go on meanwhile: what they ask CUDA for ends no capture here.
+        """
+        with torch.cuda.stream(self.stream):
+            step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"
+        ):
+            step()
+        replay: Replay = graph.replay
+        return replay
+
+
+class CudaGraphRunner:
+    """Decode steps, captured before there are any (SGLang ``cuda_graph_runner.py``).
+
+    A graph has fixed shapes and reads fixed addresses. So ids, positions and rows are copied to
+    where it reads them, the page table is the one that the worker writes, and attention looks at a
+    window whose length is a power of two blocks. There is a graph for each rounded number of rows
+    and each window; a step takes the next larger one, where it is padded with tokens of row 0 at
+    position 0: they read and write slot 0, which is nobody's.
+
+    Where a capture fails there are no graphs, and ``failure`` says why.
+    """
+
+    def __init__(
+        self, model: LlamaTorch, page_table: Tensor, max_bs: int, capture: Capture
+    ) -> None:
+        self.page_table, self.max_bs, self.failure = page_table, max_bs, ""
+        self.max_len, where = model.max_len, page_table.device
+        self.inputs = torch.zeros((3, -(-max_bs // ROWS) * ROWS), dtype=torch.int64, device=where)
+        self.num_filled = 0  # columns of ``inputs`` that may be more than padding
+        self.logits = torch.zeros((max_bs, model.vocab_size), dtype=model.keys.dtype, device=where)
+        self.replays: dict[tuple[int, int], Replay] = {}
+        self.clear()
+        longest = min(model.max_len, model.context_len, model.keys.size(1))
+        shapes = [(bs, window) for bs in sizes(max_bs) for window in windows(longest)]
+        try:
+            with torch.inference_mode():
+                for bs, window in reversed(shapes):
+                    self.replays[bs, window] = capture(partial(self.step, model, bs, window))
+        except Exception as error:  # whatever it was, the same steps can be launched op by op
+            self.replays.clear()
+            first: BaseException = error
+            while first.__context__ is not None:  # after it, the capture can't be ended either
+                first = first.__context__
+            self.failure = (str(first).strip() or type(first).__name__).splitlines()[0]
+            logger.warning("decode steps run without CUDA graphs: %s", self.failure)
+
+    def clear(self) -> None:
+        """Make the page table a new one, for another run: only row 0 stands for a slot, 0."""
+        self.page_table.fill_(WRONG_TOKEN)[: self.max_len] = 0
+
+    def step(self, model: LlamaTorch, bs: int, window: int) -> None:
+        """What is captured: from the fixed inputs to the fixed logits."""
+        groups = make_groups([window - 1] * bs, [1] * bs, bytes_each(model.keys))
+        ids, positions, rows = self.inputs[:, : -(-bs // ROWS) * ROWS].unbind()
+        last = torch.arange(bs, device=self.inputs.device)
+        self.logits[:bs] = model.run(groups, ids, positions, rows, last, self.page_table)
+
+    def find(self, batch: ForwardBatch) -> Replay | None:
+        """The graph of a step; None for what is no plain decode step, or too large."""
+        num_reqs = len(batch.rows)
+        if not batch.is_decode or max(batch.extend_lens) > 1 or len(batch.logits_at) != num_reqs:
+            return None
+        return self.replays.get(
+            (rounded(num_reqs, self.max_bs), window_of(max(batch.prefix_lens) + 1))
+        )
+
+    def run(self, replay: Replay, batch: ForwardBatch, ids: Tensor) -> Tensor:
+        """Logits [num_reqs, vocab], which no later step writes to."""
+        places = self.inputs[:, : len(ids)].unbind()
+        torch._foreach_copy_(places, (ids, batch.positions, batch.token_rows))
+        if self.num_filled > len(ids):
+            self.inputs[:, len(ids) : self.num_filled] = 0
+        self.num_filled = len(ids)
+        replay()
+        return self.logits[: len(batch.rows)].clone()
 
 
 class LlamaGraphs(LlamaTorch):
-    """``LlamaTorch`` with a graph for each number of rows (SGLang ``cuda_graph_runner.py``).
+    """``LlamaTorch`` on a GPU: decode steps are graphs, and all else is launched op by op.
 
-    A graph has fixed shapes and fixed addresses. So inputs are copied to where the graph reads
-    them, and attention looks at a window whose length is a power of two blocks: few graphs serve
-    all lengths. The first step of a shape runs as usual and is captured afterwards. What is no
-    plain decode step runs as usual too.
+    Never compiled by ``torch.jit.script``: it would compile again in the middle of a capture.
+
+    Raises:
+        ValueError: as ``LlamaTorch``, or it is to be scripted.
     """
 
-    def __init__(self, *args: Any, capture: Capture = capture_on_gpu, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        directory: str | Path,
+        dtype: str = AUTO,
+        context_len: int | None = None,
+        scripted: bool = False,
+        capture: Capture | None = None,
+    ) -> None:
+        if scripted:
+            raise ValueError("scripted is True, but steps that are captured can't be scripted.")
+        packed = not torch.cuda.is_available()  # where there is a GPU, weights go there
+        super().__init__(directory, dtype, context_len, scripted, packed)
         self.capture = capture
-        self.graphs: dict[tuple[int, int], DecodeGraph] = {}
-        self.allocated: tuple[Device | str, int, int] | None = None
+        self.runner: CudaGraphRunner | None = None
+        self.allocated: tuple[torch.device, int, int] | None = None
 
     def __copy__(self) -> LlamaGraphs:
         """The same weights, and no graph: in a graph is where its KV lies."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, graphs={}, allocated=None)
+        other.__dict__.update(self.__dict__, runner=None, allocated=None)
         return other
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """As ``LlamaTorch``, but memory of the same size is kept, and the graphs with it."""
-        wanted = (device.name, num_slots, max_len)
+        wanted = (device.memory("probe", 1).device, num_slots, max_len)
         if wanted != self.allocated:
+            self.runner, self.allocated = None, None
             super().allocate(device, num_slots, max_len)
-            self.graphs.clear()
             self.allocated = wanted
+
+    def init_cuda_graphs(self, device: Device, page_table: Buffer, max_bs: int) -> Buffer:
+        """Capture decode steps of up to ``max_bs`` rows, or keep those of the run before.
+
+        Gives the page table that they read: this one, or one as large that was there before. 0
+        rows is no graph at all: every op is launched by itself, as torch's sanitizer wants it.
+        """
+        if not max_bs:
+            return page_table
+        runner = self.runner
+        if runner is None or (len(runner.page_table), runner.max_bs) != (len(page_table), max_bs):
+            self.runner = None  # before memory is taken for other ones
+            runner = CudaGraphRunner(self, page_table, max_bs, self.capture or GraphPool())
+            self.runner = runner
+        else:
+            runner.clear()
+        if runner.failure:
+            device.recorder.mark("no cuda graphs", reason=runner.failure)
+        return runner.page_table
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
         """Logits [num_logits, vocab] in the model's dtype."""
-        if not batch.is_decode or max(batch.extend_lens) > 1:
-            return super().forward(batch, ids, page_table)
-        given = (ids, batch.positions, batch.token_rows, batch.logits_at, page_table)
-        window = window_of(max(batch.prefix_lens) + 1)
-        if graph := self.graphs.get((len(batch.rows), window)):
-            for place, value in zip(graph.inputs, given, strict=True):
-                place.copy_(value)
-            graph.replay()
-            return graph.logits.clone()  # the next replay writes to the same place
-        logits = super().forward(batch, ids, page_table)
-        self.graphs[len(batch.rows), window] = self.record(batch, given, window)
-        return logits
+        runner = self.runner
+        if runner is not None and page_table is runner.page_table and (found := runner.find(batch)):
+            return runner.run(found, batch, ids)
+        return super().forward(batch, ids, page_table)
 
-    def record(self, batch: ForwardBatch, given: tuple[Tensor, ...], window: int) -> DecodeGraph:
-        """Capture a step with inputs of its own; the host's lengths only say how far it looks."""
-        ids, positions, token_rows, logits_at, page_table = places = tuple(
-            value.clone() for value in given
-        )
-        fixed = replace(
-            batch, prefix_lens=[window - 1] * len(batch.rows), positions=positions,
-            token_rows=token_rows, logits_at=logits_at,
-        )  # fmt: skip
-        step = super().forward
-        return DecodeGraph(places, *self.capture(lambda: step(fixed, ids, page_table)))
+
+def sizes(max_bs: int) -> list[int]:
+    """Numbers of rows that are captured: powers of two, and the largest, rising."""
+    return [*(1 << power for power in range((max_bs - 1).bit_length())), max_bs]
+
+
+def rounded(num_reqs: int, max_bs: int) -> int:
+    """The next number of rows that is captured; none is larger than ``max_bs``."""
+    return num_reqs if num_reqs > max_bs else min(max_bs, 1 << (num_reqs - 1).bit_length())
+
+
+def windows(longest: int) -> list[int]:
+    """The windows of rows of up to ``longest`` positions, rising."""
+    blocks = window_of(longest) // BLOCK
+    return [BLOCK << power for power in range(blocks.bit_length())]
 
 
 def window_of(length: int) -> int:

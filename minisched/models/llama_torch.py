@@ -14,7 +14,7 @@ from torch import Tensor
 from ..devices.base import Array, Buffer, Device
 from .adjust_torch import adjust
 from .forward_batch import ForwardBatch
-from .llama_torch_attention import ROWS, PagedKV
+from .llama_torch_attention import ROWS, Group, PagedKV
 from .llama_torch_groups import bytes_each, make_groups
 from .llama_torch_layers import llama_step
 from .llama_torch_weights import place, read_weights
@@ -33,7 +33,10 @@ class LlamaTorch:
 
     ``scripted`` makes a step one ``torch.jit.script`` call, which needs the interpreter lock only
     to begin and to end. Without it every tensor operation asks for the lock anew, and a Python
-    thread beside it hides almost nothing. The bits are the same.
+    thread beside it hides almost nothing. The bits are the same. It is for the CPU alone: on a GPU
+    it compiles kernels of its own, which compute other last bits from the second call on.
+
+    ``packed`` puts the weights in the order of the CPU's library as they are read, and not later.
 
     Raises:
         ValueError: ``dtype`` is unknown, or the directory does not hold a Llama.
@@ -47,6 +50,7 @@ class LlamaTorch:
         dtype: str = AUTO,
         context_len: int | None = None,
         scripted: bool = True,
+        packed: bool = True,
     ) -> None:
         directory = Path(directory)
         config = read_config(directory)
@@ -56,7 +60,7 @@ class LlamaTorch:
         self.context_len = min(context_len or longest, longest)
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        self.weights = read_weights(directory, config, DTYPES[self.dtype], self.context_len)
+        self.weights = read_weights(directory, config, DTYPES[self.dtype], self.context_len, packed)
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.step = script(llama_step) if scripted else llama_step
@@ -75,6 +79,8 @@ class LlamaTorch:
         """Put weights and KV where the device's memory is."""
         where = device.memory("probe", 1).device
         self.weights = place(self.weights, where)
+        if where.type != "cpu":
+            self.step = llama_step
         shape = (self.num_layers, num_slots, *self.kv_shape)
         self.keys = torch.zeros(shape, dtype=self.weights.embed.dtype, device=where)
         self.values = torch.zeros_like(self.keys)
@@ -82,15 +88,22 @@ class LlamaTorch:
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
         """Logits [num_logits, vocab] in the model's dtype."""
-        return self.step(
-            self.weights,
-            PagedKV(self.keys, self.values, page_table, self.max_len),
-            make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys)),
-            ids,
-            batch.positions,
-            batch.token_rows,
-            batch.logits_at,
-        )
+        groups = make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys))
+        where = batch.positions, batch.token_rows, batch.logits_at
+        return self.run(groups, ids, *where, page_table)
+
+    def run(
+        self,
+        groups: list[Group],
+        ids: Tensor,
+        positions: Tensor,
+        token_rows: Tensor,
+        logits_at: Tensor,
+        page_table: Tensor,
+    ) -> Tensor:
+        """One step on the model's weights and KV; see ``llama_torch_layers.py:llama_step``."""
+        kv = PagedKV(self.keys, self.values, page_table, self.max_len)
+        return self.step(self.weights, kv, groups, ids, positions, token_rows, logits_at)
 
     def logprobs(self, logits: Tensor, at: Tensor, tokens: Tensor, top: int) -> Tensor:
         """How likely tokens are, by some of the logits."""

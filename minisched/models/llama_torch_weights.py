@@ -13,17 +13,21 @@ from .llama_config import LlamaConfig
 from .llama_torch_layers import LlamaWeights
 from .weights import EMBED, weight_files
 
+MATRICES = ("qkv", "out", "gate_up", "down")  # of each layer
 PACKED_FOR = 16  # rows: packed for fewer, oneDNN's order is slow for many
 
 
 def read_weights(
-    directory: Path, config: LlamaConfig, dtype: torch.dtype, context_len: int
+    directory: Path, config: LlamaConfig, dtype: torch.dtype, context_len: int, packed: bool = True
 ) -> LlamaWeights:
     """Every weight in ``dtype``; a layer's query, key and value become one matrix, gate and up too.
+
+    ``packed`` is for the CPU; a GPU wants them plain.
 
     Raises:
         WeightsError: there is no weights file. Tensors are checked by ``weights.find_model``.
     """
+    keep = pack if packed else plain
     raw: dict[str, Tensor] = {}
     for file in weight_files(directory):
         raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
@@ -32,7 +36,7 @@ def read_weights(
         """For each layer its parts' weights or biases in one, [sum of output sizes, ...]."""
         names = [f"model.layers.{{}}.{part}.{kind}" for part in parts]
         return [
-            pack(torch.cat([raw.pop(name.format(index)) for name in names]))
+            keep(torch.cat([raw.pop(name.format(index)) for name in names]))
             for index in range(config.num_hidden_layers)
         ]
 
@@ -62,7 +66,7 @@ def read_weights(
         down=layers("mlp.down_proj"),
         down_bias=biases(config.mlp_bias, "mlp.down_proj"),
         final_norm=raw["model.norm.weight"],
-        head=pack(embed if config.tie_word_embeddings else raw["lm_head.weight"]),
+        head=keep(embed if config.tie_word_embeddings else raw["lm_head.weight"]),
         cos=cos.to(dtype),
         sin=sin.to(dtype),
         eps=config.rms_norm_eps,
@@ -88,24 +92,34 @@ def pack(weight: Tensor) -> Tensor:
     A tied head lies in memory twice: rows of it are looked up, too.
     """
     known = weight.dtype in (torch.float32, torch.bfloat16)
-    if weight.dim() == 1 or not known or not torch.backends.mkldnn.is_available():
+    if weight.dim() == 1 or weight.is_mkldnn or not known:
+        return weight
+    if not torch.backends.mkldnn.is_available():
         return weight
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
     return packed
 
 
+def plain(weight: Tensor) -> Tensor:
+    """A matrix [out, in] in the order in which it was read."""
+    return weight.to_dense() if weight.is_mkldnn else weight
+
+
 def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
-    """The weights on a device; what is packed stays so on the CPU alone."""
+    """The weights on a device: packed on the CPU, plain elsewhere, and there a tied head once."""
+    if where.type == "cpu":
+        matrices: dict[str, Any] = {
+            name: [pack(part) for part in getattr(weights, name)] for name in MATRICES
+        }
+        return weights._replace(**matrices, head=pack(weights.head))
 
     def move(weight: Any) -> Any:
         if isinstance(weight, list):
             return [move(part) for part in weight]
-        if not isinstance(weight, Tensor):
-            return weight
-        plain = weight.to_dense() if weight.is_mkldnn and where.type != "cpu" else weight
-        return plain.to(where)
+        return plain(weight).to(where) if isinstance(weight, Tensor) else weight
 
-    return LlamaWeights(*map(move, weights))
+    moved = LlamaWeights(*map(move, weights))
+    return moved._replace(head=moved.embed) if weights.head is weights.embed else moved
 
 
 def rope_tables(config: LlamaConfig, context_len: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ HASH = {
 }
 LLAMA = {
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
-    "cuda": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
+    "cuda": ("minisched.models.llama_graphs", "LlamaGraphs", "torch"),
     "mlx": ("minisched.models.llama_mlx", "LlamaMlx", "mlx"),
 }
 

@@ -7,6 +7,10 @@ the literature: Threefry-2x32, the block cipher Threefish with fewer and smaller
 Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and
 xors only, so it is exact on every device.
 
+Top-p adds up probabilities, and a sum of floats depends on its order, which is another in each
+library, and on a GPU another for each shape. So they are whole numbers, of ``UNIT`` for the most
+likely token: up to a quarter of a million of these add up exactly, in any order.
+
 A logit that is not a number (NaN) counts as the largest, as in torch; a token that is chosen where
 there is one comes marked (``not_numbers.py``).
 """
@@ -23,6 +27,7 @@ ROUNDS = 13  # the fewest that the authors publish test vectors for
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in four rounds and the four after them
 PARITY = 0x1BD11BDA  # what makes the third word of a key
 WORD = 2**32 - 1
+UNIT = 2.0**34  # of the whole numbers that probabilities are counted in
 
 
 def threefry(key: tuple[Any, Any], counter: tuple[Any, Any], rounds: int = ROUNDS) -> Any:
@@ -72,7 +77,9 @@ def kept(scaled: Sequence[float], params: SamplingParams) -> list[int]:
         return order[:1]
     if params.top_k > 0:
         order = order[: params.top_k]
-    weights = [math.exp(scaled[token] - scaled[order[0]]) for token in order]
+    if params.top_p >= 1.0:
+        return order
+    weights = [math.exp(scaled[token] - scaled[order[0]]) * UNIT // 1 for token in order]
     wanted, reached = params.top_p * sum(weights), 0.0
     for count, weight in enumerate(weights, start=1):
         reached += weight

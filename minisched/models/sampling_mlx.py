@@ -6,12 +6,13 @@ are made there, on a Mac too; greedy rows stay where the logits are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import mlx.core as mx
 
 from ..core import SamplingParams
-from .sampling import WORD, threefry
+from .sampling import UNIT, WORD, threefry
 
 TOKEN = mx.int32
 
@@ -59,12 +60,14 @@ def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
     order = mx.argsort(-scaled, axis=-1)  # stable
     falling = mx.take_along_axis(scaled, order, axis=-1)
     best = falling[:, :1]  # an infinite one less itself is no number
-    weights = mx.exp(mx.where(falling == best, 0.0, falling - best))
-    weights = mx.where(mx.arange(vocab_size) < top_k, weights, 0.0)
+    below = mx.where(falling == best, 0.0, falling - best)
+    e = mx.array(math.e, dtype=mx.float64)  # ``mx.exp`` has the digits of float32 alone
+    weights = mx.floor(mx.power(e, below) * UNIT)
+    inside = mx.arange(vocab_size) < top_k
+    weights = mx.where(inside, weights, 0.0)
     reached = mx.cumsum(weights, axis=-1)  # with this token and all that are more likely
-    chosen = reached - weights < top_p * reached[:, -1:]
-    free = (top_k >= vocab_size) & (top_p >= 1.0)  # rounding must not cut these rows' tails
-    return mx.put_along_axis(chosen, order, chosen, axis=-1) | free
+    chosen = inside & ((reached - weights < top_p * reached[:, -1:]) | (top_p >= 1.0))
+    return mx.put_along_axis(chosen, order, chosen, axis=-1)
 
 
 def column(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:

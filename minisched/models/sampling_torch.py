@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core import SamplingParams
 from ..devices.torch_arrays import ship
-from .sampling import WORD, threefry
+from .sampling import UNIT, WORD, threefry
 
 FIRST_LOOK = 1024  # most likely tokens looked at before the whole vocabulary is sorted
 
@@ -32,54 +32,82 @@ def choose(logits: Tensor, sampling: Sequence[tuple[SamplingParams, int, int]]) 
     is_nan = logits.gather(-1, tokens[:, None])[:, 0].isnan()
     rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
     if rows:
-        at = ship(rows, logits.device)
-        tokens[at] = draw(logits[at].double(), [sampling[row] for row in rows])
+        params, keys, positions = zip(*(sampling[row] for row in rows), strict=True)
+        vocab_size = logits.size(-1)
+        limits = [min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params]
+        whole = ship([rows, keys, positions, limits], logits.device)
+        parts = [[p.temperature for p in params], [p.top_p for p in params]]
+        at, key, position, top_k = whole[:, :, None].unbind()  # [num_drawn, 1] each
+        temperature, top_p = ship(parts, logits.device, torch.float64)[:, :, None].unbind()
+        some = logits[at[:, 0]]
+        scaled = some.double() / temperature
+        noisy = scaled + gumbel(key, position, vocab_size)
+        width, enough = look_at(params, limits, vocab_size, logits.is_cuda)
+        if width:
+            left = kept(some, scaled, temperature, top_k, top_p, width, enough)
+            noisy = noisy.masked_fill(~left, float("-inf"))
+        tokens[at[:, 0]] = noisy.argmax(-1)
     return torch.where(is_nan, -1 - tokens, tokens)
 
 
-def draw(logits: Tensor, sampling: Sequence[tuple[SamplingParams, int, int]]) -> Tensor:
-    """A Gumbel-max draw for each row of float64 ``logits``, none of them greedy."""
-    params, keys, positions = zip(*sampling, strict=True)
-    vocab_size = logits.size(-1)
+def look_at(
+    params: Sequence[SamplingParams], limits: Sequence[int], vocab_size: int, on_gpu: bool
+) -> tuple[int, bool]:
+    """How many of the most likely tokens are put in order, and whether that is surely enough.
 
-    def column(values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
-        return ship(values, logits.device, dtype)[:, None]  # [num_reqs, 1]
+    None, if no row leaves any out; with a top-k in every row that has a top-p, as many as the
+    largest of them. Without, how many it takes is known only when they are there. A CPU looks at
+    some, and again if these are too few; on a GPU the host would have to wait for that, and all are
+    put in order.
+    """
+    wanted = [
+        limit
+        for limit, each in zip(limits, params, strict=True)
+        if limit < vocab_size or each.top_p < 1.0
+    ]
+    most = max(wanted, default=0)
+    if most < vocab_size or on_gpu:
+        return most, True
+    some = max([FIRST_LOOK, *(limit for limit in wanted if limit < most)])
+    return min(some, vocab_size), some >= vocab_size
 
-    scaled = logits / column([p.temperature for p in params], torch.float64)
-    noisy = scaled + gumbel(column(keys), column(positions), vocab_size)
-    if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
-        limits = [min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params]
-        wanted = max([FIRST_LOOK, *(limit for limit in limits if limit < vocab_size)])
-        width = vocab_size if logits.is_cuda else min(wanted, vocab_size)
-        top_p = column([p.top_p for p in params], torch.float64)
-        noisy = noisy.masked_fill(~kept(scaled, column(limits), top_p, width), float("-inf"))
-    return noisy.argmax(-1)
 
-
-def kept(scaled: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> Tensor:
+def kept(
+    logits: Tensor,
+    scaled: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    width: int,
+    enough: bool,
+) -> Tensor:
     """Which tokens top-k and then top-p leave, [num_reqs, vocab]; of equals the lower ids stay.
 
-    ``top_k`` and ``top_p`` are [num_reqs, 1]; ``top_k`` is the vocabulary size where there is no
-    limit. Only the ``width`` most likely tokens are sorted, and all of them where these are too
-    few; ``width`` must not lie below a real limit.
+    ``scaled`` are the ``logits`` divided by ``temperature``, which like ``top_k`` and ``top_p`` is
+    [num_reqs, 1]; ``top_k`` is the vocabulary size where there is no limit. The ``width`` most
+    likely tokens are put in order, as the logits they are: in 16 bits that is soon done. All of
+    them, where these are too few; ``width`` must not lie below a real limit.
     """
-    free = (top_k == scaled.size(-1)) & (top_p >= 1.0)
-    best = scaled.topk(width).values  # [num_reqs, width], falling
-    count = count_kept(scaled, best, top_k, top_p).masked_fill(free, 1)
-    if width < scaled.size(-1) and bool((count > width).any()):
-        return kept(scaled, top_k, top_p, scaled.size(-1))
+    vocab_size = logits.size(-1)
+    is_all = width == vocab_size
+    best = logits.sort(descending=True).values if is_all else logits.topk(width).values
+    best = best.double() / temperature  # [num_reqs, width], falling
+    free = (top_k == vocab_size) & (top_p >= 1.0)
+    ranks = torch.arange(width, device=logits.device)
+    reached = whole_numbers(best, best).masked_fill(ranks >= top_k, 0.0).cumsum(-1)
+    total = reached[:, -1:]
+    if not enough:
+        total = torch.where(top_k > width, whole_numbers(scaled, best).sum(-1, True), total)
+    wanted = (top_p * total).masked_fill(top_p >= 1.0, float("inf"))
+    count = ((reached < wanted).sum(-1, True) + 1).minimum(top_k).masked_fill(free, 1)
+    if not enough and bool((count > width).any()):
+        return kept(logits, scaled, temperature, top_k, top_p, vocab_size, enough=True)
     cut = best.gather(-1, count - 1)
     above, equal = scaled > cut, scaled == cut
     room = count - above.sum(-1, keepdim=True)
     return free | above | (equal & (equal.cumsum(-1) <= room))
 
 
-def count_kept(scaled: Tensor, best: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """How many tokens stay, [num_reqs, 1]; more than ``best`` has means that it is too short."""
-    ranks = torch.arange(best.size(-1), device=best.device)
-    weights = (best - best[:, :1]).exp().masked_fill(ranks >= top_k, 0.0)
-    reached = weights.cumsum(-1)
-    all_of_them = (scaled - best[:, :1]).exp().sum(-1, keepdim=True)
-    total = torch.where(top_k > best.size(-1), all_of_them, reached[:, -1:])
-    wanted = (top_p * total).masked_fill(top_p >= 1.0, float("inf"))
-    return ((reached < wanted).sum(-1, keepdim=True) + 1).minimum(top_k)
+def whole_numbers(scaled: Tensor, best: Tensor) -> Tensor:
+    """Probabilities as ``sampling.py`` counts them: ``UNIT`` for the most likely token."""
+    return ((scaled - best[:, :1]).exp() * UNIT).floor()

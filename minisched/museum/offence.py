@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..checks.judge import STOPPED_BY, Finding, Verdict
-from ..checks.laws import tokens_alone
 from ..checks.leaks.leaks import find_leaks
 from ..checks.offence import Offence
 from ..checks.overlap.overlap import forwards
 from ..checks.overlap.waits import idle_times
-from ..checks.races.races import find_races
-from ..checks.races.races import offence_of as races_offence
+from ..checks.races import find_races
+from ..checks.races import offence_of as races_offence
 from ..checks.tokens.identity import first_difference
+from ..checks.tokens.oracle import tokens_alone
 from ..checks.tokens.wrong_token import explain
 from ..core import FinishReason
 from ..trace import Trace

@@ -166,8 +166,8 @@ class FillDevice(PlaceholderFill):
         return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """The rows that placeholders wait for; for a token that is known, row 0, in vain."""
-        return [Touch("read", "last tokens", [max(-token - 1, 0) for token in ids])]
+        """The rows that placeholders wait for; row 0 is read in vain for what is known."""
+        return [Touch("read", "last tokens", [-token - 1 for token in ids if token < 0])]
 
     def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
         """A cell for each row."""

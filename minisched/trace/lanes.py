@@ -22,3 +22,9 @@ def is_forward(lane: str) -> bool:
 def is_copy(lane: str) -> bool:
     """Whether tokens are copied to the host on a lane."""
     return lane.endswith("copy")
+
+
+def lane_words(lane: str) -> str:
+    """``host``, ``worker thread``, ``copy stream``, ``stage 1``."""
+    is_named = is_host(lane) or lane.startswith("stage") or "stream" in lane
+    return lane if is_named else f"{lane} stream"

@@ -1,7 +1,7 @@
 """What each lane did, in its own order: who started whom, who waited for whom, who touched what.
 
 Slices say when something ran; a program says what had to come before what, whatever the clock.
-It is what races are found from (``checks/races/races.py``). A stream runs in order, so its part is
+It is what races are found from (``checks/races.py``). A stream runs in order, so its part is
 known when it is launched: nothing has to be asked of the device.
 """
 
@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .cells import spans_of as spans_of
-from .cells import to_text as to_text
+from .cells import to_text
 
 
 # Nobody changes an act. It is not frozen, because making it would then take 20 times as long.
@@ -43,7 +42,7 @@ class Act:
 class Touch(NamedTuple):
     """What an op will do to some cells of a resource, declared when it is launched.
 
-    ``cells`` may be given as text, as an ``Act`` has them.
+    ``cells`` may be given as text, as an ``Act`` has them; that is not looked at here.
     """
 
     kind: str  # read, write or free
@@ -82,7 +81,11 @@ class Program:
     def launch(
         self, lane: str, op: int, args: Iterable[Any] = (), touches: Iterable[Touch] = ()
     ) -> None:
-        """This lane launches an op on a stream; what the op takes from others is read there."""
+        """This lane launches an op on a stream; what the op takes from others is read there.
+
+        Raises:
+            ValueError: a touch has cells that are none; one sentence.
+        """
         self._act(self.lane, "launch", op, during=self.op)
         self._act(lane, "begin", op)
         for given in args:
@@ -125,7 +128,11 @@ class Program:
         self._act(self.lane, "say", signal, during=self.op)
 
     def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
-        """This lane touches cells itself."""
+        """This lane touches cells itself.
+
+        Raises:
+            ValueError: these are no cells; one sentence.
+        """
         self._touch(self.lane, self.op, [Touch(kind, resource, cells, rid)])
 
     def named(self, name: str) -> str:
@@ -134,11 +141,14 @@ class Program:
 
     def _touch(self, lane: str, op: int, touches: Iterable[Touch]) -> None:
         named, lane = self.named, self.named(lane)
-        self.acts += [
-            Act(lane, kind, op, named(resource), at, rid)
-            for kind, resource, cells, rid in touches
-            if (at := to_text(cells))
-        ]
+        for kind, resource, cells, rid in touches:
+            try:
+                at = to_text(cells)
+            except ValueError as error:
+                who = f"an op on the lane {lane!r} says that it does a {kind} of {resource!r}"
+                raise ValueError(f"{who}, but {error}") from None
+            if at:
+                self.acts.append(Act(lane, kind, op, named(resource), at, rid))
 
     def _act(
         self,

@@ -6,9 +6,7 @@ from typing import Any
 
 from ..core import ScheduleBatch
 from ..models.forward_batch import ForwardBatch
-from ..trace import Program
 from .generation_batch_result import GenerationBatchResult
-from .touches import INPUTS
 from .worker import Worker
 
 
@@ -24,19 +22,15 @@ class BatchRecord:
     fewer than two.
     """
 
-    def __init__(self, program: Program, depth: int) -> None:
+    def __init__(self, depth: int) -> None:
         slots = max(2, depth)
-        self.program = program
         self.batch_record_buf: list[ForwardBatch | None] = [None] * slots
         self.batch_record_ct = 0
 
     def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
         """Pin a batch, and let go of the one that had its slot."""
         self.batch_record_ct = (self.batch_record_ct + 1) % len(self.batch_record_buf)
-        dropped = self.batch_record_buf[self.batch_record_ct]
         self.batch_record_buf[self.batch_record_ct] = batch
-        if dropped is not None:
-            self.program.touch("free", INPUTS, [dropped.label.step])
 
 
 class OverlapWorker(Worker):
@@ -44,12 +38,13 @@ class OverlapWorker(Worker):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.batch_record = BatchRecord(self.device.recorder.program, self.depth)
+        self.batch_record = BatchRecord(self.depth)
 
     def prepare(
         self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
     ) -> ForwardBatch:
         """Host: lay the batch out, ship it, pin it."""
         inputs = super().prepare(batch, previous)
+        self.touches.follow(inputs)
         self.batch_record.record_batch_in_overlap(inputs)
         return inputs

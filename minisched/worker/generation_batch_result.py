@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ..core import Result, ScheduleBatch
@@ -106,10 +105,13 @@ class GenerationBatchResult:
 
     def fail(self, error: Exception) -> Result:
         """The step has no tokens; what of it is launched ends before anybody hears of that."""
-        for op in self._launched():
-            with suppress(Exception):
-                op.synchronize()
         self._result = Result((), f"step {self.batch.step} failed: {reason_of(error)}")
+        for op in self._launched():
+            try:
+                op.synchronize()
+            except Exception as other:
+                other.__traceback__ = None
+        error.__traceback__ = None  # it names frames that name this step, which keeps the error
         return self._result
 
     def _launched(self) -> Iterator[Op]:

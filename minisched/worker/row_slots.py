@@ -42,6 +42,8 @@ class RowSlots:
         """Put a slot among the spans, which it may lengthen or join."""
         first = last = slot
         begin = end = bisect(self._spans, (slot, slot))
+        if any(one <= slot <= other for one, other in self._spans[max(0, begin - 1) : end + 1]):
+            return  # a row that lists a slot twice is a bug for others to tell
         if begin and self._spans[begin - 1][1] == slot - 1:
             begin, first = begin - 1, self._spans[begin - 1][0]
         if end < len(self._spans) and self._spans[end][0] == slot + 1:

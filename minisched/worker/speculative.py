@@ -73,7 +73,9 @@ class SpeculativeWorker(OverlapWorker):
         """Host: queue the forward pass."""
         bound = self.drafter.bind(batch, self.device.xp) if self.drafter else None
         room = [len(lease.pages) * self.page_size for lease in batch.leases]
-        step = self.steps[batch.step] = VerifyStep(self, batch, self.drafter, inputs, bound, room)
+        step = self.steps[batch.step] = VerifyStep(
+            self, batch, self.drafter, replace(inputs), bound, room
+        )
         logits = self.forward_stream.launch(
             step.forward,
             name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,

@@ -1,17 +1,20 @@
 """What a step's ops touch of memory that others touch too: declared when they are launched.
 
-From here the race check (``checks/races/races.py``) knows it on every device; on ``sim`` a test
+From here the race check (``checks/races.py``) knows it on every device; on ``sim`` a test
 holds what is declared against what is touched.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from ..core import Lease, ModelWorkerBatch, Row, ScheduleBatch
 from ..core.model_worker_batch import slots_of
+from ..models.forward_batch import ForwardBatch
 from ..relay import Relay, RowRelay
 from ..trace import Program, Touch
 from .row_slots import RowSlots
@@ -45,6 +48,7 @@ class Touches:
         self.page_size = page_size
         self.table = defaultdict[int, RowSlots](RowSlots)  # what the device's page table lists
         self.steps: dict[int, StepTouches] = {}
+        self.newest = 0  # step that was declared
 
     def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
         """Host: a step is laid out; its arrays (``inputs``, one cell for each step) are written."""
@@ -52,7 +56,16 @@ class Touches:
             return
         self.program.touch("write", INPUTS, [batch.step])
         self._list_pages(batch)
-        self.steps[batch.step] = self.of_ops(batch, flat)
+        self.newest, self.steps[batch.step] = batch.step, self.of_ops(batch, flat)
+
+    def follow(self, inputs: ForwardBatch) -> None:
+        """Host: when the last name of a step's inputs goes, their memory may be handed out again.
+
+        What the device still has to do with them is no name: an op is given a copy of the batch.
+        """
+        if self.program.is_on:
+            freed = ("free", INPUTS, [inputs.label.step])
+            weakref.finalize(inputs, self.program.touch, *freed).atexit = False
 
     def of_ops(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
         """What each op of a step will touch."""
@@ -73,6 +86,18 @@ class Touches:
     def take(self, batch: ScheduleBatch) -> StepTouches:
         """The same, for the last time."""
         return self.steps.pop(batch.step, StepTouches())
+
+    def of_lost(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> list[Touch]:
+        """All that a step may have touched that was not launched as a whole.
+
+        What was never laid out has declared nothing, but its pages are listed all the same, and
+        the step behind it takes its tokens from where this one would have left them.
+        """
+        whole = list(chain.from_iterable(self.take(batch)))
+        if batch.step > self.newest and self.program.is_on:
+            self._list_pages(batch)
+            whole += [*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)]
+        return whole
 
     def read_back(self, batch: ScheduleBatch, buffer: int, size: int, uploaded: bool) -> None:
         """Host: the copy is read; what the step's upload was given can go."""

@@ -8,7 +8,7 @@ from functools import partial
 from ..core import ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Array, Device, Op
 from ..devices.cost import NO_COST, CostModel
-from ..models.base import Model
+from ..models.base import GraphModel, Model
 from ..models.forward_batch import ForwardBatch, make_forward_batch
 from ..models.not_numbers import without_marks
 from ..relay import Relay
@@ -47,6 +47,7 @@ class Worker:
         cost: CostModel = NO_COST,
         scheduler_stream: str = "scheduler",
         late_penalties: bool = False,
+        cuda_graph_max_bs: int | None = None,
     ) -> None:
         self.device = device
         self.model = model
@@ -54,6 +55,10 @@ class Worker:
         self.max_len, self.page_size, self.cost = max_len, page_size, cost
         model.allocate(device, num_slots, max_len)
         self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
+        if isinstance(model, GraphModel):
+            rows = max_running_requests
+            max_bs = rows if cuda_graph_max_bs is None else min(rows, cuda_graph_max_bs)
+            self.page_table = model.init_cuda_graphs(device, self.page_table, max_bs)
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
         self.max_running_requests = max_running_requests
         self.depth = depth
@@ -118,7 +123,7 @@ class Worker:
     ) -> GenerationBatchResult:
         """Host: queue the forward pass."""
         logits = self.forward_stream.launch(
-            self._forward, batch, inputs,
+            self._forward, batch, replace(inputs),
             previous.next_token_ids if previous and is_chained(self.relay) else None,
             name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,
             touches=self.touches.of(batch).forward,

@@ -1,23 +1,25 @@
-"""The README as the first page, and the format of traces, which it leads to."""
+"""The README as the first page, and what it leads to: the format of traces, the docs pages."""
 
 from __future__ import annotations
 
 from .links import as_in_the_site
-from .repository import text
+from .repository import ROOT, text
 
 
 def pages() -> dict[str, str]:
-    """The README with a line on where to go, and the site's table of contents; the format."""
+    """The README with a line on where to go, and the table of contents; the format; the docs."""
     title, rest = as_in_the_site(text("README.md")).split("\n", 1)
     picture_end = rest.index("\n", rest.index("!["))
     first, rest = rest[:picture_end], rest[picture_end:]
     return {
         "index.md": f"{title}\n{first}\n\n{WAYS}\n{rest}\n\n{CONTENTS}",
         FORMAT: as_in_the_site(text(FORMAT), "traces/"),
+        **{f"{DOCS}{path.name}": text(f"{DOCS}{path.name}") for path in (ROOT / DOCS).glob("*.md")},
     }
 
 
 FORMAT = "traces/README.md"
+DOCS = "lessons/site/docs/"
 WAYS = """\
 <p class="ways"><a href="steppers/serial_overlap.html">Step through these two runs</a>
 <a href="lab.html">Change them in the browser</a>
@@ -34,6 +36,7 @@ gallery/index
 museum
 diagrams/index
 traces/README
+lessons/site/docs/first_run_on_a_gpu
 reference/index
 :::
 """

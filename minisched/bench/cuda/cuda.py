@@ -2,23 +2,28 @@
 
 An op's slice lasts from the moment the GPU reaches it. Launched kernel by kernel, the gaps between
 kernels count as the op's; in a graph there are none. So busy is said of graphs.
+
+Two engines share the GPU, and what one of them leaves must not be the other's to pay for. What is
+made once (weights, KV, a manager, graphs) is there before anything is timed, and stays. Before each
+timed run, whoever's it is, the allocator is emptied and the same side says a few tokens.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ...checks.races.races import find_races
+from ...checks.races import find_races
 from ...core import Request, SamplingParams
 from ...loops.run import Run, run_to_end
 from ...models.base import Model
 from ...scheduler import SchedulerConfig
-from ..rows import Figure, figure, interleave, ratio
+from ..rows import Figure, figure, interleave, not_measured, ratio
 from ..steady import steady_busy_percent, steady_step_ms
 from .foreseen import Keep, foreseen_figures, keep_nothing
 from .random_llama import num_parameters
@@ -31,6 +36,10 @@ CHUNK = 2048  # tokens of prompts in a step
 CONTEXT_LEN = 1024  # tokens, of the models measured
 DEVICE = "cuda"
 PEER = "transformers, continuous"
+PEER_PAGE = 256  # tokens; its default
+PEER_SHARE = 0.4  # of the memory that is free when its cache is made: it takes no more
+FEW = 2  # new tokens of the untimed run before each timed one
+GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -65,29 +74,98 @@ class Load:
         return float(num_parameters(settings) * BYTES + kv * seen)
 
 
+class Peer(Protocol):
+    """Another engine on the same weights, which has made all that it needs."""
+
+    def generate(self, prompts: Sequence[list[int]], new_tokens: int) -> None:
+        """Say so many tokens for each prompt, and wait for the last of them."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+@dataclass
+class Side:
+    """Who is measured: ``answer`` says so many tokens for each request of the load.
+
+    ``runs`` and ``beyond`` are of the timed ones; the second is what each took of the GPU's memory,
+    in GiB, beyond what the side holds anyway.
+    """
+
+    name: str
+    answer: Callable[[int], Run | None]
+    runs: list[Run] = field(default_factory=list)
+    beyond: list[float] = field(default_factory=list)
+
+    def tokens_per_second(self, load: Load) -> float:
+        """One run, prompts included."""
+        import torch
+
+        before = held()
+        self.answer(FEW)  # what a run takes from the driver, it has taken
+        if torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        run = self.answer(load.new_tokens)
+        taken = time.perf_counter() - start
+        self.beyond.append((torch.cuda.max_memory_reserved() - before) / GIB)
+        self.runs += [run] if run else []
+        return load.rows * load.new_tokens / taken
+
+
+def held() -> int:
+    """Bytes of the GPU's memory that somebody keeps; the allocator keeps none for later."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return int(torch.cuda.memory_reserved())
+
+
 def cuda_figures(
     shape: str,
     settings: dict[str, Any],
     model: Model,
-    peer: Callable[[Sequence[list[int]], int], None] | None,
+    make_peer: Callable[[], Peer],
     load: Load,
     repetitions: int,
     report: Callable[[str], None],
     keep: Keep = keep_nothing,
 ) -> list[Figure]:
-    """One shape on every loop; ``peer`` generates so many tokens for each prompt, and waits."""
-    runs: dict[str, list[Run]] = {loop: [] for loop in LOOPS}
-    measures = {loop: partial(tokens_per_second, model, loop, load, runs[loop]) for loop in LOOPS}
+    """One shape on every loop, beside a peer; where that can't be made, a line says why."""
+    empty = held()
+    sides = [Side(loop, partial(answer, model, loop, load)) for loop in LOOPS]
+    for side in sides:  # kernels are chosen, graphs are captured
+        report(f"warming up {side.name}")
+        side.answer(load.new_tokens)
+    ours = held() - empty
+    found = [figure(f"{shape}: memory that minisched holds", [ours / GIB], "GiB")]
+    report(f"warming up {PEER}")
+    peer, reason = warm_peer(make_peer, load)
     if peer:
-        measures[PEER] = partial(peer_speed, peer, load)
-    interleave(measures, 1, report)  # warm up: kernels are chosen, graphs are captured
-    for kept in runs.values():
-        kept.clear()
+        theirs = held() - empty - ours
+        sides.append(Side(PEER, partial(peer_answer, peer, load)))
+        found += [
+            figure(f"{shape}: memory that {PEER} holds", [theirs / GIB], "GiB"),
+            figure(f"{shape}: {PEER}, its share of what was free", [100 * PEER_SHARE], "%"),
+        ]
+    measures = {side.name: partial(side.tokens_per_second, load) for side in sides}
     speeds = interleave(measures, repetitions, report)
+    if peer:
+        peer.close()
+    found += [figure(f"{shape}: {side.name}", speeds[side.name], "tokens/s") for side in sides]
+    found += [
+        figure(f"{shape}: {side.name}, memory of a run beyond that", side.beyond, "GiB")
+        for side in sides
+    ]
     bandwidth = [bytes_per_second() for _ in range(repetitions)]
     limit_ms = [1e3 * load.bytes_per_step(settings) / each for each in bandwidth]
-    found = [figure(f"{shape}: {name}", taken, "tokens/s") for name, taken in speeds.items()]
     found.append(figure(f"{shape}: a step's memory at the measured bandwidth", limit_ms, "ms"))
+    runs = {side.name: side.runs for side in sides[: len(LOOPS)]}
     for loop, kept in runs.items():
         steps = [steady_step_ms(run.trace) for run in kept]
         busy = [steady_busy_percent(run.trace) for run in kept]
@@ -99,28 +177,89 @@ def cuda_figures(
             ratio(f"{shape}: {loop}, a step / its limit", steps, limit_ms, 2.0),
             ratio(f"{shape}: {loop}, races", races, [1.0] * len(races), 0.0),
         ]
+    name = f"{shape}: transformers / overlap"
     if peer:
-        ours, theirs = speeds["overlap"], speeds[PEER]
-        found.append(ratio(f"{shape}: transformers / overlap", theirs, ours, 1.0))
+        found.append(ratio(name, speeds[PEER], speeds["overlap"], 1.0))
+    else:
+        found.append(not_measured(name, "ratio", reason, 1.0))
     config = load.config()
     return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, config, report, keep)
 
 
-def tokens_per_second(model: Model, loop: str, load: Load, kept: list[Run]) -> float:
-    """One run, prompts included; it is kept."""
-    start = time.perf_counter()
-    run = run_to_end(loop, DEVICE, model, load.requests(), load.config())
-    taken = time.perf_counter() - start
-    kept.append(run)
-    return load.rows * load.new_tokens / taken
+def answer(model: Model, loop: str, load: Load, new_tokens: int) -> Run:
+    """One run of ours, in the memory of the whole load: graphs are of that."""
+    requests = replace(load, new_tokens=new_tokens).requests()
+    return run_to_end(loop, DEVICE, model, requests, load.config())
 
 
-def peer_speed(peer: Callable[[Sequence[list[int]], int], None], load: Load) -> float:
-    """Tokens a second of the other engine."""
-    prompts = [list(request.prompt) for request in load.requests()]
-    start = time.perf_counter()
-    peer(prompts, load.new_tokens)
-    return load.rows * load.new_tokens / (time.perf_counter() - start)
+def peer_answer(peer: Peer, load: Load, new_tokens: int) -> None:
+    """The same prompts, and as many tokens."""
+    peer.generate([list(request.prompt) for request in load.requests()], new_tokens)
+
+
+def warm_peer(make_peer: Callable[[], Peer], load: Load) -> tuple[Peer | None, str]:
+    """The peer, which has answered the load once; or why there is none."""
+    peer = None
+    try:
+        peer = make_peer()
+        peer_answer(peer, load, load.new_tokens)
+    except Exception as error:  # it may fail in any way; ours is measured all the same
+        if peer:
+            peer.close()
+        return None, f"transformers: {(str(error).splitlines() or [type(error).__name__])[0]}"
+    return peer, ""
+
+
+class TransformersPeer:
+    """transformers' continuous batching of the same weights (``ContinuousBatchingManager``).
+
+    Its ``generate_batch`` makes a manager, a cache and CUDA graphs at each call, or at least starts
+    and ends a thread and empties the allocator. Here all of that is made once, for one load, with
+    twice the room that it needs: where a fifth of the cache is free at most, it admits nobody. It
+    shares no prefixes, as ours does not, since every run has the same prompts.
+    """
+
+    def __init__(self, folder: Path, load: Load, device: str = "cuda") -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, GenerationConfig
+        from transformers.generation import ContinuousBatchingConfig
+
+        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        pages = -(-(load.prompt_len + load.new_tokens) // PEER_PAGE) + 1
+        self.manager: Any = loaded.to(device).init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
+            continuous_batching_config=ContinuousBatchingConfig(
+                page_size=PEER_PAGE, num_blocks=2 * load.rows * pages,
+                max_requests_per_batch=load.rows, max_blocks_per_request=pages + pages % 2,
+                max_memory_percent=PEER_SHARE, allow_block_sharing=False,
+            ),
+        )  # fmt: skip
+        with torch.no_grad():
+            self.manager.warmup()
+        self.manager.start()
+
+    def generate(self, prompts: Sequence[list[int]], new_tokens: int) -> None:
+        """Say so many tokens for each prompt, and wait for the last of them.
+
+        Raises:
+            RuntimeError: it said fewer, or its thread is gone.
+        """
+        self.manager.add_requests([*prompts], max_new_tokens=new_tokens)
+        made = ended = 0
+        while ended < len(prompts):
+            output = self.manager.get_result(timeout=1)
+            if output is not None and output.is_finished():
+                ended, made = ended + 1, made + len(output.generated_tokens)
+            elif output is None and not self.manager.is_running():
+                raise RuntimeError("the manager's thread has ended")
+        if made != len(prompts) * new_tokens:
+            raise RuntimeError(f"it made {made} tokens, not {len(prompts) * new_tokens}")
+
+    def close(self) -> None:
+        """End its thread, and give weights, cache and graphs back."""
+        self.manager.stop(hard_stop=True)
+        self.manager.destroy()
+        self.manager = None
 
 
 def bytes_per_second(size: int = 1 << 32) -> float:
@@ -136,25 +275,3 @@ def bytes_per_second(size: int = 1 << 32) -> float:
     end.record()
     end.synchronize()
     return float(2 * size / start.elapsed_time(end) * 1e3)
-
-
-def transformers_peer(folder: Path) -> Callable[[Sequence[list[int]], int], None]:
-    """transformers' continuous batching of the same weights (``generate_batch``)."""
-    import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig
-
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to("cuda")
-
-    def generate(prompts: Sequence[list[int]], new_tokens: int) -> None:
-        config = GenerationConfig(
-            max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
-        )
-        found = model.generate_batch(
-            inputs=[*prompts], generation_config=config, progress_bar=False
-        )
-        torch.cuda.synchronize()
-        made = sum(len(output.generated_tokens) for output in found.values())
-        if made != len(prompts) * new_tokens:
-            raise RuntimeError(f"transformers made {made} tokens, not {len(prompts) * new_tokens}")
-
-    return generate

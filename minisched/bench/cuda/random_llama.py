@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 SHAPES: dict[str, dict[str, Any]] = {
     "1B": {  # meta-llama/Llama-3.2-1B, config.json; its head is tied
         "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -28,6 +31,13 @@ COMMON: dict[str, Any] = {
     "eos_token_id": 128_001,
     "dtype": "bfloat16",
 }
+
+
+def folder_for(settings: dict[str, Any]) -> TemporaryDirectory[str]:
+    """A folder that is gone afterwards; in memory, where that has room for the weights."""
+    needed = 2 * (num_parameters(settings) + settings["vocab_size"] * settings["hidden_size"])
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * needed
+    return TemporaryDirectory(dir=MEMORY if has_room else None)
 
 
 def write_random_llama(directory: Path, settings: dict[str, Any], device: str = "cpu") -> Path:

@@ -19,19 +19,20 @@ from ...scheduler import SchedulerConfig
 from ...scheduler.config import ALGORITHMS
 
 OTHER_VALUES = {
-    "clear_cache_every": (3,), "depth": (4, 8), "max_async_schedule_times": (2,), "num_steps": (3,),
+    "clear_cache_every": (3,), "depth": (3, 4, 5, 6, 7, 8), "max_async_schedule_times": (2,),
+    "num_steps": (2, 3),
 }  # fmt: skip
 """What a loop's number is set to instead of its default; a loop's yes or no is turned round.
 
-Four steps in flight are what the ring holds; eight are far more than any loop has by itself."""
+The ring holds four steps in flight; eight are far more than any loop has by itself."""
 
-WITH_DEPTH = ("harvest_when_done",)
-"""Options that hardly change a loop's course at its usual depth: tried at another one, too."""
+WITH_DEPTH = {"harvest_when_done": 4}
+"""Options that hardly change a loop's course at its usual depth: tried at this one, too."""
 
-OFTEN = {"vllm_async:ring:depth=4": 3, "vllm_async:pool:depth=8": 3}
+OFTEN = {"vllm_async:ring:depth=3": 4, "vllm_async:ring:depth=4": 8, "vllm_async:pool:depth=8": 2}
 """How often a design comes in its loop's round, where it is not once. With four steps in flight
 the ring is used to its whole length, and with eight in flight drafts are long unread; few workloads
-do that (``config.py:for_deep``), so it is tried on more of them."""
+do that (``draw.py:for_deep``), so it is tried on more of them."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def variants(loop: str) -> Iterator[dict[str, Any]]:
         if isinstance(item.default, bool):
             yield {name: not item.default}
             if name in WITH_DEPTH and "depth" not in spec.options:
-                yield {"depth": OTHER_VALUES["depth"][0], name: not item.default}
+                yield {"depth": WITH_DEPTH[name], name: not item.default}
         elif isinstance(item.default, int) and name not in spec.options:
             yield from ({name: value} for value in OTHER_VALUES[name])
 

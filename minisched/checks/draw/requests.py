@@ -8,8 +8,12 @@ from random import Random
 from typing import Any
 
 from ...core import Request, SamplingParams
+from ..faults.in_step import STEP_FAULTS
+from ..tokens.oracle import tokens_alone
+from ..workload import Failure, Workload
 
 SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # prompts begin with some of it, so that prefixes recur
+GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: it waits, is in chunks, runs, has ended
 WISHES = ("none", "none", "history", "grammar", "everything")
 
 
@@ -83,6 +87,54 @@ def draw_requests(rng: Random, letters: Letters, wishes: str, logprobs: bool) ->
         )
         for number in range(rng.randint(1, 6))
     ]
+
+
+def several(requests: Sequence[Request], least: int) -> list[Request]:
+    """The requests, and if they are too few, more of the same, that begin with another token."""
+    found = list(requests)
+    while len(found) < least:
+        like = found[len(found) - len(requests)]
+        prompt = [*like.prompt[1:], like.prompt[0]]
+        found.append(Request(f"r{len(found)}", prompt, like.params, priority=like.priority))
+    return found
+
+
+def follow_up(
+    rng: Random, workload: Workload, earlier: Request, like: Request, context_len: int
+) -> Request | None:
+    """The request with a prompt that goes on from an earlier one's answer; None if that is long."""
+    own = list(like.prompt[-rng.randint(1, 3) :])
+    prompt = [*earlier.prompt, *tokens_alone(workload, earlier), *own]
+    room = context_len - len(prompt)
+    if room < 1:
+        return None
+    params = replace(like.params, max_new_tokens=min(like.params.max_new_tokens, room))
+    return Request(like.rid, prompt, params, priority=like.priority)
+
+
+def draw_aborts(rng: Random, workload: Workload) -> dict[int, str]:
+    """By turn who is given up: nobody in two workloads of five, at every stage of its life."""
+    aborts = {}
+    for _ in range(rng.choice((0, 0, 1, 2, 3))):
+        at = rng.randrange(len(workload.requests))
+        turn = workload.arrivals[at] + rng.choice(GIVEN_UP_AFTER)
+        aborts[turn] = workload.requests[at].rid
+    return aborts
+
+
+def draw_failures(rng: Random, workload: Workload) -> tuple[Failure, ...]:
+    """In one workload of three, one or two steps that go wrong.
+
+    One computes a part of a prompt, one a token of an answer, and every other one is wasted: it
+    computes the last token of an answer, with which its request has ended.
+    """
+    found = []
+    for _ in range(rng.choice((0, 0, 0, 0, 1, 2))):
+        req = rng.choice(workload.requests)
+        first, last = len(req.prompt), len(req.prompt) + len(tokens_alone(workload, req)) - 1
+        position = rng.choice((rng.randrange(first), rng.randint(first - 1, last), last, last))
+        found.append(Failure(req.rid, position, rng.choice(list(STEP_FAULTS))))
+    return tuple(found)
 
 
 def draw_prompt(rng: Random, letters: Letters) -> list[int]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ...core import ScheduleBatch
 from ...devices.base import Device
 from ...engine.engine import Engine
-from ..workload import Workload
+from ...models.forward_batch import ForwardBatch
+from ..workload import Failure, Workload
 
 EVERYBODY = frozenset({"*"})  # in the place of request ids: whoever is there
 
@@ -15,6 +17,9 @@ EVERYBODY = frozenset({"*"})  # in the place of request ids: whoever is there
 @dataclass(eq=False)
 class Fault:
     """What goes wrong, and when: at the ``at``-th chance, from 1 on.
+
+    Of a step that goes wrong, ``computing`` may say instead which one: the first that computes a
+    position of a request.
 
     A run may have no such chance: then it was not ``is_hit``, and counts as not tried. ``touched``
     are the requests that may end because of it; all the others must not notice. Those of whom
@@ -30,6 +35,7 @@ class Fault:
     says: ClassVar[str] = ""  # stands in the reason of whoever ends with an error because of it
     keeps_from_starting: ClassVar[bool] = False  # then nothing runs, and a sentence says why
     num_chances: int = 0  # so far; of a fault that draws no moment, none are counted
+    computing: Failure | None = None
 
     @classmethod
     def fits(cls, loop: str, device: str) -> bool:
@@ -52,8 +58,10 @@ class Fault:
         """Whether a request may end because of it."""
         return self.is_hit and bool(self.touched & {rid, *EVERYBODY})
 
-    def is_due(self) -> bool:
-        """Whether this chance is the one; called once at each."""
+    def is_due(self, step: ForwardBatch | ScheduleBatch | None = None) -> bool:
+        """Whether this chance is the one; called once at each, with the step if it is in one."""
+        if self.computing is not None:
+            return not self.is_hit and step is not None and computes(step, self.computing)
         self.num_chances += 1
         return self.num_chances == self.at
 
@@ -61,6 +69,18 @@ class Fault:
         """It has happened, to these requests."""
         self.is_hit = True
         self.touched.update(rids)
+
+
+def computes(step: ForwardBatch | ScheduleBatch, place: Failure) -> bool:
+    """Whether a step computes a position of a request."""
+    if isinstance(step, ForwardBatch):
+        rids, columns = step.label.rids, step.extents
+    else:
+        rids, columns = step.rids, zip(step.starts, map(len, step.ids), strict=True)
+    return any(
+        rid == place.rid and start <= place.position < start + length
+        for rid, (start, length) in zip(rids, columns, strict=True)
+    )
 
 
 def wrap(owner: Any, name: str, around: Any) -> None:

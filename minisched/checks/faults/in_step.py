@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, cast
 
+from ...devices.base import Device
 from ...engine.engine import Engine
 from ...loops.pd_prefill import PrefillEngine
 from ...models.forward_batch import ForwardBatch
 from ...worker.pipeline import PipelineWorker
+from ..workload import Failure
 from .fault import Fault, wrap
 
 
@@ -32,7 +35,7 @@ class ForwardRaises(Fault):
     def around(self, forward: Any, *args: Any) -> Any:
         """Raise instead, once."""
         batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
-        if self.is_due():
+        if self.is_due(batch):
             self.hit(*batch.label.rids)
             raise self.error()
         return forward(*args)
@@ -84,7 +87,7 @@ class SamplingRaises(Fault):
 
     def around(self, sample: Any, logits: Any, batch: ForwardBatch) -> Any:
         """Raise instead, once."""
-        if self.is_due():
+        if self.is_due(batch):
             self.hit(*batch.label.rids)
             raise BadLuck(self.says)
         return sample(logits, batch)
@@ -110,8 +113,10 @@ class NotNumbers(Fault):
         if isinstance(ids, list) and ids and min(ids) < 0:
             raise BadLuck(f"{min(ids)} is no token")
         logits = forward(batch, ids, *args)
-        if self.is_due():
+        if self.is_due(batch):
             row = self.pick % len(batch.rows)
+            if self.computing is not None:
+                row = batch.label.rids.index(self.computing.rid)
             self.hit(batch.label.rids[row])
             first = sum(batch.logit_lens[:row])
             for at in range(first, first + batch.logit_lens[row]):
@@ -132,17 +137,17 @@ class CopyFails(Fault):
         if isinstance(engine, PrefillEngine) and self.pick % 2:
             wrap(cast(Any, engine.transfer), "_copy", self.around_transfer)
         else:
-            wrap(engine.worker, "launch_copy", self.around)
+            wrap(engine.worker, "launch_copy", partial(self.around, engine.device))
 
-    def around(self, launch_copy: Any, pending: Any, *args: Any) -> None:
+    def around(self, device: Device, launch_copy: Any, pending: Any, *args: Any) -> None:
         """Launch a copy that raises, once."""
-        if not self.is_due():
+        if not self.is_due(pending.batch):
             launch_copy(pending, *args)
             return
         self.hit(*pending.batch.rids)
         wants = any(req.params.return_logprob for req in pending.batch.reqs)
         name = "bring_to_host" if wants and self.pick % 2 else "copy_to_host"
-        with replaced(self.device_of(launch_copy), name, fail):
+        with replaced(device, name, fail):
             launch_copy(pending, *args)
 
     def around_transfer(self, copy: Any, rid: str, *args: Any) -> None:
@@ -152,11 +157,6 @@ class CopyFails(Fault):
             raise BadLuck("the KV did not arrive")
         copy(rid, *args)
 
-    @staticmethod
-    def device_of(launch_copy: Any) -> Any:
-        """The device of the worker whose method it is."""
-        return launch_copy.__self__.device
-
 
 def fail(*args: Any) -> Any:
     """A copy that does not arrive."""
@@ -165,9 +165,23 @@ def fail(*args: Any) -> Any:
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
-    """Meanwhile an object's method is another one."""
+    """Meanwhile an object's method is another one; it may have been replaced already."""
+    before = vars(owner).get(name)
     setattr(owner, name, by)
     try:
         yield
     finally:
         delattr(owner, name)
+        if before is not None:
+            setattr(owner, name, before)
+
+
+STEP_FAULTS: dict[str, type[Fault]] = {
+    kind.name: kind for kind in (ForwardRaises, OutOfMemory, SamplingRaises, NotNumbers, CopyFails)
+}
+"""What may go wrong in a step that a workload names, by name."""
+
+
+def step_fault(failure: Failure) -> Fault:
+    """What is to go wrong in the step of a workload's failure; out of memory is the pass itself."""
+    return STEP_FAULTS[failure.kind](at=0, pick=1, computing=failure)

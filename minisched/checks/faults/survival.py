@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...core import FinishReason, Output, Request
 from ...trace import Trace
-from ..laws import Broken, tokens_alone
+from ..laws import Broken
 from ..leaks.books import threads
 from ..leaks.leaks import find_leaks
+from ..tokens.oracle import Refusal, tokens_alone
 from ..workload import Workload
 from .fault import Fault
 
@@ -77,15 +78,14 @@ def check_no_leak(trace: Trace, is_dead: bool) -> None:
             raise Broken(f"leak: {leak}")
 
 
-def check_tokens(after: Aftermath, refusal: Callable[[Request], str | None]) -> None:
+def check_tokens(after: Aftermath, refusal: Refusal) -> None:
     """Whoever may have ended got the first of its tokens and a reason; all others got all.
 
     Raises:
         Broken: somebody did not.
     """
     for req in after.workload.requests:
-        is_refused = refusal(req) is not None
-        truth = [] if is_refused else tokens_alone(after.workload, req)
+        truth = tokens_alone(after.workload, req, refusal)
         given_up = req.finish_reason in ENDED_EARLY and after.may_end(req)
         if req.output_ids != (truth[: len(req.output_ids)] if given_up else truth):
             reason = f" ({req.error})" if req.error else ""

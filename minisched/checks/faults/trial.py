@@ -13,10 +13,12 @@ from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
 from ..case import Case
-from ..judge import STOPPED_BY, Finding, broken, hash_model, run
-from ..laws import check_leaks, check_races
+from ..clients import Clients
+from ..judge import STOPPED_BY, Finding, broken, hash_model, laws_of_any_run, run
+from ..laws import Budgets, check_aborts, check_clients, check_leaks, check_logprobs
 from ..leaks.books import check_idle, threads
 from ..leaks.books_each_turn import Books
+from ..tokens.logprobs import OF_HASH
 from ..workload import Workload, fresh
 from .fault import Fault
 from .in_thread import ThreadDies
@@ -63,6 +65,10 @@ class Course:
     findings: dict[str, Finding] = field(default_factory=dict)
     trace: Trace | None = None
     books: Books = field(default_factory=Books)
+    budgets: Budgets = field(default_factory=Budgets)
+
+    def __post_init__(self) -> None:
+        self.clients = Clients(self.workload)
 
     def go(self) -> None:
         """Drive the case to its end, whatever that is."""
@@ -71,7 +77,7 @@ class Course:
         self.fault.open(device)
         try:
             self.engines, self.outputs = run(
-                self.case, self.workload, device, model, self.fault.put_in, self.look
+                self.case, self.workload, device, model, self.put_in, self.look
             )
         except Exception as error:  # there is no other way out for a fault that is not survived
             if not (self.fault.keeps_from_starting and says_what_is_missing(error)):
@@ -88,10 +94,17 @@ class Course:
         assert self.trace is not None
         return Aftermath(self.fault, self.workload, self.outputs, self.trace)
 
+    def put_in(self, engine: Engine) -> None:
+        """Before an engine starts; the fault stands between it and its clients."""
+        self.budgets.watch(engine)
+        self.clients.watch(engine)
+        self.fault.put_in(engine)
+
     def look(self, engine: Engine) -> None:
         """After a turn."""
         self.fault.each_turn(engine)
         self.books.look(engine)
+        self.clients.look(engine)
 
 
 def says_what_is_missing(error: Exception) -> bool:
@@ -124,17 +137,20 @@ def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
     assert course.trace is not None
     fault, engines = course.fault, course.engines
     is_dead = isinstance(fault, ThreadDies)
-    laws: list[Callable[[], None]] = [
-        course.books.check,
-        partial(check_races, course.trace, bool(engines) and not is_dead),
-        partial(check_threads, before),
-    ]
+    laws = laws_of_any_run(
+        course.trace, course.books, course.budgets, bool(engines), all_alive=not is_dead
+    )
+    laws.append(partial(check_threads, before))
     if not engines:
         return laws
-    after = course.aftermath
+    after, clients, outputs = course.aftermath, course.clients, course.outputs
+    told = [partial(check_clients, clients, engines[0], outputs)]
     return [
         partial(check_tokens, after, engines[0].scheduler.config.refusal),
         partial(check_heard, after),
+        *(told if not fault.is_silent else ()),
+        partial(check_logprobs, course.workload, outputs, OF_HASH.get(course.case.device, 0.0)),
+        partial(check_aborts, clients, outputs),
         partial(check_no_leak, course.trace, is_dead),
         *laws,
         *(partial(check_idle, engine.scheduler) for engine in engines),

@@ -57,6 +57,16 @@ def read_nsys(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
     return _in_database(path, path, step)
 
 
+def seen_by_nsys(path: Path) -> Seen:
+    """What is in an exported report, call by call.
+
+    Raises:
+        NotATrace: it is not one; the message is one sentence.
+    """
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        return _seen(Tables(database), path)
+
+
 def _in_database(file: Path, path: Path, step: str) -> Foreign:
     """The trace in a database; ``path`` is what the user calls it."""
     try:

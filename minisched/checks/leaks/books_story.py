@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ...memory.radix_node import TreeNode
 from ...scheduler import Scheduler
-from ..races.past import is_in
+from ...trace.cells import is_in
 from .audit import report
 from .leak import Leak
 from .leaks import moments

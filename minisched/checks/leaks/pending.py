@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Act, Slice, Trace
-from ...trace.lanes import is_host
-from ..races.known import Knowledge
-from ..races.words import lane_words
+from ...trace.lanes import is_host, lane_words
+from ..order import Order
 from .leak import Leak
 
 
@@ -28,16 +27,18 @@ def is_complete(trace: Trace) -> bool:
 
 
 def _pending(trace: Trace) -> Iterator[Leak]:
-    program = Knowledge(trace.program)
     slices = {item.id: item for item in trace.slices}
     begun = {act.op: act for act in trace.program if act.kind == "begin"}
-    known = program.before(places[-1] for lane, places in program.lanes.items() if is_main(lane))
+    ends = {act.op for act in trace.program if act.kind == "end"}
+    ever = ends | {act.op for act in trace.program if act.kind == "say"}
+    order = Order([act for act in trace.program if act.kind != "wait" or act.op in ever])
+    last = [done for lane, done in order.last.items() if is_main(lane)]
     for launch in (act for act in trace.program if act.kind == "launch"):
-        begin, end = begun.get(launch.op), program.ended.get(launch.op)
+        begin, end = begun.get(launch.op), order.ended.get(launch.op)
         ran = slices.get(launch.op)
-        if begin is not None and end is not None and program.has(known, end):
+        if begin is not None and end is not None and any(map(end.is_before, last)):
             continue
-        if begin is not None and end is None:
+        if begin is not None and launch.op not in ends:
             yield _thread(begin, ran, trace.end)
         else:
             yield _op(launch, begin, ran, slices.get(launch.during), trace.end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Trace
-from ..races.spans import cached_spans
+from ...trace.cells import spans_of
 
 TABLE = "page table"
 
@@ -24,7 +24,7 @@ def find_unlisted(trace: Trace) -> Iterator[str]:
     steps = {item.id: item.step for item in trace.slices}
     listed: dict[tuple[str, int], int] = {}  # by table and row, how many cells list a page
     for act in trace.program if max_len else ():
-        for first, last in cached_spans(act.at) if act.resource.endswith(TABLE) else ():
+        for first, last in spans_of(act.at) if act.resource.endswith(TABLE) else ():
             row, (start, end) = first // max_len, (first % max_len, last % max_len + 1)
             length = listed.get((act.resource, row), 0)
             if act.kind == "free":

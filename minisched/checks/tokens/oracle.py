@@ -1,25 +1,77 @@
-"""The truth: one request alone, no cache, no batch, no scheduler. Shares only the hash itself."""
+"""The truth: one request alone, no cache, no batch, no scheduler. Shares only the hash itself.
+
+What it gets (``hash_oracle``), how likely all of that was (``logprobs_alone``), and both for a
+request as a workload has it, which may have to be refused (``alone``).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+from urllib.parse import quote
 
-from ...core import Request, SamplingParams
+from ...core import FinishReason, Request, SamplingParams, TokenLogprob
 from ...core.grammar import Grammar
 from ...grammar import compile_grammar
 from ...models.mix import P, mix
 from ...models.sampling import choose
 from ...models.tokenizer import ByteTokenizer
+from ...trace import Mark, Trace
+from ..workload import Workload
+
+Refusal = Callable[[Request], str | None]  # why a request has to be refused, in a sentence
 
 
-def hash_logits(tokens: list[int], vocab_size: int) -> list[float]:
+class Alone(NamedTuple):
+    """What a request comes to where nobody else is: its tokens, and why it ends with the last."""
+
+    tokens: list[int]
+    finish_reason: FinishReason
+    error: str = ""  # why it had to be refused
+
+
+def never(req: Request) -> str | None:
+    """Nobody has to be refused."""
+    return None
+
+
+def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
+    """What a request comes to alone, as the workload's settings have it.
+
+    It has to be refused where ``refusal`` says so, or where no output can follow its grammar.
+    """
+    if problem := refusal(req):
+        return Alone([], FinishReason.ERROR, problem)
+    vocab_size, eos_ids, config = workload.vocab_size, workload.eos_ids, workload.config
+    try:
+        grammar = grammar_of(req, vocab_size, eos_ids)
+    except ValueError as error:
+        return Alone([], FinishReason.ERROR, str(error))
+    return hash_oracle(
+        list(req.prompt), req.params, req.sampling_key, vocab_size, eos_ids, grammar,
+        config.late_penalties, config.late_stop_strings,
+    )  # fmt: skip
+
+
+def tokens_alone(workload: Workload, req: Request, refusal: Refusal = never) -> list[int]:
+    """The tokens of ``alone``; of who gave up, or was in a step that was to fail, the first."""
+    truth = alone(workload, req, refusal).tokens
+    ended_early = req.finish_reason is FinishReason.ABORT or workload.has_failed(req)
+    return truth[: len(req.output_ids)] if ended_early else truth
+
+
+# -- straight from the definitions -----------------------------------------------------------------
+
+
+def hash_logits(tokens: Sequence[int], vocab_size: int) -> list[float]:
     """What the hash model predicts after ``tokens``, straight from its definition."""
     lower = upper = 0
     for position, token in enumerate(tokens):
         lower += mix(mix(token, position), position)
         upper += mix(mix(lower % P, position), position)
     hidden = mix(upper % P, len(tokens))
-    return [mix(hidden, token) * 10 / P for token in range(vocab_size)]
+    return [mix(hidden, token) * (10 / P) for token in range(vocab_size)]
 
 
 def hash_oracle(
@@ -31,10 +83,11 @@ def hash_oracle(
     grammar: Grammar | None = None,
     late_penalties: bool = False,
     late_stop_strings: bool = False,
-) -> list[int]:
-    """All tokens of one request; with a grammar, its mask is on the logits of every position.
+) -> Alone:
+    """All of one request; with a grammar, its mask is on the logits of every position.
 
-    What is late does without the newest token.
+    What is late does without the newest token. Where the last token that it may have is one that
+    ends it, that is why it ends.
     """
     stops = params.stop_token_ids | (frozenset() if params.ignore_eos else eos_ids)
     output: list[int] = []
@@ -47,10 +100,10 @@ def hash_oracle(
         if grammar is not None:
             assert grammar.accept_token(output[-1])
         if output[-1] in stops or (grammar is not None and grammar.is_terminated):
-            break
+            return Alone(output, FinishReason.STOP)
         if says(output[:-1] if late_stop_strings else output, params.stop):
-            break
-    return output
+            return Alone(output, FinishReason.STOP)
+    return Alone(output, FinishReason.LENGTH)
 
 
 def penalised(
@@ -85,3 +138,60 @@ def grammar_of(req: Request, vocab_size: int, eos_ids: frozenset[int]) -> Gramma
     if not req.params.has_grammar:
         return None
     return compile_grammar(req.params, vocab_size, eos_ids, None)
+
+
+def logprobs_alone(req: Request, vocab_size: int) -> tuple[list[TokenLogprob], list[TokenLogprob]]:
+    """How likely a request's prompt, from ``logprob_start_len`` on, and its output were.
+
+    By the model's own logits, whatever its sampling makes of them. Nobody says how likely the first
+    of the prompt's is. Nothing of who wants none.
+    """
+    params, tokens = req.params, [*req.prompt, *req.output_ids]
+    if not params.return_logprob:
+        return [], []
+    first, num_prompt = params.logprob_start_len, len(req.prompt)
+
+    def between(start: int, end: int) -> list[TokenLogprob]:
+        return [
+            logprob_of(hash_logits(tokens[:at], vocab_size), tokens[at], params.top_logprobs_num)
+            for at in range(start, end)
+        ]
+
+    of_prompt = []
+    if first >= 0:
+        of_prompt = [TokenLogprob(None, tokens[first]), *between(first + 1, num_prompt)]
+    return of_prompt, between(num_prompt, len(tokens))
+
+
+def logprob_of(logits: list[float], token: int, top: int) -> TokenLogprob:
+    """A token's log-probability, and the ``top`` most likely ones; of equals the lower id first."""
+    highest = max(logits)
+    norm = highest + math.log(sum(math.exp(logit - highest) for logit in logits))
+    best = sorted(range(len(logits)), key=lambda other: (-logits[other], other))[:top]
+    return TokenLogprob(
+        logits[token] - norm, token, tuple((logits[other] - norm, other) for other in best)
+    )
+
+
+# -- as a run --------------------------------------------------------------------------------------
+
+
+def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
+    """What each request would get alone, as the trace of a run: a baseline no scheduler made.
+
+    Marks ``tokens`` and ``finish`` alone: nobody ran it, so it has neither lanes nor times.
+    ``workload`` is as a run has left it: of who gave up there, or was in a step that failed, the
+    first tokens are asked for, and who is ``refused``, by name, gets none.
+    """
+    marks = list[Mark]()
+    for req in workload.requests:
+        truth = alone(workload, req, lambda req: "refused" if req.name in refused else None)
+        tokens, reason = truth.tokens, truth.finish_reason
+        if req.finish_reason is FinishReason.ABORT or workload.has_failed(req):
+            tokens, reason = tokens[: len(req.output_ids)], req.finish_reason or reason
+        rids, said = " ".join([quote(req.name)] * len(tokens)), " ".join(map(str, tokens))
+        marks.append(Mark("tokens", 0, {"step": 0, "rids": rids, "tokens": said}))
+        marks.append(
+            Mark("finish", 0, {"rid": req.name, "reason": reason.value, "outputs": len(tokens)})
+        )
+    return Trace("oracle", "", "hash", "virtual", (), (), (), tuple(marks))

@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ...trace import Act, Slice, Trace
+from ...trace.cells import cells_of
 from ...trace.lanes import is_host
 from ..leaks.leaks import moments
 from ..leaks.lease import HeldLease
 from ..leaks.ledger import Ledger
-from ..races.past import Past, cells_of
+from ..order import Past
 
 ROW_CELLS = ("page table", "token pool")  # a cell for each position of each row of the table
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...trace.cells import cells_of
 from ...trace.lanes import is_host
-from ..races.past import cells_of
 from .step_reads import Fault, StepReads
 
 
@@ -42,11 +42,11 @@ def _buffer(reads: StepReads, at: int) -> Iterator[Fault]:
 
 def _value(reads: StepReads, at: int) -> Iterator[Fault]:
     """An op takes another one's value, maybe before that has ended."""
-    read, known = reads.past.program[at], reads.past.known
+    read, past = reads.past.program[at], reads.past
     for source in cells_of(read.at):
-        end = known.ended.get(source)
-        if end is not None and known.is_unordered(at, end):
-            giver = reads.who(reads.past.program[end])
+        end = past.ended.get(source)
+        if end is not None and past.is_unordered(at, end):
+            giver = reads.who(end.act)
             yield Fault(
                 f"{reads.who(read)} takes the value of {giver}, and nothing makes it wait for that",
                 (source, read.op),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Act
-from ..races.past import Change, cells_of, is_in
+from ...trace.cells import cells_of, is_in
+from ..order import Done
 from .step_reads import Fault, Source, StepReads
 
 
@@ -42,7 +43,7 @@ def faults_of_kv(reads: StepReads) -> Iterator[Fault]:
                 yield from _slot(reads, read, cell, newest.get(cell))
 
 
-def _slot(reads: StepReads, read: Act, slot: int, change: Change | None) -> Iterator[Fault]:
+def _slot(reads: StepReads, read: Act, slot: int, change: Done | None) -> Iterator[Fault]:
     """One KV slot, and who changed it last before it was read."""
     what = reads.name_of(read.resource, slot)
     if change is None:
@@ -76,7 +77,7 @@ def _fate_of(reads: StepReads, page: int) -> str:
     return f"{who} {when}" if when else "before"
 
 
-def _is_mine(reads: StepReads, slot: int, change: Change) -> bool:
+def _is_mine(reads: StepReads, slot: int, change: Done) -> bool:
     """Whether this lease owns a slot's page, or had read or written the slot before a change."""
     if reads.ledger.pages.held.get(slot // reads.page_size) is reads.lease:
         return True

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Act, Mark
+from ...trace.cells import cells_of, is_in
 from ..leaks.lease import HeldLease
 from ..leaks.ledger import numbers
 from ..leaks.slots import SlotRead
-from ..races.past import Change, cells_of, is_in
+from ..order import Done
 from .step_reads import Fault, Source, StepReads
 
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
@@ -69,7 +70,7 @@ def _takes(reads: StepReads, lease: HeldLease, giver: int) -> bool:
     return not any(act.kind == "read" and act.resource in RELAYS for act in program)
 
 
-def _cell(reads: StepReads, read: Act, cell: int, change: Change | None) -> Iterator[Fault]:
+def _cell(reads: StepReads, read: Act, cell: int, change: Done | None) -> Iterator[Fault]:
     """One cell, and who changed it last before it was read."""
     what = reads.name_of(read.resource, cell)
     reader = f"step {reads.step} reads for {reads.rid}"

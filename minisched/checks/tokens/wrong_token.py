@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from ...trace import Trace
 from ..offence import Offence
-from ..races.past import Past
-from .deliveries import misdeliveries
+from ..order import Past
+from .ends import misdeliveries
 from .identity import Difference, tokens_heard
 from .step_reads import Fault, Source, StepReads
 from .wrong_buffers import faults_of_inputs, faults_of_output

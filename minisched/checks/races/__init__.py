@@ -1,1 +1,0 @@
-"""Does it race? Begin with ``races.py``: what every lane did, and what no edge orders."""

@@ -1,0 +1,134 @@
+"""``minisched first-run``: one step after the other on a GPU, each with its verdict, and a report.
+
+Each step is a process of its own: one bad access ends all that a process can do with a GPU, and
+what hangs is ended with the tracebacks of its threads. This process only asks whether there is one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from ..bench.cuda.first_run import FAILED, NOT_RUN, OK, STEPS, Found, Step, limit, take
+from ..bench.machine import machine
+from ..bench.rows import versions
+from ..devices.registry import load
+from ..trace.files import write_whole
+from .layout import say
+
+START = 30  # seconds that a process may take until its step begins
+HUNG = "Timeout ("  # how faulthandler begins when it ends what hangs
+STYLES = {OK: "[green]✓[/]", FAILED: "[red]✗[/]", NOT_RUN: "[yellow]-[/]"}
+
+
+def run_first_run(
+    out: Path, seconds: float, only: Sequence[str], here: bool, as_json_only: bool
+) -> int:
+    """Take the steps, say what each came to, and leave a report; the exit code.
+
+    It is 1 where a step failed, or where none could be judged.
+
+    Raises:
+        ValueError: an option is bad, or torch sees no GPU; nothing has run then.
+    """
+    names = [step.name for step in STEPS]
+    for name in only:
+        if name not in names:
+            raise ValueError(f"--only is {name!r}; the steps are {', '.join(names)}.")
+    if not seconds > 0:
+        raise ValueError(f"--seconds is {seconds:g}, but it must be more than 0.")
+    if not load("torch.cuda", "is_available", "torch", "first-run")():
+        raise ValueError("torch sees no GPU, which first-run is about.")
+    founds: list[Found] = []
+    console = Console(highlight=False, emoji=False)
+    with Console(stderr=True).status("") as status:
+
+        def begins(step: Step) -> None:
+            least = limit(step, seconds)
+            status.update(f"{step.name}: {step.asks} (at most {least:.0f} s)")
+
+        for found in steps(out, seconds, only, here, begins):
+            founds.append(found)
+            if not as_json_only:
+                why = "" if found.verdict == OK else f" {found.verdict}:"
+                line = f"{found.step}:{why} {escape(found.said)} ({found.seconds:.0f} s)"
+                say(console, f"{STYLES[found.verdict]} {line}", 2)
+    if as_json_only:
+        print(json.dumps(report(founds)))
+    else:
+        counts = Counter(found.verdict for found in founds)
+        told = ", ".join(f"{counts[name]} {name}" for name in STYLES if counts[name])
+        say(console, f"Of {len(founds)} steps: {told}. All of it is in {escape(str(out))}.")
+    verdicts = {found.verdict for found in founds}
+    return 1 if FAILED in verdicts or OK not in verdicts else 0
+
+
+def steps(
+    out: Path, seconds: float, only: Sequence[str], here: bool, begins: Callable[[Step], None]
+) -> Iterator[Found]:
+    """What one step after the other comes to; the report in ``out`` is of all so far.
+
+    Where the machine does not compute, nothing else is looked at.
+    """
+    founds: list[Found] = []
+    for step in STEPS:
+        if only and step.name not in only:
+            continue
+        begins(step)
+        if any((found.step, found.verdict) == ("machine", FAILED) for found in founds):
+            found = Found(step.name, NOT_RUN, "the machine does not compute", 0.0)
+        else:
+            found = (take if here else take_apart)(step, out, seconds)
+        founds.append(found)
+        text = json.dumps(report(founds), indent=1)
+        write_whole(out / "report.json", text, f"--out {out}", with_folders=True)
+        yield found
+
+
+def report(founds: Sequence[Found]) -> dict[str, object]:
+    """What ``--json`` prints and the folder keeps."""
+    steps = [asdict(found) for found in founds]
+    return {"steps": steps, "machine": machine(), "versions": versions()}
+
+
+def take_apart(step: Step, out: Path, seconds: float) -> Found:
+    """A step in a process of its own; what that says on stderr is left in the folder."""
+    began, most = time.monotonic(), limit(step, seconds)
+    command = [sys.executable, "-m", __name__, step.name, str(out), str(seconds)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=most + 2 * START)
+        code, printed, log = done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired:  # not even its traceback came
+        code, printed, log = 1, "", HUNG
+    path = out / f"{step.name}.log"
+    if log.strip():
+        write_whole(path, log, f"--out {out}", with_folders=True)
+    if not code and printed.strip():
+        return Found(**json.loads(printed.splitlines()[-1]))
+    said = f"its process ended with {code}: {(log.strip() or 'no word').splitlines()[-1]}"
+    if HUNG in log:
+        said = f"it took more than {most:.0f} seconds; where it was by then is in {path}"
+    return Found(step.name, FAILED, said, round(time.monotonic() - began, 1))
+
+
+def in_this_process(name: str, out: str, seconds: str) -> None:
+    """One step; its verdict is the last line that is printed."""
+    step = next(step for step in STEPS if step.name == name)
+    faulthandler.dump_traceback_later(limit(step, float(seconds)) + START, exit=True)
+    found = take(step, Path(out), float(seconds))
+    faulthandler.cancel_dump_traceback_later()
+    print(json.dumps(asdict(found)))
+
+
+if __name__ == "__main__":
+    in_this_process(*sys.argv[1:])
