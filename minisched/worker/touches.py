@@ -6,6 +6,7 @@ holds what is declared against what is touched.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from ..core import Lease, ModelWorkerBatch, Row, ScheduleBatch
 from ..core.model_worker_batch import slots_of
+from ..models.forward_batch import ForwardBatch
 from ..relay import Relay, RowRelay
 from ..trace import Program, Touch
 from .row_slots import RowSlots
@@ -55,6 +57,15 @@ class Touches:
         self.program.touch("write", INPUTS, [batch.step])
         self._list_pages(batch)
         self.newest, self.steps[batch.step] = batch.step, self.of_ops(batch, flat)
+
+    def follow(self, inputs: ForwardBatch) -> None:
+        """Host: when the last name of a step's inputs goes, their memory may be handed out again.
+
+        What the device still has to do with them is no name: an op is given a copy of the batch.
+        """
+        if self.program.is_on:
+            freed = ("free", INPUTS, [inputs.label.step])
+            weakref.finalize(inputs, self.program.touch, *freed).atexit = False
 
     def of_ops(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
         """What each op of a step will touch."""
