@@ -53,8 +53,11 @@ def last_event(workload: Workload) -> int:
 
 def livelock(workload: Workload, turns: int) -> Livelock:
     """So many turns are over."""
-    left = " and ".join(req.name for req in workload.requests if not req.finished) or "a step"
-    return Livelock(f"every request must end within {turns} turns, but {left} has not")
+    left = [req.name for req in workload.requests if not req.finished]
+    who = f"{' and '.join(left)} {'has' if len(left) == 1 else 'have'} not ended"
+    if not left:
+        who = "a step is still in flight"
+    return Livelock(f"every request must end within {turns} turns of this workload, but {who}")
 
 
 def play(

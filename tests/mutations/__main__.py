@@ -25,15 +25,19 @@ def main() -> None:
     given = parser.parse_args()
     at, step = map(int, given.part.split("/"))
     chosen = LAYERS[given.layer] if given.layer else MUTATIONS
-    chosen = [item for item in chosen if given.only in item.name and item.device == given.device]
+    chosen = [
+        item
+        for item in chosen
+        if given.only in item.name and item.device == given.device and not item.equivalent
+    ]
     kept = json.loads(SEEN_AT.read_text()) if SEEN_AT.exists() else {}
     faults = seen = 0
     for item in chosen[at::step]:
         line, is_seen = looked_for(item, given.workloads, kept)
         print(line, flush=True)
-        faults, seen = faults + (not item.equivalent), seen + (is_seen and not item.equivalent)
-    if given.keep:
-        SEEN_AT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+        faults, seen = faults + 1, seen + is_seen
+        if given.keep:
+            SEEN_AT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
     print(f"{seen} of {faults} faults are seen within {given.workloads} workloads.")
 
 
@@ -42,7 +46,7 @@ def looked_for(item: Mutation, workloads: int, kept: dict[str, object]) -> tuple
     laws = item.laws
     sight = look_for(item, places(range(workloads), item.device))
     others = f" ({', '.join(sight.others)} before)" if sight.others else ""
-    kind = " [equivalent]" if item.equivalent else " [known miss]" if item.missed else ""
+    kind = " [known miss]" if item.missed else ""
     if not sight.law:
         return f"{item.name}{kind}: not by {', '.join(laws)}; {sight.cases} cases{others}", False
     seed, loop = sight.place

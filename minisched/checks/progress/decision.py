@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import ceil, inf
 
-from ...core import Lease, Request, ScheduleBatch
+from ...core import Request, ScheduleBatch
 from ...core.logprobs import next_logprob_at
 from ...scheduler import Scheduler
 from .queue_order import Path, QueueOrder, walk
@@ -43,9 +43,8 @@ class Before:
             and (config.run_ahead or req.computed_len < req.known_len)
         ]
         self.reach = {req: (req.reach_with(0), req.next_draft_len) for req in self.ready}
-        self.pages: dict[Lease, int] = {
-            req.lease: len(req.lease.pages) for req in live if req.lease
-        }
+        holders = [*live, *self.running]
+        self.pages = {req.lease: len(req.lease.pages) for req in holders if req.lease}
         self.chunked = chunked.req if chunked else None
         self.ratio = scheduler.new_token_ratio.current
         self.changes = changes_of(scheduler)
