@@ -48,7 +48,7 @@ def most_turns(workload: Workload, depth: int) -> int:
 
 def last_event(workload: Workload) -> int:
     """The last turn in which anything comes from outside."""
-    return max([*workload.arrivals, *workload.aborts, *workload.flushes])
+    return max([0, *workload.arrivals, *workload.aborts, *workload.flushes])
 
 
 def livelock(workload: Workload, turns: int) -> Livelock:
