@@ -226,13 +226,12 @@ class Decision:
             if self.before.is_short:  # it may have been refused before
                 self.remembered.full = self.before.changes, set(queue)
             return
-        if self._is_full():
-            return
-        heads = self.before.order.heads(waiting)
+        heads, is_full = self.before.order.heads(waiting), self._is_full()
         reasons = [self._why_not(head) for head in heads]
         if NO_MEMORY in reasons:
-            self.remembered.full = changes_of(self.scheduler), set(queue)
-        if not any(reasons):
+            if self.is_unified or not self.prompts:  # these would count for less, once they run
+                self.remembered.full = changes_of(self.scheduler), set(queue)
+        elif not (any(reasons) or is_full):
             table, pages = self.leases.table, self.config.num_pages
             yield (
                 f"{heads[0].rid} waits and is first in the queue, {table.available_size} of "
@@ -264,7 +263,8 @@ class Decision:
 
     def _others_make_no_way(self, req: Request, room: Room) -> str:
         """They don't have to, unless its priority lets it come at their cost."""
-        if self.config.schedule_policy == "priority" and not self.before.preemptions:
+        by_priority = self.config.schedule_policy == "priority" and not self.is_unified
+        if by_priority and not (self.before.preemptions or self._is_full()):
             memory = self.before.memory(self._available() - self.leases.available_pages)
             ratio, places = self.before.ratio, self.remembered.places
             named = who_makes_way(req, room.total, ratio, memory, self.config, places)
