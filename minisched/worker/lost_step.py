@@ -30,7 +30,7 @@ def lose_step(
     worker.token_edges.forget(batch)
     flat, ids = laid_out or flat_of(worker, batch), ids_of(laid_out)
     stand_in: Op | None = None
-    whole = worker.touches.of_lost(batch, flat)
+    whole = worker.touches.of_lost(batch, flat_of(worker, batch))
     for stream, table, touches in page_tables(worker, whole):
         if stand_in is not None:
             stream.wait(stand_in)  # so that all have ended when the last one has
