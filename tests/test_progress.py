@@ -256,6 +256,17 @@ BUGS: dict[str, Bug] = {
         "order", "r0 is admitted in step 1 before r1, which by lof goes first",
         a_case([request("r0", [1], 2), request("r1", [2], 5)], schedule_policy="lof"),
     ),
+    "who decodes is listed as admitted": Bug(
+        f"{DECODE}.add_reqs",
+        "insort(self.running_reqs, req, key=lambda running: running.order)",
+        "self.running_reqs.append(req)",
+        "order", "r1 is in step 2 before r0, which came earlier",
+        a_case([request("r0", [1], 2), request("r1", [2], 5)], schedule_policy="lof"),
+    ),
+    "whoever starves starves for ever": Bug(
+        f"{RETRACTION}.make_room", "self.starved = self.starved and not reqs", "pass",
+        "progress", "r9 waits and is first in the queue", starved(),
+    ),
     "the shortest prompt first": Bug(
         "policy.schedule_policy:SchedulePolicy.rank",
         "return RANKS.get", "return len(req.prompt) if self.name == 'fcfs' else RANKS.get",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import ceil, inf
 
 from ...core import Request, ScheduleBatch
@@ -36,9 +37,9 @@ class Before:
         for req in scheduler.waiting_queue:
             self.waits(req)
         self.running = list(scheduler.running_batch)
-        self.ready = [  # those of them that may run
+        self.ready = [  # those of them that may run, in order of arrival
             req
-            for req in self.running
+            for req in sorted(self.running, key=remembered.places.__getitem__)
             if req.device_len < req.max_device_len + config.overrun
             and (config.run_ahead or req.computed_len < req.known_len)
         ]
@@ -145,6 +146,7 @@ class Decision:
     def out_of_order(self) -> Iterator[str]:
         """Who was admitted before others, and who made way wrongly. Ask ``left_out`` first."""
         yield from self.unheeded
+        yield from self._of_decodes()
         yield from self._of_admitted()
         yield from self._of_preemptions()
 
@@ -273,6 +275,13 @@ class Decision:
                     f"{low.priority}) does not make way behind step {self.step}"
                 )
         return NO_MEMORY
+
+    def _of_decodes(self) -> Iterator[str]:
+        """They are in a step in order of arrival: a budget that is spent has room for the first."""
+        places = self.remembered.places
+        for one, other in pairwise(self.decodes):
+            if places[one] > places[other]:
+                yield f"{one.rid} is in step {self.step} before {other.rid}, which came earlier"
 
     def _of_admitted(self) -> Iterator[str]:
         """Those admitted are the first in the queue, and it was time for them."""
