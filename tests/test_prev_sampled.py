@@ -19,7 +19,7 @@ from minisched.relay import PrevSampled
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 
-from .backends import AND_CUDA, open_device
+from .backends import EVERY_BACKEND, open_device
 from .vllm_runs import cost_of
 
 MOST, LONGEST = 6, 8  # requests, and tokens of each
@@ -85,7 +85,7 @@ def two_batches(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, tuple[
     return sampled, rows
 
 
-@AND_CUDA
+@EVERY_BACKEND
 @given(batches=two_batches())
 @settings(max_examples=60, deadline=None)
 def test_every_row_reads_its_own_token(backend: str, batches: Any) -> None:
