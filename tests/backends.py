@@ -16,8 +16,7 @@ from minisched.trace import Slice, Trace
 from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, LoopOptions, runs_on
 from .workloads import VOCAB
 
-BACKENDS = ("sim", "thread", "mlx", "cuda")
-"""Where a test's ``backend`` is ``cuda``, torch sees a GPU that is not there (``fake_cuda.py``)."""
+BACKENDS = ("sim", "thread", "mlx")
 
 PROMPTS = [
     "The capital of France is",
@@ -44,6 +43,8 @@ def in_real_time(items: list[LoopOptions]) -> pytest.MarkDecorator:
 
 
 EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
+AND_CUDA = pytest.mark.parametrize("backend", [*BACKENDS, "cuda"])
+"""Where a test's ``backend`` is ``cuda``, torch sees a GPU that is not there (``fake_cuda.py``)."""
 
 
 def hash_model(backend: str, eos_ids: frozenset[int]) -> Model:

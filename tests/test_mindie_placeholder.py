@@ -152,7 +152,7 @@ def test_the_ledger_is_what_the_core_derives(relay: str, gate: int, workload: Wo
     assert device.is_idle
 
 
-@pytest.mark.parametrize("backend", ["thread", "mlx", "cuda"])
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
 @given(workload=workloads())
 @settings(max_examples=30, deadline=None)
 def test_a_gate_of_two_in_real_time(backend: str, workload: Workload) -> None:

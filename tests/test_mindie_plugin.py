@@ -24,7 +24,7 @@ from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_BACKEND, check_no_thread_left, hash_model, open_device
+from .backends import check_no_thread_left, hash_model, open_device
 from .laws import play
 from .mindie_laws import Books, settled_trace, together, wasted_rows, watched
 from .workloads import VOCAB, Workload, workloads
@@ -260,7 +260,7 @@ def test_no_request_changes_while_the_thread_builds_a_bitmask(loop: str) -> None
     assert len(request.output_ids) == 5 and seen == [False] * 6
 
 
-@EVERY_BACKEND
+@pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])
 @pytest.mark.parametrize("method", ["launch_forward", "launch_sample"])
 @FILLS
 def test_an_error_on_the_forward_thread_is_the_steps_and_nobody_waits_for_ever(

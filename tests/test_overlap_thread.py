@@ -293,7 +293,7 @@ def test_ctrl_c_leaves_no_thread_and_no_lease(backend: str, options: dict[str, A
     check_no_thread_left()
 
 
-@pytest.mark.parametrize("backend", ["thread", "mlx", "cuda"])
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
 def test_a_loop_that_is_dropped_in_the_middle_leaves_no_thread(backend: str) -> None:
     """The thread may be waiting for a mask that nobody will build any more."""
     device, before = open_device(backend), threading.active_count()

@@ -23,7 +23,7 @@ from minisched.relay.placeholder_fill import (
     prepare_masks_for_filling,
 )
 
-from .backends import EVERY_BACKEND, open_device
+from .backends import open_device
 from .laws import play
 from .svg_reader import Picture
 from .workloads import VOCAB, Workload, workloads
@@ -91,7 +91,7 @@ def test_a_failed_step_leaves_no_placeholder_for_the_model_to_read() -> None:
     assert flat.input_ids == [WRONG_TOKEN]
 
 
-@EVERY_BACKEND
+@pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])
 def test_the_device_scatters_the_last_steps_tokens(backend: str) -> None:
     device = open_device(backend)
     relay = FillDevice(device, 4)

@@ -254,7 +254,7 @@ def test_cells_by_row_and_position() -> None:
     assert bound == [([-10, -11, -12], [DUMP]), ([-13], [14]), ([-14], [15])]
 
 
-@pytest.mark.parametrize("backend", ["thread", "mlx", "cuda"])
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
 def test_a_llama_says_the_same_through_the_token_pool_and_the_future_map(
     backend: str, tiny_llama: Path
 ) -> None:
