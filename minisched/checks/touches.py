@@ -22,9 +22,7 @@ from ..worker.draft_touches import DraftTouches
 from .races import Words
 
 NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device
-IN_VAIN = ("future map", "last tokens", "page table")
-"""Of which cell 0 may be read and thrown away: for every token that is known, and of the page table
-by what stands in for a lost step."""
+IN_VAIN = ("future map", "last tokens")  # cell 0: read, and thrown away, for every known token
 DUMP = {"token pool": {0}}  # where samples go that mean nothing
 STAND_IN = "page table"  # an op in the place of a step that was lost: it does less than that
 SENT, LANDED = "prefill kv", "decode kv"  # of a transfer between the two sides of ``pd``
@@ -69,7 +67,8 @@ class Touched:
         yield from (sentence for sentence in check_landed(real, said) if finished)
         steps = {item.id: item.step for item in trace.slices}  # of what has ended
         failed = {steps.get(op, 0) for op in self.accesses.failed}
-        failed |= {item.step for item in trace.slices if item.name == STAND_IN}
+        stand_ins = {item.id: item.step for item in trace.slices if item.name == STAND_IN}
+        failed |= {*stand_ins.values()}
         drafts = any(isinstance(engine.worker.touches, DraftTouches) for engine in self.engines)
         lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
         for op, name in sorted(real.keys() | said.keys()):
@@ -79,7 +78,11 @@ class Touched:
             unwritten = cells.written - claimed.written - DUMP.get(name, set())
             is_exact = op in steps and steps[op] not in failed and not drafts
             for verb, unsaid, in_vain in (
-                ("read", set() if drafts and failed else unread, claimed.read - cells.read),
+                (
+                    "read",
+                    set() if op in stand_ins or (drafts and failed) else unread,
+                    claimed.read - cells.read,
+                ),
                 ("write", unwritten, claimed.written - cells.written),
             ):
                 who = words.op(op, lanes.get(op, ""))
