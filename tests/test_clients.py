@@ -222,11 +222,11 @@ def test_a_reason_that_is_lost_is_found_where_something_fails(what: str) -> None
 
 
 def test_a_run_without_aborts_or_log_probabilities_is_not_judged_by_them() -> None:
-    verdict = judge(case_of(0, "serial"))
-    assert [bool(verdict.lacking(law)) for law in ("client", "logprobs", "abort")] == [
-        False, True, True,
-    ]  # fmt: skip
-    assert not judge(case_of(2, "serial")).lacking("logprobs")
+    req = Request("a", [1, 2], SamplingParams(max_new_tokens=3))
+    verdict = judge(Case(Workload([req], [0], {}, SchedulerConfig()), "serial", "host"))
+    assert verdict.holds and not verdict.lacking("client")
+    assert verdict.lacking("logprobs") == "nobody was given log-probabilities"
+    assert verdict.lacking("abort") == "nobody was given up"
 
 
 def test_an_id_of_any_kind_is_judged() -> None:

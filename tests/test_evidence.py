@@ -183,7 +183,8 @@ def test_the_museum() -> None:
 @pytest.mark.parametrize("law", LAWS)
 def test_nothing_lacks_where_a_law_broke_or_all_is_there(law: str) -> None:
     assert lacking(law, EMPTY)
-    assert not lacking(law, judge(case_of(2, "overlap")).trace)
+    traces = (judge(case_of(seed, "overlap")).trace for seed in range(40))
+    assert any(not lacking(law, trace) for trace in traces)
 
 
 def test_a_run_that_stopped_is_never_fine(cli: Any, tmp_path: Path) -> None:
