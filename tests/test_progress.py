@@ -379,6 +379,22 @@ def test_a_bug_is_seen_and_healthy_code_is_not_accused(name: str) -> None:
     assert found is not None and bug.says in found.sentence
 
 
+def test_who_comes_in_place_of_the_one_who_runs_comes_with_a_page_at_least() -> None:
+    """One token of the chunk was kept for whoever has just made way: no page of it is left."""
+    requests = [request("r0", [1] * 10, 7), request("r1", [2] * 10, 7, priority=3)]
+    case = a_case(
+        requests, "serial", arrivals=[0, 3], kv_tokens=28, page_size=4, max_running_requests=2,
+        chunked_prefill_size=4, max_prefill_tokens=3, enable_mixed_chunk=True,
+        schedule_policy="priority", priority_scheduling_preemption_threshold=0,
+        schedule_conservativeness=2.0,
+    )  # fmt: skip
+    assert judge(case).findings == ()
+    adder, lease = "policy.prefill_adder:PrefillAdder.add_alone", "lease.settled_len"
+    with put_in([Edit(adder, f"self.budget.cut(req.known_len - {lease})", "True")]):
+        found = judge(case).broke("identity")
+    assert found is not None and "r1 gave []" in found.sentence
+
+
 # -- the order of the queue, told twice ----------------------------------------------------------
 
 

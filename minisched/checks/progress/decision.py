@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, inf
+from typing import NamedTuple
 
 from ...core import Request, ScheduleBatch
 from ...core.logprobs import next_logprob_at
@@ -16,13 +17,21 @@ from .victims import ROUNDING, Memory, Preemption, new_tokens, who_makes_way, wo
 Changes = tuple[int, int]  # leases that went back, and requests that came to wait; so far
 
 
+class Full(NamedTuple):
+    """Memory has refused the first who waited, between two states; and who waited then."""
+
+    since: Changes
+    until: Changes
+    waited: set[Request]
+
+
 @dataclass
 class Remembered:
     """What has to be known of the decisions before."""
 
     places: dict[Request, int] = field(default_factory=dict)  # in which order requests came
     starving: Request | None = None  # may run, and waits for memory on its way back
-    full: tuple[Changes, set[Request]] | None = None  # when memory refused the first; who waited
+    full: Full | None = None  # when memory refused the first
 
 
 class Before:
@@ -220,17 +229,18 @@ class Decision:
     def _of_waiting(self) -> Iterator[str]:
         """The first who waits, behind those admitted, has a reason to."""
         waiting, queue = self._waiting(), self.scheduler.waiting_queue
+        now = changes_of(self.scheduler)
         if not waiting or self._is_chunked():
             return
         if self._must_stand_back():
-            if self.before.is_short:  # it may have been refused before
-                self.remembered.full = self.before.changes, set(queue)
+            if self.before.is_short:  # it may have been refused before and after
+                self.remembered.full = Full(self.before.changes, now, set(queue))
             return
         heads, is_full = self.before.order.heads(waiting), self._is_full()
         reasons = [self._why_not(head) for head in heads]
         if NO_MEMORY in reasons:
             if self.is_unified or not self.prompts:  # these would count for less, once they run
-                self.remembered.full = changes_of(self.scheduler), set(queue)
+                self.remembered.full = Full(now, now, set(queue))
         elif not (any(reasons) or is_full):
             table, pages = self.leases.table, self.config.num_pages
             yield (
@@ -337,12 +347,12 @@ class Decision:
 
     def _is_full(self) -> bool:
         """Whether nothing has changed since memory refused the first who waits."""
-        if self.remembered.full is None:
+        full, changes = self.remembered.full, self.before.changes
+        if full is None or not all(
+            low <= at <= high for low, at, high in zip(full.since, changes, full.until, strict=True)
+        ):
             return False
-        changes, waited = self.remembered.full
-        return changes == self.before.changes and waited <= {
-            *self.scheduler.waiting_queue, *self.admitted
-        }  # fmt: skip
+        return full.waited <= {*self.scheduler.waiting_queue, *self.admitted}
 
     def _available(self) -> int:
         """Pages that could be had when the last prompt had been looked at.
