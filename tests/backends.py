@@ -34,12 +34,17 @@ SOME_LOOPS = pytest.mark.parametrize(("loop", "relay", "options"), SOME_LOOP_OPT
 
 
 def in_real_time(items: list[LoopOptions]) -> pytest.MarkDecorator:
-    """Each of the loops on both devices with a clock of their own, where it runs there."""
+    """Each of the loops on two devices with a clock of their own, where it runs there.
+
+    On ``cuda`` they are in ``test_fake_cuda.py``, with fewer examples: they take ten times as long.
+    """
     cases = [(at, *item) for at in ("thread", "mlx") for item in items if runs_on(item[0], at)]
     return pytest.mark.parametrize(("backend", "loop", "relay", "options"), cases, ids=str)
 
 
 EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
+AND_CUDA = pytest.mark.parametrize("backend", [*BACKENDS, "cuda"])
+"""Where a test's ``backend`` is ``cuda``, torch sees a GPU that is not there (``fake_cuda.py``)."""
 
 
 def hash_model(backend: str, eos_ids: frozenset[int]) -> Model:

@@ -182,6 +182,19 @@ def view(minisched: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
 
 
 @pytest.fixture(autouse=True)
+def a_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where a test's ``backend`` is ``cuda``, torch sees a GPU that is not there."""
+    params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if params.get("backend") != "cuda":
+        yield
+        return
+    from .fake_cuda import fake_cuda  # here, for it imports torch
+
+    with fake_cuda():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def settings_are_put_back() -> Iterator[None]:
     """A device changes how often Python switches threads; once closed, it is as it was."""
     before = sys.getswitchinterval()

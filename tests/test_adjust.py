@@ -14,7 +14,7 @@ from minisched.models import adjust, adjust_mlx, adjust_torch
 from minisched.worker.sampling_info import make_adjustment
 
 from .adjusting import Rows, Wishes, adjusted, cases, chosen
-from .backends import EVERY_BACKEND
+from .backends import AND_CUDA
 
 
 @given(
@@ -36,7 +36,7 @@ def test_a_history_becomes_what_the_definition_says(
     assert adjusted("sim", [logits], [wish])[0] == penalised(logits, prompt, output, params)
 
 
-@EVERY_BACKEND
+@AND_CUDA
 @given(case=cases())
 @settings(deadline=None)
 def test_every_backend_does_the_same(backend: str, case: tuple[Rows, Wishes]) -> None:
@@ -55,7 +55,7 @@ def test_a_row_is_the_same_in_every_batch(backend: str, case: tuple[Rows, Wishes
         assert wish is not None or found == row
 
 
-@EVERY_BACKEND
+@AND_CUDA
 @given(
     case=cases(),
     key=st.integers(0, 99),
@@ -78,14 +78,14 @@ def test_a_masked_token_is_never_drawn(
         assert token in may_come or not may_come
 
 
-@EVERY_BACKEND
+@AND_CUDA
 @pytest.mark.parametrize("mask", [b"", bytes(2), bytes(9), b"\x00\x00\xf8", b"\x00\x00\x00\x01"])
 def test_a_mask_that_lets_nothing_pass_makes_no_nan(backend: str, mask: bytes) -> None:
     logits, wish = [[float(at) for at in range(19)]], LogitAdjustment(vocab_mask=mask)
     assert adjusted(backend, logits, [wish]) == logits
 
 
-@EVERY_BACKEND
+@AND_CUDA
 def test_a_bias_can_not_bring_a_masked_token_back(backend: str) -> None:
     wish = LogitAdjustment(logit_bias={0: 100.0}, vocab_mask=b"\x06")
     assert adjusted(backend, [[1.0, 2.0, 3.0]], [wish]) == [[float("-inf"), 2.0, 3.0]]

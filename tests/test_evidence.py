@@ -140,11 +140,12 @@ def test_cases_in_which_nothing_happened(law: str, capsys: pytest.CaptureFixture
 
 
 def test_what_is_drawn_has_something_to_judge() -> None:
-    """Of the workloads that are really drawn, nearly all give every law something to look at."""
+    """Of the workloads that are really drawn, nearly all give a law something to look at; but not
+    everybody wants log-probabilities, or gives up."""
     verdicts = [judge(case_of(seed, "overlap")) for seed in range(12)]
     for law in LAWS:
         judged = [verdict for verdict in verdicts if not verdict.lacking(law)]
-        assert len(judged) >= 10, law
+        assert len(judged) >= {"logprobs": 2, "abort": 6}.get(law, 10), law
 
 
 def test_faults_that_hit_nobody(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +183,8 @@ def test_the_museum() -> None:
 @pytest.mark.parametrize("law", LAWS)
 def test_nothing_lacks_where_a_law_broke_or_all_is_there(law: str) -> None:
     assert lacking(law, EMPTY)
-    assert not lacking(law, judge(case_of(3, "overlap")).trace)
+    traces = (judge(case_of(seed, "overlap")).trace for seed in range(40))
+    assert any(not lacking(law, trace) for trace in traces)
 
 
 def test_a_run_that_stopped_is_never_fine(cli: Any, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_each_step_that_can_be_taken_here_is_ok(gpu: Gpu, cli: Any, tmp_path: Pa
 
 FAULTS = {
     "an op drops its arguments": (
-        "memory", "identity",
+        "memory", "was let go before",
         Edit("devices.cuda:CudaOp.run", "    self.named = fn, *args\n", ""),
     ),
     "a number is asked for in a forward pass": (

@@ -19,7 +19,7 @@ from minisched.export.views.lazy_arrays import arrays_of
 from minisched.relay import LazyChain
 from minisched.trace import Trace
 
-from .backends import EVERY_BACKEND, open_device
+from .backends import AND_CUDA, open_device
 from .svg_reader import Picture
 from .timed_runs import play_timed, timed_workloads
 from .workloads import Workload
@@ -37,7 +37,7 @@ def batch(step: int, rows: list[tuple[str, tuple[int | None, ...]]]) -> Schedule
     return made
 
 
-@EVERY_BACKEND
+@AND_CUDA
 @settings(max_examples=30, deadline=None)
 @given(
     tokens=st.lists(st.integers(0, 99), min_size=1, max_size=6),

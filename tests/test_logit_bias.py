@@ -19,7 +19,7 @@ from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 
-from .backends import EVERY_BACKEND, hash_model, open_device
+from .backends import AND_CUDA, hash_model, open_device
 from .laws import ONE_ENGINE, check_all, play
 from .workloads import VOCAB, Workload, params, workloads
 
@@ -49,7 +49,7 @@ def run(loop: str, wishes: list[SamplingParams], device: str = "sim") -> Run:
     return run_loop(loop, open_device(device), model, requests, SchedulerConfig(), SIM_COST)
 
 
-@EVERY_BACKEND
+@AND_CUDA
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_hundred_decides_alone(backend: str, temperature: float) -> None:
     """The hash model's logits lie between 0 and 10."""

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisched.checks.tokens.logprobs import OF_FLOATS
 from minisched.core import Request, SamplingParams, TokenLogprob
 from minisched.devices.registry import open_device
 from minisched.loops.run import run_loop
@@ -31,7 +32,6 @@ from .workloads import Workload, fresh
 DEVICES = ("thread", "mlx")
 LOOPS = [("serial", "host"), ("overlap", "ring"), ("mlx_async", "chain"), ("vllm_async", "pool")]
 NEW_TOKENS = 16
-CLOSE = 1e-4
 
 EVERY_DEVICE = pytest.mark.parametrize("device", DEVICES)
 
@@ -183,11 +183,11 @@ def check_against(theirs: Any, req: Request) -> None:
     for position, found in places:
         row = truth[position - 1]
         assert found.token_id == tokens[position]
-        assert found.logprob == pytest.approx(row[found.token_id].item(), abs=CLOSE)
+        assert found.logprob == pytest.approx(row[found.token_id].item(), abs=OF_FLOATS)
         best = row.topk(req.params.top_logprobs_num).values.tolist()
-        assert [value for value, _ in found.top_logprobs] == pytest.approx(best, abs=CLOSE)
+        assert [value for value, _ in found.top_logprobs] == pytest.approx(best, abs=OF_FLOATS)
         for value, token in found.top_logprobs:
-            assert value == pytest.approx(row[token].item(), abs=CLOSE)
+            assert value == pytest.approx(row[token].item(), abs=OF_FLOATS)
 
 
 @pytest.mark.weights

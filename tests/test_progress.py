@@ -256,6 +256,17 @@ BUGS: dict[str, Bug] = {
         "order", "r0 is admitted in step 1 before r1, which by lof goes first",
         a_case([request("r0", [1], 2), request("r1", [2], 5)], schedule_policy="lof"),
     ),
+    "who decodes is listed as admitted": Bug(
+        f"{DECODE}.add_reqs",
+        "insort(self.running_reqs, req, key=lambda running: running.order)",
+        "self.running_reqs.append(req)",
+        "order", "r1 is in step 2 before r0, which came earlier",
+        a_case([request("r0", [1], 2), request("r1", [2], 5)], schedule_policy="lof"),
+    ),
+    "whoever starves starves for ever": Bug(
+        f"{RETRACTION}.make_room", "self.starved = self.starved and not reqs", "pass",
+        "progress", "r9 waits and is first in the queue", starved(),
+    ),
     "the shortest prompt first": Bug(
         "policy.schedule_policy:SchedulePolicy.rank",
         "return RANKS.get", "return len(req.prompt) if self.name == 'fcfs' else RANKS.get",
@@ -368,6 +379,22 @@ def test_a_bug_is_seen_and_healthy_code_is_not_accused(name: str) -> None:
     assert found is not None and bug.says in found.sentence
 
 
+def test_who_comes_in_place_of_the_one_who_runs_comes_with_a_page_at_least() -> None:
+    """One token of the chunk was kept for whoever has just made way: no page of it is left."""
+    requests = [request("r0", [1] * 10, 7), request("r1", [2] * 10, 7, priority=3)]
+    case = a_case(
+        requests, "serial", arrivals=[0, 3], kv_tokens=28, page_size=4, max_running_requests=2,
+        chunked_prefill_size=4, max_prefill_tokens=3, enable_mixed_chunk=True,
+        schedule_policy="priority", priority_scheduling_preemption_threshold=0,
+        schedule_conservativeness=2.0,
+    )  # fmt: skip
+    assert judge(case).findings == ()
+    adder, lease = "policy.prefill_adder:PrefillAdder.add_alone", "lease.settled_len"
+    with put_in([Edit(adder, f"self.budget.cut(req.known_len - {lease})", "True")]):
+        found = judge(case).broke("identity")
+    assert found is not None and "r1 gave []" in found.sentence
+
+
 # -- the order of the queue, told twice ----------------------------------------------------------
 
 
@@ -437,7 +464,10 @@ def test_a_livelock_is_over_when_the_work_could_be_done_twice(loop: str) -> None
     with put_in([never]):
         found = judge(case).broke("livelock")
     most = most_turns(case.workload, LOOPS[loop].in_flight)
-    assert found is not None and f"must end within {most} turns, but r0 and r1" in found.sentence
+    assert (
+        found is not None
+        and f"must end within {most} turns of this workload, but r0 and r1 and r2" in found.sentence
+    )
 
 
 def test_who_was_alone_is_not_judged() -> None:

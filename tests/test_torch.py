@@ -350,36 +350,44 @@ def test_an_op_that_fails_keeps_nothing_of_what_it_was_working_on() -> None:
     with pytest.raises(MemoryError, match="no room") as caught:
         op.synchronize()
     assert [ref() for ref in kept] == [None, None]
-    assert "in run_out" in "".join(traceback.format_tb(caught.tb))  # where it was is still said
+    assert "in run_out" in "".join(traceback.format_exception(caught.value))  # it is still said
     device.close()
 
 
 class RunsOut(HashTorch):
-    """Finds no memory in its third forward pass."""
+    """Finds no memory in its third step, in the forward pass or as it samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "forward") -> None:
         super().__init__(eos_ids=frozenset())
+        self.where = where
+        self.logits: list[weakref.ref[torch.Tensor]] = []
         self.kept: list[weakref.ref[torch.Tensor]] = []
         self.passes = 0
 
     def forward(self, batch: ForwardBatch, ids: torch.Tensor, page_table: torch.Tensor) -> Any:
         self.passes += 1
         logits = super().forward(batch, ids, page_table)
-        self.kept.append(weakref.ref(logits))
-        if self.passes == 3:
+        self.logits.append(weakref.ref(logits))
+        if self.passes == 3 and self.where == "forward":
             run_out(self.kept)
         return logits
+
+    def sample(self, logits: torch.Tensor, batch: ForwardBatch) -> Any:
+        if self.passes == 3 and self.where == "sample":
+            run_out(self.kept)
+        return super().sample(logits, batch)
 
 
 @pytest.mark.usefixtures("nobody_collects")
 @pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread", "vllm_batch_queue"])
-def test_a_failed_step_leaves_no_activations_behind(loop: str) -> None:
-    model = RunsOut()
-    run = run_loop(loop, ThreadDevice(), model, some_requests())
+@pytest.mark.parametrize("where", ["forward", "sample"])
+def test_a_failed_step_leaves_no_activations_behind(loop: str, where: str) -> None:
+    model, config = RunsOut(where), SchedulerConfig(chunked_prefill_size=4)
+    run = run_loop(loop, ThreadDevice(), model, some_requests(), config)
     assert any("out of device memory" in error for error in run.errors.values())
-    of_the_last_step = model.kept.pop()  # which a loop may hold until it is collected itself
-    assert of_the_last_step and len(model.kept) >= 4
-    assert not [ref for ref in model.kept if ref() is not None]
+    *before, last = model.logits  # a loop may hold the last step's until it is collected itself
+    assert last and len(before) >= 2 and len(model.kept) == 2
+    assert not [ref for ref in (*before, *model.kept) if ref() is not None]
 
 
 def test_closing_drops_what_is_queued_even_behind_a_wait() -> None:

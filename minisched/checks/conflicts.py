@@ -233,15 +233,21 @@ class Detector:
         self.memory: defaultdict[str, Memory] = defaultdict(Memory)
         self.clocks: dict[str, Clock] = {}  # by lane, how far it knew the others at last
         self.found: dict[tuple[str, int, int], Pair] = {}
+        self.taken: Newest[bool] = Newest()  # ops whose value somebody reads
         for done in order.done:
-            kind, name = done.act.kind, done.act.resource
-            if kind == "end":
-                self.memory[VALUE].lanes.add(done.act.lane)
-            elif name:
+            name = done.act.resource
+            if name:
                 memory = self.memory[name]
                 memory.lanes.add(done.act.lane)
-                if kind == "write" and not memory.unfit.stretches:
+                if name == VALUE:
+                    for span in spans_of(done.act.at):
+                        self.taken.put(*span, True)
+                elif done.act.kind == "write" and not memory.unfit.stretches:
                     memory.unfit.put(0, LARGEST, None)
+        if self.taken.stretches:
+            self.memory[VALUE].lanes |= {
+                one.act.lane for one in order.done if one.act.kind == "end"
+            }
         for act in (act for acts in order.stuck.values() for act in acts):
             if act.kind == "write":  # it never comes, which is told: nothing else of it
                 for span in spans_of(act.at):
@@ -264,7 +270,7 @@ class Detector:
         """
         act = done.act
         self.clocks[act.lane] = done.clock
-        if act.kind == "end":
+        if act.kind == "end" and self.taken.shared([(act.op, act.op)]):
             done = done._replace(act=Act(act.lane, "write", act.op, VALUE, str(act.op)))
         elif not act.at:
             return

@@ -98,30 +98,23 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
-    before, books, budgets = threads(), Books(), Budgets()
-    progress, touched = Progress(), Touched()
-    workload, device = fresh(case.workload), open_device(case.device)
+    before, workload, device = threads(), fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     model = hash_model(case.device, workload)
     findings: dict[str, Finding] = {}  # the first of each law
-    faults, clients = [step_fault(failure) for failure in workload.failures], Clients(workload)
+    faults, witness = [step_fault(failure) for failure in workload.failures], Witness(workload)
+    clients, progress = witness.clients, Progress()
 
     def watched(engine: Engine) -> None:
-        budgets.watch(engine)
-        touched.watch(engine)
-        clients.watch(engine)
+        witness.watch(engine)
         progress.watch(engine)
         for fault in faults:
             fault.put_in(engine)
         patch(engine)
 
-    def look(engine: Engine) -> None:
-        books.look(engine)
-        clients.look(engine)
-
     engines, outputs = list[Engine](), list[Output]()
     try:
-        engines, outputs = run(case, workload, device, model, watched, look)
+        engines, outputs = run(case, workload, device, model, watched, witness.look)
     except Exception as error:  # a broken scheduler may stop in any way
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
         findings[law] = Finding(law, f"{type(error).__name__}: {error}")
@@ -129,14 +122,8 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         for rid in fault.touched:
             workload.struck.setdefault(rid, set()).add(fault.says)
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    is_over = bool(engines)
-    laws = laws_of_any_run(trace, books, budgets, is_over)
-    laws += [
-        partial(progress.check, "progress"),
-        partial(progress.check, "order"),
-        partial(check_lifetimes, device),
-        partial(check_touches, touched, trace, is_over),
-    ]
+    laws = witness.laws(trace, device, is_over=bool(engines))
+    laws += [partial(progress.check, law) for law in ("progress", "order")]
     refused: frozenset[str] = frozenset()
     if engines:
         refusal = engines[0].scheduler.config.refusal
@@ -157,21 +144,43 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
 
 
-def laws_of_any_run(
-    trace: Trace, books: Books, budgets: Budgets, is_over: bool, all_alive: bool = True
-) -> list[Callable[[], None]]:
-    """What holds whatever has gone wrong in a run; where it ``is_over``, of its ends as well.
+class Witness:
+    """Looks on at a run, whatever goes wrong in it, for the laws that hold of any."""
 
-    Whatever was waited for has come then, unless somebody who was to bring it is dead.
-    """
-    laws: list[Callable[[], None]] = [
-        books.check,
-        partial(check_positions, trace),
-        partial(check_races, trace, is_over and all_alive),
-        budgets.check,
-        partial(check_times, trace),
-    ]
-    return [partial(check_told, trace), *laws] if is_over else laws
+    def __init__(self, workload: Workload) -> None:
+        self.books, self.budgets, self.clients = Books(), Budgets(), Clients(workload)
+        self.touched = Touched()
+
+    def watch(self, engine: Engine) -> None:
+        """Before an engine starts."""
+        self.budgets.watch(engine)
+        self.touched.watch(engine)
+        self.clients.watch(engine)
+
+    def look(self, engine: Engine) -> None:
+        """After one of its turns."""
+        self.books.look(engine)
+        self.clients.look(engine)
+
+    def laws(
+        self, trace: Trace, device: Device, is_over: bool, all_alive: bool = True
+    ) -> list[Callable[[], None]]:
+        """What is to hold; of a run that ``is_over``, of its ends as well.
+
+        Whatever was waited for has come then, and what ops say is what they do, unless somebody who
+        was to see to it is dead.
+        """
+        laws: list[Callable[[], None]] = [
+            self.books.check,
+            partial(check_positions, trace),
+            partial(check_races, trace, is_over and all_alive),
+            self.budgets.check,
+            partial(check_times, trace),
+            partial(check_lifetimes, device),
+        ]
+        if all_alive:
+            laws.append(partial(check_touches, self.touched, trace, is_over))
+        return [partial(check_told, trace), *laws] if is_over else laws
 
 
 def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:

@@ -14,10 +14,11 @@ from .draw.draw import draw, loops_that_refuse
 from .many import LAWS, Tried
 
 CAUSES = (
-    "race", "touches", "ownership", "leak", "deadlock", "crash", "order", "progress", "livelock",
-    "budget", "time", "abort", "ends", "client", "identity", "logprobs",
+    "lifetime", "race", "touches", "ownership", "leak", "deadlock", "crash", "order", "progress",
+    "livelock", "budget", "time", "abort", "ends", "client", "identity", "logprobs",
 )  # fmt: skip
-"""The laws again, a cause before what follows from it: wrong tokens follow from anything."""
+"""The laws again, a cause before what follows from it: wrong tokens follow from anything. Lifetimes
+are judged where somebody watches the memory (``Device.lifetimes``), which is in tests."""
 
 
 class Failure(NamedTuple):

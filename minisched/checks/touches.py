@@ -22,12 +22,9 @@ from ..worker.draft_touches import DraftTouches
 from .races import Words
 
 NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device
-IN_VAIN = {  # read, and thrown away, for every token that is known
-    f"{side}{name}": {0}
-    for side in ("", "prefill ", "decode ")
-    for name in ("future map", "last tokens")
-}
+IN_VAIN = ("future map", "last tokens")  # cell 0: read, and thrown away, for every known token
 DUMP = {"token pool": {0}}  # where samples go that mean nothing
+STAND_IN = "page table"  # an op in the place of a step that was lost: it does less than that
 SENT, LANDED = "prefill kv", "decode kv"  # of a transfer between the two sides of ``pd``
 
 
@@ -70,16 +67,22 @@ class Touched:
         yield from (sentence for sentence in check_landed(real, said) if finished)
         steps = {item.id: item.step for item in trace.slices}  # of what has ended
         failed = {steps.get(op, 0) for op in self.accesses.failed}
+        stand_ins = {item.id: item.step for item in trace.slices if item.name == STAND_IN}
+        failed |= {*stand_ins.values()}
         drafts = any(isinstance(engine.worker.touches, DraftTouches) for engine in self.engines)
         lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
         for op, name in sorted(real.keys() | said.keys()):
             cells, claimed = real[op, name], said[op, name]
             told = claimed.read | claimed.written if drafts else claimed.read
-            unread = cells.found - told - IN_VAIN.get(name, set())
+            unread = cells.found - told - ({0} if name.endswith(IN_VAIN) else set())
             unwritten = cells.written - claimed.written - DUMP.get(name, set())
             is_exact = op in steps and steps[op] not in failed and not drafts
             for verb, unsaid, in_vain in (
-                ("read", set() if drafts and failed else unread, claimed.read - cells.read),
+                (
+                    "read",
+                    set() if op in stand_ins or (drafts and failed) else unread,
+                    claimed.read - cells.read,
+                ),
                 ("write", unwritten, claimed.written - cells.written),
             ):
                 who = words.op(op, lanes.get(op, ""))

@@ -33,18 +33,18 @@ class Label:
 NO_LABEL = Label()
 
 
-def without_locals(error: AnyError) -> AnyError:
-    """An error to keep, just caught: it says where it was raised, and holds nothing of it.
+def without_frames(error: AnyError) -> AnyError:
+    """An error to keep: a note says where it was raised, and it holds nothing of what was there.
 
-    A traceback names frames, and these all that they were working on. With the activations of a
-    step that found no memory, the next step would find none either.
+    A traceback names frames, these all that they were working on, and who has called them. With
+    the activations of a step that found no memory, the next step would find none either.
     """
-    caught = error.__traceback__
-    error.__traceback__ = caught and caught.tb_next  # who has caught it still runs
+    if not getattr(error, "__notes__", None):  # else it was caught before, and is passed on
+        error.add_note("".join(traceback.format_tb(error.__traceback__)))
     chain: list[BaseException | None] = [error]
     while chain:
         if (each := chain.pop()) is not None:
-            traceback.clear_frames(each.__traceback__)
+            each.__traceback__ = None
             chain += {each.__cause__, each.__context__}
     return error
 

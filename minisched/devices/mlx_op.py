@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from .base import Label
+from .base import Label, without_frames
 
 if TYPE_CHECKING:
     from .mlx import MlxDevice
@@ -43,7 +43,7 @@ class MlxOp:
                     raise arg.error
             self.value = fn(*(arg.value if isinstance(arg, MlxOp) else arg for arg in args))
         except Exception as error:
-            self.error = error
+            self.error = without_frames(error)
 
     def query(self) -> bool:
         """Whether it was seen to end; who hears that it has, comes after it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..trace import Program
-from .base import NO_LABEL, without_locals
+from .base import NO_LABEL, without_frames
 from .host_work import spend
 
 
@@ -81,7 +81,7 @@ class ThreadOp:
             spend(self.cost)
             self.value = self.fn(*values)
         except BaseException as error:  # whatever it was, the host must hear of it
-            self.error = without_locals(error)
+            self.error = without_frames(error)
         self.args = ()  # they may hold the step before, and that one the step before it
 
     def drop(self, error: BaseException) -> None:

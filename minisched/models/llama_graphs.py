@@ -32,13 +32,13 @@ class GraphPool:
     def __init__(self) -> None:
         self.handle = torch.cuda.graph_pool_handle()
         self.stream = torch.cuda.Stream()
-        self.stream.wait_stream(torch.cuda.current_stream())  # which carries weights and inputs
 
     def __call__(self, step: Callable[[], None]) -> Replay:
         """Run a step once, for libraries choose kernels then; and record what it launches.
 
         Other threads of the host go on meanwhile: what they ask CUDA for ends no capture here.
         """
+        self.stream.wait_stream(torch.cuda.current_stream())  # which carries weights and inputs
         with torch.cuda.stream(self.stream):
             step()
         graph = torch.cuda.CUDAGraph()

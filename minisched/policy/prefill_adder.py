@@ -60,30 +60,31 @@ class PrefillAdder:
         """Add a request that the rules refuse although nobody else holds memory.
 
         They would refuse it for ever. It fits, or it would not have been received; what does not
-        is the page that the rules add.
+        is the page that the rules add. Where those who were to decode beside it have just made way
+        for it, their part of the chunk is still taken off; without a page of it, it waits until it
+        is asked again.
         """
-        return self._start(req, self.leases.open(self.cache.match_prefix(req), req.rid))
+        lease = self.leases.open(self.cache.match_prefix(req), req.rid)
+        if not self.budget.cut(req.known_len - lease.settled_len):
+            self.leases.close(lease)
+            return self._no_page(req)
+        return self._start(req, lease)
 
     def _refusal(self, req: Request, extend_len: int, total_tokens: int) -> AddReqResult | None:
         """What speaks against a request whose prefix is locked by now."""
         budget = self.budget
         if total_tokens >= budget.rem_total_tokens:
             return self._no_token(req, total_tokens)
-        rem_input, rem_chunk = budget.rem_input_tokens, budget.rem_chunk_tokens
+        rem_input = budget.rem_input_tokens
         if budget.ceil_paged_tokens(extend_len) >= rem_input and self.can_run_list:
             return refuse(
                 self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem_input
             )
-        if not budget.cut(extend_len):
-            return refuse(
-                self.recorder,
-                req,
-                AddReqResult.OTHER,
-                "a page of a chunk",
-                budget.page_size,
-                rem_chunk or 0,
-            )
-        return None
+        return None if budget.cut(extend_len) else self._no_page(req)
+
+    def _no_page(self, req: Request) -> AddReqResult:
+        need, left = self.budget.page_size, self.budget.rem_chunk_tokens or 0
+        return refuse(self.recorder, req, AddReqResult.OTHER, "a page of a chunk", need, left)
 
     def _no_token(self, req: Request, need: int) -> AddReqResult:
         left = int(self.budget.rem_total_tokens)

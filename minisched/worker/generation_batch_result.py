@@ -109,9 +109,8 @@ class GenerationBatchResult:
         for op in self._launched():
             try:
                 op.synchronize()
-            except Exception as other:
-                other.__traceback__ = None
-        error.__traceback__ = None  # it names frames that name this step, which keeps the error
+            except Exception as kept:
+                kept.__traceback__ = None  # it names frames, and one of these this step
         return self._result
 
     def _launched(self) -> Iterator[Op]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 from ..core import ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Array, Arrays, Buffer, Label, Op, Stream
@@ -31,7 +30,10 @@ def lose_step(
     worker.token_edges.forget(batch)
     flat, ids = laid_out or flat_of(worker, batch), ids_of(laid_out)
     stand_in: Op | None = None
-    whole = list(chain.from_iterable(worker.touches.take(batch)))
+    said = flat if isinstance(flat, ModelWorkerBatch) else flat_of(worker, batch)
+    # What it reads is nobody's: the relay's cells may lack what the lost step was to send there.
+    lost_touches = worker.touches.of_lost(batch, said)
+    whole = [touch for touch in lost_touches if touch.kind != "read"]
     for stream, table, touches in page_tables(worker, whole):
         if stand_in is not None:
             stream.wait(stand_in)  # so that all have ended when the last one has

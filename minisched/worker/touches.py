@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from ..core import Lease, ModelWorkerBatch, Row, ScheduleBatch
@@ -47,6 +48,7 @@ class Touches:
         self.page_size = page_size
         self.table = defaultdict[int, RowSlots](RowSlots)  # what the device's page table lists
         self.steps: dict[int, StepTouches] = {}
+        self.newest = 0  # step that was declared
 
     def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
         """Host: a step is laid out; its arrays (``inputs``, one cell for each step) are written."""
@@ -54,7 +56,7 @@ class Touches:
             return
         self.program.touch("write", INPUTS, [batch.step])
         self._list_pages(batch)
-        self.steps[batch.step] = self.of_ops(batch, flat)
+        self.newest, self.steps[batch.step] = batch.step, self.of_ops(batch, flat)
 
     def follow(self, inputs: ForwardBatch) -> None:
         """Host: when the last name of a step's inputs goes, their memory may be handed out again.
@@ -84,6 +86,18 @@ class Touches:
     def take(self, batch: ScheduleBatch) -> StepTouches:
         """The same, for the last time."""
         return self.steps.pop(batch.step, StepTouches())
+
+    def of_lost(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> list[Touch]:
+        """All that a step may have touched that was not launched as a whole.
+
+        What was never laid out has declared nothing, but its pages are listed all the same, and
+        the step behind it takes its tokens from where this one would have left them.
+        """
+        whole = list(chain.from_iterable(self.take(batch)))
+        if batch.step > self.newest and self.program.is_on:
+            self._list_pages(batch)
+            whole += [*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)]
+        return whole
 
     def read_back(self, batch: ScheduleBatch, buffer: int, size: int, uploaded: bool) -> None:
         """Host: the copy is read; what the step's upload was given can go."""

@@ -72,7 +72,7 @@ def hostile_memory() -> Iterator[None]:
         yield
 
 
-DELAY = 200_000  # cycles of the GPU that an op begins late: about 0.1 ms
+DELAY = 2_000_000  # cycles that an op begins late: a millisecond, so that overwriting comes before
 FREED = ((512, 32), (4096, 8), (65_536, 4))  # bytes, and how many of that size
 
 

@@ -13,11 +13,9 @@ from ...devices.registry import open_device
 from ...engine.engine import Engine
 from ...trace import Trace
 from ..case import Case
-from ..clients import Clients
-from ..judge import STOPPED_BY, Finding, broken, hash_model, laws_of_any_run, run
-from ..laws import Budgets, check_aborts, check_clients, check_leaks, check_logprobs
+from ..judge import STOPPED_BY, Finding, Witness, broken, hash_model, run
+from ..laws import check_aborts, check_clients, check_leaks, check_logprobs
 from ..leaks.books import check_idle, threads
-from ..leaks.books_each_turn import Books
 from ..tokens.logprobs import OF_HASH
 from ..workload import Workload, fresh
 from .fault import Fault
@@ -64,15 +62,13 @@ class Course:
     outputs: list[Output] = field(default_factory=list)
     findings: dict[str, Finding] = field(default_factory=dict)
     trace: Trace | None = None
-    books: Books = field(default_factory=Books)
-    budgets: Budgets = field(default_factory=Budgets)
 
     def __post_init__(self) -> None:
-        self.clients = Clients(self.workload)
+        self.witness, self.device = Witness(self.workload), open_device(self.case.device)
 
     def go(self) -> None:
         """Drive the case to its end, whatever that is."""
-        device = open_device(self.case.device)
+        device = self.device
         model = hash_model(self.case.device, self.workload)
         self.fault.open(device)
         try:
@@ -96,15 +92,13 @@ class Course:
 
     def put_in(self, engine: Engine) -> None:
         """Before an engine starts; the fault stands between it and its clients."""
-        self.budgets.watch(engine)
-        self.clients.watch(engine)
+        self.witness.watch(engine)
         self.fault.put_in(engine)
 
     def look(self, engine: Engine) -> None:
         """After a turn."""
         self.fault.each_turn(engine)
-        self.books.look(engine)
-        self.clients.look(engine)
+        self.witness.look(engine)
 
 
 def says_what_is_missing(error: Exception) -> bool:
@@ -137,13 +131,13 @@ def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
     assert course.trace is not None
     fault, engines = course.fault, course.engines
     is_dead = isinstance(fault, ThreadDies)
-    laws = laws_of_any_run(
-        course.trace, course.books, course.budgets, bool(engines), all_alive=not is_dead
+    laws = course.witness.laws(
+        course.trace, course.device, is_over=bool(engines), all_alive=not is_dead
     )
     laws.append(partial(check_threads, before))
     if not engines:
         return laws
-    after, clients, outputs = course.aftermath, course.clients, course.outputs
+    after, clients, outputs = course.aftermath, course.witness.clients, course.outputs
     told = [partial(check_clients, clients, engines[0], outputs)]
     return [
         partial(check_tokens, after, engines[0].scheduler.config.refusal),

@@ -27,10 +27,11 @@ def is_complete(trace: Trace) -> bool:
 
 
 def _pending(trace: Trace) -> Iterator[Leak]:
-    order = Order(trace.program, trace.slices)
     slices = {item.id: item for item in trace.slices}
     begun = {act.op: act for act in trace.program if act.kind == "begin"}
     ends = {act.op for act in trace.program if act.kind == "end"}
+    ever = ends | {act.op for act in trace.program if act.kind == "say"}
+    order = Order([act for act in trace.program if act.kind != "wait" or act.op in ever])
     last = [done for lane, done in order.last.items() if is_main(lane)]
     for launch in (act for act in trace.program if act.kind == "launch"):
         begin, end = begun.get(launch.op), order.ended.get(launch.op)

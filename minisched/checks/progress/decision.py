@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import ceil, inf
+from typing import NamedTuple
 
-from ...core import Lease, Request, ScheduleBatch
+from ...core import Request, ScheduleBatch
 from ...core.logprobs import next_logprob_at
 from ...scheduler import Scheduler
 from .queue_order import Path, QueueOrder, walk
@@ -15,13 +17,21 @@ from .victims import ROUNDING, Memory, Preemption, new_tokens, who_makes_way, wo
 Changes = tuple[int, int]  # leases that went back, and requests that came to wait; so far
 
 
+class Full(NamedTuple):
+    """Memory has refused the first who waited, between two states; and who waited then."""
+
+    since: Changes
+    until: Changes
+    waited: set[Request]
+
+
 @dataclass
 class Remembered:
     """What has to be known of the decisions before."""
 
     places: dict[Request, int] = field(default_factory=dict)  # in which order requests came
     starving: Request | None = None  # may run, and waits for memory on its way back
-    full: tuple[Changes, set[Request]] | None = None  # when memory refused the first; who waited
+    full: Full | None = None  # when memory refused the first
 
 
 class Before:
@@ -36,16 +46,15 @@ class Before:
         for req in scheduler.waiting_queue:
             self.waits(req)
         self.running = list(scheduler.running_batch)
-        self.ready = [  # those of them that may run
+        self.ready = [  # those of them that may run, in order of arrival
             req
-            for req in self.running
+            for req in sorted(self.running, key=remembered.places.__getitem__)
             if req.device_len < req.max_device_len + config.overrun
             and (config.run_ahead or req.computed_len < req.known_len)
         ]
         self.reach = {req: (req.reach_with(0), req.next_draft_len) for req in self.ready}
-        self.pages: dict[Lease, int] = {
-            req.lease: len(req.lease.pages) for req in live if req.lease
-        }
+        holders = [*live, *self.running]
+        self.pages = {req.lease: len(req.lease.pages) for req in holders if req.lease}
         self.chunked = chunked.req if chunked else None
         self.ratio = scheduler.new_token_ratio.current
         self.changes = changes_of(scheduler)
@@ -146,6 +155,7 @@ class Decision:
     def out_of_order(self) -> Iterator[str]:
         """Who was admitted before others, and who made way wrongly. Ask ``left_out`` first."""
         yield from self.unheeded
+        yield from self._of_decodes()
         yield from self._of_admitted()
         yield from self._of_preemptions()
 
@@ -219,19 +229,19 @@ class Decision:
     def _of_waiting(self) -> Iterator[str]:
         """The first who waits, behind those admitted, has a reason to."""
         waiting, queue = self._waiting(), self.scheduler.waiting_queue
+        now = changes_of(self.scheduler)
         if not waiting or self._is_chunked():
             return
         if self._must_stand_back():
-            if self.before.is_short:  # it may have been refused before
-                self.remembered.full = self.before.changes, set(queue)
+            if self.before.is_short:  # it may have been refused before and after
+                self.remembered.full = Full(self.before.changes, now, set(queue))
             return
-        if self._is_full():
-            return
-        heads = self.before.order.heads(waiting)
+        heads, is_full = self.before.order.heads(waiting), self._is_full()
         reasons = [self._why_not(head) for head in heads]
         if NO_MEMORY in reasons:
-            self.remembered.full = changes_of(self.scheduler), set(queue)
-        if not any(reasons):
+            if self.is_unified or not self.prompts:  # these would count for less, once they run
+                self.remembered.full = Full(now, now, set(queue))
+        elif not (any(reasons) or is_full):
             table, pages = self.leases.table, self.config.num_pages
             yield (
                 f"{heads[0].rid} waits and is first in the queue, {table.available_size} of "
@@ -263,7 +273,8 @@ class Decision:
 
     def _others_make_no_way(self, req: Request, room: Room) -> str:
         """They don't have to, unless its priority lets it come at their cost."""
-        if self.config.schedule_policy == "priority" and not self.before.preemptions:
+        by_priority = self.config.schedule_policy == "priority" and not self.is_unified
+        if by_priority and not (self.before.preemptions or self._is_full()):
             memory = self.before.memory(self._available() - self.leases.available_pages)
             ratio, places = self.before.ratio, self.remembered.places
             named = who_makes_way(req, room.total, ratio, memory, self.config, places)
@@ -274,6 +285,13 @@ class Decision:
                     f"{low.priority}) does not make way behind step {self.step}"
                 )
         return NO_MEMORY
+
+    def _of_decodes(self) -> Iterator[str]:
+        """They are in a step in order of arrival: a budget that is spent has room for the first."""
+        places = self.remembered.places
+        for one, other in pairwise(self.decodes):
+            if places[one] > places[other]:
+                yield f"{one.rid} is in step {self.step} before {other.rid}, which came earlier"
 
     def _of_admitted(self) -> Iterator[str]:
         """Those admitted are the first in the queue, and it was time for them."""
@@ -329,12 +347,12 @@ class Decision:
 
     def _is_full(self) -> bool:
         """Whether nothing has changed since memory refused the first who waits."""
-        if self.remembered.full is None:
+        full, changes = self.remembered.full, self.before.changes
+        if full is None or not all(
+            low <= at <= high for low, at, high in zip(full.since, changes, full.until, strict=True)
+        ):
             return False
-        changes, waited = self.remembered.full
-        return changes == self.before.changes and waited <= {
-            *self.scheduler.waiting_queue, *self.admitted
-        }  # fmt: skip
+        return full.waited <= {*self.scheduler.waiting_queue, *self.admitted}
 
     def _available(self) -> int:
         """Pages that could be had when the last prompt had been looked at.

@@ -14,10 +14,11 @@ Whom memory has refused is not asked again before somebody gave some back, came,
 (``batch_is_full``). A burst of ``multi_step`` is deaf to all this for as many steps as it has. No
 more steps are in flight than the loop's depth, and who has not ended is never lost sight of.
 
-*Order.* Those admitted are the first in the queue (``queue_order.py``), where a retracted request
-has its old place. Nobody is admitted beside a prompt that could not end, or while somebody starves.
-Who loses their memory is the one whom the rule names (``victims.py``), and only where memory does
-not reach. On the decode side of ``pd`` pages are reserved first come, first served.
+*Order.* Those who decode are in a step in order of arrival. Those admitted are the first in the
+queue (``queue_order.py``), where a retracted request has its old place. Nobody is admitted beside a
+prompt that could not end, or while somebody starves. Who loses their memory is the one whom the
+rule names (``victims.py``), and only where memory does not reach. On the decode side of ``pd``
+pages are reserved first come, first served.
 """
 
 from __future__ import annotations

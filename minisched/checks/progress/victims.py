@@ -60,17 +60,13 @@ class Memory:
         cls, leases: LeasePool, running: Sequence[Request], pages: Mapping[Lease, int], taken: int
     ) -> Memory:
         """As it is; or was, before a step ``taken`` pages, and leases had ``pages``."""
-        gained = {req: len(req.lease.pages) - pages[req.lease] for req in running if req.lease}
-        return cls(
-            leases.available_pages + taken,
-            leases.pages_returning,
-            bool(leases.table.available_size or leases.returning),
-            {
-                req: leases.pages_given_back(req.lease) - gained[req]
-                for req in running
-                if req.lease is not None
-            },
-        )
+        given_back = {
+            req: leases.pages_given_back(req.lease) - len(req.lease.pages) + pages[req.lease]
+            for req in running
+            if req.lease is not None
+        }
+        has_row = bool(leases.table.available_size or leases.returning)
+        return cls(leases.available_pages + taken, leases.pages_returning, has_row, given_back)
 
 
 @dataclass

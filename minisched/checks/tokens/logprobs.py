@@ -7,11 +7,12 @@ as ``OF_HASH`` and ``OF_FLOATS`` say, and in which tokens are the most likely on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ...core import Logprobs, Output, Request, TokenLogprob
 from .oracle import logprobs_alone
 
+Both = tuple[list[TokenLogprob], list[TokenLogprob]]  # those of a prompt, and of an output
 OF_HASH = {"sim": 0.0, "thread": 1e-12, "cuda": 1e-12, "mlx": 1e-6}
 """By device, how far those of ``hash`` may be from the oracle's: its logits are exact in float64
 everywhere, but the exponential of MLX is that of float32 (``models/logprobs_mlx.py``)."""
@@ -20,9 +21,12 @@ OF_FLOATS = 1e-4
 
 
 def find_unlike(
-    told: Iterable[tuple[Request, Sequence[Output]]], vocab_size: int, tolerance: float = 0.0
+    told: Iterable[tuple[Request, Sequence[Output]]],
+    vocab_size: int,
+    tolerance: float = 0.0,
+    alone: Callable[[Request, int], Both] = logprobs_alone,
 ) -> Iterator[str]:
-    """Who knows, or was told, other log-probabilities than it would be alone.
+    """Who knows, or was told, other log-probabilities than it would be ``alone``.
 
     Of who gave up, was refused or failed, those of the tokens that it got; the prompt's are heard
     with the first token, and only those that were computed are known before.
@@ -32,7 +36,7 @@ def find_unlike(
             continue  # no token that the model has
         known = req.input_token_logprobs
         has_none = bool(req.problem()) or not (req.output_ids or known)
-        of_prompt, of_output = ([], []) if has_none else logprobs_alone(req, vocab_size)
+        of_prompt, of_output = ([], []) if has_none else alone(req, vocab_size)
         if not req.output_ids:
             of_prompt = of_prompt[: len(known)]
         for what, found, truth in (

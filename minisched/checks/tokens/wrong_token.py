@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ...trace import Trace
 from ..offence import Offence
 from ..order import Past
-from .deliveries import misdeliveries
+from .ends import misdeliveries
 from .identity import Difference, tokens_heard
 from .step_reads import Fault, Source, StepReads
 from .wrong_buffers import faults_of_inputs, faults_of_output

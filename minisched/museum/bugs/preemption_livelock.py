@@ -8,7 +8,6 @@ from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
-from ..judge_soon import judge_soon
 from ..patch import Edit
 from ..points import at
 
@@ -65,7 +64,6 @@ EXHIBIT = Exhibit(
             bug="",
         ),
     ),
-    judge_by=judge_soon,
     points_at=at(
         ("forward", 1),
         ("forward", 2),
