@@ -93,7 +93,7 @@ def test_a_bug_is_told_with_the_line_that_repeats_it(cli: Any, tmp_path: Path) -
         again = next(row for row in out.splitlines() if "minisched check --workloads 1" in row)
         code, repeated, _ = cli(again.strip().removeprefix("minisched ") + " --json")
         failures = json.loads(repeated)["failures"]
-    assert code == 1 and {item["law"] for item in failures} >= {"identity", "race"}
+    assert code == 1 and "race" in {item["law"] for item in failures}
     assert all(item["sentence"] in " ".join(out.split()) for item in failures)
     assert "made as small as it could be" in out and "comes at turn" in out
     [baseline] = (tmp_path / "found").glob("*-oracle.json")
