@@ -19,7 +19,8 @@ class BatchRecord:
     batch is recorded before it is launched, and what falls out is as many steps older as there are
     slots: with two, as in the original, it has ended if the host has seen its result by then, which
     holds with two steps in flight. With ``depth`` in flight there are ``depth`` slots, and never
-    fewer than two.
+    fewer than two. Here an op on ``cuda`` names what it was given by itself, too
+    (``devices/cuda.py:CudaOp``): the record is how SGLang does it, and a second safety.
     """
 
     def __init__(self, depth: int) -> None:
