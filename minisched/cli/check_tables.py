@@ -20,7 +20,7 @@ SAYS = {
     "order": "nobody goes before their turn, or loses memory before others",
     "budget": "no step has more tokens or rows than its budget",
     "leak": "nothing is held, lost or freed twice",
-    "race": "what two lanes do to the same memory is ordered",
+    "race": "what lanes do to memory is ordered, and what is freed is left alone",
     "touches": "an op touches what it says that it does, and nothing else (on sim)",
     "ownership": "no page or row is handed out while somebody has it",
     "time": "nothing ends before it starts",
