@@ -97,7 +97,8 @@ LOOPS = (
        "if False:  # the chain is broken")),
     m("the states of who has gone stay with the runner", "identity crash",
       ("loops.mlx_worker:MlxTpModelWorker._cleanup_stale_rids", "if state.cache.is_released]",
-       "if False]")),
+       "if False]"),
+      missed="no token is taken from the runner's books, and no law looks at them"),
     # -- bursts, and mini-sglang's -----------------------------------------------------------------
     m("of a burst only the last step is taken in", "crash livelock",
       ("loops.multi_step:multi_step", "zip(burst, results, strict=True):",

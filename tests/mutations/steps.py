@@ -46,7 +46,8 @@ STEPS = (
     m("a failed step is given back while it still runs", "race ownership",
       (RESULT + "fail", "op.synchronize()", "pass")),
     m("a step that found no memory leaves the page table as it was", "identity touches race",
-      ("worker.lost_step:fill_table", "if len(index):", "if False:")),
+      ("worker.lost_step:fill_table", "if len(index):", "if False:"),
+      missed="drawn steps fail on the device, and none before it is launched"),
     # -- how long tensors live ---------------------------------------------------------------------
     m("no batch is recorded while it is in flight", "lifetime race",
       ("worker.batch_record:OverlapWorker.prepare",
@@ -70,8 +71,10 @@ STEPS = (
     # -- the relay ---------------------------------------------------------------------------------
     m("the ring is as long as there are rows", "race identity",
       (RING + "__init__", "3 * max_running_requests", "1 * max_running_requests")),
-    m("the ring is twice as long as there are rows", "race identity",
-      (RING + "__init__", "3 * max_running_requests", "2 * max_running_requests")),
+    m("the ring is twice as long as there are rows", "",
+      (RING + "__init__", "3 * max_running_requests", "2 * max_running_requests"),
+      equivalent="with four steps in flight at most two lie between a token and its "
+      "reader, and both are without its row: they take fewer slots than that"),
     m("the ring hands out the newest slot again", "race identity",
       (RING + "alloc_future_indices", "self.future_ct + 1", "self.future_ct")),
     m("a chunk's sample goes where its next token lies", "identity race",
