@@ -24,10 +24,9 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="write seen.json")
     given = parser.parse_args()
     at, step = map(int, given.part.split("/"))
-    chosen = LAYERS[given.layer] if given.layer else MUTATIONS
     chosen = [
         item
-        for item in chosen
+        for item in (LAYERS[given.layer] if given.layer else MUTATIONS)
         if given.only in item.name and item.device == given.device and not item.equivalent
     ]
     kept = json.loads(SEEN_AT.read_text()) if SEEN_AT.exists() else {}
@@ -37,7 +36,8 @@ def main() -> None:
         print(line, flush=True)
         faults, seen = faults + 1, seen + is_seen
         if given.keep:
-            SEEN_AT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+            lines = (f" {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
+            SEEN_AT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{seen} of {faults} faults are seen within {given.workloads} workloads.")
 
 

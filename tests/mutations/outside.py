@@ -30,11 +30,10 @@ OUTSIDE = (
     # -- what is recorded --------------------------------------------------------------------------
     m("the host's waits are not recorded", "race",
       ("trace.program:Program.wait", "if op:", "if op and lane:")),
-    m("an op's touches are recorded behind its end", "",
+    m("an op's touches are recorded behind its end", "race",
       ("trace.program:Program.launch",
        '    self._touch(lane, op, touches)\n    self._act(lane, "end", op)\n',
-       '    self._act(lane, "end", op)\n    self._touch(lane, op, touches)\n'),
-      equivalent="a lane's acts are in order anyway, and nobody waits for the end by its place"),
+       '    self._act(lane, "end", op)\n    self._touch(lane, op, touches)\n')),
     m("nobody says that a page is free again", "race leak ownership",
       ("worker.touches:Touches.free_pages", 'self.program.touch("free", place + KV, slots, rid)',
        "pass"),
