@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.conflicts import VALUE, Detector, Memory
-from minisched.checks.order import Clock, Done, Order
+from minisched.checks.happens_before import Clock, Done, Order
 from minisched.checks.races import examine
 from minisched.export.native_program import check_program
 from minisched.trace import Act, Trace

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.evidence import lacking
-from minisched.checks.order import waits_in_vain
+from minisched.checks.happens_before import waits_in_vain
 from minisched.checks.races import examine, find_races, offence_of
 from minisched.export.native import NotATrace, from_json, to_json
 from minisched.export.native_program import check_program

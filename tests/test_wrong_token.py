@@ -15,7 +15,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.order import Past
+from minisched.checks.happens_before import Past
 from minisched.checks.tokens.identity import Difference, differences, tokens_heard
 from minisched.checks.tokens.wrong_token import explain, offence_of
 from minisched.core import Output, Request, Result, SamplingParams, ScheduleBatch

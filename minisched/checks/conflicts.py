@@ -27,7 +27,7 @@ from typing import Generic, NamedTuple, TypeVar
 from ..trace import Act, Slice, Trace
 from ..trace.cells import LARGEST, Span, common, spans_of, without
 from ..trace.lanes import is_host, lane_words
-from .order import Clock, Done, Order
+from .happens_before import Clock, Done, Order
 
 VALUE = "value"  # what an op gives: written by its end, read by the ops that take it
 VERBS = {"read": "reads", "write": "writes", "free": "frees"}

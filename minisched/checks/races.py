@@ -17,8 +17,8 @@ from ..trace import Act, Slice, Trace
 from ..trace.cells import Span, joined, span_text, spans_of
 from ..trace.lanes import is_host, lane_words
 from .conflicts import VALUE, VERBS, HandedOut, Pair, find_pairs, in_their_steps, side_of
+from .happens_before import Done, Order
 from .offence import Offence
-from .order import Done, Order
 
 MOST_TRIALS = 8  # causes to try; whoever has more has other worries
 

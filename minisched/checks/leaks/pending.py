@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...trace import Act, Slice, Trace
 from ...trace.lanes import is_host, lane_words
-from ..order import Order
+from ..happens_before import Order
 from .leak import Leak
 
 

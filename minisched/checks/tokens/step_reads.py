@@ -11,10 +11,10 @@ from typing import NamedTuple
 from ...trace import Act, Slice, Trace
 from ...trace.cells import cells_of
 from ...trace.lanes import is_host
+from ..happens_before import Past
 from ..leaks.leaks import moments
 from ..leaks.lease import HeldLease
 from ..leaks.ledger import Ledger
-from ..order import Past
 
 ROW_CELLS = ("page table", "token pool")  # a cell for each position of each row of the table
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...trace import Act
 from ...trace.cells import cells_of, is_in
-from ..order import Done
+from ..happens_before import Done
 from .step_reads import Fault, Source, StepReads
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ...trace import Act, Mark
 from ...trace.cells import cells_of, is_in
+from ..happens_before import Done
 from ..leaks.lease import HeldLease
 from ..leaks.ledger import numbers
 from ..leaks.slots import SlotRead
-from ..order import Done
 from .step_reads import Fault, Source, StepReads
 
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")

@@ -10,8 +10,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from ...trace import Trace
+from ..happens_before import Past
 from ..offence import Offence
-from ..order import Past
 from .ends import misdeliveries
 from .identity import Difference, tokens_heard
 from .step_reads import Fault, Source, StepReads
