@@ -1,7 +1,7 @@
 """What lanes did to memory, and which of it is in each other's way.
 
-Found from a trace's ``program`` and what comes before what in it (``happens_before.py``), so it does not
-matter who came first this time. What is found:
+Found from a trace's ``program`` and what comes before what in it (``happens_before.py``), so it
+does not matter who came first this time. What is found:
 
 - a **race**: two accesses to one cell from two lanes, one of them no read, and neither comes before
   the other. A free counts as a write: whoever touches what it frees in no order with it races;

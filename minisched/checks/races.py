@@ -1,9 +1,9 @@
 """Races: two lanes touch the same memory, one of them writes, and nothing orders them.
 
 Found from a trace's ``program``, so it does not matter which of the two came first this time. What
-comes before what, and when a stream waits in vain: ``happens_before.py``. What is in each other's way, what
-a free means, and what is no race: ``conflicts.py``. Here it is told: which missing edge explains it
-all, in a sentence each, with what never happens (``WaitsForEver``).
+comes before what, and when a stream waits in vain: ``happens_before.py``. What is in each other's
+way, what a free means, and what is no race: ``conflicts.py``. Here it is told: which missing edge
+explains it all, in a sentence each, with what never happens (``WaitsForEver``).
 """
 
 from __future__ import annotations
