@@ -176,7 +176,7 @@ def check_workloads(
             for every in try_workloads(range(seed, seed + count), loops, device, jobs)
             for tried in every
         ]
-        tally = Tally(seed, count, device, cases)
+        tally = Tally(seed, count, device, cases, tuple(loops))
         lines = tuple(told(tally, call, named_loops=loop is None))
     return Check(not tally.failures if cases else None, lines, tally=tally)
 
