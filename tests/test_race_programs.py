@@ -493,10 +493,10 @@ def test_a_fault_is_told_wherever_it_is_put_in(
 # -- whole runs, with a line of the engine changed -------------------------------------------------
 
 FREED_TWICE = Edit(
-    "worker.batch_record:BatchRecord.record_batch_in_overlap",
-    '        self.program.touch("free", INPUTS, [dropped.label.step])\n',
+    "worker.touches:Touches.follow",
+    "        weakref.finalize(inputs, self.program.touch, *freed).atexit = False\n",
     "        for _ in range(2):\n"
-    '            self.program.touch("free", INPUTS, [dropped.label.step])\n',
+    "            weakref.finalize(inputs, self.program.touch, *freed).atexit = False\n",
 )
 NEXT_SLOT = Edit(
     "relay.future_map:FutureMapRing.bind",

@@ -75,11 +75,11 @@ class Books:
             return outputs
 
         def launch(batch: ScheduleBatch, inputs: ForwardBatch, *args: Any) -> Any:
-            self.running[id(inputs)] = batch
+            self.running[inputs.label.step] = batch
             return launch_forward(batch, inputs, *args)
 
         def touch(number: int, inputs: ForwardBatch, *args: Any) -> Any:
-            batch = self.running[id(inputs)]
+            batch = self.running[inputs.label.step]
             assert not any(lease.is_released for lease in batch.leases), "a page was given back"
             return forward_layer(number, inputs, *args)
 
