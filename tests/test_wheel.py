@@ -40,6 +40,7 @@ NEEDS = {  # what each says that cannot work here; fetch would ask the network
     "bench": ("bench mutation", "needs mutmut"),
     "calibrate": ("calibrate --device thread --model nowhere", ""),
     "fetch": ("fetch gpt5", "smollm2"),
+    "first-run": ("first-run", "first-run needs the package 'torch'"),
 }
 
 

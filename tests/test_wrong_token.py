@@ -1,7 +1,7 @@
 """The story of a wrong token names the culprit; of a right one there is none to tell.
 
-Bugs are put in as in tests/test_mutations.py; what each does to a token is read from two traces
-alone, that of a healthy run and that of the other.
+What a bug does to a token is read from two traces alone, that of a healthy run and that of the
+other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from minisched.checks.happens_before import Past
 from minisched.checks.tokens.identity import Difference, differences, tokens_heard
 from minisched.checks.tokens.wrong_token import explain, offence_of
-from minisched.core import Output, Request, Result, SamplingParams, ScheduleBatch
+from minisched.core import Lease, Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -32,10 +32,33 @@ from minisched.trace import Act, Mark, Trace
 
 from .laws import LOOP_OPTIONS, LoopOptions, play
 from .test_free_rule import two_in_one_row
-from .test_mutations import copy_without_wait, prefix_not_locked, row_not_rewritten
 from .workloads import VOCAB, Workload, fresh, workloads
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1)
+
+
+def copy_without_wait(engine: Engine) -> None:
+    """The copy stream does not wait for the sample it copies."""
+    engine.worker.copy_stream.wait = lambda op: None  # type: ignore[method-assign]
+
+
+def prefix_not_locked(engine: Engine) -> None:
+    """A cached prefix that a running request reads is not locked, so it may be evicted."""
+    tree = engine.scheduler.tree
+    if tree is not None:
+        tree.inc_lock_ref = lambda node: None  # type: ignore[method-assign]
+        tree.dec_lock_ref = lambda node: None  # type: ignore[method-assign]
+
+
+def row_not_rewritten(engine: Engine) -> None:
+    """Duplicates are freed, but the device is not told which pages take their place."""
+    leases, retire = engine.scheduler.leases, engine.scheduler.leases.retire
+
+    def forgetful(lease: Lease, pages: list[int]) -> None:
+        lease.sent_pages = len(lease.pages)
+        retire(lease, pages)
+
+    leases.retire = forgetful  # type: ignore[method-assign]
 
 
 def healthy(engine: Engine) -> None:
