@@ -31,10 +31,7 @@ def lose_step(
     flat, ids = laid_out or flat_of(worker, batch), ids_of(laid_out)
     stand_in: Op | None = None
     said = flat if isinstance(flat, ModelWorkerBatch) else flat_of(worker, batch)
-    # What it reads is nobody's: the relay's cells may lack what the lost step was to send there.
-    lost_touches = worker.touches.of_lost(batch, said)
-    whole = [touch for touch in lost_touches if touch.kind != "read"]
-    for stream, table, touches in page_tables(worker, whole):
+    for stream, table, touches in page_tables(worker, worker.touches.of_lost(batch, said)):
         if stand_in is not None:
             stream.wait(stand_in)  # so that all have ended when the last one has
         stand_in = stream.launch(

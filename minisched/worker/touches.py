@@ -88,16 +88,17 @@ class Touches:
         return self.steps.pop(batch.step, StepTouches())
 
     def of_lost(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> list[Touch]:
-        """All that a step may have touched that was not launched as a whole.
+        """All that a step may have written that was not launched as a whole.
 
         What was never laid out has declared nothing, but its pages are listed all the same, and
-        the step behind it takes its tokens from where this one would have left them.
+        the step behind it takes its tokens from where this one would have left them. What it reads
+        is nobody's: the relay's cells may lack what the lost step was to send there.
         """
         whole = list(chain.from_iterable(self.take(batch)))
         if batch.step > self.newest and self.program.is_on:
             self._list_pages(batch)
             whole += [*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)]
-        return whole
+        return [touch for touch in whole if touch.kind != "read"]
 
     def read_back(self, batch: ScheduleBatch, buffer: int, size: int, uploaded: bool) -> None:
         """Host: the copy is read; what the step's upload was given can go."""
