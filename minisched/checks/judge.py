@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -103,7 +103,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     model = hash_model(case.device, workload)
     findings: dict[str, Finding] = {}  # the first of each law
     faults, witness = [step_fault(failure) for failure in workload.failures], Witness(workload)
-    clients, progress = witness.clients, Progress()
+    progress = Progress()
 
     def watched(engine: Engine) -> None:
         witness.watch(engine)
@@ -128,13 +128,10 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     if engines:
         refusal = engines[0].scheduler.config.refusal
         refused = frozenset(r.name for r in workload.requests if refusal(r) is not None)
-        tolerance = OF_HASH.get(case.device, 0.0)
         laws = [
-            partial(check_identity, workload, clients.refusal),
+            partial(check_identity, workload, witness.clients.refusal),
             partial(check_ends, workload, outputs),
-            partial(check_clients, clients, engines[0], outputs),
-            partial(check_logprobs, workload, outputs, tolerance),
-            partial(check_aborts, clients, outputs),
+            *witness.laws_of_clients(engines[0], outputs),
             partial(check_story, trace),
             *laws,
             *(partial(check_idle, engine.scheduler, before) for engine in engines),
@@ -181,6 +178,17 @@ class Witness:
         if all_alive:
             laws.append(partial(check_touches, self.touched, trace, is_over))
         return [partial(check_told, trace), *laws] if is_over else laws
+
+    def laws_of_clients(
+        self, engine: Engine, outputs: Sequence[Output], are_heard: bool = True
+    ) -> list[Callable[[], None]]:
+        """What is to hold of a run that is over, as its clients heard it; if ``are_heard``, all."""
+        clients, tolerance = self.clients, OF_HASH.get(engine.device.name, 0.0)
+        laws: list[Callable[[], None]] = [
+            partial(check_logprobs, clients.workload, outputs, tolerance),
+            partial(check_aborts, clients, outputs),
+        ]
+        return [partial(check_clients, clients, engine, outputs), *laws] if are_heard else laws
 
 
 def broken(laws: Iterable[Callable[[], None]]) -> dict[str, Finding]:

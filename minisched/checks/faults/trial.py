@@ -14,9 +14,8 @@ from ...engine.engine import Engine
 from ...trace import Trace
 from ..case import Case
 from ..judge import STOPPED_BY, Finding, Witness, broken, hash_model, run
-from ..laws import check_aborts, check_clients, check_leaks, check_logprobs
+from ..laws import check_leaks
 from ..leaks.books import check_idle, threads
-from ..tokens.logprobs import OF_HASH
 from ..workload import Workload, fresh
 from .fault import Fault
 from .in_thread import ThreadDies
@@ -137,14 +136,11 @@ def laws_of(course: Course, before: list[str]) -> list[Callable[[], None]]:
     laws.append(partial(check_threads, before))
     if not engines:
         return laws
-    after, clients, outputs = course.aftermath, course.witness.clients, course.outputs
-    told = [partial(check_clients, clients, engines[0], outputs)]
+    after = course.aftermath
     return [
         partial(check_tokens, after, engines[0].scheduler.config.refusal),
         partial(check_heard, after),
-        *(told if not fault.is_silent else ()),
-        partial(check_logprobs, course.workload, outputs, OF_HASH.get(course.case.device, 0.0)),
-        partial(check_aborts, clients, outputs),
+        *course.witness.laws_of_clients(engines[0], course.outputs, not fault.is_silent),
         partial(check_no_leak, course.trace, is_dead),
         *laws,
         *(partial(check_idle, engine.scheduler) for engine in engines),
