@@ -1,13 +1,15 @@
 """What tests share: models, in ``$MINISCHED_HOME`` as for users, and the command line.
 
-Plain ``pytest`` needs what ``.[dev]`` installs and nothing else. Tests that want more (Node's
-packages, Chromium, the weights of SmolLM2, an installed wheel) are *thorough*: by the fixture that
-brings it along (``NEEDS``), or by ``@pytest.mark.thorough``. ``pytest --thorough`` runs every test,
-and ``pytest --thorough -m thorough`` those that plain ``pytest`` leaves out.
+Plain ``pytest`` needs what ``.[dev]`` installs and nothing else, and three minutes of two cores. A
+test that wants more (Node's packages, Chromium, the weights of SmolLM2, an installed wheel) is
+*thorough*: by the fixture that brings it along (``NEEDS``), or by ``@pytest.mark.thorough``.
+``pytest --thorough`` runs every test, with more seeds (``support.py:many``) and Hypothesis's large
+profile. A test that is not thorough and takes longer than ``LONGEST_S`` fails.
 """
 
 import fcntl
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -15,19 +17,19 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from minisched.cli.app import main
 from minisched.models.fetch import fetch
 from minisched.models.tiny import write_tiny_llama
-
-from .llama_kinds import write_kinds
+from tests.llama_kinds import write_kinds
 
 os.environ.pop("COLUMNS", None)  # readline sets it for xdist's workers; here nobody looks
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -45,16 +47,28 @@ NEEDS = {
 }
 """Fixtures and marks of what ``.[dev]`` does not bring, and what it is."""
 LEFT_OUT = pytest.StashKey[Counter[str]]()
+LONGEST_S = 5.0  # of the processor, for a test of plain pytest
+PROFILES = {
+    "plain": settings(max_examples=25, deadline=None, derandomize=True, database=None),
+    "large": settings(max_examples=250, deadline=None, derandomize=True, database=None),
+}
+"""The same draws everywhere, so that a red test is about the change."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--thorough``."""
-    parser.addoption("--thorough", action="store_true", help="run every test, however long")
+    """``--thorough`` and ``--golden-update``."""
+    parser.addoption("--thorough", action="store_true", help="run every test, with more seeds")
+    parser.addoption("--golden-update", action="store_true", help="write the golden files anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Nothing is left out yet."""
+    """Nothing is left out yet; how much is drawn (``support.py:many``)."""
     config.stash[LEFT_OUT] = Counter()
+    if config.option.thorough:
+        os.environ["MINISCHED_THOROUGH"] = "1"  # the workers of xdist inherit it
+    for name, profile in PROFILES.items():
+        settings.register_profile(name, profile)
+    settings.load_profile("large" if config.option.thorough else "plain")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,6 +87,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         items[:] = kept
         config.hook.pytest_deselected(items=left)
+
+
+def cpu_s() -> float:
+    """Seconds of the processor that this process and its ended children have taken."""
+    taken = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in taken)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test of plain pytest that takes too long fails: it is to be made quick, or thorough."""
+    before = cpu_s()
+    yield
+    took = cpu_s() - before
+    may_take_long = (
+        item.config.option.thorough
+        or item.get_closest_marker("thorough")
+        or "MUTANT_UNDER_TEST" in os.environ  # mutmut makes every call longer
+        or item.path.parent.name == "tests"  # until it has a folder
+    )
+    if took > LONGEST_S and not may_take_long:
+        pytest.fail(
+            f"took {took:.1f} s of the processor, and a test that is not marked thorough may take "
+            f"{LONGEST_S} s",
+            pytrace=False,
+        )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -140,6 +180,23 @@ def smollm2() -> Path:
     return fetch("smollm2")
 
 
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the file of that name in ``golden/`` beside the test.
+
+    ``--golden-update`` writes the file instead; what changed is read as a diff.
+    """
+
+    def compare(name: str, text: str) -> None:
+        file = request.path.parent / "golden" / name
+        if request.config.option.golden_update:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, "utf-8")
+        assert text == file.read_text("utf-8"), f"see golden/{name}, or pytest --golden-update"
+
+    return compare
+
+
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Llama without a tokenizer (``models/tiny.py``)."""
@@ -188,7 +245,7 @@ def a_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     if params.get("backend") != "cuda":
         yield
         return
-    from .fake_cuda import fake_cuda  # here, for it imports torch
+    from tests.devices.fake_cuda import fake_cuda  # here, for it imports torch
 
     with fake_cuda():
         yield

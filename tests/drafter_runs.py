@@ -20,8 +20,7 @@ from minisched.devices.registry import open_device
 from minisched.models.base import Model
 from minisched.models.forward_batch import ForwardBatch, make_forward_batch
 from minisched.speculative.base import Drafter
-
-from .workloads import VOCAB
+from tests.support import VOCAB
 
 MAX_LEN = 40
 NUM_ROWS = 3

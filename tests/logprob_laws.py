@@ -14,9 +14,7 @@ from minisched.checks.tokens.logprobs import Both, find_unlike
 from minisched.checks.tokens.oracle import hash_logits, logprobs_alone
 from minisched.core import Output, Request, TokenLogprob
 from minisched.worker.logprobs import read_place
-
-from .laws import Broken
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Broken, Workload, workloads
 
 
 @st.composite

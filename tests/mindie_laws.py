@@ -22,9 +22,7 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-
-from .laws import play
-from .workloads import VOCAB, Workload
+from tests.support import VOCAB, Workload, play
 
 ROOMY = SchedulerConfig(kv_tokens=400, chunked_prefill_size=-1, context_len=64)
 

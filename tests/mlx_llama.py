@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_mlx_layers import hidden_states, logits
 from minisched.models.paged_cache_mlx import PagedCache, new_tokens, window_of
-
-from .workloads import Workload, llama_workload
+from tests.support import Workload, llama_workload
 
 
 class Recording(LlamaMlx):

@@ -17,11 +17,7 @@ from minisched.engine.frontend import Frontend
 from minisched.loops.pd import Pair
 from minisched.loops.pd_run import make_pair
 from minisched.trace import Trace
-
-from .backends import hash_model
-from .laws import check_all, check_leaks
-from .timed_runs import COST, timed_workloads
-from .workloads import Workload
+from tests.support import COST, Workload, check_all, check_leaks, hash_model, timed_workloads
 
 LINK = {"latency": 5, "bytes_per_second": 10**9, "slot_bytes": 2}
 timed = timed_workloads()

@@ -8,8 +8,7 @@ from hypothesis import assume
 
 from minisched.export.views import NothingToShow
 from minisched.trace import Trace
-
-from .svg_reader import Picture, check_picture
+from tests.support import Picture, check_picture
 
 Draw = Callable[[Trace], str]
 

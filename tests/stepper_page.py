@@ -20,11 +20,9 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-
-from .browser import watch
-from .laws import LOOP_OPTIONS, play
-from .stepper_truth import expected
-from .workloads import VOCAB, Workload, workloads
+from tests.browser import watch
+from tests.stepper_truth import expected
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, play, workloads
 
 # So slow that the device waits for the host: then a token stays in its future slot for a while.
 SLOW_HOST = CostModel(

@@ -12,9 +12,8 @@ from minisched.checks.tokens.oracle import penalised
 from minisched.core import LogitAdjustment, SamplingParams
 from minisched.models import adjust, adjust_mlx, adjust_torch
 from minisched.worker.sampling_info import make_adjustment
-
-from .adjusting import Rows, Wishes, adjusted, cases, chosen
-from .backends import AND_CUDA
+from tests.adjusting import Rows, Wishes, adjusted, cases, chosen
+from tests.support import AND_CUDA
 
 
 @given(

@@ -16,9 +16,7 @@ from minisched.engine.advise import FINE, Advice, advise
 from minisched.engine.load import Load
 from minisched.engine.metrics import Metrics, RequestMetrics
 from minisched.scheduler import SchedulerConfig
-
-from .timed_runs import play_timed
-from .workloads import Workload
+from tests.support import Workload, play_timed
 
 OPTIONS = {f"--{field.name.replace('_', '-')}" for field in fields(SchedulerConfig)}
 SIZES = SchedulerConfig(kv_tokens=100, max_running_requests=100)

@@ -30,9 +30,7 @@ from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import GenerationBatchResult
 from minisched.worker.batch_record import BatchRecord, OverlapWorker
-
-from .laws import Broken, check_all, play
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Broken, Workload, check_all, play, workloads
 
 COST = CostModel({"schedule": 1, "launch": 1, "process": 1}, forward_base=50, sample=5, copy=3)
 TWO_IN_FLIGHT = [

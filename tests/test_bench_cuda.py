@@ -35,8 +35,7 @@ from minisched.cli.bench_cuda import RACE, measure, sanitized
 from minisched.devices.cost import SIM_COST
 from minisched.models.llama_graphs import LlamaGraphs
 from minisched.trace import Recorder, Slice, Trace
-
-from .test_llama_graphs import PlayedGraph
+from tests.test_llama_graphs import PlayedGraph
 
 SMALL = {
     **COMMON, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,

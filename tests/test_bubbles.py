@@ -25,11 +25,8 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Edge, Slice, Trace
 from minisched.trace.lanes import is_forward, is_host
-
-from .history import demanding
-from .laws import LOOP_OPTIONS
-from .timed_plays import costs, played
-from .workloads import Workload
+from tests.support import LOOP_OPTIONS, Workload, demanding
+from tests.timed_plays import costs, played
 
 law = settings(max_examples=50, deadline=None)
 US = 1000

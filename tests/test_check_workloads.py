@@ -37,8 +37,7 @@ from minisched.checks.tokens.same_workload import another_workload
 from minisched.loops.registry import LOOPS
 from minisched.museum.patch import Edit, put_in
 from minisched.trace import Mark, Trace
-
-from .laws import LOOP_OPTIONS
+from tests.support import LOOP_OPTIONS
 
 SEEDS = range(150)  # what the command draws unless told otherwise
 TWO_IN_FLIGHT = ("prev_sampled", "fill_device")

@@ -18,8 +18,7 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
-
-from .workloads import VOCAB, Workload
+from tests.support import VOCAB, Workload
 
 END, REFUSE = "scheduler.ending:Endings._end", "scheduler.ending:Endings._refuse"
 FINISH, ABORT = "scheduler.ending:Endings._finish", "scheduler.scheduler:Scheduler.abort"

@@ -25,11 +25,8 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.trace import Edge, Slice, Trace
-
-from .history import demanding
-from .laws import LOOP_OPTIONS
-from .timed_plays import costs, played
-from .workloads import Workload
+from tests.support import LOOP_OPTIONS, Workload, demanding
+from tests.timed_plays import costs, played
 
 law = settings(max_examples=40, deadline=None)
 anything = (st.sampled_from(LOOP_OPTIONS), demanding(max_requests=4), costs)

@@ -33,8 +33,7 @@ from minisched.loops.registry import LOOPS
 from minisched.trace import Act, Trace
 from minisched.trace.cells import spans_of
 from minisched.trace.lanes import is_host
-
-from .test_races import NO_WAIT, made, traced
+from tests.test_races import NO_WAIT, made, traced
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
@@ -162,7 +161,7 @@ from minisched.devices.registry import open_device
 from minisched.loops.run import run_loop
 from minisched.museum.patch import put_in
 from minisched.scheduler import SchedulerConfig
-from tests.backends import hash_model
+from tests.support import hash_model
 from tests.test_races import NO_WAIT
 
 loop, relay, has_bug = sys.argv[1], sys.argv[2], sys.argv[3] == "bug"

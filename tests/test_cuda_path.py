@@ -25,10 +25,9 @@ from minisched.models.llama_torch_layers import llama_step
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.worker import Worker
-
-from .backends import check_trace
-from .fake_cuda import Gpu, fake_cuda
-from .test_torch import RunsOut, run_out
+from tests.devices.fake_cuda import Gpu, fake_cuda
+from tests.support import check_trace
+from tests.test_torch import RunsOut, run_out
 
 CONFIG = SchedulerConfig(
     kv_tokens=512, page_size=4, chunked_prefill_size=32, max_running_requests=4, context_len=128

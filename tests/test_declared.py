@@ -21,12 +21,17 @@ from minisched.models.base import Model
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Trace
 from minisched.trace.lanes import is_host
-
-from .backends import EVERY_LOOP, hash_model, in_real_time
-from .laws import LOOP_OPTIONS, play
-from .pd_runs import links, play_pd, timed
-from .test_speculation import EVERY, SPECULATIVE, speculative_workloads, target
-from .workloads import Workload, workloads
+from tests.pd_runs import links, play_pd, timed
+from tests.support import (
+    EVERY_LOOP,
+    LOOP_OPTIONS,
+    Workload,
+    hash_model,
+    in_real_time,
+    play,
+    workloads,
+)
+from tests.test_speculation import EVERY, SPECULATIVE, speculative_workloads, target
 
 Options = dict[str, Any]
 

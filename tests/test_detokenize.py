@@ -11,9 +11,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.mini_detokenize import DetokenizeMsg
 from minisched.models.hash import HashModel
-
-from .laws import Broken, play
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Broken, Workload, play, workloads
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 20, 0, 2, 4)
 LOOPS = pytest.mark.parametrize("loop", ["mini_normal", "mini_overlap"])

@@ -18,8 +18,7 @@ from playwright.sync_api import Browser
 from minisched.engine.engine import Engine
 from minisched.export.puml_links import LINK_COLOUR, LINK_STYLE, address, linked
 from minisched.relay.future_map import FutureMapRing
-
-from .browser import browser, watch
+from tests.browser import browser, watch
 
 __all__ = ["browser"]
 

@@ -32,18 +32,18 @@ from minisched.policy.waiting_queue import WaitingQueue
 from minisched.replay.flat_metrics import FlatMetrics
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import NullRecorder
-
-from .laws import (
+from tests.support import (
     LOOP_OPTIONS,
     ONE_ENGINE,
+    Workload,
     check_aborts,
     check_clients,
     check_ends,
     check_identity,
     check_leaks,
     play,
+    workloads,
 )
-from .workloads import Workload, workloads
 
 SOME_LOOPS = ["serial", "overlap", "overlap_thread", "mlx_async", "vllm_async", "mindie_dual"]
 FIELDS = {*Request("r", [1]).__dataclass_fields__} & {*ODD, "arrival_time"}

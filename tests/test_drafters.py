@@ -29,10 +29,8 @@ from minisched.speculative.hash_draft import open_hash_draft
 from minisched.speculative.lookup_drafter import LookupDrafter
 from minisched.speculative.prompt_lookup import lookup, propose
 from minisched.speculative.registry import LOOKUPS, check_fits, open_draft_model
-
-from .backends import EVERY_BACKEND, hash_model
-from .drafter_runs import NUM_ROWS, Play, Rows, alone, known, opened
-from .workloads import VOCAB
+from tests.drafter_runs import NUM_ROWS, Play, Rows, alone, known, opened
+from tests.support import EVERY_BACKEND, VOCAB, hash_model
 
 TOKENS = range(VOCAB)
 

@@ -18,10 +18,7 @@ from minisched.engine.frontend import Frontend
 from minisched.loops.run import make_engine, run_loop
 from minisched.scheduler import MemoryLeak, SchedulerConfig
 from minisched.trace import NullRecorder, Trace
-
-from .backends import SOME_LOOPS, hash_model
-from .timed_runs import a_request, play_timed, timed_workloads
-from .workloads import Workload
+from tests.support import SOME_LOOPS, Workload, a_request, hash_model, play_timed, timed_workloads
 
 MODEL = hash_model("sim", frozenset())
 

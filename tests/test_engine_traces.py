@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from minisched.cli.check_traces import check_traces
 from minisched.trace.lanes import is_host
-
-from .engine_shapes import DECODE, MIXED, SHAPES, Profile, facts, vllm_piecewise
-from .foreign_files import to_nsys
-from .test_foreign_traces import run
+from tests.engine_shapes import DECODE, MIXED, SHAPES, Profile, facts, vllm_piecewise
+from tests.foreign_files import to_nsys
+from tests.test_foreign_traces import run
 
 ANSWERS = json.loads((Path(__file__).parent / "engine_idle.json").read_text(encoding="utf-8"))
 SPELLINGS = (

@@ -33,8 +33,7 @@ from minisched.export.window import steady_views, view_of_steps, whole_run
 from minisched.models.hash import HashModel
 from minisched.trace import Counter as CounterEvent
 from minisched.trace import Edge, Mark, Slice, Trace
-
-from .export_readers import (
+from tests.export_readers import (
     chrome_end,
     chrome_lanes,
     ns,
@@ -46,8 +45,7 @@ from .export_readers import (
     read_timing,
     truth,
 )
-from .laws import LOOP_OPTIONS, play
-from .workloads import VOCAB, Workload, workloads
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, play, workloads
 
 times = st.sampled_from([0, 1, 999, 1000, 250_000, 3_000_001])
 costs = st.builds(

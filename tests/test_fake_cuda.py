@@ -15,9 +15,8 @@ from minisched.checks.judge import Verdict, judge
 from minisched.devices.cuda import CudaDevice
 from minisched.museum.patch import Edit, put_in
 from minisched.trace import Touch
-
-from .fake_cuda import Gpu, fake_cuda
-from .laws import LOOP_OPTIONS, runs_on
+from tests.devices.fake_cuda import Gpu, fake_cuda
+from tests.support import LOOP_OPTIONS, runs_on
 
 CUDA = torch.device("cuda", 0)
 ON_CUDA = [item for item in LOOP_OPTIONS if runs_on(item[0], "cuda")]

@@ -54,11 +54,17 @@ from minisched.models.not_numbers import read_marks, without_marks
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.failure import is_out_of_memory, reason_of
-
-from .adjusting import Rows, Wishes, adjusted, cases, chosen
-from .backends import BACKENDS, EVERY_BACKEND, SOME_LOOPS, check_no_thread_left, some_requests
-from .laws import SOME_LOOP_OPTIONS
-from .workloads import VOCAB, Workload
+from tests.adjusting import Rows, Wishes, adjusted, cases, chosen
+from tests.support import (
+    BACKENDS,
+    EVERY_BACKEND,
+    SOME_LOOP_OPTIONS,
+    SOME_LOOPS,
+    VOCAB,
+    Workload,
+    check_no_thread_left,
+    some_requests,
+)
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # a lower seed is no smaller case
 EVERY_FAULT = pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)

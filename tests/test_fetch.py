@@ -14,8 +14,7 @@ import pytest
 from minisched.models import fetch as module
 from minisched.models.fetch import FILES, SOURCES, FetchError, fetch, fetched, size_bytes
 from minisched.models.weights import find_model, read_config
-
-from .tiny_gguf import write_tiny_gguf
+from tests.tiny_gguf import write_tiny_gguf
 
 
 @pytest.fixture

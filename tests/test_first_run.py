@@ -40,10 +40,9 @@ from minisched.bench.cuda.random_llama import write_random_llama
 from minisched.cli import first_run as command
 from minisched.models.llama_graphs import CudaGraphRunner
 from minisched.museum.patch import Edit, put_in
-
-from .fake_cuda import Gpu, fake_cuda
-from .foreign_files import TABLES
-from .test_bench_cuda import SMALL
+from tests.devices.fake_cuda import Gpu, fake_cuda
+from tests.foreign_files import TABLES
+from tests.test_bench_cuda import SMALL
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "lessons/site/docs/first_run_on_a_gpu.md").read_text(encoding="utf-8")

@@ -41,8 +41,7 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
 from minisched.trace.lanes import is_host
-
-from .foreign_files import SYNC, to_kineto, to_nsys
+from tests.foreign_files import SYNC, to_kineto, to_nsys
 
 FORMATS = ("torch", "gzip", "nsys", "nsys graphs")
 

@@ -16,9 +16,7 @@ from minisched.loops.run import run_loop
 from minisched.memory.free_rule import RULES, Steps
 from minisched.models.hash import HashModel
 from minisched.scheduler import Scheduler, SchedulerConfig
-
-from .laws import Broken, check_all, play
-from .workloads import VOCAB, Workload, fresh, workloads
+from tests.support import VOCAB, Broken, Workload, check_all, fresh, play, workloads
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 30, 0, 2, 1)
 LOOPS_OF_DEPTH_TWO = [

@@ -17,11 +17,18 @@ from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.scheduler import SchedulerConfig
-
-from .backends import SOME_LOOPS, hash_model
-from .laws import check_ends, check_identity, check_leaks
-from .timed_runs import PHASES, a_request, play_timed, timed_workloads
-from .workloads import Workload
+from tests.support import (
+    PHASES,
+    SOME_LOOPS,
+    Workload,
+    a_request,
+    check_ends,
+    check_identity,
+    check_leaks,
+    hash_model,
+    play_timed,
+    timed_workloads,
+)
 
 times = st.lists(st.integers(0, 50), max_size=12)
 aborts = st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["r0", "r1", "r9"])), max_size=6)

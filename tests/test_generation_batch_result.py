@@ -37,11 +37,17 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Mark, Slice, Trace
 from minisched.worker import GenerationBatchResult
-
-from .backends import EVERY_BACKEND, hash_model, open_device
-from .laws import LOOP_OPTIONS, VARIANTS, play
-from .shown_forms import picture_and_text
-from .workloads import VOCAB, workloads
+from tests.shown_forms import picture_and_text
+from tests.support import (
+    EVERY_BACKEND,
+    LOOP_OPTIONS,
+    VARIANTS,
+    VOCAB,
+    hash_model,
+    open_device,
+    play,
+    workloads,
+)
 
 NINE = (
     "logits_output", "next_token_ids", "num_accepted_tokens", "next_draft_input",

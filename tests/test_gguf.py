@@ -19,8 +19,7 @@ from safetensors.numpy import load_file, save_file
 from minisched.models.gguf import KEY_LENGTH, WHOLE_HEADS, GGUFError, convert, hf_name
 from minisched.models.tiny import write_tiny_llama
 from minisched.models.weights import find_model, read_config
-
-from .tiny_gguf import write_tiny_gguf
+from tests.tiny_gguf import write_tiny_gguf
 
 # Of SmolLM2's 272 float32 tensors, in the order of their names. They were compared, bit for bit,
 # with MLX's own reading of the GGUF file and with transformers' (``gguf_file=``).

@@ -17,8 +17,7 @@ from minisched.grammar.build import MAX_STATES, build
 from minisched.grammar.positions import MAX_POSITIONS
 from minisched.grammar.show import show
 from minisched.grammar.token_grammar import TokenGrammar
-
-from .grammar_laws import check_mask, walk
+from tests.grammar_laws import check_mask, walk
 
 NO_TEXT = "no text of this vocabulary matches it"
 

@@ -18,8 +18,7 @@ from minisched.devices import registry
 from minisched.grammar import compile_grammar
 from minisched.models.fetch import fetch
 from minisched.models.tokenizer import ByteTokenizer, Tokenizer
-
-from .grammar_laws import allowed, check_mask, walk
+from tests.grammar_laws import allowed, check_mask, walk
 
 BYTE_EOS, SMOLLM2_EOS = frozenset({256}), frozenset({2})
 SMOLLM2_VOCAB = 49152

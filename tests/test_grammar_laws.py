@@ -24,11 +24,19 @@ from minisched.loops.run import drive, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
-
-from .backends import hash_model, in_real_time, open_device
-from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_all, play
-from .test_laws import costs
-from .workloads import VOCAB, Workload, workloads
+from tests.support import (
+    LOOP_OPTIONS,
+    SOME_LOOP_OPTIONS,
+    VOCAB,
+    Workload,
+    check_all,
+    hash_model,
+    in_real_time,
+    open_device,
+    play,
+    workloads,
+)
+from tests.test_laws import costs
 
 CONSTRAINED = [item for item in LOOP_OPTIONS if "grammar" not in LOOPS[item[0]].refusals(item[1])]
 """The loops that take a grammar, with the relays with which they do."""

@@ -28,13 +28,10 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig, grammar_manager, results
 from minisched.scheduler.grammar_manager import process_req_with_grammar
 from minisched.trace import Mark, NullRecorder, Trace
-
-from .laws import play
-from .shown_forms import picture_and_text
-from .svg_reader import Picture, check_picture
-from .test_grammar_laws import CONSTRAINED, constrained
-from .test_relay_views import check_text
-from .workloads import VOCAB
+from tests.shown_forms import picture_and_text
+from tests.support import VOCAB, Picture, check_picture, play
+from tests.test_grammar_laws import CONSTRAINED, constrained
+from tests.test_relay_views import check_text
 
 US = 1000  # nanoseconds
 

@@ -13,14 +13,26 @@ from minisched.checks.tokens.oracle import grammar_of, hash_oracle
 from minisched.core import FinishReason
 from minisched.devices.cost import CostModel
 from minisched.loops.registry import LOOPS
-
-from .backends import EVERY_LOOP, check_no_thread_left, hash_model, in_real_time, open_device
-from .history import demanding, regexes, without_refused
-from .laws import LOOP_OPTIONS, check_ends, check_identity, check_leaks, play
-from .pd_runs import check_pd, links, play_pd
-from .test_speculation import EVERY, VOCAB, speculative_workloads, target
-from .timed_runs import timed_workloads
-from .workloads import Workload, params_with_history
+from tests.pd_runs import check_pd, links, play_pd
+from tests.support import (
+    EVERY_LOOP,
+    LOOP_OPTIONS,
+    Workload,
+    check_ends,
+    check_identity,
+    check_leaks,
+    check_no_thread_left,
+    demanding,
+    hash_model,
+    in_real_time,
+    open_device,
+    params_with_history,
+    play,
+    regexes,
+    timed_workloads,
+    without_refused,
+)
+from tests.test_speculation import EVERY, VOCAB, speculative_workloads, target
 
 costs = st.builds(
     lambda host, mask, late, forward, sample, copy: CostModel(

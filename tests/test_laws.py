@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.registry import LOOPS
-
-from .backends import EVERY_LOOP, check_no_thread_left, hash_model, in_real_time, open_device
-from .laws import LOOP_OPTIONS, check_all, play
-from .workloads import Workload, workloads
+from tests.support import (
+    EVERY_LOOP,
+    LOOP_OPTIONS,
+    Workload,
+    check_all,
+    check_no_thread_left,
+    hash_model,
+    in_real_time,
+    open_device,
+    play,
+    workloads,
+)
 
 costs = st.builds(
     lambda host, forward, sample, copy: CostModel(

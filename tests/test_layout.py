@@ -20,8 +20,7 @@ from minisched.cli import layout
 from minisched.cli.bench import table as bench_table
 from minisched.cli.layout import CUT, Fitted, say, say_command
 from minisched.cli.museum_page import table as museum_table
-
-from .test_exit import CSV, EVERY
+from tests.test_exit import CSV, EVERY
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTHS = [40, 60, 80, 120]

@@ -18,11 +18,7 @@ from minisched.export.views import draw
 from minisched.export.views.lazy_arrays import arrays_of
 from minisched.relay import LazyChain
 from minisched.trace import Trace
-
-from .backends import AND_CUDA, open_device
-from .svg_reader import Picture
-from .timed_runs import play_timed, timed_workloads
-from .workloads import Workload
+from tests.support import AND_CUDA, Picture, Workload, open_device, play_timed, timed_workloads
 
 
 def batch(step: int, rows: list[tuple[str, tuple[int | None, ...]]]) -> ScheduleBatch:

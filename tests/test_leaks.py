@@ -32,9 +32,7 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Trace
-
-from .laws import LOOP_OPTIONS, LoopOptions, play
-from .workloads import VOCAB, Workload, fresh, workloads
+from tests.support import LOOP_OPTIONS, VOCAB, LoopOptions, Workload, fresh, play, workloads
 
 HOST = {"schedule": 500 * MICROSECOND, "launch": 100 * MICROSECOND, "process": 500 * MICROSECOND}
 COST = CostModel(HOST, 1000 * MICROSECOND, 0, 200 * MICROSECOND, 100 * MICROSECOND)

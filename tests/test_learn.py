@@ -33,10 +33,9 @@ from minisched.learn.workload import STOPS, Shape, Workload, simpler
 from minisched.loops.overlap import overlap
 from minisched.loops.serial import serial
 from minisched.relay import FutureMapRing
-
-from . import lesson_solutions as lines
-from .lesson_solutions import MISTAKES, SOLUTIONS, Mistake
-from .svg_reader import Picture, check_picture
+from tests import lesson_solutions as lines
+from tests.lesson_solutions import MISTAKES, SOLUTIONS, Mistake
+from tests.support import Picture, check_picture
 
 seeds = st.integers(0, 10**6)
 

@@ -27,8 +27,7 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.spec import LoopSpec
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.batch_record import OverlapWorker
-
-from .test_notebook import EXECUTE
+from tests.test_notebook import EXECUTE
 
 PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")

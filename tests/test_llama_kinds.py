@@ -27,8 +27,7 @@ from minisched.models.llama_torch import LlamaTorch
 from minisched.models.registry import open_model
 from minisched.models.weights import WeightsError, find_model
 from minisched.scheduler import SchedulerConfig
-
-from .llama_kinds import KINDS, LLAMA3, prompt
+from tests.llama_kinds import KINDS, LLAMA3, prompt
 
 DEVICES = ("thread", "mlx")
 LENGTHS = (3, 40, 150, 200)

@@ -27,11 +27,8 @@ from minisched.models.llama_mlx_groups import PADDING, make_groups
 from minisched.models.llama_mlx_matrix import TILE, Layout, Matrix
 from minisched.models.registry import open_model
 from minisched.models.weights import FLOATS, WeightsError, find_model
-
-from .backends import open_device
-from .laws import play
-from .mlx_llama import Recording, llama_workloads
-from .workloads import Workload
+from tests.mlx_llama import Recording, llama_workloads
+from tests.support import Workload, open_device, play
 
 LAYOUTS = [Layout(turned, tiled) for turned in (True, False) for tiled in (True, False)]
 FEW = 12  # tokens that go through tiles here; more are multiplied by the whole matrix

@@ -20,10 +20,16 @@ from minisched.engine.log import log_to, logger
 from minisched.loops.run import run_loop
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-
-from .backends import SOME_LOOPS, hash_model
-from .timed_runs import COST, TimedRun, play_timed, timed_workloads
-from .workloads import VOCAB, Workload
+from tests.support import (
+    COST,
+    SOME_LOOPS,
+    VOCAB,
+    TimedRun,
+    Workload,
+    hash_model,
+    play_timed,
+    timed_workloads,
+)
 
 NUMBER = r"(\d+(?:\.\d+)?)"
 PATTERNS = {

@@ -18,10 +18,18 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-
-from .backends import AND_CUDA, hash_model, open_device
-from .laws import ONE_ENGINE, check_all, play
-from .workloads import VOCAB, Workload, params, workloads
+from tests.support import (
+    AND_CUDA,
+    ONE_ENGINE,
+    VOCAB,
+    Workload,
+    check_all,
+    hash_model,
+    open_device,
+    params,
+    play,
+    workloads,
+)
 
 biases = st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100), max_size=4)
 biased = st.builds(lambda plain, bias: with_bias(plain, bias), params, biases)

@@ -17,23 +17,29 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
 from minisched.scheduler import SchedulerConfig
-
-from .backends import (
+from tests.logprob_laws import check_logprobs, with_logprobs
+from tests.pd_runs import check_pd, links, play_pd, timed
+from tests.support import (
     EVERY_LOOP,
+    LOOP_OPTIONS,
+    SOME_LOOP_OPTIONS,
     SOME_LOOPS,
+    VOCAB,
+    Workload,
+    check_all,
+    check_ends,
     check_no_thread_left,
     hash_model,
     in_real_time,
     open_device,
+    params_with_history,
+    play,
+    workloads,
 )
-from .laws import LOOP_OPTIONS, SOME_LOOP_OPTIONS, check_all, check_ends, play
-from .logprob_laws import check_logprobs, with_logprobs
-from .pd_runs import check_pd, links, play_pd, timed
-from .test_laws import costs
-from .test_speculation import SPECULATIVE, speculative_workloads, target
-from .test_speculation import VOCAB as FEW
-from .vllm_runs import marks
-from .workloads import VOCAB, Workload, params_with_history, workloads
+from tests.test_laws import costs
+from tests.test_speculation import SPECULATIVE, speculative_workloads, target
+from tests.test_speculation import VOCAB as FEW
+from tests.vllm_runs import marks
 
 IN_REAL_TIME = [item for item in LOOP_OPTIONS if item in SOME_LOOP_OPTIONS or "vllm" in item[0]]
 

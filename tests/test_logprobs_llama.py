@@ -22,12 +22,9 @@ from minisched.models.base import Model
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_torch import LlamaTorch
 from minisched.scheduler import SchedulerConfig
-
-from .backends import PROMPTS, hash_model
-from .laws import play
-from .logprob_laws import with_logprobs
-from .test_torch import CONTEXT, llama_workloads
-from .workloads import Workload, fresh
+from tests.logprob_laws import with_logprobs
+from tests.support import PROMPTS, Workload, fresh, hash_model, play
+from tests.test_torch import CONTEXT, llama_workloads
 
 DEVICES = ("thread", "mlx")
 LOOPS = [("serial", "host"), ("overlap", "ring"), ("mlx_async", "chain"), ("vllm_async", "pool")]

@@ -24,10 +24,9 @@ from minisched.loops.registry import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Trace
 from minisched.trace.lanes import is_host
-
-from .export_readers import phase, read_sequence, read_timing
-from .svg_reader import Picture, check_picture
-from .test_views import runs
+from tests.export_readers import phase, read_sequence, read_timing
+from tests.support import Picture, check_picture
+from tests.test_views import runs
 
 TOPIC_LOOPS = [topic for topic in TOPICS if TOPICS[topic] == "loops"]
 PARTS = loop_parts()

@@ -15,10 +15,7 @@ from minisched.engine.load import Load
 from minisched.engine.metrics import Metrics, RequestMetrics, percentiles
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-
-from .backends import SOME_LOOPS
-from .timed_runs import TimedRun, a_request, play_timed, timed_workloads
-from .workloads import Workload
+from tests.support import SOME_LOOPS, TimedRun, Workload, a_request, play_timed, timed_workloads
 
 
 @given(values=st.lists(st.integers(0, 50), max_size=300))

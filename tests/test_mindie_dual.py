@@ -13,9 +13,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
-
-from .laws import check_all, play
-from .mindie_laws import (
+from tests.mindie_laws import (
     Books,
     check_ledger,
     lists_of,
@@ -24,7 +22,7 @@ from .mindie_laws import (
     wasted_rows,
     watched,
 )
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Workload, check_all, play, workloads
 
 FILLS = pytest.mark.parametrize("relay", ["fill_host", "fill_device"])
 

@@ -20,12 +20,19 @@ from minisched.loops.mindie_placeholder_ledger import PlaceholderLedger
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.trace import NullRecorder
-
-from .backends import check_no_thread_left, hash_model, open_device
-from .laws import check_all, play
-from .mindie_laws import Books, check_ledger, lists_of, settled_trace, wasted_rows, watched
-from .svg_reader import Picture, check_picture
-from .workloads import VOCAB, Workload, workloads
+from tests.mindie_laws import Books, check_ledger, lists_of, settled_trace, wasted_rows, watched
+from tests.support import (
+    VOCAB,
+    Picture,
+    Workload,
+    check_all,
+    check_no_thread_left,
+    check_picture,
+    hash_model,
+    open_device,
+    play,
+    workloads,
+)
 
 LOOP = "mindie_placeholder"
 GATES = pytest.mark.parametrize(

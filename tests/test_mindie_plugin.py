@@ -23,11 +23,16 @@ from minisched.loops.run import drive, make_engine, run_loop
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-
-from .backends import check_no_thread_left, hash_model, open_device
-from .laws import play
-from .mindie_laws import Books, settled_trace, together, wasted_rows, watched
-from .workloads import VOCAB, Workload, workloads
+from tests.mindie_laws import Books, settled_trace, together, wasted_rows, watched
+from tests.support import (
+    VOCAB,
+    Workload,
+    check_no_thread_left,
+    hash_model,
+    open_device,
+    play,
+    workloads,
+)
 
 FILLS = pytest.mark.parametrize("relay", ["fill_host", "fill_device"])
 

@@ -15,10 +15,8 @@ from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.trace import Trace
-
-from .laws import check_all, play
-from .mindie_laws import Books, check_ledger, settled_trace, together, wasted_rows, watched
-from .workloads import VOCAB, Workload, workloads
+from tests.mindie_laws import Books, check_ledger, settled_trace, together, wasted_rows, watched
+from tests.support import VOCAB, Workload, check_all, play, workloads
 
 RELAYS = pytest.mark.parametrize("relay", ["fill_device", "pool"])
 

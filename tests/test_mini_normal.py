@@ -14,10 +14,8 @@ from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.trace import Trace
-
-from .laws import check_all, play
-from .test_overlap_check import C, D, run_steady
-from .workloads import VOCAB, Workload, fresh, workloads
+from tests.support import VOCAB, Workload, check_all, fresh, play, workloads
+from tests.test_overlap_check import C, D, run_steady
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 4)
 

@@ -14,10 +14,7 @@ from minisched.engine.engine import Engine
 from minisched.policy.mixed_chunk import prefix_len
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
-
-from .backends import hash_model
-from .laws import SOME_LOOP_OPTIONS, check_all, play
-from .workloads import Workload
+from tests.support import SOME_LOOP_OPTIONS, Workload, check_all, hash_model, play
 
 
 def with_running(decodes: int, config: SchedulerConfig, new: int = 20, **params: Any) -> Scheduler:

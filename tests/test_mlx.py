@@ -24,12 +24,22 @@ from minisched.models import hash_mlx, mix, sampling, sampling_mlx
 from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import Scheduler, SchedulerConfig
-
-from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, named, some_requests
-from .laws import check_ends, check_leaks, play
-from .mlx_at_rest import A_STEP, come_to_rest, growth
-from .mlx_llama import Recording, alone, llama_workloads
-from .workloads import VOCAB, Workload, params
+from tests.mlx_at_rest import A_STEP, come_to_rest, growth
+from tests.mlx_llama import Recording, alone, llama_workloads
+from tests.support import (
+    PROMPTS,
+    SOME_LOOPS,
+    VOCAB,
+    Workload,
+    check_ends,
+    check_leaks,
+    check_no_thread_left,
+    check_trace,
+    named,
+    params,
+    play,
+    some_requests,
+)
 
 NEW_TOKENS = 32
 

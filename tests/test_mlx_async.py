@@ -30,10 +30,7 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Trace
 from minisched.worker import GenerationBatchResult
-
-from .svg_reader import Picture, check_picture
-from .timed_runs import play_timed, timed_workloads
-from .workloads import Workload
+from tests.support import Picture, Workload, check_picture, play_timed, timed_workloads
 
 COST = CostModel({"schedule": 3, "process": 3}, forward_base=10, sample=1, copy=1)
 

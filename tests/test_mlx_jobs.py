@@ -24,9 +24,7 @@ from minisched.loops.run import make_engine
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import GenerationBatchResult
-
-from .timed_runs import play_timed, timed_workloads
-from .workloads import Workload
+from tests.support import Workload, play_timed, timed_workloads
 
 
 class Watched(MlxTpModelWorker):

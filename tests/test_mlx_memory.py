@@ -20,10 +20,8 @@ from minisched.export.views.marks import NothingToShow
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
-
-from .backends import some_requests
-from .mlx_at_rest import A_STEP, growth, memory_run_at_rest
-from .svg_reader import Picture, check_picture
+from tests.mlx_at_rest import A_STEP, growth, memory_run_at_rest
+from tests.support import Picture, check_picture, some_requests
 
 DECODES, EVERY = 96, 16
 

@@ -11,8 +11,7 @@ from minisched.export.views.lazy_arrays import arrays_of
 from minisched.loops.mlx_sketch import mlx_sketch
 from minisched.loops.registry import LOOPS
 from minisched.trace import Trace
-
-from .svg_reader import Picture, check_picture
+from tests.support import Picture, check_picture
 
 
 def most_in_flight(trace: Trace) -> int:

@@ -23,9 +23,7 @@ from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-
-from .laws import check_all, play
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Workload, check_all, play, workloads
 
 COST = CostModel(
     {"schedule": 50, "prepare": 10, "advance step": 4, "launch": 6, "process": 20, "output": 5},

@@ -15,8 +15,8 @@ import pytest
 from minisched.checks.many import LAWS
 from minisched.checks.tally import CAUSES
 from minisched.museum.patch import changes, compiled
+from tests.mutations import LAYERS, MUTATIONS
 
-from .mutations import LAYERS, MUTATIONS
 from .mutations.mutation import Mutation, Place, broken_laws, look_for, places, seen_before
 
 FAULTS = [item for item in MUTATIONS if not item.equivalent]

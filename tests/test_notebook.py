@@ -14,8 +14,7 @@ from minisched.export.html import to_html
 from minisched.export.notebook import Cell, show
 from minisched.export.recipes import recipes
 from minisched.trace import Trace
-
-from .browser import browser, watch
+from tests.browser import browser, watch
 
 __all__ = ["browser"]
 

@@ -19,8 +19,7 @@ from minisched.export.offence_text import to_text
 from minisched.export.svg import WIDTH
 from minisched.export.svg_style import char_width
 from minisched.trace import Mark, Slice, Trace
-
-from .test_races import FREE_AT_ONCE, NO_WAIT, ONE_SLOT, traced
+from tests.test_races import FREE_AT_ONCE, NO_WAIT, ONE_SLOT, traced
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -23,9 +23,7 @@ from minisched.loops.overlap_rules import is_disable_overlap_for_batch
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-
-from .laws import check_all, check_identity, play
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Workload, check_all, check_identity, play, workloads
 
 LOOPS = [("overlap", "ring"), ("overlap", "pool"), ("overlap_pool_indexed", "pool")]
 

@@ -29,17 +29,19 @@ from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
-
-from .backends import (
+from tests.support import (
     EVERY_BACKEND,
+    VOCAB,
+    Workload,
+    check_all,
     check_no_thread_left,
     hash_model,
     open_device,
+    play,
     some_requests,
+    workloads,
 )
-from .laws import check_all, play
-from .test_overlap import check_one_row_is_wasted
-from .workloads import VOCAB, Workload, workloads
+from tests.test_overlap import check_one_row_is_wasted
 
 LOOP = "overlap_thread"
 EVERY_RELAY = pytest.mark.parametrize("relay", ["ring", "pool"])

@@ -25,13 +25,10 @@ from minisched.memory.page_allocator import PageAllocator
 from minisched.memory.req_to_token import OwnershipError, ReqToTokenPool
 from minisched.models.hash import HashModel
 from minisched.trace import Mark, Recorder, Slice, Trace
-
-from .laws import LOOP_OPTIONS, play
-from .stay_reader import boxes_of, lanes_in, read_timing_boxes, table_in
-from .svg_reader import Picture, check_picture
-from .test_views import COST, crowds, picture_of
-from .test_views import runs as random_runs
-from .workloads import VOCAB, workloads
+from tests.stay_reader import boxes_of, lanes_in, read_timing_boxes, table_in
+from tests.support import LOOP_OPTIONS, VOCAB, Picture, check_picture, play, workloads
+from tests.test_views import COST, crowds, picture_of
+from tests.test_views import runs as random_runs
 
 law = settings(max_examples=60, deadline=None)
 Owners = dict[str, tuple[str, str]]  # place -> kind, whose

@@ -29,11 +29,8 @@ from minisched.models.length import LengthModel
 from minisched.relay.registry import RELAYS as REGISTERED
 from minisched.relay.registry import RelayShape
 from minisched.scheduler import MemoryLeak, SchedulerConfig
-
-from .laws import Broken
-from .pd_runs import LINK, PdRun, check_pd, links, play_pd, timed
-from .timed_runs import COST, timed_workloads
-from .workloads import VOCAB, Workload, fresh
+from tests.pd_runs import LINK, PdRun, check_pd, links, play_pd, timed
+from tests.support import COST, VOCAB, Broken, Workload, fresh, timed_workloads
 
 SLOW = {
     "latency": 60,

@@ -26,11 +26,22 @@ from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_torch import LlamaTorch
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import sampling_info
-
-from .backends import PROMPTS, check_no_thread_left, hash_model, open_device
-from .laws import LOOP_OPTIONS, Broken, LoopOptions, check_all, play
-from .test_laws import costs
-from .workloads import Workload, fresh, params_with_history, workloads
+from tests.support import (
+    LOOP_OPTIONS,
+    PROMPTS,
+    Broken,
+    LoopOptions,
+    Workload,
+    check_all,
+    check_no_thread_left,
+    fresh,
+    hash_model,
+    open_device,
+    params_with_history,
+    play,
+    workloads,
+)
+from tests.test_laws import costs
 
 SOME: list[LoopOptions] = [
     ("serial", "host", {}),

@@ -30,9 +30,8 @@ from minisched.export.recipes import recipes
 from minisched.export.recipes.recipe import Recipe
 from minisched.loops.registry import LOOPS
 from minisched.trace import Trace
-
-from .browser import FAR, browser
-from .workloads import VOCAB
+from tests.browser import FAR, browser
+from tests.support import VOCAB
 
 __all__ = ["browser"]
 

@@ -22,11 +22,7 @@ from minisched.relay.placeholder_fill import (
     PlaceholderFill,
     prepare_masks_for_filling,
 )
-
-from .backends import open_device
-from .laws import play
-from .svg_reader import Picture
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Picture, Workload, open_device, play, workloads
 
 COST = CostModel({"schedule": 5, "prepare": 2}, forward_base=10, sample=1, copy=1)
 LOOPS = pytest.mark.parametrize(

@@ -20,11 +20,8 @@ from minisched.devices.sim import SimDevice
 from minisched.loops.registry import LOOPS
 from minisched.policy.schedule_policy import POLICIES
 from minisched.scheduler import SchedulerConfig
-
-from .backends import hash_model
-from .laws import LOOP_OPTIONS, LoopOptions, check_all, play
-from .test_speculation import DRAFT_MODELS, SPECULATIVE
-from .workloads import VOCAB, Workload
+from tests.support import LOOP_OPTIONS, VOCAB, LoopOptions, Workload, check_all, hash_model, play
+from tests.test_speculation import DRAFT_MODELS, SPECULATIVE
 
 WHO_RUNS: dict[str, dict[str, Any]] = {
     "prefill first": {"run_first": "prefill"},

@@ -38,10 +38,9 @@ from minisched.export.views.step_forms import BAR, step_rows
 from minisched.export.views.steps import opening, requests_in, steps_of
 from minisched.export.views.text_page import COLUMNS, GLYPHS, HEIGHTS, TextPage
 from minisched.trace import Mark, Trace
-
-from .stay_reader import boxes_of, lanes_in, read_timing_boxes, table_in
-from .test_views import crowds, damaged, picture_of
-from .test_views import runs as random_runs
+from tests.stay_reader import boxes_of, lanes_in, read_timing_boxes, table_in
+from tests.test_views import crowds, damaged, picture_of
+from tests.test_views import runs as random_runs
 
 TOPICS = ("decode", "prefill", "radix_cache", "page_allocator", "schedule_policy", "retraction",
           "mixed_chunk", "unified")  # fmt: skip

@@ -18,9 +18,8 @@ from minisched.models.hash import HashModel
 from minisched.relay import PrevSampled
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-
-from .backends import EVERY_BACKEND, open_device
-from .vllm_runs import cost_of
+from tests.support import EVERY_BACKEND, open_device
+from tests.vllm_runs import cost_of
 
 MOST, LONGEST = 6, 8  # requests, and tokens of each
 

@@ -20,11 +20,8 @@ from minisched.trace.cells import spans_of, to_text
 from minisched.trace.lanes import is_host
 from minisched.trace.side import SideRecorder
 from minisched.worker.row_slots import RowSlots
-
-from .backends import hash_model
-from .laws import LOOP_OPTIONS, play
-from .test_declared import small_workload
-from .workloads import Workload, workloads
+from tests.support import LOOP_OPTIONS, Workload, hash_model, play, workloads
+from tests.test_declared import small_workload
 
 # -- cells as text ---------------------------------------------------------------------------------
 

@@ -22,8 +22,7 @@ from minisched.export.offence import draw
 from minisched.export.offence_text import to_text as offence_text
 from minisched.museum.patch import Edit
 from minisched.trace import Act, Mark, Program, Slice, Touch, Trace
-
-from .test_races import launched, made, op, traced
+from tests.test_races import launched, made, op, traced
 
 Write = Callable[[Program], Any]
 

@@ -41,10 +41,8 @@ from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Slice, Trace
 from minisched.trace.cells import common, joined, spans_of, to_text, without
-
-from .backends import open_device
-from .laws import play
-from .test_free_rule import COST, two_in_one_row
+from tests.support import open_device, play
+from tests.test_free_rule import COST, two_in_one_row
 
 README = Path(__file__).resolve().parents[1] / "traces" / "README.md"
 

@@ -25,9 +25,8 @@ from minisched.checks.overlap.replay import replay, replayed_end
 from minisched.checks.overlap.report import report
 from minisched.checks.overlap.what_if import makespan_of, unchanged
 from minisched.trace.files import DamagedGzip, read_text, unpacked
-
-from .foreign_files import to_kineto, to_nsys
-from .test_foreign_traces import run
+from tests.foreign_files import to_kineto, to_nsys
+from tests.test_foreign_traces import run
 
 ROOT = Path(__file__).resolve().parents[1]
 CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n0.2,396,109\n"

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from .test_readme import README, ROOT
+from tests.test_readme import README, ROOT
 
 
 class Table:

@@ -39,12 +39,9 @@ from minisched.models.hash import HashModel
 from minisched.relay import FutureMapRing
 from minisched.trace import Counter as CounterEvent
 from minisched.trace import Mark, Slice, Trace
-
-from .laws import LOOP_OPTIONS, play
-from .svg_reader import Picture, check_picture
-from .test_views import damaged
-from .test_views import runs as random_runs
-from .workloads import VOCAB, workloads
+from tests.support import LOOP_OPTIONS, VOCAB, Picture, check_picture, play, workloads
+from tests.test_views import damaged
+from tests.test_views import runs as random_runs
 
 
 def name_of(view: Any) -> str:

@@ -12,8 +12,7 @@ from minisched.policy.new_token_ratio import DECAY_STEPS
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import RUN_FIRST
 from minisched.trace import NullRecorder, Recorder
-
-from .books import check_books
+from tests.support import check_books
 
 
 def with_outputs(rid: int, prompt: int, outputs: int) -> Request:

@@ -23,8 +23,7 @@ from minisched.replay.long_document import (
     requests,
     run_one,
 )
-
-from .test_replay import REPLAYED
+from tests.test_replay import REPLAYED
 
 MACHINE = find_profile("llama8b-h100")
 

@@ -26,9 +26,7 @@ from hypothesis.stateful import (
 from minisched.core import ForwardMode, Request, Result, Row, SamplingParams, ScheduleBatch
 from minisched.scheduler import MemoryLeak, Scheduler, SchedulerConfig
 from minisched.trace import Recorder
-
-from .books import check_books, leases_of, nodes_of
-from .workloads import EOS, VOCAB, configs, prompts
+from tests.support import EOS, VOCAB, check_books, configs, leases_of, nodes_of, prompts
 
 happened: Counter[str] = Counter()
 short_prompts = st.lists(st.integers(0, 2), min_size=1, max_size=4)

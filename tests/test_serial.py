@@ -8,9 +8,7 @@ from minisched.checks.overlap.overlap import measure
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.models.hash import HashModel
-
-from .laws import play
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Workload, play, workloads
 
 
 @given(workload=workloads(with_aborts=False))

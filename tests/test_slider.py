@@ -14,8 +14,7 @@ from playwright.sync_api import Browser, FrameLocator
 from minisched import learn
 from minisched.learn.simulate import makespan_ms, settled_step_ms
 from minisched.learn.slider import DEVICES, HOSTS, LENGTHS, LOOPS
-
-from .browser import browser, folder, watch
+from tests.browser import browser, folder, watch
 
 __all__ = ["browser", "folder"]
 

@@ -36,9 +36,7 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.verify import accepted_tokens
 from minisched.trace import Recorder
 from minisched.worker.unread_steps import UnreadSteps
-
-from .laws import check_ends, check_leaks, play
-from .workloads import Workload, workloads
+from tests.support import Workload, check_ends, check_leaks, play, workloads
 
 VOCAB = 3  # so few that a guess is often right
 ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")

@@ -20,11 +20,8 @@ from minisched.policy.schedule_policy import SchedulePolicy
 from minisched.policy.waiting_queue import WaitingQueue
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import NullRecorder
-
-from .backends import hash_model
-from .laws import check_all, play
-from .vllm_runs import marks
-from .workloads import Workload, configs, params, prompts, workloads
+from tests.support import Workload, check_all, configs, hash_model, params, play, prompts, workloads
+from tests.vllm_runs import marks
 
 LOOPS = [("vllm_batch_queue", "host", 3), ("vllm_async", "prev_sampled", 2),
          ("vllm_async", "pool", 3), ("vllm_async", "pool", 5), ("vllm_pp4", "host", 4)]  # fmt: skip

@@ -16,9 +16,8 @@ from playwright.sync_api import Browser
 
 from minisched.checks.overlap.overlap import forwards
 from minisched.trace import Mark, Trace
-
-from .browser import browser, folder
-from .stepper_page import (
+from tests.browser import browser, folder
+from tests.stepper_page import (
     check,
     golden,
     press,
@@ -27,7 +26,7 @@ from .stepper_page import (
     time_of,
     traces,
 )
-from .stepper_truth import events
+from tests.stepper_truth import events
 
 __all__ = ["browser", "folder"]
 

@@ -15,9 +15,8 @@ from minisched.export.html import to_html
 from minisched.export.native import to_json
 from minisched.export.state import panels
 from minisched.trace import Mark, Trace
-
-from .browser import browser, folder
-from .stepper_page import check, golden, large_trace, press, settle, shown, stepper
+from tests.browser import browser, folder
+from tests.stepper_page import check, golden, large_trace, press, settle, shown, stepper
 
 __all__ = ["browser", "folder"]
 

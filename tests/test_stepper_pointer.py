@@ -9,9 +9,8 @@ from playwright.sync_api import Browser, expect
 from minisched.checks.overlap.overlap import forwards
 from minisched.export.layout import boxes_of
 from minisched.trace import Slice, Trace
-
-from .browser import browser, folder
-from .stepper_page import (
+from tests.browser import browser, folder
+from tests.stepper_page import (
     check,
     golden,
     middle_of,

@@ -25,14 +25,12 @@ from minisched.loops.pd import Pair
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
-
-from .engine_truth import Books, Truth
-from .laws import LOOP_OPTIONS, play
-from .pd_runs import links, play_pd, timed
-from .stepper_page import traces
-from .test_speculation import SPECULATIVE, speculative_workloads
-from .test_views import COST
-from .workloads import VOCAB, Workload, workloads
+from tests.engine_truth import Books, Truth
+from tests.pd_runs import links, play_pd, timed
+from tests.stepper_page import traces
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, play, workloads
+from tests.test_speculation import SPECULATIVE, speculative_workloads
+from tests.test_views import COST
 
 law = settings(max_examples=60, deadline=None)
 

@@ -19,8 +19,7 @@ from minisched.export.html_runs import run_names, what_it_is
 from minisched.export.html_state import units
 from minisched.export.state import panels
 from minisched.trace import Trace
-
-from .stepper_page import golden, traces
+from tests.stepper_page import golden, traces
 
 
 def texts(html: str, tag: str) -> list[str]:

@@ -21,12 +21,21 @@ from minisched.models.llama_torch import LlamaTorch
 from minisched.models.stop_strings import StopStrings
 from minisched.models.tokenizer import ByteTokenizer, TextCodec, Tokenizer
 from minisched.scheduler import Scheduler, SchedulerConfig
-
-from .backends import hash_model, open_device
-from .laws import ONE_ENGINE, Broken, check_all, play
-from .test_laws import costs
-from .test_tokenizer import LLAMA2_IDS, llama2_like
-from .workloads import VOCAB, Workload, fresh, params, workloads
+from tests.support import (
+    ONE_ENGINE,
+    VOCAB,
+    Broken,
+    Workload,
+    check_all,
+    fresh,
+    hash_model,
+    open_device,
+    params,
+    play,
+    workloads,
+)
+from tests.test_laws import costs
+from tests.test_tokenizer import LLAMA2_IDS, llama2_like
 
 # -- the tail suffices -----------------------------------------------------------------------------
 

@@ -31,8 +31,7 @@ from minisched.export.three_way_rows import ROWS
 from minisched.export.window import steady_views
 from minisched.loops.registry import LOOPS
 from minisched.trace import Edge, Mark, Slice, Trace
-
-from .export_readers import phase, read_timing
+from tests.export_readers import phase, read_timing
 
 PROMISED = """
 vllm_cpu_gpu_overlap_batch_queue sglang_cpu_gpu_overlap_event_loop sglang_futuremap_overlap

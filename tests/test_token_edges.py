@@ -21,10 +21,17 @@ from minisched.relay import HostTrip
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.trace.lanes import is_forward
-
-from .backends import EVERY_LOOP, hash_model, in_real_time, some_requests
-from .laws import LOOP_OPTIONS, LoopOptions, play
-from .workloads import Workload, fresh
+from tests.support import (
+    EVERY_LOOP,
+    LOOP_OPTIONS,
+    LoopOptions,
+    Workload,
+    fresh,
+    hash_model,
+    in_real_time,
+    play,
+    some_requests,
+)
 
 Patch = Callable[[Engine], None]
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 3, 2, 1)  # no two ops at once

@@ -26,10 +26,17 @@ from minisched.relay import TokenPool
 from minisched.relay.token_pool import DUMP
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-
-from .laws import Broken, check_all, play
-from .svg_reader import Picture, check_picture
-from .workloads import VOCAB, Workload, fresh, workloads
+from tests.support import (
+    VOCAB,
+    Broken,
+    Picture,
+    Workload,
+    check_all,
+    check_picture,
+    fresh,
+    play,
+    workloads,
+)
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 4)
 LOOPS = ["mini_normal", "mini_overlap", "overlap"]

@@ -30,11 +30,25 @@ from minisched.models.llama_torch import DTYPES, LlamaTorch
 from minisched.models.llama_torch_attention import BLOCK, ROWS, Group, PagedKV
 from minisched.models.llama_torch_layers import llama_step, silu
 from minisched.scheduler import Scheduler, SchedulerConfig
-
-from .backends import PROMPTS, SOME_LOOPS, check_no_thread_left, check_trace, some_requests
-from .laws import LOOP_OPTIONS, check_all, check_ends, check_leaks, play, runs_on
-from .llama_kinds import KINDS
-from .workloads import VOCAB, Workload, llama_workload, params, workloads
+from tests.llama_kinds import KINDS
+from tests.support import (
+    LOOP_OPTIONS,
+    PROMPTS,
+    SOME_LOOPS,
+    VOCAB,
+    Workload,
+    check_all,
+    check_ends,
+    check_leaks,
+    check_no_thread_left,
+    check_trace,
+    llama_workload,
+    params,
+    play,
+    runs_on,
+    some_requests,
+    workloads,
+)
 
 ON_CUDA = [item for item in LOOP_OPTIONS if runs_on(item[0], "cuda")]
 EVERY_LOOP_ON_CUDA = pytest.mark.parametrize(("loop", "relay", "options"), ON_CUDA, ids=str)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
-
-from .books import check_books
+from tests.support import check_books
 
 workloads = st.lists(
     st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(0, 6)), min_size=1, max_size=8

@@ -35,10 +35,9 @@ from minisched.export.views.text_page import GLYPHS, TextPage
 from minisched.loops.registry import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Counter as Count
-
-from .svg_reader import Picture, check_picture
-from .test_export import loop_traces
-from .test_views import runs
+from tests.support import Picture, check_picture
+from tests.test_export import loop_traces
+from tests.test_views import runs
 
 LOOP_TOPICS = [topic for topic in TOPICS if TOPICS[topic] == "loops"]
 KV = "KV to the decode side"

@@ -35,11 +35,8 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Recorder, Slice, Trace
-
-from .laws import LOOP_OPTIONS, play
-from .svg_reader import Picture, check_picture
-from .test_diagrams import luminance
-from .workloads import VOCAB, Workload, workloads
+from tests.support import LOOP_OPTIONS, VOCAB, Picture, Workload, check_picture, play, workloads
+from tests.test_diagrams import luminance
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 POLICY_VIEWS = [topic for topic in TOPICS if TOPICS[topic] != "loops"]

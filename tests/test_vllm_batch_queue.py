@@ -20,12 +20,26 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.worker import GenerationBatchResult
-
-from .backends import hash_model
-from .laws import Broken, check_all, check_identity, play
-from .test_laws import costs
-from .vllm_runs import ALONE, cost_of, drive_watching, marks, run_alone, settled_sums, some_alone
-from .workloads import VOCAB, Workload, workloads
+from tests.support import (
+    VOCAB,
+    Broken,
+    Workload,
+    check_all,
+    check_identity,
+    hash_model,
+    play,
+    workloads,
+)
+from tests.test_laws import costs
+from tests.vllm_runs import (
+    ALONE,
+    cost_of,
+    drive_watching,
+    marks,
+    run_alone,
+    settled_sums,
+    some_alone,
+)
 
 DEPTHS = range(1, 6)
 ASYNC = [

@@ -21,11 +21,8 @@ from minisched.models.hash import NUM_LAYERS, HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
 from minisched.worker.pipeline import PipelineWorker, get_pp_indices
-
-from .backends import hash_model
-from .laws import check_all, play
-from .vllm_runs import cost_of, marks, run_alone, settled_sums
-from .workloads import Workload, workloads
+from tests.support import Workload, check_all, hash_model, play, workloads
+from tests.vllm_runs import cost_of, marks, run_alone, settled_sums
 
 STAGES = [2, 4]
 EVERY_PIPELINE = pytest.mark.parametrize("stages", STAGES)

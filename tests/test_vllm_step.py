@@ -16,10 +16,8 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-
-from .laws import play
-from .vllm_runs import cost_of, marks, run_alone, settled_sums
-from .workloads import VOCAB, Workload, workloads
+from tests.support import VOCAB, Workload, play, workloads
+from tests.vllm_runs import cost_of, marks, run_alone, settled_sums
 
 MASKED: list[dict[str, Any]] = [{"regex": "[^a]{60}"}, {"repetition_penalty": 1.3}]
 

@@ -35,10 +35,7 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Counter as CounterEvent
 from minisched.trace import Mark, Slice, Trace
-
-from .history import demanding
-from .laws import LOOP_OPTIONS, play
-from .workloads import VOCAB, Workload
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, demanding, play
 
 law = settings(max_examples=500, deadline=None)
 LANES = (["forward"], ["stage 0", "stage 1"], ["prefill forward", "decode forward"])

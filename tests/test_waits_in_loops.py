@@ -19,12 +19,16 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
-
-from .backends import EVERY_LOOP, hash_model
-from .history import demanding
-from .laws import LOOP_OPTIONS, LoopOptions, play
-from .test_history_laws import costs
-from .workloads import Workload
+from tests.support import (
+    EVERY_LOOP,
+    LOOP_OPTIONS,
+    LoopOptions,
+    Workload,
+    demanding,
+    hash_model,
+    play,
+)
+from tests.test_history_laws import costs
 
 LENGTH = 30
 WISHES: dict[str, dict[str, Any]] = {

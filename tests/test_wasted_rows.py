@@ -16,8 +16,7 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-
-from .workloads import VOCAB
+from tests.support import VOCAB
 
 NUM_STEPS = 4  # that multi_step runs at a time
 

@@ -31,8 +31,7 @@ from minisched.export.watch_frame import CURSOR, Watched, watched
 from minisched.export.watch_source import HERE, line_at, listing, sources_of
 from minisched.loops.registry import LOOPS
 from minisched.trace import Trace
-
-from .test_views import runs
+from tests.test_views import runs
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OVERLAP = str(REPOSITORY / "traces" / "overlap.json")

@@ -29,10 +29,8 @@ from minisched.museum.exhibit import Exhibit
 from minisched.relay import FutureMapRing
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Trace
-
-from .laws import LOOP_OPTIONS, LoopOptions, play
-from .test_free_rule import two_in_one_row
-from .workloads import VOCAB, Workload, fresh, workloads
+from tests.support import LOOP_OPTIONS, VOCAB, LoopOptions, Workload, fresh, play, workloads
+from tests.test_free_rule import two_in_one_row
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1)
 

@@ -12,8 +12,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.registry import open_device
 from minisched.models.hash import HashModel
 from minisched.trace import Trace
-
-from .workloads import VOCAB, Workload, fresh
+from tests.support import VOCAB, Workload, fresh
 
 PHASES = (
     "receive", "schedule", "prepare", "advance step", "launch", "launch eager", "launch sample",

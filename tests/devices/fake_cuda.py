@@ -25,8 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cuda import IDLE, CudaDevice
-
-from .fake_streams import (
+from tests.devices.fake_streams import (
     Block,
     CUDAGraph,
     Event,

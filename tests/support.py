@@ -1,0 +1,536 @@
+"""What tests share: random workloads, designs and devices to run them on, pictures read back."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import strategies as st
+
+from minisched.checks import play as checks_play
+from minisched.checks.clients import Clients
+from minisched.checks.laws import Broken as Broken
+from minisched.checks.laws import check_aborts as check_aborts
+from minisched.checks.laws import check_clients as check_clients
+from minisched.checks.laws import check_ends as check_ends
+from minisched.checks.laws import check_identity as check_identity
+from minisched.checks.laws import check_leaks as check_leaks
+from minisched.checks.laws import check_races as check_races
+from minisched.checks.leaks.books import check_step
+from minisched.checks.leaks.books import leases_of as leases_of
+from minisched.checks.leaks.books import nodes_of as nodes_of
+from minisched.checks.play import Livelock as Livelock
+from minisched.checks.play import livelock, most_turns
+from minisched.checks.workload import VOCAB as VOCAB
+from minisched.checks.workload import Workload as Workload
+from minisched.checks.workload import fresh as fresh
+from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.devices.base import Device
+from minisched.devices.cost import NO_COST, CostModel
+from minisched.devices.registry import open_device as open_device
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.engine.frontend import Frontend
+from minisched.export.svg_style import char_width
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import make_engine
+from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
+from minisched.models.base import Model
+from minisched.models.registry import HASH, load
+from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.trace import Slice, Trace
+
+
+def many(plain: int, thorough: int) -> int:
+    """How much is tried: in plain ``pytest``, and with ``--thorough``."""
+    return thorough if os.environ.get("MINISCHED_THOROUGH") else plain
+
+
+# -- random workloads, drawn small and mean: pools near the smallest that can work -----------------
+
+params = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.0, 0.7, 1.5]),
+    top_k=st.sampled_from([-1, -1, 1, 4]),
+    top_p=st.sampled_from([1.0, 1.0, 0.8]),
+    seed=st.integers(0, 9),
+    max_new_tokens=st.integers(1, 9),
+    stop_token_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({5, 6})]),
+    ignore_eos=st.booleans(),
+)
+
+
+def with_history(plain: st.SearchStrategy[SamplingParams]) -> st.SearchStrategy[SamplingParams]:
+    """The same, often with penalties, biases and stop strings.
+
+    A byte of a string is a token here, and tokens are few, so that strings are said by chance.
+    """
+    tokens = st.integers(0, VOCAB - 1)
+    strings = st.text([chr(token) for token in range(VOCAB)], min_size=1, max_size=2)
+    return st.builds(
+        replace,
+        plain,
+        frequency_penalty=st.sampled_from([0.0, 0.0, 0.4, 2.0, -1.5]),
+        presence_penalty=st.sampled_from([0.0, 0.0, 0.3, 1.9, -1.0]),
+        repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 2.0, 0.6]),
+        logit_bias=st.dictionaries(tokens, st.sampled_from([-100.0, -2.5, 0.1, 3.0]), max_size=3),
+        stop=st.lists(strings, max_size=2).map(tuple),
+    )
+
+
+params_with_history = with_history(params)
+SHARED = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3]  # prompts begin with some of it, so that prefixes recur
+prompts = st.builds(
+    lambda shared, own: SHARED[:shared] + own,
+    st.sampled_from([0, 0, 3, 6, 10]),
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8),
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn, page_size: int, num_pages: int) -> SchedulerConfig:
+    """Every policy and budget, on a pool of that many pages."""
+    chunk = draw(st.sampled_from([-1, *(page_size * pages for pages in (1, 1, 2, 3, 5))]))
+    run_first = draw(st.sampled_from(["prefill", "prefill", "decode", "unified"]))
+    return SchedulerConfig(
+        kv_tokens=num_pages * page_size,
+        page_size=page_size,
+        max_running_requests=draw(st.integers(1, 5)),
+        disable_radix_cache=draw(st.sampled_from([False, False, False, True])),
+        radix_eviction_policy=draw(st.sampled_from(sorted(EVICTION_POLICIES))),
+        chunked_prefill_size=chunk,
+        max_prefill_tokens=draw(st.sampled_from([3, 8, 99])),
+        schedule_policy=draw(st.sampled_from(SCHEDULE_POLICIES)),
+        priority_scheduling_preemption_threshold=draw(st.integers(0, 2)),
+        schedule_conservativeness=draw(st.sampled_from([0.0, 0.0, 0.4, 2.0])),
+        run_first=run_first,
+        enable_mixed_chunk=run_first == "prefill" and chunk != -1 and draw(st.booleans()),
+        context_len=32,
+    )
+
+
+@st.composite
+def workloads(
+    draw: st.DrawFn,
+    max_requests: int = 6,
+    with_aborts: bool = True,
+    params: st.SearchStrategy[SamplingParams] = params,
+) -> Workload:
+    """A workload; the pool holds at least the longest request, and often nothing more."""
+    count = draw(st.integers(1, max_requests))
+    priorities = st.integers(0, 3)
+    requests = [
+        Request(f"r{i}", draw(prompts), draw(params), priority=draw(priorities))
+        for i in range(count)
+    ]
+    page_size = draw(st.sampled_from([1, 1, 2, 4]))
+    longest = max(req.max_device_len for req in requests)
+    config = draw(configs(page_size, -(-longest // page_size) + draw(st.integers(0, 12))))
+    arrivals = [0, *(draw(st.integers(0, 8)) for _ in requests[1:])]
+    turns = st.integers(0, 14)
+    rids = st.sampled_from([req.rid for req in requests])
+    aborts = draw(st.dictionaries(turns, rids, max_size=2)) if with_aborts else {}
+    return Workload(requests, arrivals, aborts, config, draw(st.sampled_from(EOS)))
+
+
+EOS = [frozenset(), frozenset({2}), frozenset({2, 7})]
+
+
+def llama_workload(
+    draw: st.DrawFn, prompts: list[list[int]], chunks: list[int], context_len: int
+) -> Workload:
+    """A workload of these prompts for a Llama, whose chunks of a prompt have so many pages."""
+    requests = [Request(f"r{i}", prompt, draw(params)) for i, prompt in enumerate(prompts)]
+    page_size = draw(st.sampled_from([1, 4, 16]))
+    longest = max(req.max_device_len for req in requests)
+    run_first = draw(st.sampled_from(["prefill", "unified"]))
+    config = SchedulerConfig(
+        kv_tokens=(-(-longest // page_size) + draw(st.integers(0, 40))) * page_size,
+        page_size=page_size,
+        max_running_requests=draw(st.integers(1, 5)),
+        chunked_prefill_size=page_size * draw(st.sampled_from(chunks)),
+        enable_mixed_chunk=run_first == "prefill" and draw(st.booleans()),
+        context_len=context_len,
+        run_first=run_first,
+        schedule_conservativeness=draw(st.sampled_from([0.0, 1.0])),
+    )
+    return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
+
+
+# -- grammars and penalties ------------------------------------------------------------------------
+
+
+def regexes(vocab_size: int) -> st.SearchStrategy[str]:
+    """Small ones over the first bytes, most of which are long enough to be cut by a length."""
+    singles = st.builds(
+        lambda low, more: rf"[\x{low:02x}-\x{min(low + more, vocab_size - 1):02x}]",
+        st.integers(0, vocab_size - 1),
+        st.integers(0, vocab_size // 2),
+    )
+    return st.recursive(
+        singles,
+        lambda part: st.one_of(
+            st.builds("{}{}".format, part, part),
+            st.builds("(?:{}|{})".format, part, part),
+            st.builds("(?:{}){}".format, part, st.sampled_from(["*", "+", "{2}", "{1,3}"])),
+        ),
+        max_leaves=5,
+    )
+
+
+@st.composite
+def demanding(
+    draw: st.DrawFn,
+    like: Callable[..., st.SearchStrategy[Workload]] = workloads,
+    **options: Any,
+) -> Workload:
+    """A workload in which about half follow a regex, and many have penalties, in time or late."""
+    workload = draw(like(params=params_with_history, **options))
+    for req in workload.requests:
+        if draw(st.booleans()):
+            req.params = replace(req.params, regex=draw(regexes(VOCAB)))
+    workload.config = replace(workload.config, late_penalties=draw(st.booleans()))
+    return workload
+
+
+def without_refused(workload: Workload, loop: str, relay: str) -> Workload:
+    """Those that the loop has taken; of the others each was told why, and got nothing."""
+    refuses = LOOPS[loop].refusals(relay)
+    taken = []
+    for req in workload.requests:
+        wishes = {"grammar": req.params.has_grammar, "penalties": req.params.has_penalties}
+        refused = [feature for feature, wanted in wishes.items() if wanted and feature in refuses]
+        if refused:
+            assert req.error == f"this loop takes no {refused[0]}: {refuses[refused[0]]}."
+            assert req.finish_reason is FinishReason.ERROR and not req.output_ids
+        else:
+            taken.append(req)
+    return replace(workload, requests=taken)
+
+
+# -- loops, and runs of them -----------------------------------------------------------------------
+
+
+class Heard(list[Output]):
+    """What clients heard in a run, and what they said."""
+
+    clients: Clients
+
+
+def play(
+    workload: Workload,
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    device: Device,
+    model: Model,
+    cost: CostModel = NO_COST,
+    patch: Callable[[Engine], None] = lambda engine: None,
+    each_turn: Callable[[Engine], None] = lambda engine: None,
+) -> tuple[Engine, Heard]:
+    """``minisched/checks/play.py:play``, with somebody who listens to the clients."""
+    clients = Clients(workload)
+
+    def patched(engine: Engine) -> None:
+        clients.watch(engine)
+        patch(engine)
+
+    def look(engine: Engine) -> None:
+        each_turn(engine)
+        clients.look(engine)
+
+    engine, outputs = checks_play.play(
+        workload, loop, relay, options, device, model, cost, patched, look
+    )
+    heard = Heard(outputs)
+    heard.clients = clients
+    return engine, heard
+
+
+def check_all(workload: Workload, engine: Engine, outputs: Sequence[Output]) -> None:
+    """The laws on tokens, ends and memory; and on clients, where somebody listened to them."""
+    check_identity(workload)
+    check_ends(workload, outputs)
+    check_leaks(engine)
+    if isinstance(outputs, Heard):
+        check_clients(outputs.clients, engine, outputs)
+        check_aborts(outputs.clients, outputs)
+
+
+LoopOptions = tuple[str, str, dict[str, Any]]  # loop, relay, what the loop is called with
+
+VARIANTS: list[LoopOptions] = [
+    ("overlap", "ring", {"disable_consecutive_prefill_overlap": True}),
+    ("overlap", "ring", {"delay_sample": True}),
+    ("overlap_thread", "ring", {"delay_sample": True}),
+    ("overlap_thread", "pool", {"wait_launch_done": False}),
+    ("mlx_async", "chain", {"clear_cache_every": 3}),
+    ("vllm_batch_queue", "host", {"depth": 4}),
+    ("vllm_async", "pool", {"depth": 4}),
+    ("vllm_batch_queue", "host", {"depth": 4, "harvest_when_done": True}),
+    ("vllm_async", "pool", {"depth": 4, "harvest_when_done": True}),
+    ("vllm_pp4", "host", {"harvest_when_done": True}),
+    ("mindie_placeholder", "fill_device", {"max_async_schedule_times": 2}),
+    ("multi_step", "pool", {"num_steps": 3}),
+]
+ONE_ENGINE = [name for name in LOOPS if name not in ("pd", "mixed")]
+"""Not ``pd``, whose two engines tests/test_pd.py drives; ``mixed`` needs chunks (test_laws.py)."""
+
+LOOP_OPTIONS: list[LoopOptions] = [
+    *((loop, relay, {}) for loop in ONE_ENGINE for relay in LOOPS[loop].relays),
+    *VARIANTS,
+]
+"""Every loop with every relay that fits it, and with options that change its course."""
+
+SOME_LOOP_OPTIONS = [item for item in LOOP_OPTIONS if item[:2] in {
+    ("serial", "host"), ("overlap", "ring"), ("mlx_async", "chain"), ("overlap_thread", "ring"),
+    ("mindie_plugin", "fill_host"), ("multi_step", "pool"),
+}]  # fmt: skip
+"""Loops that differ most in how they call the engine, for laws about everything around a loop."""
+
+
+def runs_on(loop: str, device: str) -> bool:
+    """Whether a loop runs on a device."""
+    return device in LOOPS[loop].devices
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+BACKENDS = ("sim", "thread", "mlx")
+
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):",
+    "Once upon a time",
+    "Water boils at",
+    "The three primary colours are",
+    "Dear Sir or Madam,",
+    "2 + 2 =",
+    "To make bread you need",
+]
+
+EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS, ids=str)
+SOME_LOOPS = pytest.mark.parametrize(("loop", "relay", "options"), SOME_LOOP_OPTIONS, ids=str)
+
+
+def in_real_time(items: list[LoopOptions]) -> pytest.MarkDecorator:
+    """Each of the loops on two devices with a clock of their own, where it runs there.
+
+    On ``cuda`` they are in ``test_fake_cuda.py``, with fewer examples: they take ten times as long.
+    """
+    cases = [(at, *item) for at in ("thread", "mlx") for item in items if runs_on(item[0], at)]
+    return pytest.mark.parametrize(("backend", "loop", "relay", "options"), cases, ids=str)
+
+
+EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
+AND_CUDA = pytest.mark.parametrize("backend", [*BACKENDS, "cuda"])
+"""Where a test's ``backend`` is ``cuda``, torch sees a GPU that is not there (``fake_cuda.py``)."""
+
+
+def hash_model(backend: str, eos_ids: frozenset[int]) -> Model:
+    """The hash model in a backend's tensors, with the workloads' small vocabulary."""
+    model: Model = load(*HASH[backend], "a test")(VOCAB, eos_ids=eos_ids)
+    return model
+
+
+def check_no_thread_left() -> None:
+    """A closed device leaves no thread of its own behind."""
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if "stream" in name or "mlx" in name]
+
+
+def some_requests(max_new_tokens: int = 20) -> list[Request]:
+    """Three requests, one of them sampled."""
+    return [
+        Request(f"r{i}", [i + 1, 2, 3], SamplingParams(i % 2 * 0.8, max_new_tokens=max_new_tokens))
+        for i in range(3)
+    ]
+
+
+def named(trace: Trace, name: str) -> dict[int, Slice]:
+    """The first slice of that name in each step (one that samples late is launched twice)."""
+    return {item.step: item for item in reversed(trace.slices) if item.name == name}
+
+
+def check_trace(trace: Trace) -> None:
+    """Each op ran after its launch began, in the order of its step, and lanes never overlap."""
+    forwards, samples, copies = (named(trace, name) for name in ("forward", "sample", "copy"))
+    launches, processes = named(trace, "launch"), named(trace, "process")
+    assert launches.keys() == forwards.keys() == samples.keys() == copies.keys() == processes.keys()
+    for step in launches:
+        assert launches[step].start <= forwards[step].start <= forwards[step].end
+        assert forwards[step].end <= samples[step].start <= samples[step].end
+        assert samples[step].end <= copies[step].start <= copies[step].end <= processes[step].start
+    for lane in ("host", "forward", "copy"):
+        assert all(a.end <= b.start for a, b in pairwise(trace.on(lane)))
+
+
+# -- workloads on the clock ------------------------------------------------------------------------
+
+PHASES = ("receive", "schedule", "prepare", "launch", "process", "output")
+COST = CostModel(dict.fromkeys(PHASES, 3), forward_base=10, forward_per_token=1, sample=2, copy=1)
+"""No phase is free, so that no two of them end at one time."""
+
+
+@dataclass
+class TimedRun:
+    """A run that is over."""
+
+    engine: Engine
+    device: SimDevice
+    heard: list[tuple[int, Output]] = field(default_factory=list)  # in order of time
+
+    @property
+    def trace(self) -> Trace:
+        """What the recorder kept."""
+        return self.device.recorder.trace("", "sim", "hash", "virtual")
+
+
+@st.composite
+def timed_workloads(draw: st.DrawFn, **options: Any) -> Workload:
+    """Like ``workloads``, with arrival times in nanoseconds; ``aborts`` are by time, not turn."""
+    workload = draw(workloads(**options))
+    for req in workload.requests:
+        req.arrival_time = draw(st.integers(0, 400))
+    times = st.integers(0, 600)
+    rids = st.sampled_from([*(req.rid for req in workload.requests), "nobody"])
+    if options.get("with_aborts", True):
+        workload.aborts = draw(st.dictionaries(times, rids, max_size=4))
+    return workload
+
+
+def play_timed(
+    workload: Workload,
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    patch: Callable[[Engine], None] = lambda engine: None,
+    is_streamed: bool = False,
+) -> TimedRun:
+    """Drive a loop on sim until nothing is left; the clock brings requests and aborts."""
+    device = SimDevice()
+    heard: list[tuple[int, Output]] = []
+    requests: Any = workload.requests
+    if is_streamed:
+        requests = iter(sorted(requests, key=lambda req: req.arrival_time))
+    frontend = Frontend(requests, lambda output: heard.append((device.now(), output)))
+    for time, rid in workload.aborts.items():
+        frontend.abort(rid, at=time)
+    model = hash_model("sim", workload.eos_ids)
+    engine = make_engine(loop, device, model, workload.config, frontend, COST, relay, **options)
+    patch(engine)
+    turns = LOOPS[loop].start(engine, **options)
+    most = most_turns(workload, engine.worker.depth)
+    for _ in range(most):
+        if engine.is_done:
+            return TimedRun(engine, device, heard)
+        next(turns)
+    raise livelock(workload, most)
+
+
+def a_request(rid: str, arrival_time: int = 0) -> Request:
+    """A short one."""
+    return Request(rid, [1, 2, 3], arrival_time=arrival_time)
+
+
+# -- pictures, read back ---------------------------------------------------------------------------
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Picture:
+    """A parsed SVG."""
+
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
+        self.root = ElementTree.fromstring(svg)
+        self.width, self.height = (float(self.root.attrib[name]) for name in ("width", "height"))
+
+    def shapes(self, tag: str = "", kind: str = "", **data: str) -> list[dict[str, str]]:
+        """The attributes of elements with a class and with these ``data-`` attributes.
+
+        A datum of "*" only has to be there.
+        """
+        found = []
+        for element in self.root.iter(f"{SVG}{tag}" if tag else None):
+            classes = element.get("class", "").split()
+            if kind and not set(kind.split()) <= set(classes):
+                continue
+            values = {name: element.get(f"data-{name}") for name in data}
+            if all(v is not None and data[n] in ("*", v) for n, v in values.items()):
+                found.append(element.attrib)
+        return found
+
+    def count(self, *names: str, tag: str = "", kind: str = "") -> Counter[tuple[str, ...]]:
+        """How many shapes there are for each combination of these data."""
+        shapes = self.shapes(tag, kind, **dict.fromkeys(names, "*"))
+        return Counter(tuple(shape[f"data-{name}"] for name in names) for shape in shapes)
+
+    @property
+    def words(self) -> str:
+        """All text."""
+        return " ".join(self.root.itertext())
+
+
+def check_picture(picture: Picture) -> None:
+    """Nothing has a negative size or lies off the page, and it has light and dark colours."""
+    style = "".join(element.text or "" for element in picture.root.iter(f"{SVG}style"))
+    in_dark = re.compile(r"@media \(prefers-color-scheme: dark\) \{(.*?\})\s*\}", re.DOTALL)
+    light, dark = in_dark.sub("", style), " ".join(in_dark.findall(style))  # with waits two of each
+    assert "--paper: #FFFFFF" in light and "--paper: #0D1117" in dark
+    used = set(re.findall(r"var\((--\w+)\)", picture.svg))
+    assert all(f"{name}:" in light and f"{name}:" in dark for name in used), used
+    for pattern in re.findall(r"url\(#([\w-]+)\)", picture.svg):
+        assert f'id="{pattern}"' in picture.svg, pattern
+    for rect in picture.root.iter(f"{SVG}rect"):
+        if "%" in rect.attrib["width"]:
+            continue
+        x, y = (float(rect.get(name, "0")) for name in ("x", "y"))
+        width, height = (float(rect.attrib[name]) for name in ("width", "height"))
+        assert width >= 0 and height >= 0, rect.attrib
+        assert x >= 0 and x + width <= picture.width + 0.1, rect.attrib
+        assert y >= 0 and y + height <= picture.height + 0.1, rect.attrib
+    for text in picture.root.iter(f"{SVG}text"):
+        check_text(text, picture)
+
+
+def check_text(text: ElementTree.Element, picture: Picture) -> None:
+    """A line of text lies on the page, whatever the font: measured as widely as layouts do."""
+    words = "".join(text.itertext())
+    size = {"title": 16.0, "run": 13.5, "small": 11.0}
+    kinds = text.get("class", "").split()
+    widest = max((size[kind] for kind in kinds if kind in size), default=12.0)
+    room = len(words) * char_width(widest) * 0.95
+    x = float(text.attrib["x"])
+    left = x - room * {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
+    assert left >= -0.1 and left + room <= picture.width, (words, left, room)
+
+
+# -- a scheduler's books ---------------------------------------------------------------------------
+
+
+def check_queues(scheduler: Scheduler) -> None:
+    """A live request is in one place: it waits, is being computed in chunks, or decodes."""
+    chunked = scheduler.prefill.chunked_req
+    places: list[Request] = [*scheduler.waiting_queue, *scheduler.running_batch]
+    places += [chunked.req] if chunked else []
+    assert Counter(places) == Counter(scheduler.live.values())
+    assert all(req.lease is None for req in scheduler.waiting_queue)
+    assert all(req.lease is not None for req in scheduler.running_batch)
+    orders = [req.order for req in scheduler.running_batch]
+    assert orders == sorted(orders), "who runs is kept in the order of arrival"
+
+
+def check_books(scheduler: Scheduler) -> None:
+    """All of it."""
+    check_step(scheduler)
+    check_queues(scheduler)
