@@ -44,7 +44,7 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
 from minisched.models.base import Model
-from minisched.models.registry import HASH, load
+from minisched.models.registry import hash_class
 from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Slice, Trace
@@ -338,7 +338,7 @@ AND_CUDA = pytest.mark.parametrize("backend", [*BACKENDS, "cuda"])
 
 def hash_model(backend: str, eos_ids: frozenset[int]) -> Model:
     """The hash model in a backend's tensors, with the workloads' small vocabulary."""
-    model: Model = load(*HASH[backend], "a test")(VOCAB, eos_ids=eos_ids)
+    model: Model = hash_class(backend)(VOCAB, eos_ids=eos_ids)
     return model
 
 

@@ -9,12 +9,12 @@ from typing import cast
 
 from ..core import Output
 from ..devices.base import Device
-from ..devices.registry import load, open_device
+from ..devices.registry import library, open_device
 from ..devices.sim import Deadlock
 from ..engine.engine import Engine
 from ..memory import OwnershipError
 from ..models.base import Model
-from ..models.registry import HASH
+from ..models.registry import hash_class
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
 from .case import Case
@@ -183,7 +183,7 @@ class Witness:
         self, engine: Engine, outputs: Sequence[Output], are_heard: bool = True
     ) -> list[Callable[[], None]]:
         """What is to hold of a run that is over, as its clients heard it; if ``are_heard``, all."""
-        clients, tolerance = self.clients, OF_HASH.get(engine.device.name, 0.0)
+        clients, tolerance = self.clients, OF_HASH[library(engine.device.name)]
         laws: list[Callable[[], None]] = [
             partial(check_logprobs, clients.workload, outputs, tolerance),
             partial(check_aborts, clients, outputs),
@@ -229,5 +229,5 @@ def hash_model(device: str, workload: Workload) -> Model:
     Raises:
         ValueError: an extra is missing.
     """
-    made = load(*HASH[device], f"model 'hash' on device {device!r}")
+    made = hash_class(device)
     return cast(Model, made(workload.vocab_size, eos_ids=workload.eos_ids))

@@ -16,6 +16,11 @@ DEVICES = {
 }
 
 
+def library(device: str) -> str:
+    """The extra that brings the library of a device's arrays; the empty one is the standard's."""
+    return DEVICES[device][2]
+
+
 class MissingExtra(ValueError):
     """A package that an extra would bring is not installed."""
 

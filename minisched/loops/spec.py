@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core import NoBatch, ScheduleBatch
+from ..devices.registry import DEVICES
 from ..engine.engine import Engine
 from ..engine.metrics import Metrics
 from ..scheduler import Scheduler
 from ..worker import Worker
 
-DEVICES = ("sim", "thread", "cuda", "mlx")
 Turns = Iterator[ScheduleBatch | NoBatch]
 
 
@@ -47,7 +47,7 @@ class LoopSpec:
     scheduler: Callable[..., Scheduler] = Scheduler
     engine: Callable[..., Engine] = Engine
     whole_run: Callable[..., Metrics] | None = None
-    devices: tuple[str, ...] = DEVICES
+    devices: tuple[str, ...] = tuple(DEVICES)
     only: str = ""
     takes: str = ""
     refuses: Mapping[str, str] = field(default_factory=dict)

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import cast
 
-from ..devices.registry import load
+from ..devices.registry import library, load
 from .base import Model
 
 AUTO = "auto"
-# device -> (module, class, extra) of the hash model and of the Llama
-HASH = {
-    "sim": ("minisched.models.hash", "HashModel", ""),
-    "thread": ("minisched.models.hash_torch", "HashTorch", "torch"),
-    "cuda": ("minisched.models.hash_torch", "HashTorch", "torch"),
-    "mlx": ("minisched.models.hash_mlx", "HashMlx", "mlx"),
+HASH = {  # library of the device's arrays -> (module, class)
+    "": ("minisched.models.hash", "HashModel"),
+    "torch": ("minisched.models.hash_torch", "HashTorch"),
+    "mlx": ("minisched.models.hash_mlx", "HashMlx"),
 }
-LLAMA = {
+LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
     "cuda": ("minisched.models.llama_graphs", "LlamaGraphs", "torch"),
     "mlx": ("minisched.models.llama_mlx", "LlamaMlx", "mlx"),
 }
+
+
+def hash_class(device: str) -> type:
+    """The hash model's class in a device's arrays.
+
+    Raises:
+        MissingExtra: a package that it imports is not installed.
+    """
+    return load(*HASH[library(device)], library(device), f"model 'hash' on device {device!r}")
 
 
 def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
@@ -38,7 +45,7 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
                 f"dtype is {dtype!r}, but model 'hash' computes in whole numbers; real models "
                 "have a dtype."
             )
-        return cast(Model, load(*HASH[device], f"model 'hash' on device {device!r}")())
+        return cast(Model, hash_class(device)())
     if device not in LLAMA:
         raise ValueError(
             f"model {name!r} can't run on device {device!r}, which only knows 'hash'; "

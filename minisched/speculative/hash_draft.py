@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..devices.registry import load
 from ..models.hash import HashModel
 from ..models.mix import P
-from ..models.registry import HASH
+from ..models.registry import hash_class
 
 ELSEWHERE = 1_234_567  # added to a state, it makes other logits
 
@@ -34,7 +33,7 @@ def open_hash_draft(device: str, target: HashModel, agree: int = 7) -> HashModel
     """
     if not 0 <= agree <= 10:
         raise ValueError(f"a hash draft model agrees on {agree} of 10 tokens; it must be 0 to 10.")
-    cls = load(*HASH[device], f"model 'hash' on device {device!r}")
+    cls = hash_class(device)
     mixed = type("HashDraft", (Disagrees, cls), {"name": "hash draft", "agree": agree})
     draft: HashModel = mixed(target.vocab_size, target.context_len, target.eos_ids)
     return draft

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..devices.registry import load
+from ..devices.registry import library, load
 from ..models.base import Model
 from ..models.hash import HashModel
 from ..models.registry import AUTO, open_model
@@ -17,11 +17,10 @@ from .lookup_drafter import LookupDrafter
 from .prompt_lookup import propose
 
 MIN_N, MAX_N = 1, 3  # lengths of the n-grams that are looked up
-LOOKUPS = {  # device -> (module, extra) of the lookup on it
-    "sim": ("minisched.speculative.prompt_lookup", ""),
-    "thread": ("minisched.speculative.prompt_lookup_torch", "torch"),
-    "cuda": ("minisched.speculative.prompt_lookup_torch", "torch"),
-    "mlx": ("minisched.speculative.prompt_lookup_mlx", "mlx"),
+LOOKUPS = {  # library of the device's arrays -> the module of the lookup in it
+    "": "minisched.speculative.prompt_lookup",
+    "torch": "minisched.speculative.prompt_lookup_torch",
+    "mlx": "minisched.speculative.prompt_lookup_mlx",
 }
 DRAFT_MODELS = (
     "a model's directory or name, 'first_layers:N' for the target's own first N layers, or for the "
@@ -42,8 +41,8 @@ def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter:
     """
     count = config.num_draft_tokens
     if config.speculative_algorithm == "NGRAM_GPU":
-        module, extra = LOOKUPS[device]
-        lookup: Any = load(module, "lookup", extra, f"NGRAM_GPU on device {device!r}")
+        extra = library(device)
+        lookup: Any = load(LOOKUPS[extra], "lookup", extra, f"NGRAM_GPU on device {device!r}")
         return LookupDrafter(lookup, count, MIN_N, MAX_N)
     draft = open_draft_model(config.speculative_draft_model_path, device, model)
     check_fits(draft, model, config.context_len + config.draft_slack)
