@@ -1,0 +1,98 @@
+"""The worked examples of CONTRIBUTING.md, followed word by word in a copy of the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+SECTIONS = dict(re.findall(r"^## (Add an? [a-z ]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
+COPIED = ("minisched", "tests", "traces", "diagrams", "lessons", "pyproject.toml", "README.md")
+STEP = re.compile(
+    r"^(?:New file `(?P<new>[^`\n]+)`"
+    r"|In `(?P<path>[^`\n]+)`, (?P<how>below|replace) `(?P<line>[^`\n]+)`)"
+    r":\n\n```python\n(?P<text>.*?)```$|^```sh\n(?P<commands>.*?)```$",
+    re.M | re.S,
+)
+QUICK = "Add a loop"
+
+
+def follow(section: str, root: Path) -> list[str]:
+    """Do to a copy what a section says; the commands that it ends with."""
+    commands: list[str] = []
+    steps = list(STEP.finditer(SECTIONS[section]))
+    assert len(steps) == SECTIONS[section].count("```") // 2, (
+        f"{section}: a block is not understood"
+    )
+    for step in steps:
+        if step["new"]:
+            assert not (root / step["new"]).exists(), f"{step['new']} is there already"
+            (root / step["new"]).write_text(step["text"], "utf-8")
+        elif step["path"]:
+            source, line = (root / step["path"]).read_text("utf-8"), f"{step['line']}\n"
+            assert source.count(f"\n{line}") == 1, f"{step['path']} has no single line {line!r}"
+            kept = line if step["how"] == "below" else ""
+            changed = source.replace(f"\n{line}", f"\n{kept}{step['text']}")
+            (root / step["path"]).write_text(changed, "utf-8")
+        else:
+            commands += step["commands"].splitlines()
+    return commands
+
+
+def copy_of_checkout(tmp_path: Path, upto: str) -> tuple[Path, list[str]]:
+    """A copy in which the sections before one, and then it, are followed; its commands."""
+    root, commands = tmp_path / "minisched", list[str]()
+    ignored = shutil.ignore_patterns("__pycache__", "node_modules", "out")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, root / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, root / name)
+    modules = ROOT / "diagrams/render/node_modules"
+    if modules.is_dir():
+        (root / "diagrams/render/node_modules").symlink_to(modules)
+    for section in SECTIONS:
+        commands = follow(section, root)
+        if section == upto:
+            break
+    return root, commands
+
+
+def run(line: str, root: Path) -> str:
+    """A command as in a shell there: what it printed, if it went well."""
+    env = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    env["PYTHONPATH"] = str(root)
+    env.pop("MINISCHED_THOROUGH", None)
+    done = subprocess.run(line, shell=True, cwd=root, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def test_a_loop_that_was_added_by_the_page_alone_holds_every_law(tmp_path: Path) -> None:
+    root, commands = copy_of_checkout(tmp_path, QUICK)
+    check = next(line for line in commands if line.startswith("minisched check"))
+    assert "every law held" in run(check, root)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("section", [name for name in SECTIONS if name != "Add a topic"])
+def test_the_page_is_enough(section: str, tmp_path: Path) -> None:
+    root, commands = copy_of_checkout(tmp_path, section)
+    assert commands
+    for line in commands:
+        run(line, root)
+    run("ruff check minisched tests", root)
+    run("ruff format --check minisched tests", root)
+    run("mypy minisched", root)
+
+
+def test_the_page_is_enough_for_a_topic(tmp_path: Path, plantuml: Path) -> None:
+    root, commands = copy_of_checkout(tmp_path, "Add a topic")
+    for line in commands:
+        run(line, root)
