@@ -46,6 +46,7 @@ NEEDS = {
     "wheel_install": "a fresh environment",
 }
 """Fixtures and marks of what ``.[dev]`` does not bring, and what it is."""
+REAL_DEVICES = {"thread", "mlx", "cuda"}
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 LONGEST_S = 5.0  # of the processor, for a test of plain pytest
 PROFILES = {
@@ -71,9 +72,17 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("large" if config.option.thorough else "plain")
 
 
+def params_of(item: pytest.Item) -> set[object]:
+    """The values of a test's parameters that are words."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return {value for value in params.values() if isinstance(value, str)}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is thorough, and leave it out unless it was asked for."""
     kept, left = [], []
+    if "MUTANT_UNDER_TEST" in os.environ:  # mutmut tries each in a fork, and no thread survives one
+        items[:] = [item for item in items if not REAL_DEVICES & params_of(item)]
     for item in items:
         named = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         needs = [NEEDS[name] for name in NEEDS if name in named]
