@@ -174,6 +174,24 @@ def a_page_for_whoever_comes_instead() -> Case:
     )  # fmt: skip
 
 
+def too_little_for_three() -> Case:
+    """Three whose outputs do not fit together, under one budget."""
+    prompts = [1, 1], [2, 2], [3, 3, 3]
+    return a_case(
+        [request(f"r{at}", prompt, 8) for at, prompt in enumerate(prompts)], arrivals=[0, 1, 2],
+        kv_tokens=16, max_running_requests=3, run_first="unified",
+    )  # fmt: skip
+
+
+def one_who_is_urgent() -> Case:
+    """Two of one priority run, and one of a higher one comes later."""
+    return a_case(
+        [request("r0", [1], 8), request("r1", [2], 8), request("r2", [3], 4, priority=5)],
+        arrivals=[0, 0, 3], schedule_policy="priority", max_running_requests=2,
+        priority_scheduling_preemption_threshold=0,
+    )  # fmt: skip
+
+
 RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
     "whoever starves starves for ever": (
@@ -192,6 +210,15 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
         starved_of_drafts(), "order",
         Edit("policy.unified:UnifiedBudget.schedule",
              "if not (preempted or self.retraction.starved or", "if not (preempted or"),
+    ),
+    "under one budget one more gives way while memory comes back": (
+        too_little_for_three(), "order",
+        Edit("policy.unified:UnifiedBudget._make_room",
+             "if short <= self.leases.pages_returning:", "if False:"),
+    ),
+    "the oldest of equals makes way": (
+        one_who_is_urgent(), "order",
+        Edit("policy.preemption:preempt_to_schedule", "-running.order", "running.order"),
     ),
     "a part of a page is kept for whoever comes": (
         a_page_for_whoever_comes_instead(), "identity",

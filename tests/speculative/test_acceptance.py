@@ -21,7 +21,6 @@ from minisched.core import (
     ScheduleBatch,
 )
 from minisched.devices.cost import SIM_COST
-from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import Run, run_loop
@@ -45,7 +44,9 @@ def run_one(loop: str, config: SchedulerConfig, model: Any = None, count: int = 
     params = SamplingParams(max_new_tokens=count, ignore_eos=True)
     relay = next(name for name in ("pool", "host") if name in LOOPS[loop].relays)
     requests = [Request("r", [1, 1, 1, 1, 1] if model else [1, 2, 3, 4, 5], params)]
-    return run_loop(loop, SimDevice(), model or HashModel(), requests, config, SIM_COST, relay)
+    return run_loop(
+        loop, open_device("sim"), model or HashModel(), requests, config, SIM_COST, relay
+    )
 
 
 # -- what it is worth ------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def test_a_repeating_text_is_looked_up() -> None:
     """With two tokens in the vocabulary, one of them banned, every draft is right."""
     only = SamplingParams(max_new_tokens=25, ignore_eos=True, logit_bias={0: -100.0})
     model, request = HashModel(2, eos_ids=frozenset()), Request("r", [1] * 5, only)
-    run = run_loop("serial", SimDevice(), model, [request], speculating("NGRAM"))
+    run = run_loop("serial", open_device("sim"), model, [request], speculating("NGRAM"))
     steps = [item for item in run.trace.slices if item.name == "forward"]
     assert len(steps) == 1 + 5 and run.outputs["r"] == [1] * 25
 
@@ -200,7 +201,7 @@ def test_what_an_original_refuses_is_refused_with_its_reason(algorithm: str) -> 
             continue
         refusing += 1
         with pytest.raises(ValueError, match="does not speculate with") as caught:
-            run_loop(loop, SimDevice(), HashModel(), [Request("r", [1])], config)
+            run_loop(loop, open_device("sim"), HashModel(), [Request("r", [1])], config)
         assert spec.refuses[algorithm] in str(caught.value) and "\n" not in str(caught.value)
     assert 0 < refusing < len(LOOPS)
 
@@ -208,12 +209,14 @@ def test_what_an_original_refuses_is_refused_with_its_reason(algorithm: str) -> 
 def test_a_relay_that_carries_no_drafts_is_refused() -> None:
     config = speculating("STANDALONE", "hash:10")
     with pytest.raises(ValueError, match=r"relay 'ring' does not fit loop 'overlap'.*drafts"):
-        run_loop("overlap", SimDevice(), HashModel(), [Request("r", [1])], config, relay="ring")
+        run_loop(
+            "overlap", open_device("sim"), HashModel(), [Request("r", [1])], config, relay="ring"
+        )
 
 
 def test_a_request_that_drafts_would_carry_past_the_pool_is_refused_alone() -> None:
     params = SamplingParams(max_new_tokens=10, ignore_eos=True)
     requests = [Request("long", [1] * 8, params), Request("short", [1] * 4, params)]
     config = speculating("STANDALONE", "hash:7", kv_tokens=18)
-    run = run_loop("overlap", SimDevice(), HashModel(), requests, config, relay="pool")
+    run = run_loop("overlap", open_device("sim"), HashModel(), requests, config, relay="pool")
     assert set(run.errors) == {"long"} and len(run.outputs["short"]) == 10
