@@ -39,14 +39,12 @@ def speculating(algorithm: str, draft_model: str = "", **settings: Any) -> Sched
     )
 
 
-def run_one(loop: str, config: SchedulerConfig, model: Any = None, count: int = 25) -> Run:
+def run_one(loop: str, config: SchedulerConfig, count: int = 25) -> Run:
     """A greedy request, whose loop has drafts on the device if it can."""
     params = SamplingParams(max_new_tokens=count, ignore_eos=True)
     relay = next(name for name in ("pool", "host") if name in LOOPS[loop].relays)
-    requests = [Request("r", [1, 1, 1, 1, 1] if model else [1, 2, 3, 4, 5], params)]
-    return run_loop(
-        loop, open_device("sim"), model or HashModel(), requests, config, SIM_COST, relay
-    )
+    requests, device = [Request("r", [1, 2, 3, 4, 5], params)], open_device("sim")
+    return run_loop(loop, device, HashModel(), requests, config, SIM_COST, relay)
 
 
 # -- what it is worth ------------------------------------------------------------------------------
