@@ -98,7 +98,8 @@ def test_marks_of_other_names_may_say_anything_but_nothing() -> None:
     """Even under names that other marks have: ``step``, ``row``, ``rid``."""
     strange = {"step": "warm-up", "row": "x", "rid": 7, "pages": 2.5, "ok": True}
     assert is_read([{"name": "my own", "time": 0, "attrs": strange}])
-    for value in (None, [], {}):
+    nothing: list[Any] = [None, [], {}]
+    for value in nothing:
         said = refused([{"name": "my own", "time": 1, "attrs": {"x": value}}])
         assert "marks[0], a 'my own', has x = " in said
         item = {"id": 3, "lane": "host", "name": "launch", "start": 0, "end": 1}
