@@ -24,7 +24,7 @@ from tests.support import many
 DESIGNS = all_designs()
 REAL = ("thread", "mlx")
 REAL_DESIGNS = [design for design in DESIGNS if "thread" in LOOPS[design.loop].devices]
-SOME_ON_CUDA = REAL_DESIGNS[8::26]
+SOME_ON_CUDA = REAL_DESIGNS[8::40]
 """Plain ``pytest`` has these on the GPU that is not there (``tests/devices/fake_cuda.py``)."""
 LONGEST = 600  # characters of a finding
 

@@ -1,43 +1,32 @@
-"""Output in flight when its request is preempted: delivered all the same, and no counter moves."""
+"""Output in flight when its request is preempted: delivered all the same, and no counter moves.
+
+That the laws hold is judged by ``tests/laws/test_every_design.py``; here are the books beside them,
+and the other rule: what comes back for a lease that is gone is dropped, and computed again.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from random import Random
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from minisched.checks.case import Case
+from minisched.checks.draw.designs import read_design
+from minisched.checks.judge import judge
 from minisched.core import Output, Request, SamplingParams, ScheduleBatch
-from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.models.forward_batch import ForwardBatch
-from minisched.models.hash import HashModel
 from minisched.policy.schedule_policy import SchedulePolicy
 from minisched.policy.waiting_queue import WaitingQueue
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import NullRecorder
-from tests.support import Workload, check_all, configs, hash_model, params, play, prompts, workloads
-from tests.vllm_runs import marks
+from minisched.trace import NullRecorder, Trace
+from tests.support import VOCAB, Workload, check_all, hash_model, many, open_device, play
 
-LOOPS = [("vllm_batch_queue", "host", 3), ("vllm_async", "prev_sampled", 2),
-         ("vllm_async", "pool", 3), ("vllm_async", "pool", 5), ("vllm_pp4", "host", 4)]  # fmt: skip
-EVERY_CASE = pytest.mark.parametrize(("loop", "relay", "depth"), LOOPS)
-
-
-@st.composite
-def tight(draw: st.DrawFn) -> Workload:
-    """Requests that all come at once, in a pool that holds little more than the longest."""
-    reqs = [Request(f"r{i}", draw(prompts), draw(params)) for i in range(draw(st.integers(2, 4)))]
-    size = draw(st.sampled_from([1, 2]))
-    longest = max(req.max_device_len for req in reqs)
-    config = draw(configs(size, -(-longest // size) + draw(st.integers(0, 3))))
-    config = replace(config, max_running_requests=4, schedule_conservativeness=0.0)
-    eos = draw(st.sampled_from([frozenset[int](), frozenset({2, 7})]))
-    return Workload(reqs, [0] * len(reqs), {}, config, eos)
+LOOPS = ("vllm_batch_queue:host:depth=3", "vllm_async:prev_sampled", "vllm_async:pool:depth=3",
+         "vllm_async:pool:depth=5", "vllm_pp4")  # fmt: skip
 
 
 class Books:
@@ -46,49 +35,32 @@ class Books:
     def __init__(self, engine: Engine) -> None:
         self.scheduler = engine.scheduler
         self.flying: list[ScheduleBatch] = []
-        self.running: dict[int, ScheduleBatch] = {}
+        self.stale = 0
         next_batch, process = engine.scheduler.next_batch, engine.scheduler.process
-        worker, model = engine.worker, cast(HashModel, engine.worker.model)
-        launch_forward, forward_layer = worker.launch_forward, model.forward_layer
 
         def schedule() -> Any:
             batch = next_batch()
-            if batch:
-                self.flying.append(batch)
+            self.flying += [batch] if isinstance(batch, ScheduleBatch) else []
             self.check()
             return batch
 
         def update(batch: ScheduleBatch, result: Any) -> Any:
             self.flying.remove(batch)
-            before = {
-                req.rid: (req.computed_len, req.num_output_placeholders) for req in batch.reqs
-            }
             stale = [req for req in batch.reqs if req.num_stale_output_tokens]
+            before = [(req.computed_len, req.num_output_placeholders) for req in stale]
             outputs = process(batch, result)
-            for req in stale:
-                now = req.computed_len, req.num_output_placeholders
-                assert before[req.rid] == now == (0, 0), "stale output moves no counter"
+            after = [(req.computed_len, req.num_output_placeholders) for req in stale]
+            assert before == after == [(0, 0)] * len(stale), "stale output moves no counter"
+            self.stale += len(stale)
             self.check()
             return outputs
 
-        def launch(batch: ScheduleBatch, inputs: ForwardBatch, *args: Any) -> Any:
-            self.running[inputs.label.step] = batch
-            return launch_forward(batch, inputs, *args)
-
-        def touch(number: int, inputs: ForwardBatch, *args: Any) -> Any:
-            batch = self.running[inputs.label.step]
-            assert not any(lease.is_released for lease in batch.leases), "a page was given back"
-            return forward_layer(number, inputs, *args)
-
         self.scheduler.next_batch = schedule  # type: ignore[method-assign]
         self.scheduler.process = update  # type: ignore[method-assign]
-        worker.launch_forward = launch  # type: ignore[method-assign]
-        model.forward_layer = touch  # type: ignore[method-assign]
 
     def check(self) -> None:
         """What is in flight is what is launched; what is stale waits aside."""
-        in_flight: Counter[str] = Counter()
-        lost: Counter[str] = Counter()
+        in_flight, lost = Counter[str](), Counter[str]()
         for batch in self.flying:
             for row in batch.rows:
                 in_flight[row.req.rid] += row.extend_len
@@ -101,40 +73,53 @@ class Books:
                 assert req in self.scheduler.waiting_queue
 
 
-def keep_books(engine: Engine) -> None:
-    """Let books be kept on an engine."""
-    Books(engine)
-
-
-@EVERY_CASE
-@given(workload=st.one_of(tight(), workloads()))
-@settings(max_examples=150, deadline=None)
-def test_the_laws_hold_and_the_books_agree(
-    loop: str, relay: str, depth: int, workload: Workload
-) -> None:
-    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
-    engine, outputs = play(workload, loop, relay, {"depth": depth}, device, model, patch=keep_books)
-    check_all(workload, engine, outputs)
-    for req in workload.requests:
-        heard = [output.token for output in outputs if output.rid == req.rid]
-        assert [token for token in heard if token is not None] == req.output_ids, "in order"
-
-
 def drop(engine: Engine) -> None:
-    """The other rule: what comes back for a lease that is gone is dropped, and recomputed."""
+    """The other rule."""
     engine.scheduler.config = replace(engine.scheduler.config, keep_stale_outputs=False)
 
 
-@EVERY_CASE
-@given(workload=tight())
-@settings(max_examples=100, deadline=None)
-def test_dropping_them_instead_is_right_as_well(
-    loop: str, relay: str, depth: int, workload: Workload
-) -> None:
-    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
-    engine, outputs = play(workload, loop, relay, {"depth": depth}, device, model, patch=drop)
-    check_all(workload, engine, outputs)
-    assert not marks(device, "stale output")
+def tight(seed: int, loop: str) -> Case:
+    """Requests that all come at once, in a pool that holds little more than the longest."""
+    rng, design = Random(seed), read_design(loop)
+    requests = [
+        Request(
+            f"r{at}",
+            [rng.randrange(VOCAB) for _ in range(rng.randint(1, 8))],
+            SamplingParams(rng.choice((0.0, 0.7)), max_new_tokens=rng.randint(4, 12), seed=at),
+        )
+        for at in range(rng.randint(2, 4))
+    ]
+    page_size = rng.choice((1, 2))
+    longest = max(req.max_device_len for req in requests)
+    config = SchedulerConfig(
+        kv_tokens=(-(-longest // page_size) + rng.randrange(4)) * page_size,
+        page_size=page_size,
+        max_running_requests=4,
+        chunked_prefill_size=rng.choice((-1, 2 * page_size)),
+        run_first=rng.choice(("prefill", "decode", "unified")),
+        disable_radix_cache=rng.random() < 0.5,
+        schedule_conservativeness=0.0,
+        context_len=32,
+    )
+    workload = Workload(requests, [0] * len(requests), {}, config, frozenset({2}))
+    return Case(workload, design.loop, design.relay, design.options)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_books_agree_where_output_is_stale_and_dropping_it_is_right_as_well(loop: str) -> None:
+    books = list[Books]()
+    for seed in range(many(12, 300)):
+        kept = judge(tight(seed, loop), lambda engine: books.append(Books(engine)))
+        assert kept.holds, (seed, kept.findings)
+        dropped = judge(tight(seed, loop), drop)
+        assert dropped.holds, (seed, dropped.findings)
+        assert not marks(dropped.trace, "stale output")
+    assert sum(book.stale for book in books) > 0
+
+
+def marks(trace: Trace, name: str) -> Counter[str]:
+    """How many marks of a name there are, by request."""
+    return Counter(str(mark.attrs["rid"]) for mark in trace.marks if mark.name == name)
 
 
 def two_in_a_pool_for_one(run_first: str, kv_tokens: int, old: int, new: int) -> Workload:
@@ -161,12 +146,13 @@ class Found(NamedTuple):
 
 def run_under(rule: Callable[[Engine], None], depth: int, workload: Workload) -> Found:
     """Async scheduling at a depth, and one preemption."""
-    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+    device, model = open_device("sim"), hash_model("sim", workload.eos_ids)
     play(workload, "vllm_async", "pool", {"depth": depth}, device, model, patch=rule)
-    assert marks(device, "retraction") == {"new": 1}
-    steps = {item.step for item in device.recorder.trace("", "", "", "").on("forward")}
+    trace = device.recorder.trace("", "", "", "")
+    assert marks(trace, "retraction") == {"new": 1}
+    steps = {item.step for item in trace.on("forward")}
     outputs = [req.output_ids for req in workload.requests]
-    return Found(outputs, len(steps), marks(device, "wasted row"), marks(device, "stale output"))
+    return Found(outputs, len(steps), marks(trace, "wasted row"), marks(trace, "stale output"))
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5])
@@ -188,8 +174,8 @@ def test_a_stale_token_can_be_the_last_one() -> None:
     def watch(engine: Engine) -> None:
         late = engine.scheduler._late
 
-        def watched(*args: Any) -> list[Output]:
-            outputs = late(*args)
+        def watched(*args: Any, **more: Any) -> list[Output]:
+            outputs = late(*args, **more)
             ended.extend(item.rid for item in outputs if item.finish_reason)
             return outputs
 
@@ -197,15 +183,12 @@ def test_a_stale_token_can_be_the_last_one() -> None:
 
     for count in range(4, 10):
         workload = two_in_a_pool_for_one("unified", 18, 14, count)
-        device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+        device, model = open_device("sim"), hash_model("sim", workload.eos_ids)
         options = {"depth": 3}
         engine, outputs = play(workload, "vllm_async", "pool", options, device, model, patch=watch)
         check_all(workload, engine, outputs)
         assert not list(engine.scheduler.waiting_queue)
     assert set(ended) == {"new"}
-
-
-# -- the waiting queue ---------------------------------------------------------------------------
 
 
 def test_who_waits_aside_stops_nobody_and_comes_back_to_its_place() -> None:

@@ -1,22 +1,26 @@
-"""One deliberate fault of the engine, and how ``minisched check --workloads`` looks for it."""
+"""The set of deliberate faults of the engine (in the files beside this one, each like a real one),
+and how ``minisched check --workloads`` looks for one.
+"""
 
 from __future__ import annotations
 
 import json
 import signal
+import tomllib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minisched.checks.draw.designs import Design, all_designs, read_design
+from minisched.checks.draw.designs import all_designs
 from minisched.checks.draw.draw import designs_for, draw
 from minisched.checks.judge import judge
-from minisched.checks.many import LAWS
+from minisched.checks.many import LAWS, case_of
 from minisched.museum.patch import Edit, put_in
 
-SEEN_AT = Path(__file__).with_name("seen.json")
+HERE = Path(__file__).parent
+SEEN_AT = HERE / "seen.json"
 LONGEST = 30  # seconds for one case; healthy ones take some hundredths
 
 
@@ -26,7 +30,7 @@ class Mutation:
 
     ``equivalent`` says why it is no fault that anybody could hear of: that nothing is computed
     otherwise, or that only the speed is another one, which no law limits. ``missed`` says why a
-    fault is not seen. Neither: it must be.
+    fault is not seen in what is drawn. Neither: it must be.
     """
 
     name: str
@@ -50,24 +54,23 @@ class Sight(NamedTuple):
     law: str  # "" where none was
     place: Place
     cases: int  # looked at, this one too
-    others: tuple[str, ...]  # other laws that were broken on the way
 
 
 class Hung(BaseException):
     """A case did not end. No ``Exception``: a law that takes one for a crash must not hear it."""
 
 
-def mutation(
-    name: str,
-    laws: str,
-    *edits: tuple[str, str, str],
-    device: str = "sim",
-    equivalent: str = "",
-    missed: str = "",
-) -> Mutation:
-    """A mutation: the laws are words, and an edit is where, healthy lines, and the fault's."""
-    made = tuple(Edit(*edit) for edit in edits)
-    return Mutation(name, tuple(laws.split()), made, device, equivalent, missed)
+def read(file: str) -> tuple[Mutation, ...]:
+    """The mutations of a file: the laws are words, an edit is where, healthy lines, the fault's."""
+    return tuple(
+        Mutation(
+            name,
+            tuple(item.pop("laws", "").split()),
+            tuple(Edit(*edit) for edit in item.pop("edits")),
+            **item,
+        )
+        for name, item in tomllib.loads((HERE / file).read_text("utf-8")).items()
+    )
 
 
 def places(workloads: Iterable[int], device: str) -> Iterator[Place]:
@@ -77,27 +80,22 @@ def places(workloads: Iterable[int], device: str) -> Iterator[Place]:
             yield Place(seed, design.name)
 
 
-def broken_laws(place: Place, device: str = "sim") -> list[str]:
-    """The laws that one case breaks.
-
-    Raises:
-        Hung: it takes too long.
-    """
-    design: Design = read_design(place.loop)
-    with no_longer_than(LONGEST), there(device):
-        return [item.law for item in judge(draw(place.seed).on(design, device)).findings]
+def broken_laws(place: Place, device: str) -> list[str]:
+    """The laws that one case breaks; ``hang`` if it takes too long."""
+    try:
+        with no_longer_than(LONGEST), there(device):
+            return [item.law for item in judge(case_of(*place, device)).findings]
+    except Hung:
+        return ["hang"]
 
 
-@contextmanager
-def there(device: str) -> Iterator[None]:
-    """Where a GPU is asked for, there is one inside: that of ``tests/fake_cuda.py``."""
+def there(device: str) -> Any:
+    """Where a GPU is asked for, there is one inside: that of ``tests/devices/fake_cuda.py``."""
     if device != "cuda":
-        yield
-        return
-    from ..fake_cuda import fake_cuda  # which loads torch
+        return nullcontext()
+    from tests.devices.fake_cuda import fake_cuda  # which loads torch
 
-    with fake_cuda():
-        yield
+    return fake_cuda()
 
 
 def look_for(mutation: Mutation, at: Iterable[Place]) -> Sight:
@@ -106,27 +104,13 @@ def look_for(mutation: Mutation, at: Iterable[Place]) -> Sight:
     Of what healthy code breaks as well, nothing counts.
     """
     all_designs()  # kept from now on, and not made by what is broken
-    rest, cases, others = iter(at), 0, set[str]()
-    while True:
-        sight = first_sight(mutation, rest)
-        cases, others = cases + sight.cases, others | {*sight.others}
-        if not sight.law or sight.law not in broken_laws(sight.place, mutation.device):
-            return Sight(sight.law, sight.place, cases, tuple(sorted(others)))
-
-
-def first_sight(mutation: Mutation, at: Iterator[Place]) -> Sight:
-    """The same, without a look at healthy code."""
-    count, others, place = 0, set[str](), Place(-1, "")
-    with put_in(mutation.edits):
-        for count, place in enumerate(at, start=1):
-            try:
-                found = broken_laws(place, mutation.device)
-            except Hung:
-                found = ["hang"]
-            if law := next((law for law in mutation.laws or LAWS if law in found), ""):
-                return Sight(law, place, count, tuple(others))
-            others.update(found)
-    return Sight("", place, count, tuple(others))
+    laws, count, place = {*(mutation.laws or LAWS)}, 0, Place(-1, "")
+    for count, place in enumerate(at, start=1):
+        with put_in(mutation.edits):
+            found = laws.intersection(broken_laws(place, mutation.device))
+        if found and not found.intersection(broken_laws(place, mutation.device)):
+            return Sight(min(found), place, count)
+    return Sight("", place, count)
 
 
 @contextmanager
@@ -150,6 +134,9 @@ def no_longer_than(seconds: int) -> Iterator[None]:
 
 
 def seen_before() -> dict[str, Place]:
-    """Where a sweep (``python -m tests.mutations``) has seen each mutation first."""
-    kept: dict[str, Any] = json.loads(SEEN_AT.read_text()) if SEEN_AT.exists() else {}
+    """Where a sweep (``python -m tests.laws.mutations``) has seen each mutation first."""
+    kept: dict[str, Any] = json.loads(SEEN_AT.read_text("utf-8"))
     return {name: Place(item["seed"], item["loop"]) for name, item in kept.items()}
+
+
+MUTATIONS = read("scheduling.toml") + read("steps.toml")

@@ -1,0 +1,251 @@
+"""Random workloads: the same for a seed and over every axis, and what is said of many of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisched.checks.case import Case
+from minisched.checks.case_text import case_text
+from minisched.checks.draw.axes import OF_A_WORKLOAD, Table, axes_of, axes_of_design, of_a_design
+from minisched.checks.draw.designs import Design, all_designs, read_design, variants
+from minisched.checks.draw.draw import CASES_EACH, designs_for, draw, loops_that_refuse
+from minisched.checks.faults.in_step import STEP_FAULTS
+from minisched.checks.judge import Finding, judge
+from minisched.checks.many import case_of, try_seed, try_workloads
+from minisched.checks.shrink import breaks_the_same, shrink
+from minisched.checks.tally import Tally
+from minisched.checks.tokens.identity import differences
+from minisched.checks.tokens.oracle import oracle_trace
+from minisched.checks.tokens.same_workload import another_workload
+from minisched.loops.registry import LOOPS
+from minisched.museum.patch import Edit, put_in
+from minisched.trace import Mark, Trace
+from tests.laws.mutations.mutation import MUTATIONS, look_for, places
+
+SEEDS = range(150)  # what the command draws unless told otherwise
+BUGS = {item.name: item for item in MUTATIONS}
+
+
+# -- what is drawn ---------------------------------------------------------------------------------
+
+
+def test_the_designs_are_those_of_the_registry() -> None:
+    """But for relays whose loops say at their first turn that so many steps are too many."""
+    two_in_flight = ("prev_sampled", "fill_device")
+    refused = {
+        *(f"vllm_async:{relay}:depth={n}" for relay in two_in_flight for n in range(3, 9)),
+        *(f"vllm_async:{relay}:depth=4:harvest_when_done=true" for relay in two_in_flight),
+        *(f"vllm_async:ring:depth={n}" for n in range(5, 9)),
+        "mindie_placeholder:host:max_async_schedule_times=2",
+    }
+    every = {
+        Design(loop, relay, options).name
+        for loop, spec in LOOPS.items()
+        for options in ({}, *variants(loop))
+        for relay in spec.relays
+    }
+    assert {design.name for design in all_designs()} == every - refused
+    assert all(read_design(design.name) == design for design in all_designs())
+
+
+def test_every_design_comes_up_and_each_loop_about_as_often() -> None:
+    drawn = Counter(design.name for seed in SEEDS for design in designs_for(draw(seed)))
+    assert set(drawn) == {design.name for design in all_designs()}
+    loops = Counter(name.partition(":")[0] for name in drawn.elements())
+    assert set(loops) == set(LOOPS)
+    assert min(loops.values()) > len(SEEDS) * CASES_EACH / len(LOOPS) / 2
+
+
+def test_every_value_of_every_axis_comes_up() -> None:
+    """With each kind of drafts every pair of policies, and every relay at each depth it holds."""
+    workloads, designs = Table(OF_A_WORKLOAD), Table(of_a_design("sim"))
+    for drawn in map(draw, range(600)):
+        workloads.add(axes_of(drawn).items())
+        for design in designs_for(drawn):
+            designs.add(axes_of_design(design).items())
+    for table in (workloads, designs):
+        assert table.never == {}
+        found = {axis: set(counts) for axis, counts in table.counts.items()}
+        assert found == {axis: set(values) for axis, values in table.values.items()}
+    assert {f"{design.relay}, {design.in_flight}" for design in all_designs()} >= {
+        *(f"{relay}, {depth}" for relay in ("pool", "token_pool", "host") for depth in range(2, 9)),
+        *(f"ring, {depth}" for depth in (2, 3, 4)),
+    }
+
+
+def test_what_never_came_up_is_known() -> None:
+    table = Table({"page size": ("1", "2"), "theme": ("any",)})
+    table.add([("page size", "2"), ("theme", "any")])
+    assert table.never == {"page size": ["1"]}
+    assert table.drawn("page size") == {"1": 0, "2": 1}
+    assert table.as_json() == {"page size": {"2": 1}, "theme": {"any": 1}}
+
+
+@given(st.integers(0, 10**9))
+def test_a_seed_is_a_workload_and_any_seed_will_do(seed: int) -> None:
+    designs = designs_for(draw(seed))
+    assert repr(draw(seed)) == repr(draw(seed))
+    assert designs and len({design.name for design in designs}) == len(designs)
+    takes = {design.loop for design in designs}
+    assert not takes & loops_that_refuse(draw(seed))
+    assert bool(loops_that_refuse(draw(seed))) == bool(
+        draw(seed).workload.config.speculative_algorithm
+    )
+
+
+# -- many of them ----------------------------------------------------------------------------------
+
+
+def tally_of(seeds: range, loops: tuple[str, ...] = (), jobs: int = 1) -> Tally:
+    cases = [case for tried in try_workloads(seeds, loops, jobs=jobs) for case in tried]
+    return Tally(seeds.start, len(seeds), "sim", cases)
+
+
+def test_what_may_come_about_does_and_everything_is_counted() -> None:
+    """Requests are given up at every stage, retracted for each reason, wasted, found in the cache.
+
+    Who is given up while it waits to start again is rare: a workload of several hundred has it.
+    """
+    tally = tally_of(range(40), ("vllm_batch_queue",))
+    assert tally.run_axes.never in ({}, {"given up": ["retracted"]}) and tally.failures == []
+    told = tally.as_json()
+    assert told["cases"] == told["identical"] == len(tally.cases) == 40
+    assert told["races"] == told["leaks"] == 0
+    assert min(told["aborted"], told["refused"], told["failed"]) > 0
+    assert tally.refusing == [len(loops_that_refuse(draw(seed))) for seed in range(40)]
+
+
+def test_what_a_run_does_to_its_requests_does_not_reach_the_next_one() -> None:
+    assert try_seed(3) == try_seed(3)
+
+
+@pytest.mark.thorough
+def test_processes_make_no_difference() -> None:
+    some = range(8), ("serial", "overlap")
+    assert tally_of(*some).as_json() == tally_of(*some, jobs=2).as_json()
+
+
+def test_a_bug_is_counted_where_it_strikes_and_its_cause_is_shown_first() -> None:
+    with put_in(BUGS["the loop knows no stop"].edits):
+        tally = tally_of(range(3), ("serial", "overlap"))
+    crashed = {(item.seed, item.loop) for item in tally.failures if item.law == "crash"}
+    left = len(tally.cases) - len(crashed)
+    assert crashed and tally.as_json()["identical"] == left, "a run that stopped is not identical"
+    assert tally.holding("ends") == tally.holding("crash") == left, "nor has it ended"
+    with put_in(BUGS["the copy does not wait for the sample"].edits):
+        tally = tally_of(range(1, 3), ("overlap",))
+    assert tally.failures[0].law == "identity", "it is looked at first"
+    assert [failure.law for failure in tally.first] == ["race", "identity"]
+
+
+# -- a failure made small --------------------------------------------------------------------------
+
+
+def test_a_failure_is_made_small_and_still_fails() -> None:
+    bug = BUGS["the pages of a lease go back and the lease does not"]
+    case = case_of(*look_for(bug, places(SEEDS, "sim")).place)
+    with put_in(bug.edits):
+        finding = next(item for item in judge(case).findings if item.law in bug.laws)
+        small = shrink(case, breaks_the_same(finding))
+        assert judge(small).broke(finding.law) is not None
+        assert shrink(small, breaks_the_same(finding)) == small
+    assert judge(small).holds
+    assert sum(len(req.prompt) for req in small.workload.requests) <= 4
+    assert len(case_text(small)) < len(case_text(case))
+
+
+def test_a_crash_is_not_mistaken_for_another_one() -> None:
+    case = case_of(0, "serial")
+    with put_in(BUGS["the loop knows no stop"].edits):
+        assert breaks_the_same(Finding("crash", judge(case).findings[0].sentence))(case)
+        assert not breaks_the_same(Finding("crash", "KeyError: 'r7'"))(case)
+
+
+def test_the_search_for_a_small_case_ends_where_it_is_told_to() -> None:
+    looked_at: list[int] = []
+
+    def shows(case: object) -> bool:
+        looked_at.append(1)
+        return True
+
+    shrink(case_of(1, "serial"), shows, most=7)
+    assert len(looked_at) == 7
+
+
+# -- steps that fail -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STEP_FAULTS)
+def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
+    """It ends who was in it, but not who had ended already."""
+    ends: list[bool] = []
+    for seed in (seed for seed in range(12) if draw(seed).workload.failures):
+        case = case_of(seed, "overlap")
+        failures = tuple(item._replace(kind=kind) for item in case.workload.failures)
+        verdict = judge(replace(case, workload=replace(case.workload, failures=failures)))
+        workload = verdict.workload
+        assert verdict.holds
+        for req in workload.requests:
+            ends += [workload.has_failed(req)] * (req.name in workload.struck)
+            assert not workload.has_failed(req) or req.name in workload.struck
+    assert {True, False} <= {*ends}
+
+
+def test_a_failure_is_kept_where_a_case_is_made_small() -> None:
+    seed = next(seed for seed in SEEDS if draw(seed).workload.failures)
+
+    def strikes(case: Case) -> bool:
+        return bool(judge(case).workload.struck)
+
+    small = shrink(case_of(seed, "overlap"), strikes, most=120)
+    (failure,) = small.workload.failures
+    assert any(f"position {failure.position} of {failure.rid}" in line for line in case_text(small))
+    assert not strikes(replace(small, workload=replace(small.workload, failures=())))
+
+
+# -- the oracle as a baseline ----------------------------------------------------------------------
+
+
+def test_the_oracle_is_a_baseline_of_whatever_a_workload_became() -> None:
+    """Of who gave up and who was refused, too; and one who heard nothing is not another's."""
+    for seed in range(12):
+        verdict = judge(case_of(seed, "overlap"))
+        oracle = oracle_trace(verdict.workload, verdict.refused)
+        assert another_workload(oracle, verdict.trace) == ""
+        assert differences(oracle, verdict.trace) == []
+    deaf = Edit("engine.recording:Recording.tokens", "if output.token is not None", "if False")
+    with put_in([deaf]):
+        verdict = judge(case_of(3, "overlap"))
+    oracle = oracle_trace(verdict.workload)
+    assert another_workload(oracle, verdict.trace) == ""
+    assert {item.got for item in differences(oracle, verdict.trace)} == {None}
+
+
+def trace_of(prompts: dict[str, int], ended: str = "") -> Trace:
+    """All that is looked at: how long prompts are, and who has ended."""
+    marks = [Mark("match", 0, {"rid": rid, "prompt_len": size}) for rid, size in prompts.items()]
+    marks += [Mark("finish", 1, {"rid": rid, "reason": "length"}) for rid in ended]
+    return Trace("overlap", "sim", "hash", "virtual", (), (), (), tuple(marks))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (trace_of({"a": 3, "b": 4}, "ab"), trace_of({"a": 3}, "a"), "has the request b."),
+        (trace_of({"a": 3, "b": 4}, "ab"), trace_of({"a": 3}), ""),  # it may have come later
+        (trace_of({"a": 3}, "a"), trace_of({"a": 4}, "a"), "the prompt of a has"),
+        (trace_of({"a": 3}, "a"), trace_of({}, "a"), ""),  # no mark tells its length
+        (trace_of({"a": 3}, "a"), trace_of({"a": 3}, "a"), ""),
+    ],
+)
+def test_two_runs_are_of_one_workload_as_far_as_traces_tell(
+    one: Trace, other: Trace, says: str
+) -> None:
+    for pair in ((one, other), (other, one)):
+        told = another_workload(*pair)
+        assert says in told and bool(told) == bool(says)

@@ -1,0 +1,109 @@
+"""Every published bug of the museum is caught by its law, and healthy code passes on the same case:
+they are the proof that the laws can fail.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from minisched.checks.judge import judge
+from minisched.checks.shrink import simpler
+from minisched.museum import CHAPTERS, Exhibit, Refuted, bugs, exhibits, refuted
+from minisched.museum.patch import Edit, StalePatch, diff, put_in
+from minisched.museum.references import address
+
+EXHIBITS, REFUTED = exhibits(), refuted()
+ALL: list[Exhibit | Refuted] = [*EXHIBITS, *REFUTED]
+MOST_LINES = 12  # that a fix adds and takes out
+
+
+def named(item: Exhibit | Refuted) -> str:
+    return item.name
+
+
+each_bug = pytest.mark.parametrize("exhibit", EXHIBITS, ids=named)
+CURED = [item for item in EXHIBITS if item.original_cure]
+
+
+def test_every_module_brings_one_exhibit_of_its_name() -> None:
+    names = [item.name for item in ALL]
+    assert sorted(names) == sorted(path.stem for path in Path(bugs.__path__[0]).glob("[a-z]*.py"))
+    assert {item.chapter for item in EXHIBITS} == {*CHAPTERS} and len(EXHIBITS) >= 16
+
+
+def test_a_published_bug_is_cited_where_it_was_published() -> None:
+    """Each number in a text also leads somewhere."""
+    for item in ALL:
+        cited = {reference.split()[-1] for reference in item.references}
+        for field in ("symptom", "here", "cure", "suspicion", "truth"):
+            assert {*re.findall(r"#\d+", getattr(item, field, ""))} <= cited, item.name
+        for reference in item.references:
+            assert address(reference).startswith("https://github.com/")
+    assert address("vLLM #48245") == "https://github.com/vllm-project/vllm/issues/48245"
+    assert address("MindIE-LLM #233") == "https://github.com/Ascend/MindIE-LLM/commit/90669ea"
+    for reference in ("48245", "vLLM 48245", "vLLM #0", "nobody #1", "MindIE #9"):
+        with pytest.raises(ValueError, match=f"'{reference}' "):
+            address(reference)
+
+
+@each_bug
+def test_a_published_bug_is_caught_and_healthy_code_passes(exhibit: Exhibit) -> None:
+    found = exhibit.with_bug().broke(exhibit.law)
+    assert found is not None and exhibit.says and exhibit.says in found.sentence
+    assert exhibit.healthy().holds and judge(exhibit.case).holds
+    lines = diff(exhibit.edits).splitlines()
+    assert 0 < sum(line.startswith(("+", "-")) for line in lines) <= MOST_LINES
+
+
+def test_the_code_is_as_before_also_when_the_run_raises() -> None:
+    for exhibit in EXHIBITS:
+        functions = [edit.function for edit in exhibit.edits]
+        before = [(it.__code__, it.__defaults__) for it in functions]
+        with pytest.raises(KeyError), put_in(exhibit.edits):
+            assert before != [(it.__code__, it.__defaults__) for it in functions]
+            raise KeyError
+        assert before == [(it.__code__, it.__defaults__) for it in functions]
+
+
+@pytest.mark.parametrize("exhibit", [item for item in EXHIBITS if len(item.edits) > 1], ids=named)
+def test_every_edit_is_needed(exhibit: Exhibit) -> None:
+    for edit in exhibit.edits:
+        rest = tuple(other for other in exhibit.edits if other is not edit)
+        try:
+            assert not replace(exhibit, edits=rest).is_caught, edit.where
+        except StalePatch:
+            continue  # the others build on it
+
+
+@pytest.mark.parametrize("exhibit", CURED, ids=named)
+def test_the_originals_own_cure_cures_it_by_a_few_lines(exhibit: Exhibit) -> None:
+    assert exhibit.cured_as_there().holds
+    lines = diff(exhibit.edits, cure=exhibit.original_cure).splitlines()
+    assert 0 < sum(line.startswith(("+", "-")) for line in lines) <= MOST_LINES
+
+
+@pytest.mark.parametrize("item", REFUTED, ids=named)
+def test_what_is_refuted_breaks_nothing(item: Refuted) -> None:
+    assert item.verdict().holds
+    with pytest.raises(StalePatch):  # what it takes to try it is put in
+        replace(item, edits=(Edit("relay.future_map:FutureMap.look_up", "nobody", ""),)).verdict()
+
+
+@pytest.mark.thorough
+@each_bug
+def test_no_simpler_case_shows_it_and_the_originals_cure_cures_those_too(exhibit: Exhibit) -> None:
+    """With one request, abort, turn, token, wish or slot less, the bug shows no more.
+
+    Or nobody could tell: then the healthy code does not pass either.
+    """
+    cases = list(simpler(exhibit.case))
+    assert cases
+    for case in cases:
+        smaller = replace(exhibit, case=case)
+        if smaller.healthy().holds:
+            assert not smaller.is_caught, case
+            assert not exhibit.original_cure or smaller.cured_as_there().holds, case

@@ -1,0 +1,228 @@
+"""Log-probabilities: the same bits on a backend whoever runs beside a request; which steps compute
+them, what a cached prefix leaves out, what a prompt that is computed again tells; what is refused.
+
+What each schedule gives is compared with the oracle by ``tests/laws/test_every_design.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisched.checks.laws import check_logprobs
+from minisched.checks.tokens.logprobs import largest_difference
+from minisched.core import Output, Request, SamplingParams, TokenLogprob
+from minisched.devices.cost import CostModel
+from minisched.engine.engine import Engine
+from minisched.loops.run import run_loop
+from minisched.models import logprobs, logprobs_mlx, logprobs_torch
+from minisched.models.hash import HashModel
+from minisched.models.length import LengthModel
+from minisched.scheduler import SchedulerConfig
+from minisched.worker.logprobs import read_place
+from tests.support import VOCAB, Workload, hash_model, open_device, play
+
+# -- by one row of logits --------------------------------------------------------------------------
+
+logits = st.lists(st.floats(-20, 20, width=32), min_size=7, max_size=7)
+
+
+def places(
+    backend: str, rows: list[list[float]], tokens: list[int], top: int
+) -> list[TokenLogprob]:
+    """The places of a step, one for each row of logits."""
+    at, found = list(range(len(rows))), list[Any]()
+    if backend == "sim":
+        found = list(logprobs.logprobs(rows, at, tokens, top))
+    elif backend == "thread":
+        wide = torch.tensor(rows, dtype=torch.float64)
+        chosen = torch.tensor(at), torch.tensor(tokens)
+        found += logprobs_torch.logprobs(wide, *chosen, top).tolist()
+    else:
+        with mx.stream(mx.cpu):
+            array = mx.array(rows, dtype=mx.float64)
+            values: Any = logprobs_mlx.logprobs(array, mx.array(at), mx.array(tokens), top)
+            found += values.tolist()
+    return [read_place(token, place, top) for token, place in zip(tokens, found, strict=True)]
+
+
+@pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])
+@given(
+    rows=st.lists(st.tuples(logits, st.integers(0, 6)), min_size=1, max_size=4),
+    top=st.integers(0, 7),
+)
+def test_a_row_has_the_same_bits_whoever_is_beside_it(
+    backend: str, rows: list[tuple[list[float], int]], top: int
+) -> None:
+    """And they are those of the definition: nearly, for an exponential is another one elsewhere."""
+    both = [row for row, _ in rows], [token for _, token in rows]
+    together = places(backend, *both, top)
+    exact = places("sim", *both, top)
+    for (row, token), place, truth in zip(rows, together, exact, strict=True):
+        assert [place] == places(backend, [row], [token], top)
+        assert place.logprob == pytest.approx(truth.logprob, abs=1e-6)
+        assert len(place.top_logprobs) == top
+        best = sorted(range(7), key=lambda at: (-row[at], at))[:top]
+        assert [other for _, other in place.top_logprobs] == best
+
+
+# -- where they could be lost, or come twice, or too soon ------------------------------------------
+
+
+def wanting(rid: str, prompt: list[int], start: int = -1, top: int = 0, count: int = 6) -> Request:
+    params = SamplingParams(
+        max_new_tokens=count, ignore_eos=True,
+        return_logprob=True, logprob_start_len=start, top_logprobs_num=top,
+    )  # fmt: skip
+    return Request(rid, prompt, params)
+
+
+def hits(marks: Any, rid: str) -> list[int]:
+    """What the prefix cache gave a request, each time that it was admitted."""
+    admitted = [mark for mark in marks if mark.name == "admit" and mark.attrs["rid"] == rid]
+    return [mark.attrs["hit_len"] for mark in admitted]
+
+
+@pytest.mark.parametrize(("start", "hit"), [(-1, 11), (0, 0), (5, 5), (11, 11)])
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_a_cached_prefix_ends_where_logits_are_wanted(start: int, hit: int, page_size: int) -> None:
+    prompt = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3, 1, 4]
+    first, second = Request("first", prompt), wanting("second", prompt, start)
+    second.arrival_time = 10**9
+    config = SchedulerConfig(page_size=page_size, chunked_prefill_size=page_size * 100)
+    heard, cost = list[Output](), CostModel({"schedule": 1}, forward_base=1)
+    model = HashModel(VOCAB)
+    run = run_loop("overlap", open_device("sim"), model, [first, second], config, cost,
+                   on_output=heard.append)  # fmt: skip
+    assert hits(run.trace.marks, "second") == [hit // page_size * page_size]
+    check_logprobs(Workload([second], [0], {}, config), heard)
+    assert len(second.input_token_logprobs) == (0 if start < 0 else len(prompt) - start)
+
+
+@pytest.mark.parametrize(("loop", "relay"), [
+    ("serial", "host"), ("overlap", "ring"), ("mlx_async", "chain"), ("overlap_thread", "ring"),
+    ("mindie_plugin", "fill_host"), ("vllm_async", "pool"),
+])  # fmt: skip
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_prompt_that_is_computed_again_is_told_once(loop: str, relay: str, cached: bool) -> None:
+    """Both decode until the pool is full; then the newer one loses its memory, and starts again."""
+    requests = [wanting("old", [1, 2, 3], 0, 2, 14), wanting("new", list(range(12)), 1, 1, 10)]
+    config = SchedulerConfig(
+        kv_tokens=30, schedule_conservativeness=0.0, context_len=32, chunked_prefill_size=4,
+        disable_radix_cache=not cached,
+    )  # fmt: skip
+    workload, device = Workload(requests, [0, 0], {}, config), open_device("sim")
+    _, outputs = play(workload, loop, relay, {}, device, hash_model("sim", frozenset()))
+    check_logprobs(workload, outputs)
+    marks = device.recorder.trace("", "", "", "").marks
+    found = hits(marks, "new")
+    assert len(found) > 3, "it started again, after the three chunks of its prompt"
+    if cached:
+        assert found[3] > 1, "nothing is missing any more, so nothing is limited"
+
+
+@pytest.mark.parametrize(
+    ("loop", "relay"), [("serial", "host"), ("overlap", "pool"), ("vllm_async", "pool")]
+)
+def test_a_prompt_that_loses_its_memory_between_two_chunks_goes_on_where_it_was(
+    loop: str, relay: str
+) -> None:
+    """Unified: the old one needs a page, and takes the chunks of the new one."""
+    requests = [wanting("old", [1, 2], 0, 0, 12), wanting("new", list(range(10)), 2, 1, 2)]
+    config = SchedulerConfig(
+        kv_tokens=14, context_len=16, chunked_prefill_size=2, run_first="unified",
+        disable_radix_cache=True,
+    )  # fmt: skip
+    workload, seen = Workload(requests, [0, 3], {}, config), list[int]()
+
+    def look(engine: Engine) -> None:
+        retract = engine.scheduler.retraction.retract
+
+        def spy(req: Request, reason: str) -> None:
+            seen.append(len(req.input_token_logprobs))
+            retract(req, reason)
+
+        engine.scheduler.retraction.retract = spy  # type: ignore[method-assign]
+
+    model, device = hash_model("sim", frozenset()), open_device("sim")
+    _, outputs = play(workload, loop, relay, {}, device, model, patch=look)
+    assert any(0 < count < 8 for count in seen), "some were known, and some were not"
+    check_logprobs(workload, outputs)
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_only_steps_with_somebody_who_wants_some_compute_them(wants: bool) -> None:
+    device, plain = open_device("sim"), SamplingParams(max_new_tokens=9, ignore_eos=True)
+    requests = [Request("plain", [1, 2], plain)]
+    requests += [wanting("wants", [3, 4], count=3)] if wants else []
+    trace = run_loop("overlap", device, HashModel(VOCAB), requests).trace
+    asked = {item.step for item in trace.on("forward") if "wants" in item.rids}
+    computed = Counter(item.name for item in trace.slices if "logprobs" in item.name)
+    assert {item.step for item in trace.slices if "logprobs" in item.name} == asked
+    assert computed == (Counter({"logprobs": 4, "copy logprobs": 4}) if wants else Counter())
+
+
+# -- what can't be asked for -----------------------------------------------------------------------
+
+ON = {"return_logprob": True}
+
+
+@pytest.mark.parametrize(("wish", "sentence"), [
+    ({"top_logprobs_num": -1, **ON}, "top_logprobs_num is -1, but it must be at least 0."),
+    ({"top_logprobs_num": 2}, "top_logprobs_num is 2, but it needs return_logprob, which is off."),
+    ({"logprob_start_len": 0}, "logprob_start_len is 0, but it needs return_logprob, which is off"),
+    ({"top_logprobs_num": 20, **ON}, "top_logprobs_num is 20, but the vocabulary has only 19 tok"),
+    ({"logprob_start_len": -2, **ON}, "logprob_start_len is -2, but it must be at least 0, or -1"),
+    ({"logprob_start_len": 3, **ON}, "logprob_start_len is 3, but the prompt has 3 tokens, so it"),
+], ids=lambda value: str(value)[:40])  # fmt: skip
+def test_a_bad_wish_disturbs_nobody(wish: dict[str, Any], sentence: str) -> None:
+    good, heard = wanting("good", [1, 2, 3], 0, VOCAB), list[Output]()
+    bad, device = Request("bad", [4, 5, 6], SamplingParams(**wish)), open_device("sim")
+    run_loop("overlap", device, HashModel(VOCAB), [bad, good], on_output=heard.append)
+    assert bad.error.startswith(sentence) and not bad.output_ids
+    check_logprobs(Workload([good], [0], {}, SchedulerConfig()), heard)
+    assert len(good.output_token_logprobs) == 6
+
+
+def test_a_model_without_logits_refuses() -> None:
+    requests = [wanting("bad", [1, 2]), Request("good", [3], SamplingParams(max_new_tokens=2))]
+    run = run_loop("overlap", open_device("sim"), LengthModel(5, 2, 64), requests)
+    assert run.errors.keys() == {"bad"} and "computes no logits" in run.errors["bad"]
+    assert len(requests[1].output_ids) == 2
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def test_run_shows_them_as_json_under_sglangs_names(cli: Any) -> None:
+    line = "run --prompt abc --max-new-tokens 3 --json --return-logprob --top-logprobs-num 2"
+    code, out, err = cli(f"{line} --logprob-start-len 1")
+    found, tokens = json.loads(out)["logprobs"]["r0"], json.loads(out)["outputs"]["r0"]
+    assert code == 0 and [token for _, token in found["input_token_logprobs"]] == [98, 99]
+    assert found["input_token_logprobs"][0][0] is None and found["input_top_logprobs"][0] == []
+    assert [token for _, token in found["output_token_logprobs"]] == tokens
+    assert [len(best) for best in found["output_top_logprobs"]] == [2] * 3
+    logprob, top = found["output_token_logprobs"][0], found["output_top_logprobs"][0]
+    assert top[0] == logprob, "greedy: it is the likeliest"
+    assert f"r0 output: {tokens[0]} {logprob[0]:.2f} " in err and "r0 prompt: 98 - 99 -" in err
+    _, out, err = cli("run --prompt abc --max-new-tokens 3 --json")
+    assert "logprobs" not in json.loads(out) and "r0 output" not in err
+
+
+def test_compare_says_whether_they_are_equal(cli: Any) -> None:
+    line = "compare --requests 2 --max-new-tokens 4 --loops overlap --json"
+    found = json.loads(cli(f"{line} --return-logprob --tokens")[1])
+    assert found["logprob_difference"] == 0.0 and len(found["logprobs"]) == 2
+    assert "logprob_difference" not in json.loads(cli(line)[1])
+    one, other = wanting("r", [1, 2]), wanting("r", [1, 2])
+    one.output_token_logprobs = [TokenLogprob(-1.0, 5), TokenLogprob(-2.0, 6), TokenLogprob(-3, 7)]
+    other.output_token_logprobs = [TokenLogprob(-1.5, 5), TokenLogprob(-9.0, 4)]
+    assert largest_difference([one], [other]) == 0.5, "up to where tokens differ"
+    assert largest_difference([Request("r", [1])], [Request("r", [1])]) is None

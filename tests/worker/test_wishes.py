@@ -1,0 +1,490 @@
+"""What requests wish of their tokens: penalties, biases, masks and stop strings. What they do to
+logits, on every backend and in every batch; who has to wait for them; which wishes are refused.
+
+That no schedule changes what they lead to is judged by ``tests/laws/test_every_design.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import tokenizers
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, normalizers
+from tokenizers.models import BPE
+
+from minisched.checks.overlap.waits import num_waits
+from minisched.checks.tokens.oracle import penalised
+from minisched.core import FinishReason, LogitAdjustment, Request, SamplingParams
+from minisched.devices.cost import SIM_COST, CostModel
+from minisched.loops.run import Run, run_loop
+from minisched.models import (
+    adjust,
+    adjust_mlx,
+    adjust_torch,
+    sampling,
+    sampling_mlx,
+    sampling_torch,
+)
+from minisched.models.hash import HashModel
+from minisched.models.llama_mlx import LlamaMlx
+from minisched.models.llama_torch import LlamaTorch
+from minisched.models.stop_strings import StopStrings
+from minisched.models.tokenizer import ByteTokenizer, TextCodec, Tokenizer
+from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.worker import sampling_info
+from minisched.worker.sampling_info import make_adjustment
+from tests.support import EVERY_BACKEND, PROMPTS, hash_model, open_device
+
+Rows = list[list[float]]
+Wishes = list[LogitAdjustment | None]
+
+# -- what they do to logits ------------------------------------------------------------------------
+
+
+def adjusted(backend: str, logits: Rows, wishes: Wishes, wide: bool = True) -> Rows:
+    """What a backend makes of logits, in 64 bits or in 32."""
+    if backend == "sim":
+        return adjust.adjust(logits, wishes)
+    rows: Any
+    if backend == "mlx":
+        with mx.stream(mx.cpu):
+            dtype = mx.float64 if wide else mx.float32
+            rows = adjust_mlx.adjust(mx.array(logits, dtype=dtype), wishes)
+    else:
+        kind = torch.float64 if wide else torch.float32
+        rows = adjust_torch.adjust(torch.tensor(logits, dtype=kind), wishes)
+    found: Rows = rows.tolist()
+    return found
+
+
+def chosen(backend: str, rows: Rows, how: Sequence[tuple[SamplingParams, int, int]]) -> list[int]:
+    """The tokens that a backend chooses from adjusted logits."""
+    tokens: Any
+    if backend == "sim":
+        return [sampling.choose(row, *one) for row, one in zip(rows, how, strict=True)]
+    if backend == "mlx":
+        with mx.stream(mx.cpu):
+            tokens = sampling_mlx.sample(mx.array(rows, dtype=mx.float64), how)
+    else:
+        tokens = sampling_torch.choose(torch.tensor(rows, dtype=torch.float64), how)
+    found: list[int] = tokens.tolist()
+    return found
+
+
+def wishes_for(vocab_size: int) -> st.SearchStrategy[LogitAdjustment]:
+    """Any wish; a mask may be shorter than the vocabulary, or longer, or let nothing pass."""
+    tokens = st.integers(0, vocab_size - 1)
+    return st.builds(
+        LogitAdjustment,
+        repetition_penalty=st.sampled_from([1.0, 1.3, 0.7, 2.0]),
+        frequency_penalty=st.sampled_from([0.0, 0.1, -1.7, 2.0]),
+        presence_penalty=st.sampled_from([0.0, 0.3, -2.0]),
+        seen=st.frozensets(tokens, max_size=5),
+        counts=st.dictionaries(tokens, st.integers(1, 4), max_size=5),
+        logit_bias=st.dictionaries(tokens, st.floats(-100, 100), max_size=3),
+        vocab_mask=st.none() | st.binary(max_size=8),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Rows, Wishes]:
+    """A few rows of logits, each with a wish or without one; vocabularies of awkward sizes."""
+    size = draw(st.sampled_from([1, 2, 7, 8, 9, 19, 33]))
+    logit = st.floats(-20, 20, width=32)
+    row = st.lists(logit, min_size=size, max_size=size)
+    rows = draw(st.lists(row, min_size=1, max_size=4))
+    return rows, [draw(st.none() | wishes_for(size)) for _ in rows]
+
+
+@given(
+    logits=st.lists(st.floats(-20, 20), min_size=9, max_size=9),
+    prompt=st.lists(st.integers(0, 8), max_size=5),
+    output=st.lists(st.integers(0, 8), max_size=5),
+    params=st.builds(
+        SamplingParams,
+        frequency_penalty=st.floats(-2, 2),
+        presence_penalty=st.floats(-2, 2),
+        repetition_penalty=st.floats(0.5, 2),
+        logit_bias=st.dictionaries(st.integers(0, 8), st.floats(-100, 100), max_size=3),
+    ),
+)
+def test_a_history_becomes_what_the_definition_says(
+    logits: list[float], prompt: list[int], output: list[int], params: SamplingParams
+) -> None:
+    wish = make_adjustment(params, prompt, output, None)
+    assert adjusted("sim", [logits], [wish])[0] == penalised(logits, prompt, output, params)
+
+
+def test_the_definition_by_hand() -> None:
+    """Token 0 is in the prompt, token 1 was said twice, token 2 is new; a negative logit grows."""
+    params = SamplingParams(
+        frequency_penalty=0.5, presence_penalty=1.0, repetition_penalty=2.0, logit_bias={2: 4.0}
+    )
+    wish = make_adjustment(params, [0], [1, 1], None)
+    assert adjusted("sim", [[6.0, 8.0, 1.0]], [wish]) == [[3.0, 8 / 2 - 2 * 0.5 - 1, 5.0]]
+    assert adjusted("sim", [[-6.0, 8.0, 1.0]], [wish])[0][0] == -12.0
+
+
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+@given(case=cases(), key=st.integers(0, 99), top_k=st.sampled_from([-1, 1, 3]))
+def test_every_backend_does_the_same_and_draws_no_masked_token(
+    backend: str, case: tuple[Rows, Wishes], key: int, top_k: int
+) -> None:
+    logits, wishes = case
+    rows = adjusted(backend, logits, wishes)
+    assert rows == adjusted("sim", logits, wishes)
+    params = [SamplingParams(temperature, top_k, 0.9) for temperature in (0.0, 0.7, 1.5)]
+    how = [(params[(key + at) % 3], key, at) for at, _ in enumerate(logits)]
+    tokens = chosen(backend, rows, how)
+    assert tokens == chosen("sim", rows, how)
+    for wish, token, row in zip(wishes, tokens, logits, strict=True):
+        bits = int.from_bytes(wish.vocab_mask or b"", "little") if wish is not None else 0
+        may_come = [at for at, _ in enumerate(row) if bits >> at & 1]
+        assert 0 <= token < len(row) and (token in may_come or not may_come)
+
+
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+@given(case=cases())
+def test_a_row_is_the_same_in_every_batch(backend: str, case: tuple[Rows, Wishes]) -> None:
+    logits, wishes = case
+    together = adjusted(backend, logits, wishes, wide=False)
+    for row, wish, found in zip(logits, wishes, together, strict=True):
+        assert adjusted(backend, [row], [wish], wide=False) == [found]
+        assert wish is not None or found == row
+
+
+@EVERY_BACKEND
+def test_masks_at_their_edges(backend: str) -> None:
+    """One that lets nothing pass makes no NaN, and a bias brings no masked token back."""
+    logits = [[float(at) for at in range(19)]]
+    for mask in (b"", bytes(2), bytes(9), b"\x00\x00\xf8", b"\x00\x00\x00\x01"):
+        assert adjusted(backend, logits, [LogitAdjustment(vocab_mask=mask)]) == logits
+    wish = LogitAdjustment(logit_bias={0: 100.0}, vocab_mask=b"\x06")
+    assert adjusted(backend, [[1.0, 2.0, 3.0]], [wish]) == [[float("-inf"), 2.0, 3.0]]
+
+
+def test_the_logits_that_came_in_are_left_alone() -> None:
+    """Log-probabilities are read off them as well; and where nobody wants anything, no op runs."""
+    rows, tensor, array = [[1.0, 2.0]], torch.tensor([[1.0, 2.0]]), mx.array([[1.0, 2.0]])
+    for wish in (LogitAdjustment(logit_bias={0: 1.0}), LogitAdjustment(vocab_mask=b"\x02")):
+        outs = [
+            adjust.adjust(rows, [wish]),
+            adjust_torch.adjust(tensor, [wish]).tolist(),
+            adjust_mlx.adjust(array, [wish]).tolist(),
+        ]
+        assert rows == tensor.tolist() == array.tolist() == [[1.0, 2.0]]
+        assert outs[0] == outs[1] == outs[2] != rows
+    for nothing in ([], [None]):
+        assert adjust.adjust(rows, nothing) is rows
+        assert adjust_torch.adjust(tensor, nothing) is tensor
+        assert adjust_mlx.adjust(array, nothing) is array
+
+
+def test_sixteen_bits_are_enough_for_a_penalty() -> None:
+    """Near 100 a bfloat16 is a multiple of 0.5: a penalty of 0.1 would be lost."""
+    wish = LogitAdjustment(presence_penalty=0.1, counts={0: 1})
+    halves = torch.tensor([[100.0, 100.0]], dtype=torch.bfloat16)
+    assert adjust_torch.adjust(halves, [wish]).argmax() == 1
+    assert mx.argmax(adjust_mlx.adjust(mx.array([[100.0, 100.0]], mx.bfloat16), [wish])) == 1
+
+
+# -- who waits for them ----------------------------------------------------------------------------
+
+STRONG = SamplingParams(presence_penalty=2.0, repetition_penalty=1.5, max_new_tokens=9)
+LATE = SchedulerConfig(late_penalties=True)
+
+
+def run(
+    loop: str,
+    wishes: Sequence[SamplingParams],
+    config: SchedulerConfig | None = None,
+    cost: CostModel = SIM_COST,
+    device: str = "sim",
+) -> Run:
+    """A request for each of ``wishes``."""
+    requests = [Request("abcd"[at], [1, 2, 3 + at], one) for at, one in enumerate(wishes)]
+    model = hash_model(device, frozenset()) if device != "sim" else HashModel()
+    return run_loop(loop, open_device(device), model, requests, config, cost)
+
+
+@pytest.mark.parametrize(("loop", "wish", "config", "waits"), [
+    ("overlap", STRONG, None, {"penalty": 9}),  # one of them for a step that is wasted
+    ("overlap", STRONG, LATE, {}),
+    ("overlap", SamplingParams(max_new_tokens=9, logit_bias={1: 3.0}), None, {}),
+    ("overlap", SamplingParams(max_new_tokens=9, regex="[a-z]*"), None, {"grammar": 9}),
+    ("serial", STRONG, None, {}),
+])  # fmt: skip
+def test_who_waits_for_the_token_before(
+    loop: str, wish: SamplingParams, config: SchedulerConfig | None, waits: dict[str, int]
+) -> None:
+    assert num_waits(run(loop, [wish], config).trace) == Counter(waits)
+
+
+def test_late_penalties_cost_nothing() -> None:
+    """A short forward pass hides a copy and the host's work only if sampling waits for neither.
+
+    At depth 4 three tokens may be missing; late penalties can do without one.
+    """
+    host = {"schedule": 1, "launch": 1, "process": 3, "mask": 1}
+    cost = CostModel(host, forward_base=4, sample=6, copy=1)
+    wish = replace(STRONG, ignore_eos=True)
+    plain = run("overlap", [SamplingParams(max_new_tokens=9, ignore_eos=True)], cost=cost)
+    late, prompt = run("overlap", [wish], LATE, cost), run("overlap", [wish], cost=cost)
+    assert late.trace.end == plain.trace.end < prompt.trace.end
+    deep = run("vllm_async:pool:depth=4", [wish], LATE)
+    assert num_waits(deep.trace)["penalty"]
+    assert late.outputs == deep.outputs == run("serial", [wish], LATE).outputs
+
+
+def test_a_loop_that_does_not_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM #27878: penalties read what the host knows, which is a token less if nobody waits."""
+    monkeypatch.setattr(sampling_info, "_lacks", lambda *asked: "")
+    with pytest.raises(RuntimeError, match="penalties of a read 1 tokens, but the host knows"):
+        run("overlap", [STRONG])
+
+
+@EVERY_BACKEND
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_bias_of_a_hundred_decides_alone(backend: str, temperature: float) -> None:
+    """The hash model's logits lie between 0 and 10."""
+    always = SamplingParams(temperature, max_new_tokens=6, logit_bias={7: 100.0})
+    never = SamplingParams(temperature, max_new_tokens=6, logit_bias=dict.fromkeys(range(9), -100))
+    said = run("overlap", [always, never], device=backend).outputs
+    assert said["a"] == [7] * 6 and min(said["b"]) >= 9
+
+
+# -- stop strings are heard in a tail of the text --------------------------------------------------
+
+
+class Spy:
+    """A tokenizer that notes how much it is asked to decode."""
+
+    def __init__(self, codec: TextCodec) -> None:
+        self.codec, self.longest = codec, 0
+
+    def encode(self, text: str) -> list[int]:
+        return self.codec.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        self.longest = max(self.longest, len(ids))
+        return self.codec.decode(ids)
+
+    def is_settled(self, token: int) -> bool:
+        return self.codec.is_settled(token)
+
+
+def first_end(codec: TextCodec, ids: Sequence[int], strings: Sequence[str]) -> int | None:
+    """After how many tokens the whole text has one of the strings in it."""
+    texts = (codec.decode(ids[: count + 1]) for count in range(len(ids)))
+    return next((n for n, text in enumerate(texts, 1) if any(s in text for s in strings)), None)
+
+
+def heard(codec: TextCodec, ids: Sequence[int], strings: Sequence[str], late: bool) -> int | None:
+    """After how many tokens the strings are heard in them."""
+    stop = StopStrings(codec, strings, late)
+    return next((count for count, token in enumerate(ids, 1) if stop.accept_token(token)), None)
+
+
+pieces = st.sampled_from(["a", "b", " ", "é", "€", "🙂", "ab", "a€", "\ufffd", "🙂b"])
+texts = st.lists(pieces, max_size=8).map("".join)
+strings_to_find = st.lists(
+    st.lists(pieces, min_size=1, max_size=3).map("".join), min_size=1, max_size=3
+)
+broken_bytes = st.lists(
+    st.sampled_from([*"ab€🙂".encode(), 0x80, 0xE2, 0xF0, 256, 300]), max_size=24
+)
+
+
+@given(ids=texts.map(ByteTokenizer().encode) | broken_bytes, strings=strings_to_find)
+def test_characters_of_several_bytes_and_halves_of_such(ids: list[int], strings: list[str]) -> None:
+    codec = ByteTokenizer()
+    end = first_end(codec, ids, strings)
+    assert heard(codec, ids, strings, late=False) == end
+    late = None if end is None or end == len(ids) else end + 1
+    assert heard(codec, ids, strings, late=True) == late
+
+
+def llama2_like() -> Tokenizer:
+    """Words begin with a mark that is dropped from the first; unknown characters become bytes."""
+    vocab = {token: at for at, token in enumerate(["<unk>", "\u2581", "h", "e"])}
+    vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
+    codec = tokenizers.Tokenizer(BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
+    prepend, replaced = normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")
+    codec.normalizer = normalizers.Sequence([prepend, replaced])
+    codec.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+         decoders.Strip(" ", 1, 0)]
+    )  # fmt: skip
+    return Tokenizer(codec)
+
+
+@given(
+    text=texts,
+    ids=st.lists(st.integers(0, 261) | st.sampled_from([1, 2, *b"E\xe6\x86\xb0"]), max_size=12),
+    strings=strings_to_find,
+)
+def test_words_and_bytes(text: str, ids: list[int], strings: list[str]) -> None:
+    """The first word's space is dropped there, so half of the text reads otherwise than all.
+
+    And half a character spoils those before it there, as long as it is half.
+    """
+    codec, known = llama2_like(), str.maketrans("ab", "he")
+    strings = [string.translate(known) for string in strings]
+    for said in (ids, codec.encode(text.translate(known))):
+        assert heard(codec, said, strings, late=False) == first_end(codec, said, strings)
+
+
+def test_only_a_tail_is_decoded() -> None:
+    spy = Spy(ByteTokenizer())
+    stop = StopStrings(spy, ["no such words"])
+    assert not any(stop.accept_token(token) for token in "€ and so on, 🙂 ".encode() * 50)
+    assert spy.longest <= 8, "two characters of four bytes"
+
+
+@pytest.mark.weights
+@given(
+    text=st.text("ab é€🙂\n{}", max_size=12),
+    strings=st.lists(st.text("ab é€🙂\n{}", min_size=1, max_size=4), min_size=1, max_size=2),
+)
+def test_smollm2_hears_them(smollm2: Path, text: str, strings: list[str]) -> None:
+    codec = Tokenizer.from_directory(smollm2)
+    assert codec is not None
+    ids = codec.encode(text)
+    assert heard(codec, ids, strings, late=False) == first_end(codec, ids, strings)
+
+
+@pytest.mark.parametrize(("loop", "wasted"), [
+    ("serial", 0), ("overlap", 1), ("vllm_async", 1), ("mlx_async", 1), ("pd", 1),
+])  # fmt: skip
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_request_ends_with_the_token_that_completes_the_string(
+    loop: str, wasted: int, count: int
+) -> None:
+    """Whose row is wasted as with a stop token; late, it says one token more. In ``pd`` the first
+    one comes from the prefill side, with the KV.
+    """
+    long = SamplingParams(max_new_tokens=20, logit_bias=dict.fromkeys(range(128, 257), -100.0))
+    said = run("serial", [long]).outputs["a"]
+    string = ByteTokenizer().decode(said[:count])
+    for late in (False, True):
+        config = SchedulerConfig(late_stop_strings=late)
+        stopped = run(loop, [replace(long, stop=("nowhere", string))], config)
+        req = stopped.requests[0]
+        assert (req.output_ids, req.finish_reason) == (said[: count + late], FinishReason.STOP)
+        rows = sum(mark.name == "wasted row" for mark in stopped.trace.marks)
+        at_once = count + late == 1 and loop in ("pd", "mlx_async")  # no step is in flight yet
+        assert rows == (0 if at_once else wasted)
+
+
+# -- what can't be wished --------------------------------------------------------------------------
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("frequency_penalty is 2.5, but it must be between -2 and 2.", {"frequency_penalty": 2.5}),
+    ("presence_penalty is nan, but", {"presence_penalty": float("nan")}),
+    ("repetition_penalty is 0.0, but it must be between 0.001 and 2.", {"repetition_penalty": 0.0}),
+    ("repetition_penalty is 2.1, but", {"repetition_penalty": 2.1}),
+    ("logit_bias is 101.0 for token 3, but it must be between", {"logit_bias": {3: 101.0}}),
+    ("logit_bias is nan for token 3, but", {"logit_bias": {3: float("nan")}}),
+    ("logit_bias is for token 257, which is outside the", {"logit_bias": {1: 2.0, 257: 1.0}}),
+    ("logit_bias is for token -1, which is outside the", {"logit_bias": {-1: 1.0}}),
+    ("stop is '', but a stop string must have at least one", {"stop": ("fine", "")}),
+    ("stop is 'abc', but it must be a tuple of strings.", {"stop": "abc"}),
+]
+
+
+@pytest.mark.parametrize(("sentence", "wish"), BAD, ids=lambda item: str(item)[:30])
+def test_a_bad_wish_ends_its_request_alone(sentence: str, wish: dict[str, Any]) -> None:
+    bad = replace(SamplingParams(max_new_tokens=6), **wish)
+    together, alone = run("overlap", [STRONG, STRONG, bad]), run("serial", [STRONG, STRONG])
+    assert together.errors.keys() == {"c"} and together.errors["c"].startswith(sentence)
+    assert together.requests[2].finish_reason is FinishReason.ERROR
+    assert together.outputs == {**alone.outputs, "c": []}
+
+
+def test_the_limits_themselves_are_fine() -> None:
+    wishes: list[dict[str, Any]] = [
+        {"frequency_penalty": 2.0, "presence_penalty": -2.0}, {"repetition_penalty": 0.001},
+        {"logit_bias": {0: -100.0, 256: 100.0}},
+    ]  # fmt: skip
+    assert not run("serial", [SamplingParams(**wish, temperature=1.0) for wish in wishes]).errors
+
+
+def test_without_a_tokenizer_there_is_no_text_to_search(tiny_llama: Path) -> None:
+    model, short = LlamaTorch(tiny_llama), SamplingParams(max_new_tokens=3, ignore_eos=True)
+    assert model.tokenizer is None
+    requests = [Request("plain", [1, 2], short), Request("r", [1, 2], replace(short, stop=("a",)))]
+    found = run_loop("overlap", open_device("thread"), model, requests, SchedulerConfig())
+    assert found.errors.keys() == {"r"} and "without a tokenizer" in found.errors["r"]
+    assert len(found.outputs["plain"]) == 3
+    outputs = Scheduler(SchedulerConfig()).receive([Request("r", [1], replace(short, stop=("a",)))])
+    assert [output.finish_reason for output in outputs] == [FinishReason.ERROR]
+
+
+# -- real models -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late_penalties", [False, True])
+def test_a_llama_says_the_same_serially_and_overlapped(
+    tiny_llama: Path, late_penalties: bool
+) -> None:
+    """In 32 bits, where a penalty is rounded: to the same bits in every batch."""
+    config = SchedulerConfig(late_penalties=late_penalties, chunked_prefill_size=5)
+    wish = SamplingParams(
+        frequency_penalty=0.4, presence_penalty=0.7, repetition_penalty=1.3, max_new_tokens=24,
+        logit_bias={3: 2.0, 5: -4.0}, ignore_eos=True,
+    )  # fmt: skip
+    said = []
+    for loop in ("serial", "overlap"):
+        requests = [
+            Request(f"r{at}", [at, 2, 3, 4, 5, 6][: 1 + at], replace(one, seed=at))
+            for at, one in enumerate([wish, replace(wish, temperature=1.2)] * 2)
+        ]
+        model, device = LlamaTorch(tiny_llama), open_device("thread")
+        said.append(run_loop(loop, device, model, requests, config))
+    assert said[0].outputs == said[1].outputs and not said[0].errors
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("backend", ["thread", "mlx"])
+def test_smollm2_is_penalised_as_by_transformers_and_mlx_lm(smollm2: Path, backend: str) -> None:
+    model: Any = LlamaMlx(smollm2) if backend == "mlx" else LlamaTorch(smollm2)
+    prompts, truth = [model.tokenizer.encode(text) for text in PROMPTS[:2]], {}
+    for at, prompt in enumerate(prompts):
+        theirs = said_by_mlx_lm if backend == "mlx" else said_by_transformers
+        truth[f"r{at}"] = theirs(smollm2, prompt)
+    wish = SamplingParams(repetition_penalty=1.3, max_new_tokens=16, ignore_eos=True)
+    for loop in ("serial", "mlx_async" if backend == "mlx" else "overlap"):
+        requests = [Request(f"r{i}", prompt, wish) for i, prompt in enumerate(prompts)]
+        assert run_loop(loop, open_device(backend), model, requests).outputs == truth, loop
+
+
+def said_by_transformers(folder: Path, prompt: list[int]) -> list[int]:
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.generation_config.eos_token_id = None  # every request runs to its length
+    ids: Any = model.generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=16, pad_token_id=0,
+        repetition_penalty=1.3,
+    )  # fmt: skip
+    return list(ids[0, len(prompt) :].tolist())
+
+
+def said_by_mlx_lm(folder: Path, prompt: list[int]) -> list[int]:
+    from mlx_lm.generate import generate_step
+    from mlx_lm.sample_utils import make_logits_processors
+    from mlx_lm.utils import load_model
+
+    model = load_model(folder)[0]
+    processors = make_logits_processors(repetition_penalty=1.3, repetition_context_size=999)
+    steps = generate_step(mx.array(prompt), model, max_tokens=16, logits_processors=processors)
+    return [int(token) for token, _ in steps]
