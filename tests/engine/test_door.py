@@ -111,17 +111,6 @@ def test_the_api_and_the_engine_have_one_sentence(name: str, value: Any, said: s
     assert run.outputs["good"] == alone.outputs["good"]
 
 
-def test_on_two_engines_too_odd_requests_end_alone() -> None:
-    """Each value that a field must not hold; and ``pd`` is sent somebody twice."""
-    alone = run_loop("pd", SimDevice(), HashModel(), [Request("good", [1, 2], tokens(5))])
-    for name, value in KNOWN_ODD:
-        good = Request("good", [1, 2], tokens(5))
-        odd = with_field(Request("odd", [3], tokens(5)), name, value)
-        odd.bootstrap_room = "good"  # as a client might
-        run = run_loop("pd", SimDevice(), HashModel(), [good, odd, good])
-        assert run.outputs["good"] == alone.outputs["good"] and odd.finished, (name, value)
-
-
 def test_what_is_no_request_is_the_senders_own_error() -> None:
     frontend = Frontend()
     with pytest.raises(TypeError, match=r"'hello' was sent, .* must be a Request"):
@@ -213,22 +202,6 @@ def test_an_id_comes_back_after_its_end(loop: str, relay: str, options: dict[str
     assert again.finish_reason is FinishReason.LENGTH and outputs[-1].error == error
 
 
-def test_what_is_said_of_an_id_belongs_to_who_had_it_when() -> None:
-    """Who was refused while another one lived heard that; who came behind the end lived."""
-    first, second = Request("a", [1]), Request("a", [1])
-    first.finish_reason, second.finish_reason = FinishReason.ABORT, FinishReason.ERROR
-    second.error = "request id 'a' is already in use; each request needs its own."
-    end, end_of_second = (Output("a", None, FinishReason.ABORT) for _ in range(2))
-    refused = Output("a", None, FinishReason.ERROR, second.error, namesake=True)
-    for outputs, mine, other in (
-        ([refused, end], end, refused),
-        ([end, end_of_second], end, end_of_second),
-    ):
-        told = dict(told_of_name([first, second], outputs))
-        assert told == {first: [mine], second: [other]}
-        assert not list(find_ends(list(told.items()), outputs))
-
-
 def test_a_stream_is_its_request_s_whoever_has_its_id_before_and_behind() -> None:
     streams = ClientStreams(limit=3)
     end = FinishReason.LENGTH
@@ -241,24 +214,6 @@ def test_a_stream_is_its_request_s_whoever_has_its_id_before_and_behind() -> Non
     assert [output.token for output in streams.read("a")] == [1, 2]
     assert [output.error for output in streams.read("a")] == ["its reader left 3 outputs unread."]
     assert not streams.num_unread("a") and not streams._unread
-
-
-def test_whoever_gets_the_id_of_a_request_without_a_reader_is_not_given_up_for_it() -> None:
-    heard: list[Output] = []
-
-    def hear(output: Output) -> None:
-        heard.append(output)
-        if output.token is not None and len(heard) == 1:
-            raise ConnectionError("gone")
-
-    frontend = Frontend(on_output=hear)
-    frontend.deliver(Output("a", 1))
-    frontend.deliver(Output("a", None, FinishReason.ERROR, "in use", namesake=True))
-    frontend.deliver(Output("a", 2, FinishReason.LENGTH))
-    assert [output.namesake for output in heard] == [False, True]
-    assert frontend.take(0) == [], "it has ended: there is nobody to give up"
-    frontend.deliver(Output("a", 3))
-    assert heard[-1].token == 3
 
 
 def test_who_shares_an_id_has_outputs_and_an_arrival_of_their_own() -> None:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.core import Lease, Request, Result, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.export.state import Panel, Stay, memory
-from minisched.export.views import page_allocator
+from minisched.export.state import Stay, memory
 from minisched.export.views.page_bands import KINDS, shares_of
 from minisched.export.views.page_blocks import number, runs
 from minisched.loops.run import run_loop
-from minisched.memory.free_rule import RULES, Steps
+from minisched.memory.free_rule import RULES
 from minisched.memory.page_allocator import PageAllocator
 from minisched.memory.req_to_token import OwnershipError, ReqToTokenPool
 from minisched.models.hash import HashModel
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.trace import Recorder, Slice, Trace
-from tests.support import LOOP_OPTIONS, VOCAB, Workload, check_all, fresh, many, play, workloads
+from minisched.trace import Trace
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, check_all, fresh, play, workloads
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 30, 0, 2, 1)
-Owners = dict[str, tuple[str, str]]  # place -> kind, whose
 
 # -- page_allocator: marks replay to the books -----------------------------------------------------
 
@@ -54,74 +51,6 @@ def test_nothing_is_handed_out_while_its_lease_is_in_use() -> None:
         table.alloc("b")
 
 
-class Books:
-    """Random use of an allocator and a table, with what is true after each moment."""
-
-    def __init__(self, num_pages: int, num_rows: int, dice: random.Random) -> None:
-        self.recorder, self.now, self.dice = Recorder(), 0, dice
-        self.recorder.now = lambda: self.now
-        self.pages = PageAllocator(num_pages, recorder=self.recorder)
-        self.table = ReqToTokenPool(num_rows, self.recorder)
-        self.open: list[Lease] = []
-        self.ended: list[Lease] = []
-        self.cached: list[int] = []
-        self.truths: list[tuple[int, list[int], Owners, Owners]] = []
-
-    def act(self) -> None:
-        """One operation, if it is possible now; and what is true then."""
-        self.now += 10
-        uses = [self.start, self.grow, self.grow, self.share, self.end, self.release, self.evict]
-        self.dice.choice(uses)()
-        pages, rows = Owners(), Owners()
-        for kind, leases in (("admitted", self.open), ("wasted", self.ended)):
-            for lease in leases:
-                rows[f"row {lease.row}"] = (kind, lease.rid)
-                own = lease.pages[lease.shared_pages :]
-                pages |= {f"page {page}": (kind, lease.rid) for page in own}
-        pages |= {f"page {page}": ("evictable", "") for page in self.cached}
-        self.truths.append((self.now, [*self.pages.free_pages], pages, rows))
-
-    def start(self) -> None:
-        if self.table.available_size:
-            self.open.append(self.table.alloc(f"r{self.now}"))
-
-    def grow(self) -> None:
-        if self.open and self.pages.available_pages:
-            most = min(3, self.pages.available_pages)
-            self.pages.alloc(self.dice.choice(self.open), self.dice.randint(1, most))
-
-    def share(self) -> None:
-        """The prefix cache takes a request's next pages."""
-        for lease in self.open:
-            if own := lease.pages[lease.shared_pages :][:2]:
-                self.pages.disown(own)
-                self.cached += own
-                lease.shared_pages += len(own)
-                return
-
-    def end(self) -> None:
-        if self.open:
-            lease = self.open.pop(self.dice.randrange(len(self.open)))
-            self.recorder.mark("finish", rid=lease.rid, reason="length", outputs=1)
-            self.ended.append(lease)
-
-    def release(self) -> None:
-        if self.ended:
-            lease = self.ended.pop(0)
-            lease.is_released = True
-            self.pages.free(lease.pages[lease.shared_pages :])
-            self.table.free(lease)
-
-    def evict(self) -> None:
-        count = self.dice.randint(0, 3)
-        self.pages.free(self.cached[:count])
-        del self.cached[:count]
-
-
-def told(panel: Panel, time: int) -> Owners:
-    return {place: (stay.kind, stay.rid) for place, stay in panel.at(time).items()}
-
-
 def replayed_free_list(trace: Trace, num_pages: int, time: int) -> list[int]:
     """The free list, in order, as the marks alone tell it."""
     free = list(range(num_pages, 0, -1))
@@ -134,24 +63,6 @@ def replayed_free_list(trace: Trace, num_pages: int, time: int) -> list[int]:
         else:
             assert [free.pop() for _ in pages] == pages
     return free
-
-
-@given(st.integers(1, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_marks_replay_to_the_books_at_every_moment(
-    num_pages: int, num_rows: int, dice: random.Random
-) -> None:
-    books = Books(num_pages, num_rows, dice)
-    for _ in range(dice.randint(1, 40)):
-        books.act()
-    books.recorder.slice(Slice(1, "forward", "forward", 0, books.now + 10, 1, "decode"))
-    trace = books.recorder.trace("serial", "sim", "hash", "virtual")
-    pages, rows = memory.pages(trace), memory.rows(trace)
-    for time, free, owners, rows_then in books.truths:
-        assert replayed_free_list(trace, num_pages, time) == free
-        assert told(pages, time) == owners
-        assert told(rows, time) == rows_then
-        ids = {int(place.split()[1]) for place in owners}
-        assert sorted(ids | {*free}) == list(range(1, num_pages + 1)), "each page is somewhere"
 
 
 def watch(device: SimDevice, truths: dict[int, Any]) -> Callable[[Engine], None]:
@@ -228,17 +139,6 @@ def test_runs_of_ids_can_be_read_back(ids: set[int]) -> None:
     assert read == sorted(ids)
 
 
-def test_the_picture_of_ten_thousand_pages_is_no_larger_than_others() -> None:
-    recorder = Recorder()
-    recorder.mark("kv pool", pages=10_000, page_size=1, rows=40)
-    allocator, table = PageAllocator(10_000, 1, recorder), ReqToTokenPool(40, recorder)
-    for at in range(40):
-        allocator.alloc(table.alloc(f"r{at}"), 250)
-    recorder.slice(Slice(1, "forward", "forward", 0, 900_000, 1, "extend"))
-    svg = page_allocator.view(recorder.trace("serial", "sim", "hash", "virtual"))
-    assert "10000 pages in bands of 313" in svg and len(svg) < 200_000
-
-
 # -- when memory goes back -------------------------------------------------------------------------
 
 
@@ -291,15 +191,6 @@ def test_with_two_steps_in_flight_deferred_is_lease(relay: str, workload: Worklo
     assert (deferred.freed, deferred.early) == (by_lease.freed, [])
 
 
-@given(last=st.integers(0, 9), returned=st.integers(0, 9), ahead=st.integers(0, 1))
-def test_the_two_rules_agree_wherever_one_step_is_ongoing(
-    last: int, returned: int, ahead: int
-) -> None:
-    steps = Steps(returned + ahead, returned)
-    lease = Lease(1, last_step=min(last, steps.launched))
-    assert RULES["deferred"](lease, steps) == RULES["lease"](lease, steps)
-
-
 @pytest.mark.parametrize(("rule", "taken"), [("lease", 2), ("deferred", 1), ("at_once", 1)])
 def test_with_three_steps_in_flight_deferred_overlooks_one(rule: str, taken: int) -> None:
     """The newest batch does not name the request, the one before does: its row goes back early."""
@@ -328,13 +219,6 @@ def test_at_once_is_one_step_earlier_for_whoever_wastes_a_row(workload: Workload
     assert at_once.wasted == lease.wasted
     earlier = {rid: step - (rid in lease.wasted) for _, rid, step in lease.freed}
     assert {rid: step for _, rid, step in at_once.freed} == earlier
-
-
-@pytest.mark.parametrize("relay", ["ring", "pool"])
-@given(workload=workloads())
-@settings(max_examples=many(10, 100))
-def test_at_once_is_harmless_while_one_stream_writes(relay: str, workload: Workload) -> None:
-    Releases(workload, "at_once", "mini_overlap", relay)
 
 
 @pytest.mark.parametrize("relay", ["token_pool", "pool"])

@@ -246,30 +246,6 @@ class AnyUse(RuleBasedStateMachine):
             assert 0 <= node.edge.start <= node.edge.num_pages > 0
             assert len(node.edge.tokens) == len(node.edge.pages) * self.cache.page_size
 
-    @invariant()
-    def the_marks_tell_the_tree(self) -> None:
-        """Which nodes there are, on whom they hang, how many pages and locks each has."""
-        told: dict[int, list[int]] = {}  # node -> parent, pages, locks
-        for mark in self.recorder.trace("", "", "", "").marks:
-            node = int(mark.attrs.get("node", 0))
-            if mark.name == "radix add":
-                told[node] = [int(mark.attrs["parent"]), int(mark.attrs["pages"]), 0]
-            elif mark.name == "radix split":
-                child = told[int(mark.attrs["child"])]
-                told[node] = [child[0], int(mark.attrs["pages"]), child[2]]
-                child[:2] = node, child[1] - told[node][1]
-            elif mark.name == "radix evict":
-                assert told.pop(node)[1] == mark.attrs["pages"]
-            elif mark.name == "radix lock":
-                while node:
-                    told[node][2] += int(mark.attrs["delta"])
-                    node = told[node][0]
-        assert told == {
-            node.id: [node.parent.id, node.edge.num_pages, node.lock_ref]
-            for node in nodes_below(self.cache.root_node)
-            if node.parent
-        }
-
 
 TestAnyUse = AnyUse.TestCase
 TestAnyUse.settings = settings(max_examples=many(60, 400), stateful_step_count=40)

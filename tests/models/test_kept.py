@@ -88,17 +88,6 @@ def test_every_device_leaves_what_the_reference_leaves(
     assert on_mlx(logits, params) == truth
 
 
-def test_a_large_vocabulary_of_equals_adds_up_exactly() -> None:
-    """The most that is promised: the sum of so many is still a whole number in float64."""
-    vocab = 1 << 18
-    flat = torch.zeros(1, vocab, dtype=torch.float64)
-    whole = sampling_torch.whole_numbers(flat, flat)
-    assert whole.sum() == whole.cumsum(-1)[0, -1] == vocab * sampling.UNIT == 2.0**52
-    params = [SamplingParams(1.0, top_p=0.3)]
-    (left,) = on_torch(flat, params, on_gpu=True, first_look=1024)
-    assert left == set(range(math.ceil(0.3 * vocab)))
-
-
 @pytest.mark.parametrize(
     ("wishes", "on_gpu", "found"),
     [

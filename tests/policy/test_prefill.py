@@ -202,33 +202,6 @@ def test_a_chunk_goes_on_by_the_published_rule(
         assert mark.attrs["reason"] == f"the next chunk: needs 1 token, {min(wanted, 0)} left"
 
 
-@given(
-    prompts=st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    page=st.sampled_from([1, 2, 4]),
-    pages=st.integers(1, 8),
-)
-def test_prompts_start_in_order_in_whole_pages_and_fill_each_batch(
-    prompts: list[int], page: int, pages: int
-) -> None:
-    """First come, first served, and only a prompt's last chunk is delivered."""
-    chunk = page * pages
-    config = SchedulerConfig(chunked_prefill_size=chunk, page_size=page, disable_radix_cache=True)
-    scheduler = Scheduler(config)
-    requests = [Request(f"r{i}", [1] * length, ONE) for i, length in enumerate(prompts)]
-    scheduler.receive(requests)
-    delivered = []
-    while scheduler.live:
-        left = sum(len(req.prompt) - req.computed_len for req in scheduler.live.values())
-        batch = turn(scheduler)
-        assert batch.mode is ForwardMode.EXTEND and batch.num_tokens <= chunk
-        spent = sum(-(-row.extend_len // page) * page for row in batch.rows)
-        assert spent > chunk - page or batch.num_tokens == left
-        assert all(row.deliver or row.end % page == 0 for row in batch.rows)
-        delivered += [row.req.order for row in batch.rows if row.deliver]
-    assert delivered == list(range(len(prompts)))
-    assert all(req.output_ids == [5] for req in requests)
-
-
 @pytest.mark.parametrize(
     ("settings", "lengths", "new", "said"),
     [
@@ -259,12 +232,6 @@ def test_every_refusal_says_why(
     scheduler.receive([Request(f"r{i}", [i] * n, params) for i, n in enumerate(lengths)])
     scheduler.next_batch()
     assert {*refusals(scheduler)} == {said}
-
-
-def test_without_chunks_a_prompt_runs_whole_and_others_wait_for_the_next_batch() -> None:
-    scheduler = Scheduler(SchedulerConfig(chunked_prefill_size=-1, max_prefill_tokens=10))
-    scheduler.receive([Request("long", [1] * 100, ONE), Request("short", [2] * 5, ONE)])
-    assert [turn(scheduler).rids for _ in range(2)] == [("long",), ("short",)]
 
 
 def test_who_is_refused_is_not_asked_again_before_something_has_changed() -> None:
@@ -378,39 +345,3 @@ def test_those_who_decode_are_paid_from_the_chunk(
         scheduler.process(batch, Result([5] * len(batch.rows)))
     assert sum(lengths) == prompt
     assert lengths[:-1] == [chunk - decodes] * (len(lengths) - 1)
-
-
-def test_the_rest_of_a_chunk_may_be_less_than_a_page() -> None:
-    """One token of the chunk goes to who decodes, eight to the first prompt."""
-    config = SchedulerConfig(chunked_prefill_size=16, page_size=8, enable_mixed_chunk=True)
-    scheduler = with_running(1, config)
-    scheduler.receive([Request(f"new{i}", [7 + i] * 8, ONE) for i in range(2)])
-    assert turn(scheduler).rids == ("new0", "r0")
-    assert refusals(scheduler) == ["a page of a chunk: needs 8 tokens, 7 left"]
-
-
-@pytest.mark.parametrize("who", ["prompt", "running"])
-def test_a_batch_that_returns_logprobs_is_never_mixed(who: str) -> None:
-    config = SchedulerConfig(chunked_prefill_size=8, enable_mixed_chunk=True)
-    scheduler = with_running(2, config, return_logprob=who == "running")
-    params = SamplingParams(max_new_tokens=1, return_logprob=who == "prompt")
-    scheduler.receive([Request("new", [1] * 4, params)])
-    batch = turn(scheduler)
-    assert (batch.mode, batch.rids) == (ForwardMode.EXTEND, ("new",))
-
-
-def test_without_memory_for_those_who_decode_the_prompt_runs_alone() -> None:
-    """Three who need a page each, and three pages of four tokens: the rules see twelve tokens."""
-    config = SchedulerConfig(
-        kv_tokens=24, page_size=4, chunked_prefill_size=16, enable_mixed_chunk=True,
-        schedule_conservativeness=0.0, disable_radix_cache=True,
-    )  # fmt: skip
-    scheduler, params = Scheduler(config), SamplingParams(max_new_tokens=6, ignore_eos=True)
-    for i in range(4):  # one after the other, each a token longer than the one before
-        scheduler.receive([Request(f"r{i}", [i] * (i + 1), params)] if i < 3 else [])
-        turn(scheduler)
-    assert [req.computed_len for req in scheduler.running_batch] == [4, 4, 4]
-    assert scheduler.allocator.available_pages == 3
-    scheduler.receive([Request("new", [1] * 3, ONE)])
-    batch = turn(scheduler)
-    assert (batch.mode, batch.rids) == (ForwardMode.EXTEND, ("new",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from itertools import takewhile
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,9 +14,9 @@ from minisched.memory.radix_node import TreeNode
 from minisched.policy import SchedulePolicy, WaitingQueue
 from minisched.policy.preemption import preempt_to_schedule
 from minisched.policy.prefill_budget import PrefillBudget
-from minisched.policy.schedule_policy import LONG_QUEUE, POLICIES
+from minisched.policy.schedule_policy import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.trace import NullRecorder, Recorder
+from minisched.trace import NullRecorder
 
 # -- schedule_policy: orders -----------------------------------------------------------------------
 
@@ -62,10 +61,6 @@ def filled_tree(cached: list[list[int]]) -> RadixCache:
 def shared(one: list[int], other: list[int]) -> int:
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def test_every_policy_is_written_down_here() -> None:
-    assert {*POLICIES} == {"fcfs", "lof", "priority", "random", "lpm", "dfs-weight"}
 
 
 @given(waiting_lists, st.integers(0, 3))
@@ -226,34 +221,6 @@ def run(scheduler: Scheduler, *reqs: Request) -> tuple[str, ...]:
     assert batch
     scheduler.process(batch, Result([5] * len(batch.rows)))
     return batch.rids
-
-
-def test_a_request_of_high_priority_takes_a_running_ones_place() -> None:
-    config = SchedulerConfig(
-        kv_tokens=16, schedule_policy="priority", priority_scheduling_preemption_threshold=2
-    )
-    scheduler = Scheduler(config, Recorder())
-    params = SamplingParams(max_new_tokens=6, ignore_eos=True)
-    assert run(scheduler, Request("low", [1] * 6, params, priority=1)) == ("low",)
-    assert run(scheduler, Request("near", [2] * 6, params, priority=3)) == ("low",)
-    assert run(scheduler, Request("high", [3] * 6, params, priority=4)) == ("high",)
-    assert [req.rid for req in scheduler.waiting_queue] == ["low", "near"]
-    assert scheduler.retraction.num_by_reason == {"priority": 1}
-
-
-@pytest.mark.parametrize("kv_tokens", [40, 45, 50])
-def test_who_is_refused_for_the_length_of_the_batch_takes_nobodys_memory(kv_tokens: int) -> None:
-    """What "last" needs is in the cache, locked by "runs": it has memory, and waits for a batch."""
-    config = SchedulerConfig(
-        kv_tokens=kv_tokens, max_prefill_tokens=8, schedule_policy="priority",
-        priority_scheduling_preemption_threshold=0,
-    )  # fmt: skip
-    scheduler, one = Scheduler(config), SamplingParams(max_new_tokens=1)
-    six = SamplingParams(max_new_tokens=6, ignore_eos=True)
-    run(scheduler, Request("runs", [1] * 20, six, priority=1))
-    first, last = Request("first", [2] * 6, one), Request("last", [1] * 23, one)
-    first.priority, last.priority = 5, 4
-    assert run(scheduler, first, last) == ("first",) and scheduler.num_retractions == 0
 
 
 def test_what_several_share_comes_back_only_with_the_last_of_them() -> None:

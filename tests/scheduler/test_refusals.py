@@ -74,37 +74,22 @@ def test_a_request_that_never_has_enough_memory_hears_what_there_is(drafts: int,
     assert f"the prompt has {18 - drafts} tokens and max_new_tokens is 3" in said and what in said
 
 
-THRESHOLDS = (20, 35, 60, 160)  # GiB
-
-
-def sglang(memory_gib: float, tensor_parallel: int) -> tuple[int, int]:
-    """Chunk size and largest captured batch, written down from ``server_args.py``."""
-    many = tensor_parallel >= 4
-    if memory_gib < 20:
-        return 2048, 8
-    if memory_gib < 35:
-        return 2048, 80 if many else 24
-    if memory_gib < 60:
-        return 4096, 160 if many else 32
-    if memory_gib < 160:
-        return 8192, 512 if many else 256
-    return 16384, 512
-
-
-@given(
-    st.floats(0, 1000, exclude_min=True)
-    | st.builds(lambda at, by: at + by, st.sampled_from(THRESHOLDS), st.sampled_from([-1e-9, 0])),
-    st.integers(1, 16),
-)
-def test_every_gpu_gets_what_sglang_gives_it(memory_gib: float, tensor_parallel: int) -> None:
-    preset = preset_for(memory_gib, tensor_parallel)
-    chunk, graphs = sglang(memory_gib, tensor_parallel)
-    assert preset.settings == {"chunked_prefill_size": chunk, "cuda_graph_max_bs": graphs}
-    assert preset.min_gib <= memory_gib < preset.below_gib
-    assert SchedulerConfig(**preset.settings)  # type: ignore[arg-type]
-    assert find_preset(preset.name.upper()) is preset
-    whole = max(1, int(memory_gib))
-    assert find_preset(f"{tensor_parallel}x{whole} gib") is preset_for(whole, tensor_parallel)
+@pytest.mark.parametrize(
+    ("below_gib", "chunk", "graphs", "with_four"),
+    [(20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (160, 8192, 256, 512),
+     (1000, 16384, 512, 512)],
+)  # fmt: skip
+def test_every_gpu_gets_what_sglang_gives_it(
+    below_gib: int, chunk: int, graphs: int, with_four: int
+) -> None:
+    """Written down from ``server_args.py``: up to which memory, and with four GPUs or more."""
+    for gpus, batch in ((1, graphs), (3, graphs), (4, with_four), (16, with_four)):
+        preset = preset_for(below_gib - 1e-9, gpus)
+        assert preset.settings == {"chunked_prefill_size": chunk, "cuda_graph_max_bs": batch}
+        assert preset.below_gib >= below_gib > preset.min_gib
+        assert SchedulerConfig(**preset.settings)  # type: ignore[arg-type]
+        for text in (preset.name.upper(), f"{gpus}x{below_gib - 1} gib"):
+            assert find_preset(text) is preset
 
 
 @pytest.mark.parametrize("text", ["", "0GiB", "0x24GiB", "-24GiB", "24", "24GB", "infGiB", "h1000"])
@@ -305,20 +290,6 @@ def test_a_loop_speculates_or_says_why_not(loop: str) -> None:
         with pytest.raises(ValueError, match=f"'{loop}' does not speculate with {kind}: ") as why:
             run_some(loop, relay, **settings)
         assert LOOPS[loop].refuses[kind] in str(why.value)
-
-
-@pytest.mark.parametrize("wish", WISHES)
-def test_a_burst_that_took_wishes_would_not_grant_them(
-    monkeypatch: pytest.MonkeyPatch, wish: str
-) -> None:
-    """The reason is true: within a burst nobody hears the tokens that a mask has to see."""
-    monkeypatch.setitem(LOOPS, "multi_step", replace(LOOPS["multi_step"], refuses={}))
-    try:
-        found = run_some("multi_step", "", wish)
-    except RuntimeError as error:
-        assert "the loop had to wait" in str(error)
-    else:
-        assert found.errors or found.outputs != run_some("serial", "", wish).outputs
 
 
 @pytest.mark.parametrize(

@@ -93,18 +93,6 @@ def test_the_first_chunk_ends_with_a_page() -> None:
     assert chunks == [2036, 2038, 2038, 2038, 1850]
 
 
-def test_a_document_ends_in_the_round_that_the_guide_says() -> None:
-    """Round 2,073 in the guide too: its prefill is one round short, its decode one too many."""
-    scheduler = make_scheduler(enable_mixed_chunk=True)
-    let_decode(scheduler, 10, max_new_tokens=3000)
-    batches = prefill(scheduler, 150_000, max_new_tokens=2000)
-    document = scheduler.live["document"]
-    while not document.finished:
-        batches.append(step(scheduler))
-    assert len(batches) == 2073
-    assert [batch.mode for batch in batches].count(ForwardMode.MIXED) == 74
-
-
 PUBLISHED_RATIOS = {
     "t4": 256.0,
     "rtx4090": 2048 / 24,  # the guide: 128, of the 16 that was the default then
@@ -141,16 +129,6 @@ def test_a_cached_prefix_of_1984_and_2000_new_tokens() -> None:
     assert row.lease.pages == list(range(1, 3985)), "slots 1 to 1984, then 1985 to 3984"
 
 
-def test_three_requests_take_slots_34_to_36_for_their_next_tokens() -> None:
-    """Slots count from 1: slot 0 stands for nobody's."""
-    scheduler = make_scheduler()
-    for rid, length in (("a", 10), ("b", 15), ("c", 8)):
-        add(scheduler, rid, [ord(rid)] * length, 5)
-    assert [row.lease.pages[-1] for row in step(scheduler).rows] == [10, 25, 33]
-    rows = [(row.start, list(row.new_pages)) for row in step(scheduler).rows]
-    assert rows == [(10, [34]), (15, [35]), (8, [36])]
-
-
 def children(node: TreeNode) -> dict[str, TreeNode]:
     """By the letters on their edges."""
     edges = {child: child.edge for child in node.children.values()}
@@ -176,16 +154,3 @@ def test_abc_splits_a_cached_afg_at_a() -> None:
     scheduler.process(batch, Result([9]))
     assert {edge: node.lock_ref for edge, node in children(upper).items()} == {"FG": 1, "BC": 1}
     assert upper.lock_ref == 2, "both requests hold A"
-
-
-@pytest.mark.parametrize(("page_size", "hit_len"), [(1, 6), (4, 4)])
-def test_pages_of_1_and_of_4(page_size: int, hit_len: int) -> None:
-    """The guide draws a node for each key; the tree keeps one node until two prefixes part."""
-    scheduler = make_scheduler(page_size=page_size)
-    add(scheduler, "before", [1, 2, 3, 4, 5, 6, 7, 8], 1)
-    step(scheduler)
-    assert scheduler.tree is not None and scheduler.tree.total_size == 8 // page_size
-    assert list(scheduler.tree.root_node.children) == [(1, 2, 3, 4)[:page_size]]
-    req = add(scheduler, "after", [1, 2, 3, 4, 5, 6, 17, 18], 1)
-    step(scheduler)
-    assert req.hit_len == hit_len

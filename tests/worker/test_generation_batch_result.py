@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
 from minisched.checks.draw.designs import Design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
 from minisched.core import NoBatch, Request, SamplingParams, ScheduleBatch
-from minisched.core.residence import residences
-from minisched.devices.base import WRONG_TOKEN, Label
-from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.recipes import trace_of
-from minisched.export.views.copy_paths import paths_of
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
-from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
@@ -33,15 +26,9 @@ from minisched.worker import GenerationBatchResult
 from minisched.worker.batch_record import BatchRecord, OverlapWorker
 from tests.support import (
     EVERY_BACKEND,
-    VOCAB,
-    Broken,
-    Workload,
-    check_all,
     hash_model,
     many,
     open_device,
-    play,
-    workloads,
 )
 
 # -- generation_batch_result: nine fields, and one answer ------------------------------------------
@@ -88,34 +75,7 @@ def test_sampling_that_nobody_launched_is_a_result_with_an_error(
     assert "nobody has launched it since" in run.errors["r"]
 
 
-@pytest.mark.parametrize("topic", ["mindie_plugin", "overlap_thread", "pd", "vllm_pp", "serial"])
-def test_all_waits_of_a_whole_run_are_somebody_s(topic: str) -> None:
-    """Also where a step is waited for twice, or two engines number their steps by themselves."""
-    trace = trace_of(topic)
-    waits = sorted(item.id for item in trace.slices if item.name == "wait")
-    assert sorted(item.id for one in paths_of(trace) for item in one.waits) == waits != []
-
-
-def test_the_golden_run_waits_for_prompts_only() -> None:
-    paths = paths_of(trace_of("generation_batch_result"))
-    prompts = [one.step for one in paths if one.mode == "extend"]
-    assert [one.step for one in paths if one.waited] == prompts and len(prompts) == 2
-    assert [one.step for one in paths if one.upload] == prompts
-    assert all(one.ready for one in paths if one.step not in prompts)
-
-
 # -- the record that pins a batch: as many slots as steps are in flight ----------------------------
-
-COST = CostModel({"schedule": 1, "launch": 1, "process": 1}, forward_base=50, sample=5, copy=3)
-TWO_IN_FLIGHT = pytest.mark.parametrize(
-    ("loop", "options"),
-    [
-        ("overlap", {}),
-        ("overlap", {"delay_sample": True}),
-        ("overlap_thread", {"delay_sample": True}),
-        ("overlap_thread", {"wait_launch_done": False}),
-    ],
-)
 
 
 @pytest.fixture
@@ -139,118 +99,57 @@ def deep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOOPS, "three_in_flight", spec)
 
 
-class Reusing(BatchRecord):
-    """What a caching allocator does: memory that nobody names any more belongs to somebody else.
-
-    ``still_read`` says how many batches were let go of while their step had not ended.
-    """
-
-    def __init__(self, slots: int, ended: Callable[[int], bool]) -> None:
-        super().__init__(slots)
-        self.batch_record_buf = [None] * slots
-        self.ended = ended
-        self.still_read = 0
-
-    def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
-        old = self.batch_record_buf[(self.batch_record_ct + 1) % len(self.batch_record_buf)]
-        super().record_batch_in_overlap(batch)
-        if old is not None:
-            self.still_read += not self.ended(old.label.step)
-            for name, residence in residences(ForwardBatch).items():
-                if residence.where == "device":
-                    array = getattr(old, name)
-                    array[:] = [WRONG_TOKEN] * len(array)
-
-
-def play_reusing(workload: Workload, loop: str, slots: int, options: dict[str, Any]) -> int:
-    """Play with every record of the run replaced; how often one let go too early."""
-    device, records = SimDevice(), list[Reusing]()
-
-    def ended(step: int) -> bool:
-        slices = device.recorder.trace("", "", "", "virtual").slices
-        return any(item.step == step and item.name == "sample" for item in slices)
-
-    def made(depth: int) -> Reusing:
-        records.append(Reusing(slots, ended))
-        return records[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minisched.worker.batch_record.BatchRecord", made)
-        patch.setattr("minisched.loops.overlap_thread_worker.BatchRecord", made)
-        model = HashModel(VOCAB, eos_ids=workload.eos_ids)
-        check_all(workload, *play(workload, loop, "pool", options, device, model, COST))
-    assert records
-    return sum(record.still_read for record in records)
-
-
-@TWO_IN_FLIGHT
-@given(workload=workloads())
-@settings(max_examples=many(12, 100))
-def test_with_two_steps_in_flight_two_slots_are_enough(
-    loop: str, options: dict[str, Any], workload: Workload
-) -> None:
-    """What falls out may be overwritten at once."""
-    assert play_reusing(workload, loop, 2, options) == 0
-
-
-@pytest.mark.usefixtures("deep")
-def test_with_three_in_flight_three_are() -> None:
-    @given(workload=workloads())
-    def check(workload: Workload) -> None:
-        assert play_reusing(workload, "three_in_flight", 3, {}) == 0
-
-    check()
-
-
-@pytest.mark.usefixtures("deep")
-@pytest.mark.parametrize(
-    ("loop", "slots"), [("overlap", 1), ("overlap_thread", 1), ("three_in_flight", 2)]
-)
-def test_one_slot_less_gives_wrong_tokens(loop: str, slots: int) -> None:
-    """A step reads what somebody else has written."""
-    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
-    requests = [Request(f"r{i}", [5 + i, 2, 3], params) for i in range(2)]
-    workload = Workload(requests, [0, 0], {}, SchedulerConfig(kv_tokens=40, context_len=32))
-    with pytest.raises(Broken, match="identity"):
-        play_reusing(workload, loop, slots, {})
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_the_record_is_a_ring_of_the_newest_batches(depth: int) -> None:
-    record, slots = BatchRecord(depth), max(2, depth)
-    batches: list[Any] = [SimpleNamespace(label=Label(step)) for step in range(1, 7)]
-    for count, batch in enumerate(batches, 1):
-        record.record_batch_in_overlap(batch)
-        assert record.batch_record_buf[record.batch_record_ct] is batch
-        kept = [item for item in batches if item in record.batch_record_buf]
-        assert kept == batches[max(0, count - slots) : count]
-
-
-@pytest.mark.parametrize("loop", ["overlap", "overlap_pool_indexed", "mixed", "overlap_thread"])
-def test_the_law_of_races_sees_a_batch_that_nobody_names(loop: str) -> None:
-    """Dropping the last name is the free: nobody has to say it, so nobody can forget to."""
-    where, who = "worker.batch_record:OverlapWorker.prepare", "batch_record"
-    if loop == "overlap_thread":
-        where, who = "loops.overlap_thread_worker:ForwardThread.forward", "batch_lists"
-    else:
-        assert LOOPS[loop].worker is OverlapWorker
-    case = next(drawn for drawn in map(draw, range(40)) if loop != "mixed" or
-                drawn.workload.config.enable_mixed_chunk).on(Design(loop, "pool"))  # fmt: skip
-    assert judge(case).holds
-    with put_in([Edit(where, f"self.{who}.record_batch_in_overlap(inputs)", "pass")]):
-        found = judge(case).broke("race")
-    assert found is not None and "inputs" in found.sentence
-
-
-# -- a loop's depth is one number, given once ------------------------------------------------------
-
-
 @pytest.mark.usefixtures("deep")
 @pytest.mark.parametrize("relay", ["pool", "ring"])
 def test_three_in_flight_need_nothing_but_the_number_in_the_spec(relay: str) -> None:
     plain = [drawn for drawn in map(draw, range(60)) if drawn.wishes == "none"]
-    for drawn in plain[:20]:  # what waits for history needs more than this loop has
+    for drawn in plain[: many(12, 40)]:  # what waits for history needs more than this loop has
         assert judge(drawn.on(Design("three_in_flight", relay))).findings == ()
+
+
+SLOTS = "worker.batch_record:BatchRecord.__init__"
+IN_WORKER = "worker.batch_record:OverlapWorker.prepare", "self.batch_record"
+IN_THREAD = "loops.overlap_thread_worker:ForwardThread.forward", "self.batch_lists"
+
+
+@pytest.mark.usefixtures("deep")
+@pytest.mark.parametrize(
+    ("loop", "options", "fewer", "record"),
+    [
+        ("overlap", {}, 1, IN_WORKER),
+        ("overlap", {"delay_sample": True}, 1, IN_WORKER),
+        ("overlap_pool_indexed", {}, 1, IN_WORKER),
+        ("three_in_flight", {}, 2, IN_WORKER),
+        ("overlap_thread", {}, 1, IN_THREAD),
+        ("overlap_thread", {"delay_sample": True}, 1, IN_THREAD),
+        ("overlap_thread", {"wait_launch_done": False}, 1, IN_THREAD),
+    ],
+)
+def test_one_slot_less_lets_go_of_inputs_that_are_still_read(
+    loop: str, options: dict[str, Any], fewer: int, record: tuple[str, str]
+) -> None:
+    """Dropping the last name is the free: nobody has to say it, so nobody can forget to."""
+    case = replace(draw(0).on(Design(loop, "pool")), options=options)
+    assert judge(case).holds
+    where, who = record
+    forgotten = Edit(where, f"{who}.record_batch_in_overlap(inputs)", "pass")
+    for edit in (Edit(SLOTS, "slots = max(2, depth)", f"slots = {fewer}"), forgotten):
+        with put_in([edit]):
+            found = judge(case).broke("race")
+        assert found is not None and "inputs" in found.sentence
+
+
+def test_the_loops_that_overlap_pin_what_they_ship() -> None:
+    loops = {name for name, spec in LOOPS.items() if spec.worker is OverlapWorker}
+    assert loops >= {"overlap", "overlap_pool_indexed", "mixed"}
+    record, batches = BatchRecord(3), [SimpleNamespace() for _ in range(7)]
+    for count, batch in enumerate(batches, 1):
+        record.record_batch_in_overlap(batch)  # type: ignore[arg-type]
+        assert record.batch_record_buf[record.batch_record_ct] is batch
+        assert all(item in record.batch_record_buf for item in batches[max(0, count - 3) : count])
+
+
+# -- a loop's depth is one number, given once ------------------------------------------------------
 
 
 @pytest.mark.usefixtures("deep")
