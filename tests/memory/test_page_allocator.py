@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.core import Lease, Request, Result, SamplingParams
@@ -25,7 +25,7 @@ from minisched.memory.req_to_token import OwnershipError, ReqToTokenPool
 from minisched.models.hash import HashModel
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Trace
-from tests.support import LOOP_OPTIONS, VOCAB, Workload, check_all, fresh, play, workloads
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, check_all, fresh, many, play, workloads
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 30, 0, 2, 1)
 
@@ -184,6 +184,7 @@ class Releases:
 
 @pytest.mark.parametrize("relay", ["token_pool", "pool"])
 @given(workload=workloads())
+@settings(max_examples=many(10, 60))
 def test_with_two_steps_in_flight_deferred_is_lease(relay: str, workload: Workload) -> None:
     """Row by row and step by step, with retractions, chunks and aborts; and nobody is early."""
     by_lease = Releases(workload, "lease", "mini_overlap", relay)
@@ -208,6 +209,7 @@ def test_with_three_steps_in_flight_deferred_overlooks_one(rule: str, taken: int
 
 
 @given(workload=workloads(with_aborts=False))
+@settings(max_examples=many(10, 100))
 def test_at_once_is_one_step_earlier_for_whoever_wastes_a_row(workload: Workload) -> None:
     """Where memory is no constraint, so that all rules give the same schedule."""
     workload.config = replace(

@@ -76,7 +76,7 @@ def at_the_boundary(draw: st.DrawFn) -> tuple[torch.Tensor, list[SamplingParams]
 @given(
     case=at_the_boundary(), on_gpu=st.booleans(), first_look=st.sampled_from([1, 2, 5, 40, 1024])
 )
-@settings(max_examples=many(60, 250))
+@settings(max_examples=many(40, 250))
 def test_every_device_leaves_what_the_reference_leaves(
     case: tuple[torch.Tensor, list[SamplingParams]], on_gpu: bool, first_look: int
 ) -> None:

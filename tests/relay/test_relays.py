@@ -179,7 +179,7 @@ class Steps:
 @pytest.mark.parametrize("backend", [*BACKENDS, pytest.param("cuda", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", RELAYS)
 @given(dice=st.randoms(use_true_random=False))
-@settings(max_examples=many(10, 60))
+@settings(max_examples=many(5, 60))
 def test_every_row_reads_its_own_token(backend: str, name: str, dice: random.Random) -> None:
     """Whatever the order of the rows, and whichever tokens the host has learnt by then."""
     with closing(open_device(backend)) as device:
@@ -309,6 +309,7 @@ def play_checked(workload: Workload, loop: str, patch: Patch | None = None) -> T
 
 @pytest.mark.parametrize("loop", ["mini_normal", "mini_overlap", "overlap"])
 @given(workload=workloads())
+@settings(max_examples=many(12, 150))
 def test_a_row_holds_every_token_and_only_prompts_travel(loop: str, workload: Workload) -> None:
     """An upload for every step with a prompt, and none for the others.
 
@@ -455,6 +456,7 @@ def check_arrays(trace: Trace) -> list[int]:
 
 
 @given(timed_workloads())
+@settings(max_examples=many(15, 60))
 def test_whatever_is_built_on_lazy_tokens_is_built_on_the_step_before(workload: Workload) -> None:
     trace = play_timed(workload, "mlx_async", "chain", {}).trace
     assume(trace.on("forward"))  # not everybody was given up before the first step

@@ -12,7 +12,6 @@ import pytest
 from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory.radix_node import TreeNode
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.scheduler.presets import PRESETS, Preset
 
 FIRST_DECODER = 100  # tokens below stand in long prompts, so that nobody shares a prefix by chance
 
@@ -91,31 +90,6 @@ def test_the_first_chunk_ends_with_a_page() -> None:
     let_decode(scheduler, 10)
     chunks = [extend_lens(batch)[0] for batch in prefill(scheduler, 10_000)]
     assert chunks == [2036, 2038, 2038, 2038, 1850]
-
-
-PUBLISHED_RATIOS = {
-    "t4": 256.0,
-    "rtx4090": 2048 / 24,  # the guide: 128, of the 16 that was the default then
-    "rtx4090-tp4": 25.6,  # the guide: 25
-    "a100-40gb": 128.0,
-    "a100-40gb-tp4": 25.6,  # the guide: 25
-    "h100": 32.0,
-    "h100-tp4": 16.0,
-    "b200": 32.0,
-}
-
-
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
-def test_the_published_devices_at_full_load(preset: Preset) -> None:
-    """The published ratio is chunk : decode batch; mixed, the decodes come out of the chunk."""
-    chunk, decodes = preset.chunked_prefill_size, preset.cuda_graph_max_bs
-    assert preset.prefill_decode_ratio == PUBLISHED_RATIOS[preset.name]
-    for mixed in (False, True):
-        scheduler = make_scheduler(**preset.settings, enable_mixed_chunk=mixed)
-        let_decode(scheduler, decodes)
-        full = extend_lens(prefill(scheduler, 2 * chunk)[0])
-        assert full == ([chunk - decodes] + [1] * decodes if mixed else [chunk])
-    assert extend_lens(step(scheduler)) == [1] * decodes
 
 
 def test_a_cached_prefix_of_1984_and_2000_new_tokens() -> None:

@@ -2,44 +2,104 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
+import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import minisched
+from minisched.checks.case import Case
 from minisched.checks.draw.designs import Design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
 from minisched.core import NoBatch, Request, SamplingParams, ScheduleBatch
+from minisched.core.residence import residences
+from minisched.devices.base import WRONG_TOKEN
+from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
+from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import GenerationBatchResult
 from minisched.worker.batch_record import BatchRecord, OverlapWorker
-from tests.support import (
-    EVERY_BACKEND,
-    hash_model,
-    many,
-    open_device,
-)
+from tests.support import EVERY_BACKEND, LOOP_OPTIONS, Workload, hash_model, many, open_device
 
 # -- generation_batch_result: nine fields, and one answer ------------------------------------------
 
 
-def test_the_nine_published_fields_stand_behind_the_batch() -> None:
-    assert tuple(item.name for item in fields(GenerationBatchResult))[:10] == (
-        "batch", "logits_output", "next_token_ids", "num_accepted_tokens", "next_draft_input",
-        "extend_input_len_per_req", "extend_logprob_start_len_per_req", "copy_done",
-        "delay_sample_func", "future_indices",
-    )  # fmt: skip
+NINE = (
+    "logits_output", "next_token_ids", "num_accepted_tokens", "next_draft_input",
+    "extend_input_len_per_req", "extend_logprob_start_len_per_req", "copy_done",
+    "delay_sample_func", "future_indices",
+)  # fmt: skip
+PACKAGE = str(Path(minisched.__file__).parent)
+
+
+def documented() -> dict[str, set[str]]:
+    """The functions that the text behind each field names."""
+    (tree,) = ast.parse(inspect.getsource(GenerationBatchResult)).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        item.target.id: set(re.findall(r"``(\w+)``", ast.unparse(behind)))
+        for item, behind in pairwise(tree.body)
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        and isinstance(behind, ast.Expr)
+    }  # fmt: skip
+
+
+def caller() -> str:
+    """The function of the package that has just got or set a field, if it was one."""
+    code = sys._getframe(2).f_code
+    if not code.co_filename.startswith(PACKAGE):
+        return ""
+    return code.co_qualname.split(".<locals>")[0].rpartition(".")[2]
+
+
+def test_every_function_that_touches_a_published_field_is_named_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    touched: dict[str, set[str]] = {name: set() for name in NINE}
+
+    def get(pending: Any, name: str) -> Any:
+        touched.get(name, set()).add(caller())
+        return object.__getattribute__(pending, name)
+
+    def put(pending: Any, name: str, value: Any) -> None:
+        touched.get(name, set()).add(caller())
+        object.__setattr__(pending, name, value)
+
+    monkeypatch.setattr(GenerationBatchResult, "__getattribute__", get)
+    monkeypatch.setattr(GenerationBatchResult, "__setattr__", put)
+    params = SamplingParams(
+        max_new_tokens=5, ignore_eos=True, return_logprob=True, logprob_start_len=0
+    )
+    config = SchedulerConfig(chunked_prefill_size=3)
+    for loop, relay, options in LOOP_OPTIONS:
+        requests = [Request(f"r{i}", [1, 2, 3, i], params) for i in range(3)]
+        run_loop(loop, SimDevice(), HashModel(19), requests, config, relay=relay, **options)
+    for loop, relay, algorithm in (("serial", "host", "NGRAM"), ("overlap", "pool", "NGRAM_GPU")):
+        drafts = SchedulerConfig(speculative_algorithm=algorithm)
+        requests = [Request("r", [1, 2, 1, 2, 1], params)]
+        run_loop(loop, SimDevice(), HashModel(3), requests, drafts, relay=relay)
+    texts = documented()
+    assert tuple(item.name for item in fields(GenerationBatchResult))[:10] == ("batch", *NINE)
+    assert tuple(texts) == NINE
+    for name, functions in touched.items():
+        assert functions > {""} and functions - {""} <= texts[name], name
 
 
 @EVERY_BACKEND
@@ -137,6 +197,37 @@ def test_one_slot_less_lets_go_of_inputs_that_are_still_read(
         with put_in([edit]):
             found = judge(case).broke("race")
         assert found is not None and "inputs" in found.sentence
+
+
+class Reusing(BatchRecord):
+    """What a caching allocator does: memory that nobody names any more belongs to somebody else."""
+
+    def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
+        old = self.batch_record_buf[(self.batch_record_ct + 1) % len(self.batch_record_buf)]
+        super().record_batch_in_overlap(batch)
+        for name, residence in residences(ForwardBatch).items() if old is not None else ():
+            if residence.where == "device":
+                array = getattr(old, name)
+                array[:] = [WRONG_TOKEN] * len(array)
+
+
+@pytest.mark.usefixtures("deep")
+@pytest.mark.parametrize(
+    ("loop", "slots"), [("overlap", 2), ("overlap_thread", 2), ("three_in_flight", 3)]
+)
+def test_with_an_allocator_that_hands_memory_out_at_once_one_slot_less_gives_wrong_tokens(
+    monkeypatch: pytest.MonkeyPatch, loop: str, slots: int
+) -> None:
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    requests = [Request(f"r{i}", [5 + i, 2, 3], params) for i in range(2)]
+    workload = Workload(requests, [0, 0], {}, SchedulerConfig(kv_tokens=40, context_len=32))
+    cost = CostModel({"schedule": 1, "launch": 1}, forward_base=50, sample=5, copy=3)
+    case = Case(workload, loop, "pool", {}, cost)
+    for module in ("worker.batch_record", "loops.overlap_thread_worker"):
+        monkeypatch.setattr(f"minisched.{module}.BatchRecord", Reusing)
+    assert not judge(case).broke("identity")
+    with put_in([Edit(SLOTS, "slots = max(2, depth)", f"slots = {slots - 1}")]):
+        assert judge(case).broke("identity")
 
 
 def test_the_loops_that_overlap_pin_what_they_ship() -> None:
