@@ -20,9 +20,9 @@ def nothing() -> None:
 class GenerationBatchResult:
     """A step on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
 
-    The nine published fields come first, each with the functions that write it and that read it; of
-    an op also those which, on the device, make its value and use it. (A test finds them out from
-    runs.) ``batch`` is the step as it was committed; SGLang puts the pair of both into its
+    The nine published fields come first, each with the functions that write it and that read it
+    (a test watches runs for them); of an op also those which, on the device, make its value and use
+    it. ``batch`` is the step as it was committed; SGLang puts the pair of both into its
     ``result_queue``. A step whose sampling is delayed has neither tokens nor a copy before
     ``delay_sample_func`` was called.
     """

@@ -22,7 +22,7 @@ EXHIBIT = Exhibit(
     "handed out again. Step 1's kernels have yet to read them, and no event orders the two. In "
     "this run nobody took the memory in time, so every token is right; only the order shows the "
     "bug. With an allocator that hands it out at once, tokens are wrong "
-    "(tests/test_batch_record.py).",
+    "(tests/worker/test_generation_batch_result.py).",
     cure="Two slots in turn hold the newest batches, with every tensor that the forward stream "
     "reads (record_batch_in_overlap); or the tensor is told which stream reads it (record_stream, "
     "as in #34076, open). Where the allocator orders reuse by itself, as torch's default one "

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from minisched.core import SamplingParams
 from minisched.models import sampling, sampling_mlx, sampling_torch
+from tests.support import many
 
 DTYPES = [torch.bfloat16, torch.float32, torch.float64]
 
@@ -75,7 +76,7 @@ def at_the_boundary(draw: st.DrawFn) -> tuple[torch.Tensor, list[SamplingParams]
 @given(
     case=at_the_boundary(), on_gpu=st.booleans(), first_look=st.sampled_from([1, 2, 5, 40, 1024])
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=many(40, 250))
 def test_every_device_leaves_what_the_reference_leaves(
     case: tuple[torch.Tensor, list[SamplingParams]], on_gpu: bool, first_look: int
 ) -> None:
@@ -85,17 +86,6 @@ def test_every_device_leaves_what_the_reference_leaves(
     alone = zip(logits[:, None], params, strict=True)
     assert [on_torch(row, [p], on_gpu, first_look)[0] for row, p in alone] == truth
     assert on_mlx(logits, params) == truth
-
-
-def test_a_large_vocabulary_of_equals_adds_up_exactly() -> None:
-    """The most that is promised: the sum of so many is still a whole number in float64."""
-    vocab = 1 << 18
-    flat = torch.zeros(1, vocab, dtype=torch.float64)
-    whole = sampling_torch.whole_numbers(flat, flat)
-    assert whole.sum() == whole.cumsum(-1)[0, -1] == vocab * sampling.UNIT == 2.0**52
-    params = [SamplingParams(1.0, top_p=0.3)]
-    (left,) = on_torch(flat, params, on_gpu=True, first_look=1024)
-    assert left == set(range(math.ceil(0.3 * vocab)))
 
 
 @pytest.mark.parametrize(

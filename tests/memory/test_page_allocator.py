@@ -1,0 +1,247 @@
+"""Pages and rows: whose each is at every moment, as the marks tell it, and when they go back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.core import Lease, Request, Result, SamplingParams
+from minisched.devices.cost import CostModel
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.export.state import Stay, memory
+from minisched.export.views.page_bands import KINDS, shares_of
+from minisched.export.views.page_blocks import number, runs
+from minisched.loops.run import run_loop
+from minisched.memory.free_rule import RULES
+from minisched.memory.page_allocator import PageAllocator
+from minisched.memory.req_to_token import OwnershipError, ReqToTokenPool
+from minisched.models.hash import HashModel
+from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.trace import Trace
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, check_all, fresh, many, play, workloads
+
+COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 30, 0, 2, 1)
+
+# -- page_allocator: marks replay to the books -----------------------------------------------------
+
+
+@given(st.integers(1, 8), st.integers(0, 200))
+def test_pages_for_is_the_least_that_holds_them(size: int, tokens: int) -> None:
+    need = PageAllocator(1, size).pages_for(tokens)
+    assert need * size >= tokens > (need - 1) * size
+
+
+def test_nothing_is_handed_out_while_its_lease_is_in_use() -> None:
+    allocator, lease = PageAllocator(2), Lease(1, "a")
+    allocator.alloc(lease, 1)
+    assert lease.pages == [1], "never page 0"
+    allocator.free(lease.pages)
+    with pytest.raises(OwnershipError, match="page 1 was handed out"):
+        allocator.alloc(Lease(2, "b"), 1)
+    table = ReqToTokenPool(1)
+    table.free(table.alloc("a"))
+    with pytest.raises(OwnershipError, match="row 1 was handed out"):
+        table.alloc("b")
+
+
+def replayed_free_list(trace: Trace, num_pages: int, time: int) -> list[int]:
+    """The free list, in order, as the marks alone tell it."""
+    free = list(range(num_pages, 0, -1))
+    for mark in trace.marks:
+        if mark.time > time or mark.name not in ("page alloc", "page free"):
+            continue
+        pages = [int(page) for page in str(mark.attrs["pages"]).split()]
+        if mark.name == "page free":
+            free += pages
+        else:
+            assert [free.pop() for _ in pages] == pages
+    return free
+
+
+def watch(device: SimDevice, truths: dict[int, Any]) -> Callable[[Engine], None]:
+    """Look into the real books after every call that changes them."""
+
+    def patch(engine: Engine) -> None:
+        allocator, table = engine.scheduler.allocator, engine.scheduler.table
+
+        def followed(call: Callable[..., Any]) -> Callable[..., Any]:
+            def both(*args: Any, **kwargs: Any) -> Any:
+                result = call(*args, **kwargs)
+                used = {*range(1, allocator.num_pages + 1)} - {*allocator.free_pages}
+                owners = {page: allocator.last_owner(page) for page in used}
+                rows = {row: table.last_owner(row) for row in range(1, table.size + 1)
+                        if row not in table.free_rows}  # fmt: skip
+                truths[device.now()] = (
+                    [*allocator.free_pages],
+                    *(
+                        {at: lease.rid if lease else "" for at, lease in found.items()}
+                        for found in (owners, rows)
+                    ),
+                )
+                return result
+
+            return both
+
+        for thing, names in ((allocator, ("alloc", "disown", "free")), (table, ("alloc", "free"))):
+            for name in names:
+                setattr(thing, name, followed(getattr(thing, name)))
+
+    return patch
+
+
+@given(workloads(max_requests=5), st.sampled_from(LOOP_OPTIONS))
+def test_whole_runs_replay_to_the_scheduler_s_books(workload: Workload, options: Any) -> None:
+    device, truths = SimDevice(), dict[int, Any]()
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    play(workload, *options, device, model, COST, watch(device, truths))
+    trace = device.recorder.trace(options[0], "sim", "hash", "virtual")
+    pages, rows = memory.pages(trace), memory.rows(trace)
+    for time, (free, owners, rows_then) in truths.items():
+        assert replayed_free_list(trace, workload.config.num_pages, time) == free
+        assert {number(stay): stay.rid for stay in pages.at(time).values()} == owners
+        assert {number(stay): stay.rid for stay in rows.at(time).values()} == rows_then
+
+
+# -- large pools are shown in bands ----------------------------------------------------------------
+
+stays = st.builds(
+    lambda page, kind, start, length: Stay(f"page {page}", kind, start, start + length, "a", "a"),
+    st.integers(1, 60), st.sampled_from(KINDS), st.integers(0, 900), st.integers(1, 100),
+)  # fmt: skip
+
+
+@given(st.lists(stays, max_size=20), st.integers(1, 7), st.integers(1, 50))
+def test_no_page_s_time_is_lost_in_bands(some: list[Stay], size: int, columns: int) -> None:
+    shares, end = shares_of(tuple(some), 60, size, columns, 1000), 1000
+    told, shown = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    for stay in some:
+        told[(number(stay) - 1) // size, stay.kind] += stay.end - stay.start
+    for at, kinds in enumerate(shares):
+        places = min(size, 60 - at * size)
+        for kind in KINDS:
+            shown[at, kind] = round(sum(kinds[kind]) * places * end / columns)
+    assert +told == +shown
+
+
+@given(st.sets(st.integers(1, 30)))
+def test_runs_of_ids_can_be_read_back(ids: set[int]) -> None:
+    read: list[int] = []
+    for word in runs(ids).split():
+        first, _, last = word.partition("-")
+        read += range(int(first), int(last or first) + 1)
+    assert read == sorted(ids)
+
+
+# -- when memory goes back -------------------------------------------------------------------------
+
+
+def with_rule(workload: Workload, rule: str) -> Workload:
+    """The same requests, not run yet, under another rule."""
+    copy = fresh(workload)
+    copy.config = replace(copy.config, free_rule=rule)
+    return copy
+
+
+class Releases:
+    """What a run under a rule does: which row goes back after which step, and whose it was.
+
+    ``early``: rows that were handed out while a launched step still named them.
+    """
+
+    def __init__(self, workload: Workload, rule: str, loop: str, relay: str) -> None:
+        self.freed: list[tuple[int, str, int]] = []
+        self.early: list[int] = []
+        device, workload = SimDevice(), with_rule(workload, rule)
+        model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+        check_all(workload, *play(workload, loop, relay, {}, device, model, COST, self.watch))
+        marks = device.recorder.trace("", "", "", "virtual").marks
+        self.wasted = {str(mark.attrs["rid"]) for mark in marks if mark.name == "wasted row"}
+
+    def watch(self, engine: Engine) -> None:
+        leases, table = engine.scheduler.leases, engine.scheduler.table
+        free, alloc = table.free, table.alloc
+
+        def freed(lease: Lease) -> None:
+            if lease.last_step:  # not one that was opened and found too large
+                self.freed.append((lease.row, lease.rid, leases.returned_step))
+            free(lease)
+
+        def opened(rid: str = "") -> Lease:
+            before = table.last_owner(table.free_rows[-1])
+            if before is not None and before.last_step > leases.returned_step:
+                self.early.append(before.row)
+            return alloc(rid)
+
+        table.free, table.alloc = freed, opened  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("relay", ["token_pool", "pool"])
+@given(workload=workloads())
+@settings(max_examples=many(10, 60))
+def test_with_two_steps_in_flight_deferred_is_lease(relay: str, workload: Workload) -> None:
+    """Row by row and step by step, with retractions, chunks and aborts; and nobody is early."""
+    by_lease = Releases(workload, "lease", "mini_overlap", relay)
+    deferred = Releases(workload, "deferred", "mini_overlap", relay)
+    assert (deferred.freed, deferred.early) == (by_lease.freed, [])
+
+
+@pytest.mark.parametrize(("rule", "taken"), [("lease", 2), ("deferred", 1), ("at_once", 1)])
+def test_with_three_steps_in_flight_deferred_overlooks_one(rule: str, taken: int) -> None:
+    """The newest batch does not name the request, the one before does: its row goes back early."""
+    config = SchedulerConfig(free_rule=rule, run_ahead=True, max_running_requests=3)
+    scheduler = Scheduler(config)
+    stops = Request("a", [1, 2], SamplingParams(stop_token_ids=frozenset({9})))
+    scheduler.receive([stops])
+    first, second = scheduler.next_batch(), scheduler.next_batch()
+    scheduler.receive([Request("b", [3, 4])])
+    third = scheduler.next_batch()
+    assert first and second and third and (second.rids, third.rids) == (("a",), ("b",))
+    scheduler.process(first, Result([9]))
+    assert scheduler.table.size - scheduler.table.available_size == taken
+    assert first.leases[0].last_step == 2 > scheduler.leases.returned_step
+
+
+@given(workload=workloads(with_aborts=False))
+@settings(max_examples=many(10, 100))
+def test_at_once_is_one_step_earlier_for_whoever_wastes_a_row(workload: Workload) -> None:
+    """Where memory is no constraint, so that all rules give the same schedule."""
+    workload.config = replace(
+        workload.config, page_size=1, kv_tokens=400, max_running_requests=9,
+        schedule_conservativeness=0.0,
+    )  # fmt: skip
+    lease = Releases(workload, "lease", "mini_overlap", "pool")
+    at_once = Releases(workload, "at_once", "mini_overlap", "pool")
+    assert at_once.wasted == lease.wasted
+    earlier = {rid: step - (rid in lease.wasted) for _, rid, step in lease.freed}
+    assert {rid: step for _, rid, step in at_once.freed} == earlier
+
+
+@pytest.mark.parametrize("relay", ["token_pool", "pool"])
+@pytest.mark.parametrize("rule", RULES)
+def test_two_requests_in_one_row(rule: str, relay: str) -> None:
+    """mini-sglang #89: the scheduler's stream fills a row that the engine's stream still writes.
+
+    a stops early; b's prompt is long enough to reach where a's late token lands.
+    """
+    stops = SamplingParams(max_new_tokens=8, stop_token_ids=frozenset(range(128, 256)))
+    config = SchedulerConfig(max_running_requests=1, disable_radix_cache=True, free_rule=rule)
+
+    def run(loop: str, relay: str) -> Any:
+        second = SamplingParams(max_new_tokens=3, ignore_eos=True)
+        both = [Request("a", [1, 2, 3], stops), Request("b", range(20, 32), second)]
+        return run_loop(loop, SimDevice(), HashModel(), both, config, COST, relay)
+
+    truth, found = run("serial", ""), run("mini_overlap", relay)
+    assert 1 <= len(truth.outputs["a"]) < stops.max_new_tokens, "a has to end by a stop token"
+    assert (found.outputs == truth.outputs) == (rule != "at_once" or relay == "pool")
+    late = [item for item in found.trace.slices if (item.name, item.rids) == ("sample", ("a",))][-1]
+    first = next(s for s in found.trace.slices if (s.name, s.rids) == ("prepare", ("b",)))
+    assert late.step == len(truth.outputs["a"]) + 1, "a's wasted row"
+    assert (first.start < late.end) == (rule == "at_once")

@@ -1,0 +1,347 @@
+"""Admission: the budget against the published rules, chunks, and refusals with their reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from minisched.core import (
+    ChunkedReq,
+    ForwardMode,
+    Lease,
+    Request,
+    Result,
+    SamplingParams,
+    ScheduleBatch,
+)
+from minisched.memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
+from minisched.policy import AddReqResult, DecodeManager, PrefillAdder, PrefillBudget
+from minisched.policy.mixed_chunk import prefix_len
+from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.trace import NullRecorder, Recorder
+
+NUM_PAGES = 40
+token_lists = st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=24)
+ONE = SamplingParams(max_new_tokens=1)
+
+
+def turn(scheduler: Scheduler) -> ScheduleBatch:
+    """One step, run and processed; the model always says 5."""
+    batch = scheduler.next_batch()
+    assert isinstance(batch, ScheduleBatch)
+    scheduler.process(batch, Result([5] * len(batch.rows)))
+    return batch
+
+
+def refusals(scheduler: Scheduler) -> list[str]:
+    marks = scheduler.recorder.trace("", "", "", "").marks
+    return [str(mark.attrs["reason"]) for mark in marks if mark.name == "refuse"]
+
+
+# -- prefill: the four numbers that admission counts down ------------------------------------------
+
+
+@dataclass
+class Rules:
+    """The published budget rules, straight down, on plain numbers and sets of prefixes."""
+
+    page: int
+    free: int  # pages
+    cached: set[tuple[int, ...]]  # every whole-page prefix in the cache
+    total_offset: float
+    cur_offset: int
+    rem_input: int
+    rem_chunk: int | None
+    locked: set[tuple[int, ...]] = field(default_factory=set)
+    added: list[int] = field(default_factory=list)  # extend lengths
+
+    def memory(self) -> int:
+        return (self.free + len(self.cached - self.locked)) * self.page
+
+    def add_one_req(self, prompt: list[int], new: int) -> str:
+        prefixes = [
+            tuple(prompt[:end]) for end in range(self.page, len(prompt), self.page)
+        ]  # never the last token
+        hit = [prefix for prefix in prefixes if prefix in self.cached]
+        extend = len(prompt) - len(hit) * self.page
+        were_locked = set(self.locked)
+        for locked in (were_locked, were_locked | set(hit)):
+            self.locked = locked
+            if extend + new + self.page >= self.memory() - self.total_offset:
+                self.locked = were_locked
+                return "NO_TOKEN"
+        if self.ceiled(extend) >= self.rem_input and self.added:
+            self.locked = were_locked
+            return "OTHER"
+        if self.rem_chunk is not None and extend > self.rem_chunk:
+            extend, new = self.rem_chunk // self.page * self.page, 0
+            if extend <= 0:
+                self.locked = were_locked
+                return "OTHER"
+        return self.charge(extend, new)
+
+    def ceiled(self, tokens: int) -> int:
+        return -(-tokens // self.page) * self.page
+
+    def charge(self, extend: int, new: int) -> str:
+        self.total_offset += self.ceiled(extend) + new + self.page
+        self.cur_offset += self.ceiled(extend) + self.page
+        self.rem_input -= self.ceiled(extend)
+        if self.rem_chunk is not None:
+            self.rem_chunk -= self.ceiled(extend)
+        self.added.append(extend)
+        if self.memory() - self.total_offset <= 0 or self.memory() - self.cur_offset <= 0:
+            return "NO_TOKEN"
+        if self.rem_input <= 0 or (self.rem_chunk is not None and self.rem_chunk <= 0):
+            return "OTHER"
+        return "CONTINUE"
+
+
+def filled_pool(page: int, cached: list[list[int]]) -> tuple[LeasePool, set[tuple[int, ...]]]:
+    """Memory whose cache holds the whole pages of these token lists, and all their prefixes."""
+    allocator, tree = PageAllocator(NUM_PAGES, page), RadixCache(page)
+    prefixes: set[tuple[int, ...]] = set()
+    for tokens in cached:
+        lease = Lease(0, is_released=True)
+        count = len(tokens) // page
+        if count > allocator.available_pages:
+            continue
+        allocator.alloc(lease, count)
+        known = tree.insert(tokens, lease.pages).num_cached_pages
+        allocator.disown(lease.pages)
+        allocator.free(lease.pages[:known])
+        prefixes |= {tuple(tokens[:end]) for end in range(page, len(tokens) + 1, page)}
+    return LeasePool(allocator, ReqToTokenPool(9), tree), prefixes
+
+
+@given(
+    page=st.sampled_from([1, 2, 4]),
+    cached=st.lists(token_lists, max_size=5),
+    waiting=st.lists(
+        st.tuples(token_lists, st.sampled_from([1, 2, 3, 9, 20])), min_size=1, max_size=6
+    ),
+    running=st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 5)), max_size=3),
+    ratio=st.sampled_from([0.0, 0.001, 0.3]),
+    rem_input=st.integers(1, 40),
+    chunk_pages=st.one_of(st.none(), st.integers(1, 12)),
+    mixed=st.integers(0, 3),
+)
+def test_the_adder_follows_the_published_rules(
+    page: int, cached: list[list[int]], waiting: list[tuple[list[int], int]],
+    running: list[tuple[int, int]], ratio: float, rem_input: int, chunk_pages: int | None,
+    mixed: int,
+) -> None:  # fmt: skip
+    """Same results, same extend lengths, same remainders after every step."""
+    leases, prefixes = filled_pool(page, cached)
+    chunk = None if chunk_pages is None else chunk_pages * page
+    runs = [
+        Request("x", [1], SamplingParams(max_new_tokens=new), output_ids=[1] * min(new, out))
+        for new, out in running
+    ]
+    budget = PrefillBudget(leases, runs, ratio, rem_input, chunk, mixed)
+    adder = PrefillAdder(budget, leases, PrefixCache(leases, NullRecorder()), NullRecorder())
+    reserve = sum(min(new - min(new, out), 4096) * ratio for new, out in running)
+    rules = Rules(
+        page, NUM_PAGES - len(prefixes), prefixes, mixed + reserve, mixed, rem_input - mixed,
+        None if chunk is None else chunk - mixed,
+    )  # fmt: skip
+    for index, (prompt, new) in enumerate(waiting):
+        req = Request(f"r{index}", prompt, SamplingParams(max_new_tokens=new))
+        result = adder.add_one_req(req)
+        assert result.name == rules.add_one_req(prompt, new)
+        assert [length for _, length in adder.can_run_list] == rules.added
+        assert budget.rem_total_tokens == pytest.approx(rules.memory() - rules.total_offset)
+        assert budget.cur_rem_tokens == rules.memory() - rules.cur_offset
+        assert budget.rem_input_tokens == rules.rem_input
+        assert budget.rem_chunk_tokens == rules.rem_chunk
+        if result is not AddReqResult.CONTINUE:
+            break
+
+
+@example(prompt=9, chunk=4, held=NUM_PAGES - 1, mixed=0, reserve=0, new=1)  # no memory
+@example(prompt=9, chunk=1, held=0, mixed=3, reserve=0, new=1)  # no budget
+@given(
+    prompt=st.integers(2, 40),
+    chunk=st.integers(1, 30),
+    held=st.integers(0, 39),
+    mixed=st.integers(0, 3),
+    reserve=st.integers(0, 30),
+    new=st.integers(1, 9),
+)
+def test_a_chunk_goes_on_by_the_published_rule(
+    prompt: int, chunk: int, held: int, mixed: int, reserve: int, new: int
+) -> None:
+    """min(chunk, total) where total is left, else the chunk; never more than memory really has."""
+    leases = LeasePool(PageAllocator(NUM_PAGES, 1), ReqToTokenPool(9), None)
+    req = Request("r", [1] * prompt, SamplingParams(max_new_tokens=new))
+    req.start(leases.open())
+    assert req.lease is not None
+    leases.extend(req.lease, 1)
+    req.computed_len = 1
+    leases.extend(leases.open(), held)
+    running = [Request("x", [1], SamplingParams(max_new_tokens=reserve))] if reserve else []
+    budget = PrefillBudget(leases, running, 1.0, 999, chunk, mixed)
+    recorder = Recorder()
+    adder = PrefillAdder(budget, leases, PrefixCache(leases, NullRecorder()), recorder)
+    memory = NUM_PAGES - 1 - held
+    total = memory - mixed - reserve
+    wanted = min(chunk - mixed, total) if total >= 1 else chunk - mixed
+    expected = max(0, min(wanted, prompt - 1, memory))
+    is_chunked = adder.add_chunked_req(req)
+    assert adder.can_run_list == ([(req, expected)] if expected else [])
+    assert is_chunked == (expected < prompt - 1)
+    if expected:
+        future = 0 if is_chunked else new
+        assert budget.rem_total_tokens == total - expected - future - 1
+    else:
+        mark = recorder.trace("", "", "", "").marks[-1]
+        assert mark.attrs["reason"] == f"the next chunk: needs 1 token, {min(wanted, 0)} left"
+
+
+@pytest.mark.parametrize(
+    ("settings", "lengths", "new", "said"),
+    [
+        ({"kv_tokens": 30, "context_len": 64}, [10, 10], 9, "KV memory: needs 20 tokens, 10 left"),
+        ({"max_running_requests": 1}, [4, 4], 4, "max_running_requests: needs 1 row, 0 left"),
+        ({"chunked_prefill_size": 16}, [16, 16, 16], 4,
+         "chunked_prefill_size: needs 1 token, 0 left"),
+        ({"chunked_prefill_size": 16}, [40, 16], 4, "chunked_prefill_size: needs 1 token, 0 left"),
+        ({"chunked_prefill_size": 16, "run_first": "unified"}, [16, 16], 4,
+         "the token budget: needs 1 token, 0 left"),
+        ({"max_running_requests": 1, "run_first": "unified"}, [4, 4], 4,
+         "max_running_requests: needs 1 row, 0 left"),
+        ({"kv_tokens": 30, "run_first": "unified"}, [20, 20], 4,
+         "KV memory: needs 20 tokens, 10 left"),
+        ({"chunked_prefill_size": -1, "max_prefill_tokens": 12}, [8, 8], 4,
+         "max_prefill_tokens: needs 8 tokens, 4 left"),
+        ({"chunked_prefill_size": 17, "max_prefill_tokens": 16}, [16, 9], 4,
+         "max_prefill_tokens: needs 1 token, 0 left"),
+        ({"chunked_prefill_size": 16, "page_size": 8}, [8, 4, 9], 4,
+         "chunked_prefill_size: needs 1 token, 0 left"),
+    ],
+)  # fmt: skip
+def test_every_refusal_says_why(
+    settings: dict[str, Any], lengths: list[int], new: int, said: str
+) -> None:
+    scheduler = Scheduler(SchedulerConfig(**settings), Recorder())
+    params = SamplingParams(max_new_tokens=new)
+    scheduler.receive([Request(f"r{i}", [i] * n, params) for i, n in enumerate(lengths)])
+    scheduler.next_batch()
+    assert {*refusals(scheduler)} == {said}
+
+
+def test_who_is_refused_is_not_asked_again_before_something_has_changed() -> None:
+    """``batch_is_full``: a step costs nothing for those who wait."""
+    scheduler = Scheduler(SchedulerConfig(max_running_requests=1), Recorder())
+    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    scheduler.receive([Request(f"r{i}", [i], params) for i in range(5)])
+    for expected in (1, 2, 2, 2):  # the second time, because somebody has been admitted since
+        turn(scheduler)
+        assert len(refusals(scheduler)) == expected
+    assert turn(scheduler).rids == ("r1",), "the first one has ended"
+
+
+def test_who_waits_behind_an_aborted_request_is_asked_at_once() -> None:
+    scheduler = Scheduler(SchedulerConfig(kv_tokens=40, context_len=40))
+    params = SamplingParams(max_new_tokens=20, ignore_eos=True)
+    scheduler.receive([Request("runs", [1], params), Request("large", [2] * 20, params)])
+    scheduler.receive([Request("small", [3], SamplingParams(max_new_tokens=2))])
+    assert [turn(scheduler).rids for _ in range(2)] == [("runs",)] * 2
+    scheduler.abort("large")
+    assert turn(scheduler).rids == ("small",)
+
+
+# -- decode: who is in the set, and who may run now ------------------------------------------------
+
+
+def running(rid: str, prompt: int, launched: int, known: int) -> Request:
+    """A request with ``launched`` tokens launched, of which the host knows ``known``, of 9."""
+    req = Request(rid, [1] * prompt, SamplingParams(max_new_tokens=9), order=int(rid))
+    req.lease = Lease(1)
+    for _ in range(known):
+        req.append_host(5)
+    req.computed_len, req.device_len = prompt + launched - 1, prompt + launched
+    return req
+
+
+@given(prompt=st.integers(1, 5), launched=st.integers(1, 13), behind=st.integers(0, 3),
+       run_ahead=st.booleans(), overrun=st.integers(0, 3))  # fmt: skip
+def test_who_may_run(
+    prompt: int, launched: int, behind: int, run_ahead: bool, overrun: int
+) -> None:
+    """Run-ahead asks only for lengths; without it the host must know the input token."""
+    req = running("0", prompt, launched, max(0, launched - behind))
+    decode = DecodeManager(run_ahead, overrun)
+    decode.add_reqs([req])
+    expected = launched <= 8 + overrun and (run_ahead or behind == 0)
+    assert decode.may_run(req) == expected
+    assert decode.schedule_next_batch() == [req] * expected
+    assert decode.running_reqs == [req], "an optimistic length must not remove it"
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=8, unique=True))
+def test_a_request_is_in_the_set_once_in_the_order_of_arrival(orders: list[int]) -> None:
+    decode, reqs = DecodeManager(run_ahead=True), [running(str(at), 2, 1, 1) for at in orders]
+    for _ in range(2):
+        decode.add_reqs(reqs)
+    assert [req.order for req in decode.schedule_next_batch()] == sorted(orders)
+    for _ in range(2):
+        decode.remove_req(reqs[0])
+    assert [req.order for req in decode.running_reqs] == sorted(orders[1:])
+
+
+def test_a_chunked_request_never_decodes() -> None:
+    chunked, decode = ChunkedReq(Request("r", [1, 2, 3])), DecodeManager()
+    decode.add_reqs([chunked])
+    assert not chunked.can_decode and not decode.running_reqs
+    with pytest.raises(RuntimeError, match="token 7 is not r's"):
+        chunked.append_host(7)
+
+
+# -- mixed_chunk: who decodes beside a prompt, and what it costs the chunk -------------------------
+
+
+def with_running(decodes: int, config: SchedulerConfig, new: int = 20, **params: Any) -> Scheduler:
+    """A scheduler in which that many requests decode, up to ``new`` tokens."""
+    scheduler = Scheduler(config, Recorder())
+    sampling = SamplingParams(max_new_tokens=new, ignore_eos=True, **params)
+    scheduler.receive([Request(f"r{i}", [i], sampling) for i in range(decodes)])
+    while len(scheduler.running_batch) < decodes:
+        turn(scheduler)
+    return scheduler
+
+
+@given(decodes=st.integers(0, 8), chunk=st.integers(9, 40), prompt=st.integers(1, 200),
+       run_ahead=st.booleans())  # fmt: skip
+def test_those_who_decode_are_paid_from_the_chunk(
+    decodes: int, chunk: int, prompt: int, run_ahead: bool
+) -> None:
+    """Every step but the last computes exactly a chunk: its decodes, and the rest of prompt.
+
+    A decode row begins where the published delta says: at known - 1, or, run ahead, at known.
+    """
+    config = SchedulerConfig(
+        chunked_prefill_size=chunk, enable_mixed_chunk=True, context_len=400, kv_tokens=8000,
+        run_ahead=run_ahead,
+    )  # fmt: skip
+    scheduler = with_running(decodes, config, new=300)
+    scheduler.receive([Request("long", [9] * prompt, ONE)])
+    lengths: list[int] = []
+    ahead = scheduler.next_batch() if run_ahead else None
+    while "long" in scheduler.live:
+        batch = ahead or scheduler.next_batch()
+        assert batch
+        ahead = scheduler.next_batch() if run_ahead and sum(lengths) < prompt else None
+        if batch.num_extend_reqs:
+            assert batch.rids == ("long", *(f"r{i}" for i in range(decodes)))
+            assert batch.mode is (ForwardMode.MIXED if decodes else ForwardMode.EXTEND)
+            lengths.append(batch.rows[0].extend_len)
+        for row in (ahead or batch).rows[(ahead or batch).num_extend_reqs :]:
+            assert row.start == prefix_len(row.req, enable_overlap=row.ids == (None,))
+        scheduler.process(batch, Result([5] * len(batch.rows)))
+    assert sum(lengths) == prompt
+    assert lengths[:-1] == [chunk - decodes] * (len(lengths) - 1)
