@@ -360,8 +360,11 @@ def some_requests(max_new_tokens: int = 20) -> list[Request]:
 
 def named(trace: Trace, name: str, lane: str = "") -> dict[int, Slice]:
     """The first slice of that name in each step (one that samples late is launched twice)."""
-    slices = trace.on(lane) if lane else trace.slices
-    return {item.step: item for item in reversed(slices) if item.name == name}
+    found: dict[int, Slice] = {}
+    for item in trace.on(lane) if lane else trace.slices:
+        if item.name == name:
+            found.setdefault(item.step, item)
+    return found
 
 
 def marked(trace: Trace, name: str = "wasted row") -> Counter[str]:

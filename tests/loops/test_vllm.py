@@ -172,7 +172,7 @@ def test_depths_that_cannot_be_are_refused() -> None:
         requests = [Request("r", [1])]
         run_loop("vllm_async", SimDevice(), HashModel(), requests, relay=relay, depth=depth)
 
-    with pytest.raises(ValueError, match="depth is 0, .* at least 1"):
+    with pytest.raises(ValueError, match=r"depth is 0, .* at least 1"):
         start(0)
     for relay, most in {"prev_sampled": 2, "fill_device": 2, "ring": 4}.items():
         start(most, relay)
@@ -568,4 +568,4 @@ def test_a_burst_ends_where_memory_does() -> None:
 @pytest.mark.parametrize("num_steps", [-1, 0, NUM_STEPS + 1])
 def test_a_number_of_steps_without_buffers_is_refused(num_steps: int) -> None:
     with pytest.raises(ValueError, match=f"num_steps is {num_steps}, .* 1 and {NUM_STEPS}"):
-        run_loop("multi_step", SimDevice(), HashModel(), [], num_steps=num_steps)
+        run_loop("multi_step", SimDevice(), HashModel(), [one_of(1)], num_steps=num_steps)
