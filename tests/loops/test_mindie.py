@@ -298,83 +298,18 @@ def test_a_postprocess_that_fails_lets_the_forward_thread_go_on(relay: str) -> N
 # -- mindie_placeholder: the ledger by itself ------------------------------------------------------
 
 
-class Scene:
-    """A ledger and one request, whose steps are told by hand."""
-
-    def __init__(self, prompt_len: int = 4) -> None:
-        self.ledger = PlaceholderLedger(2, NullRecorder())
-        self.req = Request("a", list(range(prompt_len)))
-        self.req.lease = Lease(1)
-        self.step = 0
-
-    def schedule(self, start: int, length: int, deliver: bool = True) -> None:
-        self.step += 1
-        assert self.req.lease is not None
-        batch = ScheduleBatch(
-            self.step, ForwardMode.DECODE, 0, [self.req], [self.req.lease], [start],
-            [(None,) * length], [deliver],
-        )  # fmt: skip
-        self.ledger.prepare_next_schedule(batch)
-
-    def respond(self, token: int) -> None:
-        self.ledger.fetch_seq_generated_tokens({"a": token}, self.step)
-
-    @property
-    def book(self) -> tuple[list[int], int]:
-        """The output, and how many tokens count as computed."""
-        data = self.ledger.sequences["a"]
-        return data.output_token_ids, data.num_computed_tokens
-
-
-def test_the_published_lists() -> None:
-    """After the prefill, a dummy response, the decode scheduled, the first token, the second."""
-    scene = Scene()
-    scene.schedule(0, 4)
-    assert scene.book == ([-1], 4)
-    scene.respond(-1)
-    assert scene.book == ([-1], 4), "a dummy leaves the placeholder pending"
-    scene.schedule(4, 1)
-    assert scene.book == ([-1, -1], 5)
-    scene.respond(71)
-    assert scene.book[0] == [71, -1], "the first of the trailing placeholders is filled"
-    scene.schedule(5, 1)
-    scene.respond(72)
-    assert scene.book[0] == [71, 72, -1]
-
-
-def test_a_chunk_that_is_not_the_last_has_no_placeholder() -> None:
-    scene = Scene(prompt_len=5)
-    scene.schedule(0, 3, deliver=False)
-    assert scene.book == ([], 3)
-    scene.schedule(3, 2)
-    assert scene.book == ([-1], 5)
-
-
-@pytest.mark.parametrize(("steps", "standing"), [(0, 0), (4, 4)])
-def test_a_token_needs_a_placeholder_and_there_are_never_more_than_steps(
-    steps: int, standing: int
-) -> None:
-    scene = Scene()
-    scene.schedule(0, 4)
-    scene.respond(5)
-    for step in range(steps):
-        scene.schedule(4 + step, 1)
-    with pytest.raises(RuntimeError, match=f"has {standing} placeholders; .* from 1 to 3"):
-        scene.respond(6)
-
-
-def test_preemption_takes_the_placeholders_and_leaves_the_tokens() -> None:
-    scene = Scene()
-    scene.schedule(0, 4)
-    for step, token in enumerate((7, 8)):
-        scene.schedule(4 + step, 1)
-        scene.respond(token)
-    scene.req.lease = None
-    scene.ledger.clear_terminated()
-    assert scene.book[0] == [7, 8]
-    scene.req.lease = Lease(2)
-    scene.schedule(0, 6)
-    assert scene.book == ([7, 8, -1], 6)
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_token_needs_a_placeholder_and_there_are_never_more_than_steps(steps: int) -> None:
+    ledger, req = PlaceholderLedger(2, NullRecorder()), Request("a", [1, 2, 3, 4])
+    req.lease = Lease(1)
+    row = [req], [req.lease], [0], [(None,) * 4]
+    ledger.prepare_next_schedule(ScheduleBatch(1, ForwardMode.EXTEND, 1, *row, [False]))
+    assert ledger.sequences["a"].output_token_ids == [], "a chunk that is not the last"
+    for step in range(2, 2 + steps):
+        ledger.prepare_next_schedule(ScheduleBatch(step, ForwardMode.DECODE, 0, *row, [True]))
+    ledger.fetch_seq_generated_tokens({"a": -1}, 0)  # a dummy leaves all of them standing
+    with pytest.raises(RuntimeError, match=f"has {steps} placeholders; .* from 1 to 3"):
+        ledger.fetch_seq_generated_tokens({"a": 7}, 1)
 
 
 # -- mindie_placeholder: the gate ------------------------------------------------------------------
