@@ -27,8 +27,8 @@ from minisched.checks.laws import check_races as check_races
 from minisched.checks.leaks.books import check_step
 from minisched.checks.leaks.books import leases_of as leases_of
 from minisched.checks.leaks.books import nodes_of as nodes_of
-from minisched.checks.play import Livelock as Livelock
 from minisched.checks.overlap.overlap import step_intervals
+from minisched.checks.play import Livelock as Livelock
 from minisched.checks.play import livelock, most_turns
 from minisched.checks.workload import VOCAB as VOCAB
 from minisched.checks.workload import Workload as Workload

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -16,14 +15,13 @@ from hypothesis import given, settings
 
 from minisched.checks.overlap.overlap import measure
 from minisched.checks.overlap.pipelines import compare_pipelines
-from minisched.core import ForwardMode, Lease, NoBatch, Request, ScheduleBatch
+from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.units import ms
 from minisched.export.views import draw
-from minisched.loops import mindie_placeholder_ledger, mindie_plugin_context
 from minisched.loops.mindie_placeholder_ledger import PlaceholderLedger
 from minisched.loops.mindie_plugin import deliver, generate_token_async
 from minisched.loops.mindie_plugin_context import GenerationOutput, PluginContext
@@ -52,7 +50,7 @@ from tests.support import (
 )
 
 FILLS = pytest.mark.parametrize("relay", ["fill_host", "fill_device"])
-FEW = settings(max_examples=many(12, 100))
+FEW = settings(max_examples=many(8, 100))
 COST = CostModel(
     {"schedule": 20, "prepare": 10, "launch": 7, "launch sample": 2, "fill": 3,
      "postprocess": 9, "process": 15},
@@ -67,35 +65,6 @@ class Books:
     context: PluginContext | None = None
 
 
-@contextmanager
-def watched(loop: str, at_turn: Callable[[Engine, Books], None]) -> Iterator[Books]:
-    """While this lasts, ``at_turn`` sees engine and books after every turn of the loop."""
-    books, spec = Books(), LOOPS[loop]
-
-    def keep(kind: type, name: str) -> Callable[..., Any]:
-        def init(self: Any, *args: Any) -> None:
-            made(self, *args)
-            setattr(books, name, self)
-
-        made = kind.__init__
-        return init
-
-    def run(engine: Engine, **options: Any) -> Iterator[ScheduleBatch | NoBatch]:
-        for batch in spec.run(engine, **options):
-            at_turn(engine, books)
-            yield batch
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(LOOPS, loop, replace(spec, run=run))
-        for module, name, book in (
-            (mindie_placeholder_ledger, "PlaceholderLedger", "ledger"),
-            (mindie_plugin_context, "PluginContext", "context"),
-        ):
-            kind = getattr(module, name)
-            patch.setattr(kind, "__init__", keep(kind, book))
-        yield books
-
-
 def play_watched(
     loop: str,
     relay: str,
@@ -104,10 +73,25 @@ def play_watched(
     patch: Callable[[Engine], None] = lambda engine: None,
     **options: Any,
 ) -> Books:
-    """A workload's run with its books looked at after every turn."""
-    with watched(loop, at_turn) as books:
+    """A workload's run, whose books are looked at after every turn."""
+    books = Books()
+
+    def keep(kind: type, name: str) -> Callable[..., None]:
+        def init(self: Any, *args: Any) -> None:
+            made(self, *args)
+            setattr(books, name, self)
+
+        made = kind.__init__
+        return init
+
+    def look(engine: Engine) -> None:
+        at_turn(engine, books)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(PlaceholderLedger, "__init__", keep(PlaceholderLedger, "ledger"))
+        monkeypatch.setattr(PluginContext, "__init__", keep(PluginContext, "context"))
         model = HashModel(VOCAB, eos_ids=workload.eos_ids)
-        play(workload, loop, relay, options, SimDevice(), model, patch=patch)
+        play(workload, loop, relay, options, SimDevice(), model, patch=patch, each_turn=look)
     return books
 
 
@@ -356,14 +340,6 @@ def lists_of(trace: Trace) -> list[tuple[str, str]]:
     """What the ledger's marks say, one after the other."""
     marks = [mark for mark in trace.marks if mark.name == "ledger"]
     return [(str(mark.attrs["after"]), str(mark.attrs["lists"])) for mark in marks]
-
-
-@pytest.mark.parametrize(("relay", "gate"), [("host", 1), ("fill_device", 2)])
-def test_how_many_placeholders_stand(relay: str, gate: int) -> None:
-    name = f"mindie_placeholder:{relay}:max_async_schedule_times={gate}"
-    trace = run_alone(name, 1, CostModel({}, 10))
-    depths = [lists.split(": ")[1].split().count("-1") for _, lists in lists_of(trace) if lists]
-    assert max(depths) == gate
 
 
 @pytest.mark.parametrize(("relay", "gate", "said"), [

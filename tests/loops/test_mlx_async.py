@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from minisched.checks.overlap.overlap import measure
 from minisched.checks.tokens.oracle import hash_oracle
@@ -44,6 +44,7 @@ from tests.support import (
     Picture,
     Workload,
     check_picture,
+    many,
     marked,
     play_timed,
     some_requests,
@@ -116,6 +117,7 @@ def test_a_batch_may_be_repeated_up_to_the_last_position_of_its_row(row_len: int
 
 
 @given(workload=timed_workloads())
+@settings(max_examples=many(12, 200))
 def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
     workload: Workload,
 ) -> None:
@@ -138,6 +140,7 @@ def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
 
 
 @given(workload=timed_workloads(with_aborts=False))
+@settings(max_examples=many(12, 200))
 def test_a_finish_wastes_its_row_of_the_step_in_flight_and_no_other(workload: Workload) -> None:
     """One row for each end, by a stop or by its length, if a step is in flight; else none.
 
@@ -165,6 +168,7 @@ def test_a_finish_wastes_its_row_of_the_step_in_flight_and_no_other(workload: Wo
 
 
 @given(workload=timed_workloads())
+@settings(max_examples=many(12, 200))
 def test_idle_means_that_nothing_is_pending_and_nothing_leaks(workload: Workload) -> None:
     for at, req in enumerate(workload.requests):
         req.arrival_time += at * 1_000_000  # so that the loop falls idle between any two
@@ -285,6 +289,7 @@ def test_state_outlives_its_request_until_the_next_fresh_launch() -> None:
 
 
 @given(workload=timed_workloads())
+@settings(max_examples=many(12, 200))
 def test_at_a_fresh_launch_the_runner_knows_the_living_and_nobody_else(workload: Workload) -> None:
     """Also after aborts and retractions; ``Watched`` compares tokens and leases."""
     watched(workload)

@@ -243,7 +243,7 @@ RHYTHMS = [
 
 @pytest.mark.parametrize("rhythm", RHYTHMS, ids=str)
 def test_a_settled_step_takes_what_the_design_says(rhythm: Rhythm) -> None:
-    for seed in range(many(3, 80)):
+    for seed in range(many(2, 80)):
         part = some_part(Random(seed))
         if not rhythm.splits:
             part.host["launch sample"] = 0
@@ -339,7 +339,7 @@ def test_every_loop_says_what_an_end_costs() -> None:
 
 @pytest.mark.parametrize("design", ENDS)
 @given(data=st.data())
-@settings(max_examples=many(10, 100))
+@settings(max_examples=many(6, 100))
 def test_an_end_costs_what_the_design_says(design: str, data: st.DataObject) -> None:
     """One alone, in chunks, or some who start together, so that nothing else wastes a row."""
     count = 1 if design in ALONE_ONLY else data.draw(st.integers(1, 3))
@@ -378,7 +378,7 @@ def played(workload: Workload, loop: str, relay: str = "host") -> Trace:
 
 @pytest.mark.parametrize(("loop", "relay"), [("serial", "host"), ("mini_normal", "host")])
 @given(workload=workloads(with_aborts=False))
-@settings(max_examples=many(12, 150))
+@settings(max_examples=many(8, 150))
 def test_the_host_and_the_device_take_turns(loop: str, relay: str, workload: Workload) -> None:
     trace = played(workload, loop, relay)
     report = measure(trace)
@@ -393,7 +393,7 @@ def test_the_host_and_the_device_take_turns(loop: str, relay: str, workload: Wor
 
 @pytest.mark.parametrize("relay", ["token_pool", "host"])
 @given(workload=workloads())
-@settings(max_examples=many(12, 150))
+@settings(max_examples=many(8, 150))
 def test_its_schedule_is_the_serial_one(relay: str, workload: Workload) -> None:
     def steps(trace: Trace) -> list[tuple[str, tuple[str, ...]]]:
         return [(item.mode, item.rids) for item in named(trace, "forward", "forward").values()]
@@ -412,7 +412,7 @@ def test_all_that_the_device_does_but_the_copy_is_on_the_engines_stream() -> Non
 
 
 @given(workload=workloads(with_aborts=False))
-@settings(max_examples=many(12, 150))
+@settings(max_examples=many(8, 150))
 def test_a_wasted_row_is_that_of_the_step_after_the_last_token(workload: Workload) -> None:
     """In a crowd: at most one row for each end; none where the next step is somebody's prompt."""
     trace = played(workload, "mini_overlap", "token_pool")

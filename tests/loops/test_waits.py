@@ -36,9 +36,7 @@ from minisched.scheduler import SchedulerConfig
 from minisched.trace import Counter as CounterEvent
 from minisched.trace import Mark, Slice, Trace
 from tests.support import (
-    EVERY_LOOP,
     LOOP_OPTIONS,
-    LoopOptions,
     many,
     named,
     tokens,
@@ -95,11 +93,21 @@ def taken(loop: str, relay: str) -> list[str]:
     return [reason for reason in WISHES if features[reason] not in refuses]
 
 
-TAKEN: list[tuple[str, str, dict[str, Any], str]] = [
-    (*item, reason)
-    for item in [*LOOP_OPTIONS, ("vllm_async", "pool", {"depth": 1}), ("pd", "pool", {})]
-    for reason in taken(*item[:2])
-]
+def unlike(*items: tuple[Any, ...]) -> list[Any]:
+    """Plain are a loop's own relay and the options; its other relays are thorough."""
+
+    def marks(loop: str, relay: str, options: dict[str, Any], *more: str) -> list[Any]:
+        is_own = options or relay == LOOPS[loop].relays[0]
+        return [] if is_own else [pytest.mark.thorough]
+
+    return [pytest.param(*item, marks=marks(*item)) for item in items]
+
+
+DESIGNS = [*LOOP_OPTIONS, ("vllm_async", "pool", {"depth": 1})]
+EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), unlike(*DESIGNS), ids=str)
+TAKEN = unlike(
+    *((*item, reason) for item in [*DESIGNS, ("pd", "pool", {})] for reason in taken(*item[:2]))
+)
 
 
 @pytest.mark.parametrize(("loop", "relay", "options", "reason"), TAKEN, ids=str)
@@ -163,7 +171,7 @@ def wishing(number: int) -> list[int]:
 
 
 drawn = cache(partial(draw, odd=False))
-SEEDS = wishing(many(4, 60))
+SEEDS = wishing(many(3, 60))
 
 
 @EVERY_LOOP
@@ -211,28 +219,6 @@ def check_waits(case: Case) -> None:
 
 
 # -- what waits, and for how long ------------------------------------------------------------------
-
-DELAYS: list[LoopOptions] = [
-    ("overlap", "ring", {}), ("overlap_thread", "ring", {}), ("vllm_async", "prev_sampled", {}),
-    ("vllm_async", "pool", {"depth": 4}), ("mindie_single", "ring", {}),
-    ("mindie_placeholder", "fill_device", {"max_async_schedule_times": 2}),
-    ("mindie_plugin", "fill_device", {}), ("mindie_dual", "fill_device", {}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("loop", "relay", "options"), DELAYS, ids=str)
-def test_sampling_waits_and_the_forward_pass_does_not(
-    loop: str, relay: str, options: dict[str, Any]
-) -> None:
-    """Known tokens, then the mask, then the sampling; the pass ran right behind the one before."""
-    trace = run_one(loop, relay, options, WISHES["penalty"])
-    forwards, samples, masks = (named(trace, name) for name in ("forward", "sample", "mask"))
-    has_own_book = LOOPS[loop].relays[0] == "fill_host"  # the plugin's
-    known = named(trace, "copy" if has_own_book else "process")
-    for step in range(3, LENGTH):
-        assert forwards[step].start == samples[step - 1].end
-        assert known[step - 1].end <= masks[step].start
-        assert masks[step].end <= samples[step].start
 
 
 @EVERY_WISH
@@ -286,17 +272,6 @@ def test_sglang_waits_with_all_of_a_draft_that_it_can_not_mask_and_vllm_with_its
             assert op == "forward" or forwards[step].start < known
     for loop in ("serial", "vllm_step", "vllm_batch_queue"):
         assert not num_waits(run_speculative(loop, "", "NGRAM", reason)), "nothing runs ahead"
-
-
-def test_two_reasons_are_two_waits_of_different_steps() -> None:
-    """A prefill that does not overlap, and steps that wait with their sampling."""
-    requests = [Request(f"r{i}", [i + 1] * 8, tokens(6, regex="[a-z]{60}")) for i in range(2)]
-    run = run_loop(
-        "overlap", SimDevice(), HashModel(), requests, SchedulerConfig(chunked_prefill_size=4),
-        HOST_FIRST, disable_consecutive_prefill_overlap=True,
-    )  # fmt: skip
-    found = [(mark.attrs["op"], mark.attrs["reason"]) for mark in waits(run.trace)]
-    assert found == [("forward", "prefill")] * 3 + [("sample", "grammar")] * 6
 
 
 # -- what waits cost: each moment is lost for one reason -------------------------------------------
