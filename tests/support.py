@@ -27,6 +27,7 @@ from minisched.checks.laws import check_races as check_races
 from minisched.checks.leaks.books import check_step
 from minisched.checks.leaks.books import leases_of as leases_of
 from minisched.checks.leaks.books import nodes_of as nodes_of
+from minisched.checks.overlap.overlap import step_intervals
 from minisched.checks.play import Livelock as Livelock
 from minisched.checks.play import livelock, most_turns
 from minisched.checks.workload import VOCAB as VOCAB
@@ -41,9 +42,10 @@ from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.svg_style import char_width
 from minisched.loops.registry import LOOPS
-from minisched.loops.run import make_engine
+from minisched.loops.run import make_engine, run_loop
 from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
 from minisched.models.base import Model
+from minisched.models.hash import HashModel
 from minisched.models.registry import hash_class
 from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import Scheduler, SchedulerConfig
@@ -356,9 +358,43 @@ def some_requests(max_new_tokens: int = 20) -> list[Request]:
     ]
 
 
-def named(trace: Trace, name: str) -> dict[int, Slice]:
+def named(trace: Trace, name: str, lane: str = "") -> dict[int, Slice]:
     """The first slice of that name in each step (one that samples late is launched twice)."""
-    return {item.step: item for item in reversed(trace.slices) if item.name == name}
+    found: dict[int, Slice] = {}
+    for item in trace.on(lane) if lane else trace.slices:
+        if item.name == name:
+            found.setdefault(item.step, item)
+    return found
+
+
+def marked(trace: Trace, name: str = "wasted row") -> Counter[str]:
+    """How often each request got a mark of that name."""
+    return Counter(str(mark.attrs["rid"]) for mark in trace.marks if mark.name == name)
+
+
+def tokens(count: int, **params: Any) -> SamplingParams:
+    """Exactly so many."""
+    return SamplingParams(max_new_tokens=count, ignore_eos=True, **params)
+
+
+ALONE = SchedulerConfig(chunked_prefill_size=3)
+"""One prompt fills a step, so that requests which come together are in batches of their own."""
+
+
+def run_alone(design: str, count: int, cost: CostModel, **params: Any) -> Trace:
+    """The trace of so many requests on a design, each of them in batches of its own."""
+    requests = [Request(f"r{i}", [i + 1] * 3, tokens(36, **params)) for i in range(count)]
+    run = run_loop(design, SimDevice(), HashModel(), requests, ALONE, cost)
+    assert all(len(req.output_ids) == 36 for req in run.requests), run.errors
+    return run.trace
+
+
+def settled(trace: Trace, period: int) -> set[int]:
+    """What ``period`` steps in a row take, all along the settled part of a run."""
+    intervals = step_intervals(trace)
+    intervals = intervals[len(intervals) // 3 : 2 * len(intervals) // 3]
+    assert len(intervals) > 2 * period
+    return {sum(intervals[at : at + period]) for at in range(len(intervals) - period + 1)}
 
 
 def check_trace(trace: Trace) -> None:

@@ -70,6 +70,7 @@ print(others())
 """
 
 
+@pytest.mark.thorough  # it imports torch once more
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted on Linux")
 def test_the_host_keeps_no_threads_that_wait_for_work() -> None:
     """OpenMP's: two of the host's at first; then a stream's thread, and the one that helps it."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +11,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import torch
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
 from minisched.checks.case import Case
 from minisched.checks.draw.designs import read_design
@@ -46,15 +42,12 @@ from minisched.engine.client_streams import ClientStreams, ReaderStopped
 from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
-from minisched.models import sampling_mlx, sampling_torch
+from minisched.models import sampling, sampling_mlx, sampling_torch
 from minisched.models.hash import HashModel
-from minisched.models.llama_mlx import LlamaMlx
-from minisched.models.llama_torch import LlamaTorch
 from minisched.models.not_numbers import read_marks, without_marks
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.failure import is_out_of_memory, reason_of
-from tests.adjusting import Rows, Wishes, adjusted, cases, chosen
 from tests.support import (
     BACKENDS,
     EVERY_BACKEND,
@@ -63,21 +56,14 @@ from tests.support import (
     VOCAB,
     Workload,
     check_no_thread_left,
+    many,
     some_requests,
+    tokens,
 )
 
-NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # a lower seed is no smaller case
 EVERY_FAULT = pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
 
-
-# -- the matrix ------------------------------------------------------------------------------------
-
-
-def check_place(kind: type[Fault], loop: str, device: str, seed: int) -> None:
-    """The fault hits somebody, spares somebody if it can, and is survived."""
-    cell = try_place(Place(kind.name, loop, device, seed))
-    assert not cell.trial.findings, cell
-    assert cell.trial.whom.tells, f"{cell} had nobody to judge"
+# -- every fault on every loop ---------------------------------------------------------------------
 
 
 def loops_for(kind: type[Fault], device: str) -> list[str]:
@@ -87,23 +73,25 @@ def loops_for(kind: type[Fault], device: str) -> list[str]:
     ]
 
 
+def check_places(kind: type[Fault], device: str, times: int) -> None:
+    """The fault hits somebody, spares somebody if it can, and is survived; loops go round."""
+    loops = loops_for(kind, device)
+    for at in range(times if loops else 0):
+        first = FAULTS.index(kind) * 5 + at * 3
+        cell = try_place(Place(kind.name, loops[first % len(loops)], device, at))
+        assert not cell.trial.findings, cell
+        assert cell.trial.whom.tells, f"{cell} had nobody to judge"
+
+
 @EVERY_FAULT
-@given(data=st.data())
-@settings(max_examples=8, deadline=None, phases=NO_SHRINKING)
-def test_every_fault_is_hit_and_survived_on_sim(kind: type[Fault], data: st.DataObject) -> None:
-    loop = data.draw(st.sampled_from(loops_for(kind, "sim")))
-    check_place(kind, loop, "sim", data.draw(st.integers(0, 10**6)))
+def test_every_fault_is_hit_and_survived(kind: type[Fault]) -> None:
+    check_places(kind, "sim", many(5, 150))
 
 
 @EVERY_FAULT
 @pytest.mark.parametrize("device", ["thread", "mlx"])
-@given(data=st.data())
-@settings(max_examples=2, deadline=None, phases=NO_SHRINKING)
-def test_every_fault_is_hit_and_survived_in_real_time(
-    kind: type[Fault], device: str, data: st.DataObject
-) -> None:
-    loop = data.draw(st.sampled_from(loops_for(kind, device)))
-    check_place(kind, loop, device, data.draw(st.integers(0, 10**6)))
+def test_every_fault_is_hit_and_survived_in_real_time(kind: type[Fault], device: str) -> None:
+    check_places(kind, device, many(1, 20))
 
 
 def test_each_loop_meets_every_fault_that_can_happen_on_it() -> None:
@@ -125,6 +113,18 @@ def test_a_fault_that_hit_nobody_counts_as_not_tried_and_one_that_broke_a_law_as
     found = counted.as_json()
     assert (found["tried"], found["survived"], found["hit_nobody"]) == (2, 1, 1)
     assert found["failures"][0]["findings"] == [{"law": "leak", "sentence": "a page"}]
+
+
+def test_the_command_counts_them_and_tells_how_to_repeat_what_was_not_survived(cli: Any) -> None:
+    line = "check --faults --loop serial --seed 3 --jobs 1"
+    code, out, _ = cli(f"{line} --json")
+    found = json.loads(out)
+    assert code == 0 and found["tried"] == found["survived"] == found["places"] == 14
+    assert set(found["faults"]) == {kind.name for kind in FAULTS if kind.fits("serial", "sim")}
+    with put_in([Edit("engine.frontend:Frontend.deliver", "except Exception", "except KeyError")]):
+        code, out, _ = cli(line)
+    assert code == 1 and "reader raises" in out
+    assert "minisched check --faults --loop serial --device sim --seed 3" in out
 
 
 # -- what the matrix has found, each with its smallest case ----------------------------------------
@@ -269,16 +269,14 @@ def test_a_defect_that_was_here_is_caught_and_cured(bug: Edit, case: Case, fault
 
 def test_a_reason_that_is_not_that_of_the_fault_is_found() -> None:
     case = Case(small([greedy("a", [7], 4), greedy("b", [8], 4)], [0, 0], kv_tokens=20), "overlap")
-    forgets = Edit("worker.failure:reason_of", "else said", 'else "something went wrong"')
-    with put_in([forgets]):
+    with put_in([Edit("worker.failure:reason_of", "else said", 'else "something went wrong"')]):
         assert [item.law for item in try_fault(case, ForwardRaises(2)).findings] == ["reason"]
     assert try_fault(case, ForwardRaises(2)).survived
 
 
 def test_lost_logprobs_end_their_requests_whoever_asks_first() -> None:
     """The copy of the tokens has arrived by then; asked once more, it must not count."""
-    requests = [Request("r", [1, 2], WISHES["logprobs"])]
-    workload = Workload(requests, [0], {}, SchedulerConfig(context_len=16), frozenset(), VOCAB)
+    workload = small([Request("r", [1, 2], WISHES["logprobs"])], [0])
     asked: list[str] = []
 
     class Fails(CopyFails):
@@ -300,82 +298,86 @@ def test_lost_logprobs_end_their_requests_whoever_asks_first() -> None:
 
 # -- aborts and Ctrl-C at every moment -------------------------------------------------------------
 
-
 NUM_OUTPUTS = 9  # of the small workload: three requests with three tokens
 AT_OUTPUT = 7  # added to a choice of ``Aborted``, which then comes from within ``on_output``
 
 
-def small_workload() -> Workload:
-    """One prompt in chunks, two that share its beginning; one of them waits for a row."""
-    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
-    prompts = [[7, 7, 11, 2, 7], [7, 7, 3], [7, 7, 11, 5]]
-    requests = [Request(f"r{i}", prompt, params) for i, prompt in enumerate(prompts)]
-    config = SchedulerConfig(
-        kv_tokens=16, max_running_requests=2, chunked_prefill_size=2, context_len=16
-    )
-    return Workload(requests, [0, 0, 2], {}, config, frozenset(), VOCAB)
+UNLIKE = ("overlap", "overlap_thread", "mlx_async", "vllm_pp2", "mindie_dual", "multi_step")
+EVERY_CHANCE = pytest.mark.parametrize("loop", [
+    pytest.param(loop, marks=[] if loop in UNLIKE else [pytest.mark.thorough]) for loop in LOOPS
+])  # fmt: skip
 
 
 def strike_at_every_chance(loop: str, kind: Callable[[int], Fault]) -> int:
-    """One run for each chance that the loop gives a fault; how many there were."""
-    case = Case(small_workload(), loop, LOOPS[loop].relays[0])
+    """One run for each chance that the loop gives a fault; how many there were.
+
+    One prompt in chunks, two that share its beginning; one of them waits for a row.
+    """
+    prompts = [[7, 7, 11, 2, 7], [7, 7, 3], [7, 7, 11, 5]]
+    requests = [Request(f"r{i}", prompt, tokens(3)) for i, prompt in enumerate(prompts)]
+    config = SchedulerConfig(
+        kv_tokens=16, max_running_requests=2, chunked_prefill_size=2, context_len=16
+    )
+    workload = Workload(requests, [0, 0, 2], {}, config, frozenset(), VOCAB)
+    case = Case(workload, loop, LOOPS[loop].relays[0])
     for at in range(1, 200):
-        fault = kind(at)
-        trial = try_fault(case, fault)
+        trial = try_fault(case, kind(at))
         assert not trial.findings, (at, trial)
         if not trial.is_hit:
             return at - 1
     raise AssertionError("it never ends")
 
 
-@pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_request_may_be_given_up_at_any_moment(loop: str, number: int) -> None:
+@EVERY_CHANCE
+def test_a_request_may_be_given_up_at_any_moment(loop: str) -> None:
     """After any turn, and by a client while it hears any output, of its own or another's."""
-    after_turn, at_output = number, AT_OUTPUT + number
-    turns = strike_at_every_chance(loop, lambda at: Aborted(at, after_turn))
-    assert turns > 5 or loop == "multi_step"
-    assert strike_at_every_chance(loop, lambda at: Aborted(at, at_output)) == NUM_OUTPUTS
+    for number in range(3) if many(0, 1) else [list(LOOPS).index(loop) % 3]:
+        turns = strike_at_every_chance(loop, lambda at, who=number: Aborted(at, who))
+        assert turns > 5 or loop == "multi_step"
+        at_output = AT_OUTPUT + number
+        outputs = strike_at_every_chance(loop, lambda at, who=at_output: Aborted(at, who))
+        assert outputs == NUM_OUTPUTS
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@EVERY_CHANCE
 def test_ctrl_c_may_come_after_any_turn(loop: str) -> None:
     assert strike_at_every_chance(loop, CtrlC) >= 4
 
 
 # -- logits that are not numbers -------------------------------------------------------------------
 
+NAN = math.nan
 
-@st.composite
-def spoilt(draw: st.DrawFn) -> tuple[Rows, Wishes, set[int]]:
-    """Rows of logits with wishes; in some of them single logits, or all, are NaN."""
-    rows, wishes = draw(cases())
-    size = len(rows[0])
-    bad = draw(st.sets(st.integers(0, len(rows) - 1)))
-    for row in bad:
-        for at in draw(st.sets(st.integers(0, size - 1), min_size=1)):
-            rows[row][at] = math.nan
-    return rows, wishes, bad
+
+def chosen(backend: str, rows: list[list[float]], params: SamplingParams) -> list[int]:
+    """The tokens that a backend chooses from logits."""
+    how = [(params, 3, 5)] * len(rows)
+    if backend == "sim":
+        return [sampling.choose(row, *one) for row, one in zip(rows, how, strict=True)]
+    if backend == "thread":
+        of_torch: list[int] = sampling_torch.choose(torch.tensor(rows), how).tolist()
+        return of_torch
+    with mx.stream(mx.cpu):
+        of_mlx: list[int] = sampling_mlx.sample(mx.array(rows), how).tolist()
+    return of_mlx
 
 
 @EVERY_BACKEND
-@given(case=spoilt(), greedy=st.booleans(), top_k=st.sampled_from([-1, 1, 3]))
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize(
+    "params", [SamplingParams(), SamplingParams(0.8), SamplingParams(0.8, top_k=3, top_p=0.9)],
+    ids=["greedy", "sampled", "top"],
+)  # fmt: skip
 def test_a_token_is_marked_if_and_only_if_a_logit_that_it_was_chosen_from_is_nan(
-    backend: str, case: tuple[Rows, Wishes, set[int]], greedy: bool, top_k: int
+    backend: str, params: SamplingParams
 ) -> None:
-    rows, wishes, _ = case
-    params = SamplingParams(0.0 if greedy else 0.8, top_k=top_k, top_p=1.0 if greedy else 0.9)
-    how = [(params, 3, 5)] * len(rows)
-    marked = chosen(backend, rows, wishes, how)
-    seen = adjusted("sim", rows, wishes)
-    assert [token < 0 for token in marked] == [any(map(math.isnan, row)) for row in seen]
+    good = [[1.0, 2.0, 3.0, -1.0], [0.5, -math.inf, 0.25, 0.0]]
+    bad = [[NAN, 2.0, 3.0, 1.0], [1.0, 2.0, 3.0, NAN], [-math.inf, NAN, 9.0, 0.0], [NAN] * 4]
+    rows = [good[0], *bad[:3], good[1], bad[3]]
+    marked = chosen(backend, rows, params)
+    assert [token < 0 for token in marked] == [row not in good for row in rows]
     tokens, places = read_marks(marked)
-    assert all(0 <= token < len(rows[0]) for token in tokens)
-    assert places == {at for at, token in enumerate(marked) if token < 0}
-    for at, token in enumerate(marked):
-        if token >= 0:
-            assert chosen(backend, [rows[at]], [wishes[at]], how[:1]) == [token]
+    assert all(0 <= token < 4 for token in tokens) and places == {1, 2, 3, 5}
+    assert [marked[0], marked[4]] == [chosen(backend, [row], params)[0] for row in good]
 
 
 @EVERY_BACKEND
@@ -390,6 +392,7 @@ def test_the_device_goes_on_with_a_token_of_the_vocabulary(backend: str) -> None
     assert read_marks([]) == ([], frozenset()) and Result([1]).not_numbers == frozenset()
 
 
+@pytest.mark.thorough
 def test_nan_is_found_without_a_look_from_the_host() -> None:
     """On arrays that have no values: whoever asks for one is told that there is none."""
     how = [(SamplingParams(), 0, 0)] * 2
@@ -398,8 +401,6 @@ def test_nan_is_found_without_a_look_from_the_host() -> None:
         return without_marks(MlxArrays(), sampling_mlx.sample(logits, how))
 
     empty = torch.zeros(2, 5, device="meta")
-    with pytest.raises(RuntimeError, match="meta"):
-        empty.tolist()
     marked = sampling_torch.choose(empty, how)
     assert without_marks(TorchArrays(empty.device), marked).is_meta
     with pytest.raises(ValueError, match="eval"):
@@ -412,9 +413,8 @@ def test_mlx_finds_nan_although_its_argmax_skips_it(monkeypatch: pytest.MonkeyPa
     argmax = mx.argmax
     skips = lambda a, **how: argmax(mx.where(mx.isnan(a), -mx.inf, a), **how)  # noqa: E731
     monkeypatch.setattr(mx, "argmax", skips)
-    rows = [[1.0, math.nan, 3.0], [math.nan, 1.0, 2.0], [1.0, 2.0, math.nan], [3.0, 1.0, 2.0]]
-    how = [(SamplingParams(), 0, 0)] * len(rows)
-    assert sampling_mlx.sample(mx.array(rows), how).tolist() == [-3, -3, -2, 0]
+    rows = [[1.0, NAN, 3.0], [NAN, 1.0, 2.0], [1.0, 2.0, NAN], [3.0, 1.0, 2.0]]
+    assert chosen("mlx", rows, SamplingParams()) == [-3, -3, -2, 0]
 
 
 WISHES = {
@@ -424,13 +424,13 @@ WISHES = {
     "grammar": SamplingParams(regex=r"[\x00-\x09]{9}", max_new_tokens=6),
     "logprobs": SamplingParams(return_logprob=True, top_logprobs_num=2, max_new_tokens=6),
 }
-MOST_UNLIKE = ("overlap", "overlap_thread")  # the loops that also run in real time here
 TAKEN = [
     (backend, *item, wish)
     for backend in BACKENDS
     for item in SOME_LOOP_OPTIONS
     for wish in WISHES
-    if wish not in LOOPS[item[0]].refuses and (backend == "sim" or item[0] in MOST_UNLIKE)
+    if wish not in LOOPS[item[0]].refuses
+    and (backend == "sim" or (item[0] == "overlap_thread" and wish in ("sampled", "grammar")))
 ]
 
 
@@ -439,45 +439,17 @@ def test_only_the_row_with_nan_ends_and_the_others_keep_their_tokens(
     backend: str, loop: str, relay: str, options: dict[str, Any], wish: str
 ) -> None:
     requests = [Request(f"r{i}", [i + 1, 2, 3], WISHES[wish]) for i in range(3)]
-    config = SchedulerConfig(kv_tokens=64, context_len=16)
-    workload = Workload(requests, [0, 0, 0], {}, config, frozenset(), VOCAB)
-    fault = NotNumbers(at=3, pick=1)
-    trial = try_fault(Case(workload, loop, relay, options, device=backend), fault)
+    case = Case(small(requests, [0, 0, 0], kv_tokens=64), loop, relay, options, device=backend)
+    trial = try_fault(case, NotNumbers(at=3, pick=1))
     assert (trial.is_hit, trial.findings, trial.whom) == (True, (), Whom(1, 2, 1, 2, True))
 
 
 @pytest.mark.parametrize("loop", ["overlap:pool", "vllm_async:pool", "mlx_async:pool", "serial"])
-@given(seed=st.integers(0, 10**6), at=st.integers(1, 6), pick=st.integers(0, 999))
-@settings(max_examples=15, deadline=None)
-def test_a_row_with_drafts_keeps_the_tokens_before_nan(
-    loop: str, seed: int, at: int, pick: int
-) -> None:
-    drawn = draw(next(item for item in range(seed, seed + 8) if ALGORITHMS[item % 8]), odd=False)
-    trial = try_fault(drawn.on(read_design(loop)), NotNumbers(at, pick))
-    assert not trial.findings
-
-
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
-def test_a_real_model_too(backend: str, tiny_llama: Any) -> None:
-    def run(fault: Fault | None) -> dict[str, Request]:
-        model: Any = (LlamaTorch if backend == "thread" else LlamaMlx)(tiny_llama)
-        requests = some_requests(8)
-
-        def spoil(forward: Any, *args: Any) -> Any:
-            return fault.around(forward, *args) if isinstance(fault, NotNumbers) else forward(*args)
-
-        forward = model.forward
-        model.forward = lambda *args: spoil(forward, *args)
-        run_loop("overlap", open_device(backend), model, requests, SchedulerConfig(context_len=64))
-        return {req.rid: req for req in requests}
-
-    healthy, fault = run(None), NotNumbers(at=4, pick=1)
-    spoilt_run = run(fault)
-    (victim,) = fault.touched
-    assert spoilt_run[victim].error == "its logits are not numbers (NaN) in step 4."
-    for rid, req in spoilt_run.items():
-        truth = healthy[rid].output_ids
-        assert req.output_ids == (truth[:3] if rid == victim else truth)
+def test_a_row_with_drafts_keeps_the_tokens_before_nan(loop: str) -> None:
+    drafted = (seed for seed in range(many(9, 300)) if ALGORITHMS[seed % len(ALGORITHMS)])
+    for seed in drafted:
+        fault = NotNumbers(1 + seed % 6, pick=seed)
+        assert not try_fault(draw(seed, odd=False).on(read_design(loop)), fault).findings, seed
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -652,42 +624,6 @@ def test_clients_read_on_threads_of_their_own_and_one_does_not() -> None:
     assert streams.num_unread("r1") == 1
 
 
-# -- the command -----------------------------------------------------------------------------------
-
-
-def test_the_command_counts_what_was_tried_and_survived(cli: Any) -> None:
-    code, out, _ = cli("check --faults --loop serial --seed 3 --jobs 1 --json")
-    found = json.loads(out)
-    assert code == 0 and found["tried"] == found["survived"] == found["places"] == 14
-    assert found["failures"] == [] and found["ended"] > 0 and found["whole"] > 0
-    assert set(found["faults"]) == {kind.name for kind in FAULTS if kind.fits("serial", "sim")}
-    assert {cell["loop"] for cell in found["cells"]} == {"serial"}
-
-
-def test_the_command_tells_what_was_not_survived_and_how_to_repeat_it(cli: Any) -> None:
-    line = "check --faults --loop serial --seed 3 --jobs 1"
-    crashes = Edit("engine.frontend:Frontend.deliver", "except Exception", "except KeyError")
-    with put_in([crashes]):
-        code, out, _ = cli(line)
-    assert code == 1 and "✗ reader raises" in out.replace("│", "").replace("  ", " ")
-    assert "minisched check --faults --loop serial --device sim --seed 3" in out
-
-
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        ("--out x", "--out is x, but --faults draws no pictures."),
-        ("--draw x.svg", "--draw is x.svg, but --faults draws no pictures."),
-        ("run.json", "--faults draws workloads, but run.json is a recorded run."),
-        ("--workloads 0", "--workloads is 0, but it must be at least 1."),
-    ],
-)
-def test_an_option_that_does_not_go_with_faults_is_one_sentence(
-    cli: Any, more: str, sentence: str
-) -> None:
-    assert cli(f"check --faults {more}") == (2, "", f"minisched: {sentence}\n")
-
-
 # -- requests that can't be run, a signal, a deadlock ----------------------------------------------
 
 
@@ -706,7 +642,9 @@ BAD_REQUESTS = [
 ]
 
 
-@SOME_LOOPS
+@pytest.mark.parametrize(
+    ("loop", "relay", "options"), [("serial", "host", {}), ("overlap_thread", "ring", {})]
+)
 @pytest.mark.parametrize(("bad", "sentence"), BAD_REQUESTS, ids=lambda value: str(value)[:30])
 def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
     loop: str, relay: str, options: dict[str, Any], bad: Request, sentence: str
@@ -726,30 +664,6 @@ def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
     assert [output.error for output in heard if output.error] == [bad.error]
 
 
-@SOME_LOOPS
-def test_ctrl_c_aborts_every_request_and_leaves_nothing_behind(
-    loop: str, relay: str, options: dict[str, Any]
-) -> None:
-    params = SamplingParams(max_new_tokens=500, ignore_eos=True)
-    requests = [Request(f"r{i}", [1, 2], params, arrival_time=i) for i in range(3)]
-    requests.append(Request("late", [1], params, arrival_time=10**15))
-    count = 0
-
-    def press_ctrl_c(output: Output) -> None:
-        nonlocal count
-        count += 1
-        if count == 20:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    device = SimDevice()
-    model = HashModel(VOCAB, eos_ids=frozenset())
-    run = run_loop(loop, device, model, requests, relay=relay, on_output=press_ctrl_c, **options)
-    assert run.interrupted and device.is_idle
-    assert {req.finish_reason for req in requests} == {FinishReason.ABORT}
-    assert all(req.lease is None for req in requests)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_waiting_for_an_op_that_can_never_run_is_a_named_deadlock() -> None:
     device = SimDevice()
     first, second = device.stream("first"), device.stream("second")
@@ -760,22 +674,3 @@ def test_waiting_for_an_op_that_can_never_run_is_a_named_deadlock() -> None:
     stuck = first.launch(lambda: 2, name="stuck")
     with pytest.raises(Deadlock, match="waits for stuck"):
         stuck.synchronize()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "page_size",
-        "max_running_requests",
-        "max_prefill_tokens",
-        "chunked_prefill_size",
-    ],
-)
-def test_a_size_below_one_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is 0, but it must be at least 1"):
-        SchedulerConfig(**{name: 0})
-
-
-def test_a_pool_holds_at_least_one_page() -> None:
-    with pytest.raises(ValueError, match="kv_tokens is 3, but it must be at least one page of 4"):
-        SchedulerConfig(kv_tokens=3, page_size=4, chunked_prefill_size=4)

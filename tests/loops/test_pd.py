@@ -1,0 +1,475 @@
+"""PD separation: two schedulers, two clocks, and pages that are held until their KV has arrived;
+and mixed chunks beside it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisched.checks.case import Case
+from minisched.checks.judge import judge
+from minisched.checks.overlap.overlap import measure
+from minisched.checks.play import most_turns
+from minisched.checks.play_pd import SIDES
+from minisched.core import Lease, Output, Request
+from minisched.devices.cost import SIM_COST
+from minisched.devices.registry import open_device
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.engine.frontend import Frontend
+from minisched.export.pd_or_mixed import pause, rows
+from minisched.export.pd_or_mixed_page import both, other_runs
+from minisched.export.recipes import recipes
+from minisched.loops.pd import Pair
+from minisched.loops.pd_decode import DecodeEngine
+from minisched.loops.pd_kv_transfer import Link
+from minisched.loops.pd_messages import Message, Transferred
+from minisched.loops.pd_prefill import PrefillEngine
+from minisched.loops.pd_run import RELAYS, make_pair
+from minisched.loops.registry import find_loop
+from minisched.loops.run import Run, make_engine, run_loop
+from minisched.models.hash import HashModel
+from minisched.models.length import LengthModel
+from minisched.relay.registry import RELAYS as REGISTERED
+from minisched.relay.registry import RelayShape
+from minisched.scheduler import MemoryLeak, SchedulerConfig
+from minisched.trace import Trace
+from tests.support import (
+    COST,
+    VOCAB,
+    Workload,
+    check_all,
+    check_leaks,
+    hash_model,
+    marked,
+    timed_workloads,
+    tokens,
+)
+
+LINK = {"latency": 5, "bytes_per_second": 10**9, "slot_bytes": 2}
+SLOW = {"latency": 60, "bytes_per_second": 10**9, "slot_bytes": 15}  # several steps long
+links = st.fixed_dictionaries({
+    "latency": st.sampled_from([0, 1, 20, 300]),
+    "bytes_per_second": st.just(10**9),
+    "slot_bytes": st.sampled_from([0, 1, 15]),
+    "prealloc_first": st.booleans(),
+})  # fmt: skip
+"""From a network that costs nothing to one that is slower than everything else."""
+
+
+@dataclass
+class PdRun:
+    """A run that is over."""
+
+    pair: Pair
+    heard: list[tuple[int, Output]]  # in order of time
+
+    @property
+    def trace(self) -> Trace:
+        """What both sides recorded."""
+        return self.pair.decode.device.recorder.trace("pd", "sim", "hash", "virtual")
+
+
+def play_pd(
+    workload: Workload,
+    options: dict[str, Any],
+    patch: Callable[[Pair], None] = lambda pair: None,
+    relay: str = "",
+) -> PdRun:
+    """Turn both sides until nothing is left, and hold the laws of tokens, ends and memory."""
+    device = SimDevice()
+    heard: list[tuple[int, Output]] = []
+    frontend = Frontend(workload.requests, lambda output: heard.append((device.now(), output)))
+    for time, rid in workload.aborts.items():
+        frontend.abort(rid, at=time)
+    model, requests = hash_model("sim", workload.eos_ids), workload.requests
+    pair = make_pair(device, model, requests, workload.config, frontend, COST, relay, **options)
+    patch(pair)
+    for _ in range(SIDES * most_turns(workload, pair.decode.worker.depth)):
+        if not pair.is_done:
+            pair.turn()
+    check_all(workload, pair.decode, [output for _, output in heard])
+    check_leaks(pair.prefill)
+    assert pair.prefill.sim.is_idle and pair.decode.sim.is_idle
+    return PdRun(pair, heard)
+
+
+def workload_of(*requests: Request, **config: Any) -> Workload:
+    """Requests that come when they say, under a small configuration."""
+    settings = {"kv_tokens": 64, "max_running_requests": 4, "context_len": 32, **config}
+    return Workload(list(requests), [0] * len(requests), {}, SchedulerConfig(**settings))
+
+
+def run(*requests: Request, config: SchedulerConfig | None = None, **options: Any) -> Run:
+    """A run with an end-of-text token that is never sampled."""
+    model = HashModel(VOCAB, eos_ids=frozenset())
+    return run_loop("pd", SimDevice(), model, requests, config, COST, **options)
+
+
+# -- pd: what holds of every run -------------------------------------------------------------------
+
+
+@given(workload=timed_workloads(), options=links)
+def test_transfers_come_between_and_messages_never_too_late(
+    workload: Workload, options: dict[str, Any]
+) -> None:
+    answers: Counter[str] = Counter()
+
+    def watch(pair: Pair) -> None:
+        for side in (pair.prefill, pair.decode):
+            begun = [0]
+            receive, post = side.recv_requests, side.mailbox.post
+
+            def turn(side: Any = side, receive: Any = receive, begun: list[int] = begun) -> None:
+                begun.append(side.device.now())
+                receive()
+
+            def check(
+                time: int, message: Message, after: int, post: Any = post, begun: Any = begun
+            ) -> None:
+                assert begun[-1] <= time, f"{message} arrives at {time}, a turn began {begun[-1]}"
+                answers[message.room] += isinstance(message, Transferred)
+                post(time, message, after)
+
+            side.recv_requests = turn  # type: ignore[method-assign]
+            side.mailbox.post = check  # type: ignore[method-assign]
+
+    found = play_pd(workload, options, watch).trace
+    assert answers == Counter({req.rid for req in workload.requests}), "each is answered once"
+    sides = {f"{side} {lane}" for side in ("prefill", "decode")
+             for lane in ("host", "forward", "copy")}  # fmt: skip
+    assert {item.lane for item in found.slices} <= sides | {"kv transfer"}
+    assert {item.mode for item in found.on("prefill forward")} <= {"extend"}
+    assert {item.mode for item in found.on("decode forward")} <= {"decode"}
+    assert not marked(found, "retraction"), "room for the longest outputs was reserved"
+    check_transfers(found, workload, Link(**{k: options[k] for k in LINK}))
+
+
+def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
+    """One after the other, each as long as its bytes; whole pages, but for the last part."""
+    transfers = found.on("kv transfer")
+    marks = [mark for mark in found.marks if mark.name == "kv transfer"]
+    sizes = [int(mark.attrs["slots"]) for mark in marks[: len(transfers)]]
+    assert sum(item.duration for item in transfers) == sum(map(link.cost, sizes))
+    assert all(before.end <= after.start for before, after in pairwise(transfers))
+    prompts = {req.rid: len(req.prompt) for req in workload.requests}
+    for rid in {rid for item in transfers for rid in item.rids}:
+        mine = [item for item in transfers if item.rids == (rid,)]
+        decodes = [item.start for item in found.on("decode forward") if rid in item.rids]
+        assert all(start >= mine[-1].end for start in decodes)
+        computed = [item.end for item in found.on("prefill forward") if rid in item.rids]
+        assert min(computed) <= mine[0].start
+        parts = [int(mark.attrs["slots"]) for mark in marks if mark.attrs["rid"] == rid]
+        assert sum(parts) <= prompts[rid] and (not decodes or sum(parts) == prompts[rid])
+        if sum(parts) == prompts[rid]:
+            assert all(part % workload.config.page_size == 0 for part in parts[:-1])
+
+
+@pytest.mark.parametrize("relay", RELAYS)
+def test_both_sides_have_the_relay_that_was_asked_for(relay: str) -> None:
+    pair = play_pd(workload_of(Request("r", [1, 2], tokens(2))), LINK, relay=relay).pair
+    asked_for = type(REGISTERED[relay].make(SimDevice(), RelayShape(1, 1)))
+    assert {type(side.worker.relay) for side in (pair.prefill, pair.decode)} == {asked_for}
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_a_leak_on_either_side_is_found_when_nothing_runs(side: str) -> None:
+    """Not only at the end: the second request is still to come."""
+    second = Request("second", [3, 4], tokens(2), arrival_time=10**6)
+
+    def lose_a_row(pair: Pair) -> None:
+        getattr(pair, side).scheduler.leases.table.alloc()
+
+    with pytest.raises(MemoryLeak, match="3 of 4 rows are free"):
+        play_pd(workload_of(Request("first", [1, 2], tokens(2)), second), LINK, lose_a_row)
+    assert not second.finished
+
+
+# -- pd: the bugs that the hold is there against, each of which a law catches ----------------------
+
+
+def pages_freed_before_the_transfer_ends(engine: Engine) -> None:
+    """The prefill side frees a prompt's pages once the transfer is launched, and not over."""
+    if isinstance(prefill := engine, PrefillEngine):
+        send = prefill.send_kv_chunk
+
+        def early(rid: str, *args: Any) -> None:
+            send(rid, *args)
+            for _, held in prefill.senders[rid].transfers:
+                prefill.scheduler.leases.let_go(held)
+            prefill.senders[rid].transfers.clear()
+
+        prefill.send_kv_chunk = early  # type: ignore[method-assign]
+
+
+def pages_freed_under_the_transfer(engine: Engine) -> None:
+    """The decode side frees an aborted request's pages while KV is on its way to them."""
+    if isinstance(engine, DecodeEngine):
+        leases = engine.scheduler.leases
+        leases.hold = leases.let_go = lambda lease: None  # type: ignore[method-assign]
+
+
+def decode_before_the_kv_is_there(engine: Engine) -> None:
+    """The first token is taken for the whole of it: decoding starts before its KV has come."""
+    if isinstance(engine, PrefillEngine) and (transfer := engine.transfer):
+        launch = transfer.launch
+
+        def early(label: Any, slots: Any, to_slots: Any, last: Any, *before: Any) -> Any:
+            if last is not None:
+                transfer.mailbox.post(engine.device.now(), last, 0)
+            return launch(label, slots, to_slots, None, *before)
+
+        transfer.launch = early  # type: ignore[method-assign]
+
+
+def one_chunk_is_not_sent(engine: Engine) -> None:
+    """Chunks count as sent although they are not."""
+    if isinstance(prefill := engine, PrefillEngine):
+        send = prefill.send_kv_chunk
+
+        def forgetful(rid: str, lease: Lease, end: int, step: int, last: Any = None) -> None:
+            if last is None:
+                prefill.senders[rid].sent_len = end
+            else:
+                send(rid, lease, end, step, last)
+
+        prefill.send_kv_chunk = forgetful  # type: ignore[method-assign]
+
+
+def table_row_not_sent(engine: Engine) -> None:
+    """The decode device's page table is not told where the KV lies that was sent to it."""
+    if isinstance(engine, DecodeEngine):
+        reserve = engine.scheduler.pop_preallocated
+
+        def forgetful() -> list[tuple[Request, Lease]]:
+            found = reserve()
+            for _, lease in found:
+                lease.sent_pages = len(lease.pages)
+            return found
+
+        engine.scheduler.pop_preallocated = forgetful  # type: ignore[method-assign]
+
+
+def long_prompts(seed: int) -> Case:
+    """Chunked prompts that come one after the other, in a pool for two, some of them given up."""
+    at = [(seed * 7 + i * i * 5) % 11 for i in range(4)]
+    requests = [Request(f"r{i}", [at[i] + j for j in range(4 + (seed + i) % 6)],
+                        tokens(2 + (seed * 3 + i) % 12)) for i in range(4)]  # fmt: skip
+    workload = replace(
+        workload_of(*requests, kv_tokens=30 + seed % 16, chunked_prefill_size=(-1, 4)[seed % 2],
+                    disable_radix_cache=seed % 4 < 2),
+        arrivals=sorted(at), aborts={at[0] + 6: "r1"},
+    )  # fmt: skip
+    return Case(workload, "pd", "pool", SLOW, COST)
+
+
+@pytest.mark.parametrize("bug", [
+    pages_freed_before_the_transfer_ends, pages_freed_under_the_transfer,
+    decode_before_the_kv_is_there, one_chunk_is_not_sent, table_row_not_sent,
+])  # fmt: skip
+def test_a_law_catches_the_bug(bug: Callable[[Engine], None]) -> None:
+    for seed in range(200):
+        laws = {item.law for item in judge(long_prompts(seed), bug).findings}
+        if "identity" in laws:
+            assert judge(long_prompts(seed)).holds, "the healthy pair must pass"
+            return
+    pytest.fail("no workload showed it")
+
+
+# -- pd: what is held, and who waits ---------------------------------------------------------------
+
+
+def held_pages(run: PdRun, at: int) -> int:
+    """KV slots in use on the prefill side at a moment."""
+    found = [item for item in run.trace.counters if item.name == "prefill kv used"]
+    return next(item.value for item in reversed(found) if item.time <= at)
+
+
+@pytest.mark.parametrize("prealloc_first", [True, False])
+def test_pages_are_held_until_the_transfer_ends(prealloc_first: bool) -> None:
+    """Without a radix cache, so that what is used is held: all of it at the last moment."""
+    workload = workload_of(Request("r", [1] * 8, tokens(3)), disable_radix_cache=True)
+    played = play_pd(workload, {**SLOW, "prealloc_first": prealloc_first})
+    (transfer,) = played.trace.on("kv transfer")
+    assert transfer.duration == SLOW["latency"] + 8 * SLOW["slot_bytes"]
+    assert held_pages(played, transfer.end - 1) == 8
+    assert played.pair.prefill.scheduler.num_used_tokens == 0
+
+
+@pytest.mark.parametrize("prealloc_first", [True, False])
+def test_a_prompt_waits_for_its_reservation_or_its_pages_do(prealloc_first: bool) -> None:
+    """Decode has room for one: with SGLang's order the second prompt is not computed before the
+    first request is done; with vLLM's it is computed, and its pages are held so long."""
+    requests = Request("first", [1] * 8, tokens(20)), Request("second", [2] * 8, tokens(20))
+    workload = workload_of(*requests, kv_tokens=30, disable_radix_cache=True)
+    played = play_pd(workload, {**LINK, "prealloc_first": prealloc_first})
+    end = next(t for t, out in played.heard if out.rid == "first" and out.finish_reason)
+    trace = played.trace
+    computed = next(s.start for s in trace.on("prefill forward") if "second" in s.rids)
+    sent = next(s.start for s in trace.on("kv transfer") if s.rids == ("second",))
+    assert sent > end, "no transfer without pages on the other side"
+    assert (computed > end) == prealloc_first
+    assert held_pages(played, end) == (0 if prealloc_first else 8)
+
+
+def test_a_prompt_on_its_way_does_not_delay_who_decodes() -> None:
+    """A long prompt is computed in chunks beside it: in pd each step takes as long as before."""
+    busy = Request("busy", [1, 2], tokens(80))
+    long = Request("long", [3] * 400, tokens(2), arrival_time=400)
+    config = SchedulerConfig(chunked_prefill_size=50, context_len=512)
+    found = run(busy, long, config=config, **LINK).trace
+    arrival = max(item.end for item in found.on("kv transfer"))
+    steps = [item.start for item in found.on("decode forward") if item.name == "forward"]
+    before = [start for start in steps if start < arrival][2:]
+    first = found.on("prefill forward")[-1].start
+    assert before[-1] > first > 400, "the prompt was computed while the other one decoded"
+    device, host, copy = COST.forward(1) + COST.sample, 15, COST.copy  # a step of one token
+    law = max(2 * device, 2 * host, device + host + copy)
+    intervals = [after - before for before, after in pairwise(before)]
+    disturbed = [gap for gap in map(sum, pairwise(intervals)) if gap != law]
+    assert len(disturbed) <= 4, "only where a message is heard, or a row reserved"
+
+
+def test_the_clients_time_to_first_token_includes_the_transfer() -> None:
+    found = run(Request("r", [1] * 8, tokens(3)), **SLOW)
+    (transfer,), (times,) = found.trace.on("kv transfer"), found.metrics.ended
+    assert times.first_token is not None and times.first_token > transfer.end
+    assert times.queue_ns is not None and times.queue_ns > SLOW["latency"], "the reservation"
+    assert measure(found.trace).devices == 2
+
+
+def test_the_prefill_side_computes_a_prefix_once_and_it_is_sent_twice() -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8]
+    second = Request("second", [*prompt, 9], tokens(2), arrival_time=500)
+    found = run(Request("first", prompt, tokens(2)), second, **LINK)
+    assert found.metrics.cached_tokens == 8
+    sent = {m.attrs["rid"]: m.attrs["slots"] for m in found.trace.marks if m.name == "kv transfer"}
+    assert sent == {"first": 8, "second": 9}
+
+
+def test_requests_that_are_refused_never_reach_the_prefill_side() -> None:
+    good, namesake = (Request("r", [1 + at, 2], tokens(3), 50 * at) for at in range(2))
+    long = Request("long", [1] * 60, tokens(60))
+    found = run(good, namesake, long, config=SchedulerConfig(kv_tokens=64, context_len=64))
+    assert found.outputs["r"] == good.output_ids and len(good.output_ids) == 3
+    assert "already in use" in namesake.error and "together more than" in long.error
+    prompts = [item.rids for item in found.trace.on("prefill forward") if item.name == "forward"]
+    assert prompts == [("r",)]
+
+
+# -- pd: what is refused ---------------------------------------------------------------------------
+
+
+def test_pd_needs_two_clocks_two_engines_and_a_model_with_kv() -> None:
+    requests = [Request("r", [1])]
+    with pytest.raises(ValueError, match="'pd' does not run on device 'thread'"):
+        run_loop("pd", open_device("thread"), HashModel(), requests)
+    engine = make_engine("pd", SimDevice(), HashModel(), SchedulerConfig(), Frontend())
+    with pytest.raises(ValueError, match="'pd' is two engines"):
+        find_loop("pd").start(engine)
+    with pytest.raises(ValueError, match="model 'length' has none"):
+        run_loop("pd", SimDevice(), LengthModel(1000, 3, 64), requests)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [("latency", -1, 0), ("bytes_per_second", 0, 1), ("slot_bytes", -3, 0)],
+)
+def test_a_link_that_cannot_be_is_refused(name: str, value: int, least: int) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value}, .* at least {least}"):
+        Link(**{name: value})
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**12), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_links_cost_is_latency_and_bytes_rounded_up(
+    latency: int, rate: int, slot: int, count: int
+) -> None:
+    cost = Link(latency, rate, slot).cost(count) - latency
+    assert (cost - 1) * rate < count * slot * 10**9 <= cost * rate
+
+
+# -- pd: or mixed chunks ---------------------------------------------------------------------------
+
+
+def test_the_table_counts_what_the_two_runs_did() -> None:
+    pd, mixed = both(recipes()["pd"].requests)
+    cells = {title: (of_pd, of_mixed) for title, of_pd, of_mixed in rows(pd, mixed)}
+    assert pd.outputs == mixed.outputs and cells["devices"] == cells["schedulers"] == ("2", "1")
+    sent = [mark for mark in pd.trace.marks if mark.name == "kv transfer"]
+    prompt_tokens = sum(len(req.prompt) for req in pd.requests)
+    assert sum(int(mark.attrs["slots"]) for mark in sent) == prompt_tokens
+    size = f"{prompt_tokens * 32 / 1024:.1f} MiB in {len(sent)} transfers"
+    assert cells["transfer"][0].startswith(size)
+    steps = [s for s in mixed.trace.on("forward") if s.name == "forward"]
+    both_kinds = sum(item.mode == "mixed" for item in steps)
+    assert both_kinds > 0 and cells["mixing"][0].startswith("0 of ")
+    assert cells["mixing"][1].startswith(f"{both_kinds} of {len(steps)} steps")
+    for run, cell in zip((pd, mixed), cells["throughput: in all"], strict=True):
+        end = max(item.last_token or 0 for item in run.metrics.ended)
+        assert cell == f"{sum(map(len, run.outputs.values())) * 1e9 / end:.0f} tokens/s"
+    each = cells["throughput: for each device"]
+    assert each == (
+        f"{pd.metrics.throughput / 2:.0f} tokens/s",
+        f"{mixed.metrics.throughput:.0f} tokens/s",
+    )
+
+
+def test_the_pause_is_the_longest_gap_that_touches_a_prompts_step() -> None:
+    """Worked out token by token on one run."""
+    requests = [Request("a", [1, 2], tokens(12)), Request("b", [3] * 90, tokens(12), 40_000_000)]
+    config = SchedulerConfig(chunked_prefill_size=30)
+    run = run_loop("mixed", SimDevice(), HashModel(), requests, config, SIM_COST)
+    steps = [s for s in run.trace.on("forward") if s.name == "forward" and s.mode != "decode"]
+    assert "mixed" in {item.mode for item in steps}
+    longest = max(
+        end - start
+        for item in run.metrics.ended
+        for start, end in pairwise(accumulate(item.itls, initial=item.first_token or 0))
+        if any(start < step.end and step.start < end for step in steps)
+    )
+    assert pause(run) == f"{longest / 1e6:g} ms"
+    alone = run_loop("mixed", SimDevice(), HashModel(), [Request("a", [1, 2])], cost=SIM_COST)
+    assert pause(alone) == "nobody decoded then"
+
+
+def test_what_the_page_says_in_words() -> None:
+    """PD costs a device and a later first token; steadiness is what that buys, and long prompts."""
+    (pd, mixed), others = both(recipes()["pd"].requests), other_runs()
+
+    def p50(run: Run) -> tuple[int, int]:
+        """To the first token, and between tokens."""
+        assert run.metrics.ttft is not None and run.metrics.itl is not None
+        return run.metrics.ttft.p50, run.metrics.itl.p50
+
+    assert float(pause(pd).split()[0]) == p50(pd)[1] / 1e6
+    assert float(pause(mixed).split()[0]) > 1.5 * p50(mixed)[1] / 1e6
+    assert 0.95 < pd.metrics.throughput / mixed.metrics.throughput < 1.05
+    assert p50(pd)[0] > p50(mixed)[0]
+    assert all(max(item.itls) == item.itls[0] for item in pd.metrics.ended)
+    for name in ("one request", "short prompts"):
+        there, here = others[name]
+        assert there.metrics.throughput < here.metrics.throughput and p50(there)[0] > p50(here)[0]
+    there, here = others["more, longer prompts"]
+    assert p50(there) < p50(here) and p50(there)[1] < p50(here)[1]
+    assert 1 < there.metrics.throughput / here.metrics.throughput < 1.5
+    slow, _ = others["a slow link"]
+    assert p50(slow)[0] > p50(pd)[0] and p50(slow)[1] == p50(pd)[1]
+    assert all(there.outputs == here.outputs for there, here in others.values())
+
+
+def test_compare_has_the_table_where_both_ran_and_all_leaves_both_out(cli: Any) -> None:
+    line = "compare --max-new-tokens 6 --requests 2 --json --loops"
+    result = json.loads(cli(f"{line} pd,mixed")[1])
+    assert result["identical"] is True and len(result["pd_or_mixed"]) == 12
+    assert [run["loop"] for run in result["runs"]] == ["serial", "pd", "mixed"]
+    result = json.loads(cli(f"{line} all")[1])
+    assert not {"pd", "mixed"} & {run["loop"] for run in result["runs"]}
+    assert "pd_or_mixed" not in result

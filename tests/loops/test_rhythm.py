@@ -1,0 +1,481 @@
+"""Every loop's rhythm, in tables over all of them: how long a settled step takes, how many steps
+are in flight, what an end wastes. And the loops that have nothing in flight but one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.overlap.overlap import measure
+from minisched.checks.tokens.oracle import hash_oracle
+from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.devices.cost import SIM_COST, CostModel
+from minisched.devices.sim import SimDevice
+from minisched.engine.frontend import Frontend
+from minisched.loops.multi_step import NUM_STEPS
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import make_engine, run_loop
+from minisched.models.hash import HashModel
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Trace
+from tests.support import (
+    VOCAB,
+    Workload,
+    fresh,
+    many,
+    marked,
+    named,
+    play,
+    run_alone,
+    settled,
+    tokens,
+    workloads,
+)
+
+# -- how long a settled step takes -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """What each phase of the host takes, and each op of the device."""
+
+    host: dict[str, int]
+    forward: int
+    sample: int
+    c: int  # the copy
+    recv: int
+
+    @property
+    def cost(self) -> CostModel:
+        """As a cost model."""
+        return CostModel(self.host, self.forward, sample=self.sample, copy=self.c, recv=self.recv)
+
+    def sum(self, *names: str) -> int:
+        """These phases together."""
+        return sum(self.host[name] for name in names)
+
+    @property
+    def h(self) -> int:
+        """What the host does for a step, without masks."""
+        return self.sum("schedule", "prepare", "launch") + self.known
+
+    @property
+    def known(self) -> int:
+        """From a copy's end to the tokens being known, and told."""
+        return self.sum("process", "output")
+
+    @property
+    def d(self) -> int:
+        """What the device does for a step."""
+        return self.forward + self.sample
+
+
+PHASES = ("schedule", "prepare", "launch", "process", "output", "mask", "launch sample", "fill",
+          "postprocess", "advance step")  # fmt: skip
+
+
+def some_part(rng: Random) -> Part:
+    """Any phase and any op may be the slowest; few take nothing."""
+
+    def some() -> int:
+        return 4 * rng.choice([0, rng.randint(1, 9), rng.randint(1, 60), rng.randint(1, 60), 100])
+
+    host = {name: some() for name in PHASES}
+    forward = 4 * rng.choice([rng.randint(1, 60), rng.randint(1, 250)])
+    return Part(host, forward, some(), some(), some())
+
+
+def in_turn(p: Part) -> int:
+    """Host, device and copy, one after the other."""
+    return p.d + p.h + p.c
+
+
+def ahead(depth: int) -> Callable[[Part], int]:
+    """So many steps of one request in flight: that many steps take so long."""
+    return lambda p: max(depth * p.d, depth * p.h, depth * p.c, p.d + p.h + p.c)
+
+
+def batches(depth: int, count: int) -> Callable[[Part], int]:
+    """As many in flight as there are requests; with room for more, one is looked for in vain."""
+    at_once = min(depth, count)
+
+    def law(p: Part) -> int:
+        host = p.h + (p.sum("schedule") if count < depth else 0)
+        return max(at_once * p.d, at_once * host, at_once * p.c, p.d + p.h + p.c)
+
+    return law
+
+
+def pipeline(stages: int, count: int) -> Callable[[Part], int]:
+    """The slowest stage, or the latency of all of them shared by the batches in flight."""
+    at_once = min(stages, count)
+
+    def law(p: Part) -> int:
+        each = [p.forward // stages + (p.recv if stage else 0) for stage in range(stages)]
+        each[-1] += p.sample
+        host = p.h + (p.sum("schedule") if count < stages else 0)
+        return max(at_once * max(*each, p.c, host), sum(each) + p.c + p.h)
+
+    return law
+
+
+def late_sampling(late: bool) -> Callable[[Part], int]:
+    """Copy, process, mask, launch and sample follow one another: no step can be shorter."""
+
+    def law(p: Part) -> int:
+        mask = p.sum("mask", "launch sample") if late else 0
+        chain = p.c + p.known + mask + p.sample if late else 0
+        host = p.h + mask
+        return max(2 * p.d, 2 * p.c, 2 * host, p.d + p.c + host, 2 * chain)
+
+    return law
+
+
+def by_thread(waits: bool) -> Callable[[Part], int]:
+    """A thread launches; the scheduler waits, or not, until it has."""
+
+    def law(p: Part) -> int:
+        launch, sampling = p.sum("launch"), p.sum("launch sample")
+        alone = p.h if waits else p.h - launch
+        turn = max(2 * alone, 2 * (launch + sampling))
+        return max(2 * p.d, 2 * p.c, turn, p.d + p.c + p.h, p.sample + p.c + p.h + sampling)
+
+    return law
+
+
+def by_thread_late(p: Part) -> int:
+    """And its sampling waits for a mask, that for the tokens before."""
+    launch, sampling = p.sum("launch"), p.sum("launch sample")
+    known = p.known + p.sum("mask")
+    turns = 2 * (p.h + p.sum("mask")), 2 * (launch + known + sampling)
+    chain = p.c + known + sampling + p.sample
+    most = max(2 * p.d, 2 * p.c, *turns, 2 * chain)
+    return max(most, p.d + p.c + p.h + p.sum("mask"), p.d + p.c + known + sampling + launch)
+
+
+def filled_by_host(*more: str) -> Callable[[Part], int]:
+    """The plugin's thread fills tokens in and launches; then device and host work side by side."""
+
+    def law(p: Part) -> int:
+        host = p.h - p.sum("launch") + p.sum("postprocess")
+        return p.sum("launch", "fill", *more) + max(p.d + p.c, host)
+
+    return law
+
+
+def filled_by_device(p: Part) -> int:
+    """The tokens stay on the device: two steps in flight."""
+    host = p.h + p.sum("postprocess")
+    return max(2 * p.d, 2 * host, 2 * p.c, p.d + p.c + host)
+
+
+def burst(length: int) -> Callable[[Part], int]:
+    """Schedule once, decode so many times, and look only then."""
+
+    def law(p: Part) -> int:
+        first = p.sum("schedule", "prepare", "launch")
+        again = max(p.sum("advance step", "launch"), p.d, p.c)
+        return first + p.d + (length - 1) * again + p.c + length * p.known
+
+    return law
+
+
+GRAMMAR, PENALTY = {"regex": "[^a]{60}"}, {"presence_penalty": 0.5}
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """A design with requests in batches of their own: that ``period`` steps take what ``law`` says.
+
+    Where ``splits``, sampling is launched by itself and costs a launch; else that is left out.
+    """
+
+    design: str
+    period: int
+    law: Callable[[Part], int]
+    wish: dict[str, Any] | None = None
+    count: int = 1
+    splits: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.design} x {self.count} {' '.join(self.wish or ())}".strip()
+
+
+RHYTHMS = [
+    *(Rhythm(name, 1, in_turn) for name in (
+        "serial", "mini_normal", "mini_normal:host", "mindie_placeholder",
+        "mindie_placeholder:pool")),
+    *(Rhythm(name, 2, ahead(2)) for name in (
+        "overlap", "overlap:pool", "overlap:token_pool", "overlap_pool_indexed", "mixed",
+        "mini_overlap", "mini_overlap:ring", "mlx_async", "mlx_async:pool", "vllm_async",
+        "mindie_placeholder:fill_device:max_async_schedule_times=2",
+        "mindie_single", "mindie_single:pool")),
+    *(Rhythm(f"vllm_async:pool:depth={depth}", depth, ahead(depth)) for depth in (1, 3, 5)),
+    *(Rhythm(f"vllm_batch_queue:host:depth={depth}", min(depth, count), batches(depth, count),
+             count=count) for depth, count in ((1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 3))),
+    *(Rhythm(f"vllm_pp{stages}", min(stages, count), pipeline(stages, count), count=count)
+      for stages, count in ((2, 1), (2, 2), (2, 3), (4, 1), (4, 3), (4, 5))),
+    Rhythm("overlap:ring:delay_sample=true", 2, late_sampling(True), splits=True),
+    *(Rhythm(name, 2, late_sampling(True), wish, splits=True)
+      for name in ("overlap", "vllm_async", "mindie_single") for wish in (GRAMMAR, PENALTY)),
+    Rhythm("overlap_thread", 2, by_thread(waits=True), splits=True),
+    Rhythm("overlap_thread:ring:wait_launch_done=false", 2, by_thread(waits=False), splits=True),
+    Rhythm("overlap_thread:ring:delay_sample=true", 2, by_thread_late, splits=True),
+    Rhythm("overlap_thread", 2, by_thread_late, GRAMMAR, splits=True),
+    *(Rhythm(name, 1, filled_by_host()) for name in ("mindie_plugin", "mindie_dual")),
+    *(Rhythm(name, 1, filled_by_host("mask"), GRAMMAR) for name in (
+        "mindie_plugin", "mindie_dual")),
+    Rhythm("mindie_plugin:fill_device", 2, filled_by_device),
+    *(Rhythm("vllm_step", 1, lambda p: max(p.forward, p.sum("mask")) + p.sample + p.c + p.h, wish)
+      for wish in (GRAMMAR, PENALTY)),
+    Rhythm("vllm_step", 1, in_turn),
+    *(Rhythm(f"multi_step:{relay}:num_steps={length}", length, burst(length))
+      for relay in ("pool", "chain") for length in range(1, NUM_STEPS + 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rhythm", RHYTHMS, ids=str)
+def test_a_settled_step_takes_what_the_design_says(rhythm: Rhythm) -> None:
+    for seed in range(many(2, 80)):
+        part = some_part(Random(seed))
+        if not rhythm.splits:
+            part.host["launch sample"] = 0
+        trace = run_alone(rhythm.design, rhythm.count, part.cost, **(rhythm.wish or {}))
+        assert settled(trace, rhythm.period) == {rhythm.law(part)}, part
+
+
+# -- how many steps are in flight ------------------------------------------------------------------
+
+IN_FLIGHT = {  # design -> most steps in flight with so many requests in batches of their own
+    **{(name, 2): 1 for name in ("serial", "mini_normal", "vllm_step", "mindie_placeholder")},
+    **{(name, 1): 2 for name in (
+        "overlap", "overlap_pool_indexed", "overlap_thread", "mixed", "mini_overlap", "mlx_async",
+        "vllm_async", "mindie_placeholder:pool:max_async_schedule_times=2", "mindie_plugin",
+        "mindie_dual", "mindie_single")},
+    **{(f"vllm_async:pool:depth={depth}", 1): depth for depth in range(1, 6)},
+    **{(f"vllm_batch_queue:host:depth={depth}", count): min(depth, count)
+       for depth in (1, 3, 5) for count in (1, 4)},
+    ("vllm_pp2", 3): 2, ("vllm_pp4", 3): 3, ("vllm_pp4", 9): 4,
+    ("multi_step", 1): NUM_STEPS, ("multi_step:pool:num_steps=2", 1): 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("design", "count"), IN_FLIGHT, ids=str)
+def test_so_many_steps_are_in_flight_and_never_more(design: str, count: int) -> None:
+    trace = run_alone(design, count, SIM_COST)
+    launched, processed = named(trace, "launch"), named(trace, "process")
+    depths = [
+        sum(item.end <= at.end <= processed[step].start for step, item in launched.items())
+        for at in launched.values()
+    ]
+    most = IN_FLIGHT[design, count]
+    assert max(depths) == most and depths.count(most) >= 8
+
+
+def test_every_loop_is_in_these_tables() -> None:
+    by_itself = {"mindie_dual:fill_device", "pd"}
+    assert {row.design.partition(":")[0] for row in RHYTHMS} | by_itself >= LOOPS.keys()
+    assert {design.partition(":")[0] for design, _ in IN_FLIGHT} | by_itself >= LOOPS.keys()
+
+
+# -- what an end wastes ----------------------------------------------------------------------------
+
+Wastes = Callable[[int, int], int]  # from tokens given, and tokens that it might still have had
+
+
+def rows(count: int) -> Wastes:
+    """So many rows."""
+    return lambda given, left: count
+
+
+def one_after_the_first(given: int, left: int) -> int:
+    """Nothing is launched behind a prompt's step before its token is known."""
+    return int(given > 1)
+
+
+def rest_of_burst(length: int) -> Wastes:
+    """What comes after the token that ends a request; the first one is the prompt's."""
+    return lambda given, left: -(given - 1) % length
+
+
+def in_flight_behind(depth: int) -> Wastes:
+    """The length, which is foreseen, may leave no room for more."""
+    return lambda given, left: min(depth - 1, left)
+
+
+NONE, ONE = rows(0), rows(1)
+ENDS: dict[str, tuple[Wastes, Wastes]] = {  # of a stop token that nobody foresaw; of a length
+    **dict.fromkeys(
+        ("serial", "mini_normal", "vllm_step", "vllm_batch_queue", "vllm_pp2", "vllm_pp4",
+         "vllm_batch_queue:host:depth=4", "mindie_placeholder"), (NONE, NONE)),  # nobody is ahead
+    **dict.fromkeys(
+        ("overlap", "overlap:pool", "overlap_pool_indexed", "overlap_thread", "mixed"),
+        (ONE, ONE)),  # only finished() is looked at
+    **dict.fromkeys(("mlx_async", "pd"), (one_after_the_first, one_after_the_first)),
+    "mini_overlap": (ONE, NONE),  # complete_one() counts at launch
+    "mindie_plugin": (ONE, ONE),  # the finishing round only flags
+    "mindie_dual": (ONE, ONE),
+    "mindie_placeholder:fill_device:max_async_schedule_times=2": (ONE, ONE),
+    "mindie_single": (ONE, NONE),
+    "vllm_async": (in_flight_behind(2), NONE),  # placeholders count
+    "vllm_async:ring:depth=4": (in_flight_behind(4), NONE),
+    "vllm_async:pool:depth=7": (in_flight_behind(7), NONE),
+    "multi_step": (rest_of_burst(NUM_STEPS), rest_of_burst(NUM_STEPS)),
+    "multi_step:pool:num_steps=3": (rest_of_burst(3), rest_of_burst(3)),
+}  # fmt: skip
+ALONE_ONLY = ("mlx_async", "pd")  # what one wastes depends on the others; in their own tests
+
+
+def test_every_loop_says_what_an_end_costs() -> None:
+    assert {design.partition(":")[0] for design in ENDS} == set(LOOPS)
+
+
+@pytest.mark.parametrize("design", ENDS)
+@given(data=st.data())
+@settings(max_examples=many(6, 100))
+def test_an_end_costs_what_the_design_says(design: str, data: st.DataObject) -> None:
+    """One alone, in chunks, or some who start together, so that nothing else wastes a row."""
+    count = 1 if design in ALONE_ONLY else data.draw(st.integers(1, 3))
+    requests = []
+    for at in range(count):
+        prompt = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9))
+        params, name = tokens(data.draw(st.integers(1, 14))), f"r{at}"
+        request = Request(name, prompt, params)
+        if data.draw(st.booleans()):
+            alone = hash_oracle(prompt, params, request.sampling_key, VOCAB, frozenset()).tokens
+            stops = frozenset(alone[len(alone) // 2 :][:1])
+            request = Request(name, prompt, SamplingParams(max_new_tokens=14, stop_token_ids=stops))
+        requests.append(request)
+    chunk = data.draw(st.integers(1, 9)) if count == 1 else 100
+    config = SchedulerConfig(chunked_prefill_size=chunk, disable_radix_cache=True)
+    model = HashModel(VOCAB, eos_ids=frozenset())
+    trace = run_loop(design, SimDevice(), model, requests, config, SIM_COST).trace
+    by_stop, by_length = ENDS[design]
+    for req in requests:
+        given = len(req.output_ids)
+        left = req.params.max_new_tokens - given
+        stopped = req.finish_reason is FinishReason.STOP and left > 0
+        assert marked(trace)[req.rid] == (by_stop if stopped else by_length)(given, left)
+
+
+# -- serial: host and device take turns ------------------------------------------------------------
+
+
+def played(workload: Workload, loop: str, relay: str = "host") -> Trace:
+    """A copy of a workload on a loop, where every phase takes time."""
+    workload, device = fresh(workload), SimDevice()
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    play(workload, loop, relay, {}, device, model, SIM_COST)
+    return device.recorder.trace(loop, "sim", "hash", "virtual")
+
+
+@pytest.mark.parametrize(("loop", "relay"), [("serial", "host"), ("mini_normal", "host")])
+@given(workload=workloads(with_aborts=False))
+@settings(max_examples=many(8, 150))
+def test_the_host_and_the_device_take_turns(loop: str, relay: str, workload: Workload) -> None:
+    trace = played(workload, loop, relay)
+    report = measure(trace)
+    assert report.host_hidden_ns == 0 and report.wasted_rows == 0
+    work = [item for item in trace.slices if item.name != "wait"]
+    busy = sorted((item.start, item.end) for item in work if item.duration)
+    assert all(before[1] <= after[0] for before, after in pairwise(busy)), "one thing at a time"
+
+
+# -- mini_normal: the serial schedule, all of it on the engine's stream ----------------------------
+
+
+@pytest.mark.parametrize("relay", ["token_pool", "host"])
+@given(workload=workloads())
+@settings(max_examples=many(8, 150))
+def test_its_schedule_is_the_serial_one(relay: str, workload: Workload) -> None:
+    def steps(trace: Trace) -> list[tuple[str, tuple[str, ...]]]:
+        return [(item.mode, item.rids) for item in named(trace, "forward", "forward").values()]
+
+    assert steps(played(workload, "mini_normal", relay)) == steps(played(workload, "serial"))
+
+
+def test_all_that_the_device_does_but_the_copy_is_on_the_engines_stream() -> None:
+    trace = run_loop("mini_normal", SimDevice(), HashModel(), [Request("a", [1], tokens(3))]).trace
+    assert {item.lane for item in trace.slices} == {"host", "forward", "copy"}
+    names = [item.name for item in trace.on("forward")]
+    assert names == ["upload", *["forward", "sample"] * 3]
+
+
+# -- mini_overlap: one step of lag -----------------------------------------------------------------
+
+
+@given(workload=workloads(with_aborts=False))
+@settings(max_examples=many(8, 150))
+def test_a_wasted_row_is_that_of_the_step_after_the_last_token(workload: Workload) -> None:
+    """In a crowd: at most one row for each end; none where the next step is somebody's prompt."""
+    trace = played(workload, "mini_overlap", "token_pool")
+    wasted = {(m.attrs["step"], m.attrs["rid"]) for m in trace.marks if m.name == "wasted row"}
+    retracted = marked(trace, "retraction")
+    forwards = named(trace, "forward")
+    for rid in {rid for _, rid in wasted} - retracted.keys():
+        assert [step for step, who in wasted if who == rid] == [
+            max(step for step, item in forwards.items() if rid in item.rids)
+        ]
+
+
+@pytest.mark.parametrize("loop", ["mini_overlap", "overlap", "overlap_thread", "vllm_async"])
+def test_a_result_is_processed_while_the_next_step_runs(loop: str) -> None:
+    """Each step but the last is processed after the next one's launch, and before its end."""
+    cost = CostModel({"schedule": 5, "launch": 1, "process": 5}, 20, 0, 2, 4)
+    trace = run_alone(loop, 1, cost)
+    launches, done, samples = (named(trace, name) for name in ("launch", "process", "sample"))
+    for step in range(2, 35):
+        assert launches[step + 1].end <= done[step].start
+        assert done[step].end <= samples[step + 1].end
+
+
+@pytest.mark.parametrize("loop", ["mini_normal", "mini_overlap", "serial", "overlap", "vllm_async"])
+def test_receiving_blocks_only_if_there_is_nothing_else_to_do(loop: str) -> None:
+    """The last step's result is taken first; then the host rests until the next request comes."""
+    late = Request("b", [4, 5], tokens(4), arrival_time=10**9)
+    requests = [Request("a", [1, 2, 3], tokens(4)), late]
+    trace = run_loop(loop, SimDevice(), HashModel(), requests, cost=SIM_COST).trace
+    busy = [item for item in trace.on("host") if item.duration]
+    (rest,) = [(a, b) for a, b in pairwise(busy) if b.start > a.end]
+    assert rest[1].start == late.arrival_time and {item.rids for item in trace.slices
+        if item.end > late.arrival_time and item.rids} == {("b",)}  # fmt: skip
+    assert rest[0].end < late.arrival_time
+
+
+# -- vllm_step: the mask is built beside the forward pass ------------------------------------------
+
+
+@pytest.mark.parametrize("wish", [GRAMMAR, PENALTY], ids=str)
+def test_the_pass_is_launched_before_the_mask_and_sampling_after(wish: dict[str, Any]) -> None:
+    trace = run_alone("vllm_step", 1, SIM_COST, **wish)
+    forwards, samples, masks = (named(trace, name) for name in ("forward", "sample", "mask"))
+    assert masks.keys() == forwards.keys() and not marked(trace, "wait")
+    for step, mask in masks.items():
+        assert mask.start <= forwards[step].end and forwards[step].start <= mask.start
+        assert mask.end <= samples[step].start
+
+
+def test_an_abort_goes_before_the_tokens_of_the_step_that_ran_meanwhile() -> None:
+    """Serial hears of it a step later."""
+
+    def heard(loop: str) -> list[Output]:
+        outputs: list[Output] = []
+        frontend = Frontend([Request("r", [1, 2, 3], tokens(9))], outputs.append)
+        frontend.abort("r", at=2 * 200 + 105)  # in the middle of the third step
+        cost = CostModel({"schedule": 40, "launch": 20, "process": 40}, forward_base=90, copy=10)
+        engine = make_engine(loop, SimDevice(), HashModel(), SchedulerConfig(), frontend, cost)
+        turns = LOOPS[loop].start(engine)
+        while not engine.is_done:
+            next(turns)
+        assert outputs[-1].finish_reason is FinishReason.ABORT
+        return outputs
+
+    assert [item.token is None for item in heard("vllm_step")] == [False, False, True]
+    assert [item.token is None for item in heard("serial")] == [False, False, False, True]

@@ -1,0 +1,527 @@
+"""vLLM's loops: the batch queue at any depth, AsyncScheduler's books, deferred sampling, pipelines;
+and V0's bursts of several steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.overlap.overlap import gaps, union
+from minisched.checks.overlap.waits import num_waits
+from minisched.core import FinishReason, Output, Request, ScheduleBatch
+from minisched.devices.cost import SIM_COST, CostModel
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.engine.frontend import Frontend
+from minisched.loops.multi_step import NUM_STEPS
+from minisched.loops.registry import LOOPS, find_loop
+from minisched.loops.run import Run, make_engine, run_loop
+from minisched.loops.vllm_placeholders import is_length_foreseen, settled_tokens
+from minisched.loops.vllm_pp import vllm_pp
+from minisched.models.hash import NUM_LAYERS, HashModel
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Slice, Trace
+from minisched.worker import GenerationBatchResult
+from minisched.worker.pipeline import PipelineWorker, get_pp_indices
+from tests.support import (
+    ALONE,
+    VOCAB,
+    Broken,
+    Workload,
+    check_all,
+    check_identity,
+    hash_model,
+    many,
+    marked,
+    named,
+    play,
+    run_alone,
+    settled,
+    tokens,
+    workloads,
+)
+
+ASYNC = [
+    *((relay, depth) for relay in ("prev_sampled", "fill_device") for depth in (1, 2)),
+    ("ring", 2), ("ring", 4), ("pool", 3), ("pool", 5),
+]  # fmt: skip
+EVERY_ASYNC = pytest.mark.parametrize(("relay", "depth"), ASYNC)
+FEW = settings(max_examples=many(6, 80))
+DEVICE_ONLY = CostModel({"schedule": 40, "prepare": 10, "launch": 10, "process": 30, "output": 10},
+                        forward_base=900, sample=50, copy=20)  # fmt: skip
+
+
+def some_alone(count: int, max_new_tokens: int = 48, **params: Any) -> list[Request]:
+    """Requests of which each will be in batches of its own."""
+    return [Request(f"r{i}", [i + 1] * 3, tokens(max_new_tokens, **params)) for i in range(count)]
+
+
+def played(
+    workload: Workload,
+    loop: str,
+    relay: str,
+    patch: Callable[[Engine], Any] = lambda engine: None,
+    cost: CostModel = SIM_COST,
+    each_turn: Callable[[Engine], None] = lambda engine: None,
+    **options: Any,
+) -> Trace:
+    """A workload's run."""
+    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
+    play(workload, loop, relay, options, device, model, cost, patch, each_turn)
+    return device.recorder.trace(loop, "sim", "hash", "virtual")
+
+
+# -- vllm_batch_queue: fill while there is room, or harvest what has ended first -------------------
+
+
+def passed_over(trace: Trace) -> int:
+    """How often, at the most, the host scheduled while the oldest step had ended and lay unread."""
+    schedules = [item.start for item in trace.on("host") if item.name == "schedule"]
+    read, most = -1, 0
+    copied = {item.step: item.end for item in trace.on("copy") if item.name == "copy"}
+    for item in named(trace, "process", "host").values():
+        if item.step in copied:
+            since = max(read, copied[item.step])
+            most = max(most, sum(since < start < item.start for start in schedules))
+            read = item.end
+    return most
+
+
+@pytest.mark.parametrize(("loop", "relay"), [
+    ("vllm_batch_queue", "host"), ("vllm_async", "pool"), ("vllm_pp4", "host"),
+])  # fmt: skip
+@given(workload=workloads(), depth=st.integers(1, 8))
+@FEW
+def test_what_has_ended_is_harvested_before_a_second_batch_is_scheduled(
+    loop: str, relay: str, workload: Workload, depth: int
+) -> None:
+    """vLLM up to v0.21: the oldest step that is done is never passed over for the queue's sake."""
+    options = {} if loop == "vllm_pp4" else {"depth": depth}
+    assert passed_over(played(workload, loop, relay, harvest_when_done=True, **options)) <= 1
+
+
+@pytest.mark.parametrize("loop", ["vllm_async:pool:depth=8", "vllm_pp4"])
+def test_the_rule_of_late_leaves_results_unread_and_the_older_one_does_not(loop: str) -> None:
+    """Whoever needs the token for their next step waits for the queue to be full."""
+    late, older = (
+        run_loop(
+            f"{loop}{more}", SimDevice(), HashModel(),
+            [Request(f"r{i}", range(1, 9), tokens(3), i * 18_000_000) for i in range(8)],
+            cost=SIM_COST,
+        )
+        for more in ("", ":harvest_when_done=true")
+    )  # fmt: skip
+    assert late.outputs == older.outputs
+    assert passed_over(late.trace) > 1 >= passed_over(older.trace)
+    assert older.trace.end < late.trace.end
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize(("loop", "relay"), [("vllm_batch_queue", "host"), ("vllm_async", "pool")])
+def test_filling_beats_harvesting(loop: str, relay: str, depth: int) -> None:
+    in_flight: list[int] = []
+    returned: list[int] = []
+
+    def watch(engine: Engine) -> None:
+        in_flight.append(engine.scheduler.batches_in_flight)
+        returned.append(engine.scheduler.leases.returned_step)
+
+    workload = Workload(some_alone(depth), [0] * depth, {}, ALONE)
+    played(workload, loop, relay, each_turn=watch, depth=depth)
+    assert max(in_flight) == depth - 1, "a turn ends when the oldest has come back"
+    assert in_flight[: depth - 1] == list(range(1, depth))
+    assert returned[: depth - 1] == [0] * (depth - 1), "nothing before the queue is full"
+
+
+@given(workload=workloads(), depth=st.integers(1, 5))
+def test_without_async_scheduling_a_request_is_in_one_batch_in_flight(
+    workload: Workload, depth: int
+) -> None:
+    flying: list[ScheduleBatch] = []
+
+    def watch(engine: Engine) -> None:
+        launch, process = engine.launch_batch, engine.process_result
+
+        def launched(batch: ScheduleBatch, *args: Any) -> GenerationBatchResult:
+            live = [row for row in batch.rows if row.deliver]
+            for other in flying:
+                delivered = {row.req for row in other.rows if row.deliver}
+                assert not delivered & {row.req for row in live if row.lease in other.leases}
+            flying.append(batch)
+            return launch(batch, *args)
+
+        def processed(pending: GenerationBatchResult, *args: Any) -> None:
+            flying.remove(pending.batch)
+            process(pending, *args)
+
+        engine.launch_batch = launched  # type: ignore[method-assign]
+        engine.process_result = processed  # type: ignore[method-assign]
+
+    played(workload, "vllm_batch_queue", "host", watch, depth=depth)
+
+
+def test_depths_that_cannot_be_are_refused() -> None:
+    def start(depth: int, relay: str = "") -> None:
+        requests = [Request("r", [1])]
+        run_loop("vllm_async", SimDevice(), HashModel(), requests, relay=relay, depth=depth)
+
+    with pytest.raises(ValueError, match=r"depth is 0, .* at least 1"):
+        start(0)
+    for relay, most in {"prev_sampled": 2, "fill_device": 2, "ring": 4}.items():
+        start(most, relay)
+        with pytest.raises(ValueError, match=f"depth is {most + 1}, .*{relay}.* at most {most}"):
+            start(most + 1, relay)
+    start(9, "pool")
+    start(9, "token_pool")
+
+
+# -- vllm_batch_queue: AsyncScheduler's placeholders -----------------------------------------------
+
+
+class AsyncScheduler:
+    """vLLM's own books, kept from nothing but what is scheduled, preempted and delivered."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.computed: Counter[str] = Counter()
+        self.placeholders: Counter[str] = Counter()
+        self.scheduler = engine.scheduler
+        next_batch, process = engine.scheduler.next_batch, engine.scheduler.process
+        retract = engine.scheduler.retraction.retract
+        recv = engine.recv_requests
+
+        def schedule() -> Any:
+            batch = next_batch()
+            for row in batch.rows if batch else ():
+                self.computed[row.req.rid] = max(self.computed[row.req.rid], row.start)  # a hit
+                self.computed[row.req.rid] += row.extend_len
+                self.placeholders[row.req.rid] += row.deliver
+            self.check()
+            return batch
+
+        def preempt(req: Request, reason: str) -> None:
+            self.computed[req.rid] = self.placeholders[req.rid] = 0
+            retract(req, reason)
+
+        def update_from_output(batch: ScheduleBatch, result: Any) -> Any:
+            for row in batch.rows:
+                if row.deliver and row.req.lease is row.lease:
+                    self.placeholders[row.req.rid] -= 1
+                    assert self.placeholders[row.req.rid] >= 0
+            return process(batch, result)
+
+        def received() -> None:
+            self.check()
+            recv()
+
+        self.scheduler.next_batch = schedule  # type: ignore[method-assign]
+        self.scheduler.process = update_from_output  # type: ignore[method-assign]
+        self.scheduler.retraction.retract = preempt  # type: ignore[method-assign]
+        engine.recv_requests = received  # type: ignore[method-assign]
+
+    def check(self) -> None:
+        """The lengths of our requests say the same."""
+        for req in self.scheduler.live.values():
+            assert req.num_output_placeholders == self.placeholders[req.rid] >= 0
+            assert req.computed_len == self.computed[req.rid]
+        for req in self.scheduler.running_batch:
+            assert settled_tokens(req) == req.known_len - 1
+            assert req.lease is not None and req.lease.settled_len <= req.known_len - 1
+
+
+@EVERY_ASYNC
+@given(workload=workloads())
+@FEW
+def test_computed_less_placeholders_is_settled_at_every_turn(
+    relay: str, depth: int, workload: Workload
+) -> None:
+    played(workload, "vllm_async", relay, AsyncScheduler, depth=depth)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+def test_vllms_rule_for_a_foreseen_length_is_ours_at_depth_two(depth: int) -> None:
+    """Deeper, it counts on one token of those in flight, and would launch what we do not."""
+    apart: list[bool] = []
+
+    def compare(engine: Engine) -> None:
+        for req in engine.scheduler.running_batch:
+            foreseen = not engine.scheduler.decode.may_run(req)
+            assert foreseen or not is_length_foreseen(req), "theirs never stops before ours"
+            apart.append(foreseen and not is_length_foreseen(req))
+
+    workload = Workload(some_alone(2), [0, 0], {}, ALONE)
+    played(workload, "vllm_async", "pool", each_turn=compare, depth=depth)
+    assert any(apart) == (depth > 2)
+
+
+# -- vllm_batch_queue: deferred sampling, and outputs that are held --------------------------------
+
+
+@pytest.mark.parametrize(("params", "reason"), [
+    ({"regex": "[^a]{60}"}, "grammar"), ({"presence_penalty": 0.5}, "penalty"),
+])  # fmt: skip
+def test_in_steady_decode_a_structured_request_defers_every_step(
+    params: dict[str, Any], reason: str
+) -> None:
+    """The forward pass is launched ahead all the same; only the sampling waits for the host."""
+    cost = replace(DEVICE_ONLY, host={**DEVICE_ONLY.host, "mask": 30})
+    trace = run_alone("vllm_async", 1, cost, **params)
+    assert num_waits(trace) == {reason: 35}, "every step but the prompt's"
+    forwards, samples = named(trace, "forward"), named(trace, "sample")
+    processes, masks = named(trace, "process"), named(trace, "mask")
+    for step in range(2, 36):
+        assert forwards[step].start == samples[step - 1].end, "the device does not wait"
+        assert processes[step - 1].end <= masks[step].start, "the mask had to"
+        assert masks[step].end <= samples[step].start
+    trace = run_alone("vllm_batch_queue", 2, cost, **params)
+    assert not num_waits(trace), "nothing runs ahead, nothing is deferred"
+
+
+@pytest.mark.parametrize("depth", [3, 5])
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_step_in_flight_holds_its_output(depth: int, is_held: bool) -> None:
+    """With one buffer for all, a copy that had to wait brings another step's tokens.
+
+    It takes three steps: at depth 2 the third is launched only when the first was copied.
+    """
+
+    def take_away(engine: Engine) -> None:
+        if not is_held:
+            del engine.worker.outputs.buffers[1:]
+
+    workload = Workload(some_alone(1, 12), [0], {}, SchedulerConfig(context_len=32))
+    slow_copy = CostModel(forward_base=10, copy=25)
+    played(workload, "vllm_async", "pool", take_away, slow_copy, depth=depth)
+    if is_held:
+        check_identity(workload)
+    else:
+        with pytest.raises(Broken, match="identity"):
+            check_identity(workload)
+
+
+# -- vllm_pp: stages of a pipeline -----------------------------------------------------------------
+
+EVERY_PIPELINE = pytest.mark.parametrize("stages", [2, 4])
+
+
+@given(num_layers=st.integers(0, 100), pp_size=st.integers(1, 16))
+def test_every_layer_is_on_one_stage_and_shares_differ_by_one(
+    num_layers: int, pp_size: int
+) -> None:
+    stages = get_pp_indices(num_layers, pp_size)
+    assert [layer for layers in stages for layer in layers] == list(range(num_layers))
+    sizes = list(map(len, stages))
+    assert len(sizes) == pp_size and max(sizes) - min(sizes) <= 1
+    assert pp_size == 1 or sizes[-1] == min(sizes), "the last one also has the logits"
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "sizes"),
+    [(32, [8, 8, 8, 8]), (5, [2, 2, 1]), (7, [2, 3, 2]), (5, [1, 1, 2, 1]), (2, [0, 1, 1, 0])],
+)
+def test_what_does_not_divide_goes_before_the_last_stage(num_layers: int, sizes: list[int]) -> None:
+    assert [len(layers) for layers in get_pp_indices(num_layers, len(sizes))] == sizes
+
+
+@EVERY_PIPELINE
+@given(workload=workloads())
+@FEW
+def test_each_stage_touches_its_own_layers_and_page_table(stages: int, workload: Workload) -> None:
+    wrote: dict[int, set[str]] = {}
+
+    def watch(engine: Engine) -> None:
+        worker = engine.worker
+        assert isinstance(worker, PipelineWorker)
+        run_stage, device = worker._run_stage, engine.device
+        assert isinstance(device, SimDevice)
+
+        def watched(stage: Any, tensors: Any) -> Any:
+            out = run_stage(stage, tensors)
+            assert device.running is not None
+            wrote.setdefault(stage.number, set()).update(m.name for m in device.running.writes)
+            return out
+
+        worker._run_stage = watched  # type: ignore[method-assign]
+
+    played(workload, f"vllm_pp{stages}", "host", watch)
+    for number, layers in enumerate(get_pp_indices(NUM_LAYERS, stages)):
+        own = {f"kv{layer}" for layer in layers} | {f"stage {number} page table"}
+        assert wrote.get(number, own) == own
+
+
+@pytest.mark.parametrize("stages", [1, 3, 5])
+def test_there_may_be_any_number_of_stages(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
+    monkeypatch.setitem(LOOPS, f"vllm_pp{stages}", vllm_pp(stages))
+    requests = [Request(f"r{i}", [i] * 4, tokens(8)) for i in range(3)]
+    config = SchedulerConfig(kv_tokens=20, context_len=16, schedule_conservativeness=0.0)
+    device, workload = SimDevice(), Workload(requests, [0] * 3, {}, config, frozenset())
+    model = hash_model("sim", frozenset())
+    engine, outputs = play(workload, f"vllm_pp{stages}", "host", {}, device, model)
+    check_all(workload, engine, outputs)
+    assert marked(device.recorder.trace("", "", "", ""), "retraction"), "too small for three"
+    assert engine.scheduler.config.keep_stale_outputs
+
+
+def of_stage(trace: Trace, number: int, name: str) -> dict[int, Slice]:
+    """What a stage did under a name, by step."""
+    return named(trace, name, f"stage {number}")
+
+
+@EVERY_PIPELINE
+def test_only_stage_0_is_given_a_batch_and_the_others_receive_it(stages: int) -> None:
+    trace = run_alone(f"vllm_pp{stages}", stages, replace(DEVICE_ONLY, forward_base=400, recv=7))
+    edges = {(edge.kind, edge.src, edge.dst) for edge in trace.edges}
+    launched = {dst for kind, _, dst in edges if kind == "launch"}
+    forwards = [of_stage(trace, number, "forward") for number in range(stages)]
+    assert {item.id for item in forwards[0].values()} == launched, "the host launches there only"
+    assert not of_stage(trace, 0, "recv")
+    for number in range(1, stages):
+        received = of_stage(trace, number, "recv")
+        assert received.keys() == forwards[number].keys() == forwards[0].keys()
+        for step, item in received.items():
+            sent = forwards[number - 1][step]
+            assert ("recv", sent.id, item.id) in edges
+            assert sent.end <= item.start and item.duration == 7
+            assert item.end == forwards[number][step].start, "it runs what it has just received"
+    samples = {item.lane for item in trace.slices if item.name == "sample"}
+    assert samples == {f"stage {stages - 1}"}, "the last stage samples"
+    lanes = {item.id: item.lane for item in trace.slices}
+    back = {lanes[src] for kind, src, _ in edges if kind == "token"}
+    assert back == {"host"}, "tokens go over the host"
+
+
+@EVERY_PIPELINE
+def test_it_runs_on_sim_only_and_says_why(stages: int) -> None:
+    spec = find_loop(f"vllm_pp{stages}")
+    with pytest.raises(ValueError, match="streams of the simulated device"):
+        spec.check_device(f"vllm_pp{stages}", "thread")
+    assert (spec.depth, spec.relays) == (stages, ("host",))
+
+
+def pauses_of(trace: Trace, number: int) -> list[int]:
+    """The pauses of a stage in the settled part of a run."""
+    slices = trace.on(f"stage {number}")
+    pauses = gaps(union(slices[len(slices) // 3 : 2 * len(slices) // 3]))
+    return [end - start for start, end in pauses]
+
+
+@EVERY_PIPELINE
+def test_with_a_batch_for_each_stage_all_are_busy_back_to_back(stages: int) -> None:
+    """Where nothing but the stages takes time. One batch less, and each stage has a pause."""
+    cost, name = CostModel(forward_base=400), f"vllm_pp{stages}"
+    full, short = (run_alone(name, count, cost) for count in (stages, stages - 1))
+    for number in range(stages):
+        assert pauses_of(full, number) == []
+        pauses = pauses_of(short, number)
+        assert len(pauses) > 5 and set(pauses) == {400 // stages}
+
+
+@EVERY_PIPELINE
+def test_host_and_copy_open_a_gap_that_one_more_batch_in_flight_closes(stages: int) -> None:
+    """As many steps in flight as stages leave the host's time as a bubble; one more hides it."""
+    cost = CostModel({"schedule": 25, "process": 15}, forward_base=400, copy=20)
+    tight = run_alone(f"vllm_pp{stages}", stages, cost)
+    assert settled(tight, stages) == {400 + 40 + 20} and sum(pauses_of(tight, 0)) > 0
+    deeper = f"vllm_pp{stages}:host:depth={stages + 1}"
+    roomy = run_alone(deeper, stages + 1, cost)
+    assert settled(roomy, 1) == {400 // stages}
+    assert all(pauses_of(roomy, number) == [] for number in range(stages))
+
+
+def test_requests_that_share_a_batch_leave_the_other_stages_idle() -> None:
+    """What comes together stays together: one batch goes round, whatever the number of stages."""
+    requests = [Request(f"r{i}", [i + 1] * 3) for i in range(4)]
+    trace = run_loop("vllm_pp4", SimDevice(), HashModel(), requests, cost=DEVICE_ONLY).trace
+    lanes = [[(s.start, s.end) for s in trace.on(f"stage {n}")] for n in range(4)]
+    spans = sorted(span for lane in lanes for span in lane)
+    assert all(before[1] <= after[0] for before, after in pairwise(spans)), "never two at work"
+
+
+# -- multi_step: decide once, decode N times, and look only then -----------------------------------
+
+BURSTS = CostModel(
+    {"schedule": 50, "prepare": 10, "advance step": 4, "launch": 6, "process": 20, "output": 5},
+    forward_base=90, sample=10, copy=7,
+)  # fmt: skip
+FIRST, DEVICE, COPY, RESULT = 66, 100, 7, 25  # before a burst, a step of it, its copy, its result
+ONE_BURST = FIRST + NUM_STEPS * DEVICE + COPY + NUM_STEPS * RESULT
+
+
+def bursts(*requests: Request, **options: Any) -> Run:
+    """A run with an end-of-text token that is never sampled."""
+    model = HashModel(VOCAB, eos_ids=frozenset())
+    return run_loop("multi_step", SimDevice(), model, requests, cost=BURSTS, **options)
+
+
+def one_of(bursts: int) -> Request:
+    """A request whose tokens fill bursts; the first one comes with the prompt."""
+    return Request("r", [1, 2], tokens(1 + bursts * NUM_STEPS))
+
+
+@pytest.mark.parametrize("since", [1, DEVICE, ONE_BURST - FIRST - 1])
+def test_whoever_comes_in_a_burst_waits_for_its_end(since: int) -> None:
+    """The burst is taken from its first forward to its last output; the newcomer comes after."""
+    alone = bursts(one_of(3)).trace
+    begin = next(item.start for item in alone.on("forward") if item.mode == "decode")
+    end = [item.end for item in alone.on("host") if item.name == "output"][NUM_STEPS]
+    assert end - begin == ONE_BURST - FIRST
+    found = bursts(one_of(3), Request("late", [3, 4], tokens(2), arrival_time=begin + since))
+    prefill = next(item for item in found.trace.on("forward") if "late" in item.rids)
+    assert prefill.start == end + FIRST, "admitted at once after the burst, and never in it"
+    ttft = next(m.ttft_ns for m in found.metrics.ended if m.rid == "late")
+    assert ttft == end - begin - since + FIRST + DEVICE + COPY + RESULT
+
+
+def test_a_burst_is_scheduled_once_and_its_outputs_come_when_all_of_it_is_there() -> None:
+    """N - 1 short gaps, then one as long as the rest of the burst."""
+    found = bursts(one_of(5))
+    itls = list(found.metrics.ended[0].itls)
+    assert itls == ([ONE_BURST - 3 * RESULT] + [RESULT] * (NUM_STEPS - 1)) * 5
+    trace = found.trace
+    assert sum(item.name == "schedule" for item in trace.on("host")) == 1 + 5
+    assert len(trace.on("forward")) == 2 * (1 + 5 * NUM_STEPS)
+    copies = [item.end for item in trace.on("copy")][1:]
+    processes = [item.start for item in trace.on("host") if item.name == "process"][1:]
+    for at in range(0, 5 * NUM_STEPS, NUM_STEPS):
+        assert min(processes[at : at + NUM_STEPS]) >= max(copies[at : at + NUM_STEPS])
+
+
+def test_an_abort_in_a_burst_is_heard_after_it() -> None:
+    heard: list[tuple[int, Output]] = []
+    device, request = SimDevice(), Request("r", [1, 2], tokens(40))
+    frontend = Frontend([request], lambda output: heard.append((device.now(), output)))
+    model = HashModel(VOCAB, eos_ids=frozenset())
+    engine = make_engine("multi_step", device, model, SchedulerConfig(), frontend, BURSTS)
+    turns = LOOPS["multi_step"].start(engine)
+    next(turns)  # the prompt
+    frontend.abort("r", at=device.now() + FIRST + 2 * DEVICE)  # in the middle of the first burst
+    while not engine.is_done:
+        next(turns)
+    assert len(request.output_ids) == 1 + NUM_STEPS, "its burst was computed, and heard"
+    assert heard[-1][1].finish_reason is FinishReason.ABORT
+    assert heard[-1][0] - heard[0][0] == ONE_BURST + BURSTS.host["output"]
+
+
+def test_a_burst_ends_where_memory_does() -> None:
+    """Two requests in a pool that has no room for N more positions of both."""
+    config = SchedulerConfig(kv_tokens=15, disable_radix_cache=True, schedule_conservativeness=0)
+    found = bursts(*(Request(rid, [1, 2], tokens(7)) for rid in "ab"), config=config)
+    both = [s for s in found.trace.on("forward") if s.rids == ("a", "b") and s.mode == "decode"]
+    starts = [s.start for s in both if s.name == "forward"]
+    lengths = [1]
+    for before, after in pairwise(starts):
+        lengths[-1:] = [lengths[-1] + 1] if after - before == DEVICE else [lengths[-1], 1]
+    assert lengths[0] == NUM_STEPS and 0 < lengths[1] < NUM_STEPS, lengths
+    assert all(len(output) == 7 for output in found.outputs.values())
+
+
+@pytest.mark.parametrize("num_steps", [-1, 0, NUM_STEPS + 1])
+def test_a_number_of_steps_without_buffers_is_refused(num_steps: int) -> None:
+    with pytest.raises(ValueError, match=f"num_steps is {num_steps}, .* 1 and {NUM_STEPS}"):
+        run_loop("multi_step", SimDevice(), HashModel(), [one_of(1)], num_steps=num_steps)

@@ -1,0 +1,444 @@
+"""Where each loop waits for history: exactly there, marked once, and with nothing but that op; and
+what the waits cost: each moment in which a device idles is charged to one reason."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache, partial
+from itertools import count, islice
+from random import Random
+from typing import Any
+
+import pytest
+
+from minisched.checks.case import Case
+from minisched.checks.draw.designs import Design
+from minisched.checks.draw.draw import ALGORITHMS, draw
+from minisched.checks.judge import judge
+from minisched.checks.overlap.overlap import measure
+from minisched.checks.overlap.waits import ARRIVAL, HOST, idle_times, lost_ns, num_waits, waits
+from minisched.comparison import lost_time
+from minisched.core import NoBatch, Request, ScheduleBatch
+from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
+from minisched.devices.sim import SimDevice
+from minisched.engine.engine import Engine
+from minisched.export.chrome import to_chrome
+from minisched.export.html import to_html
+from minisched.export.layout import make_view
+from minisched.export.svg import to_svg
+from minisched.export.text import to_text
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Counter as CounterEvent
+from minisched.trace import Mark, Slice, Trace
+from tests.support import (
+    LOOP_OPTIONS,
+    many,
+    named,
+    tokens,
+)
+
+LENGTH = 16
+WISHES: dict[str, dict[str, Any]] = {
+    "grammar": {"regex": "[a-z]{60}"},
+    "penalty": {"frequency_penalty": 0.5},
+}
+EVERY_WISH = pytest.mark.parametrize("reason", WISHES)
+HOST_FIRST = CostModel(
+    {"schedule": 5, "prepare": 2, "launch": 3, "launch sample": 4, "mask": 6, "process": 5},
+    forward_base=90, sample=7, copy=2,
+)  # fmt: skip
+
+
+def run_one(
+    loop: str, relay: str, options: dict[str, Any], wish: dict[str, Any], **config: Any
+) -> Trace:
+    """One request that decodes for a while."""
+    request = Request("r", [1, 2, 3], tokens(LENGTH, **wish))
+    run = run_loop(
+        loop, SimDevice(), HashModel(), [request], SchedulerConfig(**config), HOST_FIRST, relay,
+        **options,
+    )  # fmt: skip
+    assert len(request.output_ids) == LENGTH
+    return run.trace
+
+
+# -- how often, in steady decode -------------------------------------------------------------------
+
+
+def steps_that_wait(loop: str, relay: str, options: dict[str, Any]) -> dict[str, int]:
+    """How many of a request's steps wait, by op: all but the prompt's, where one runs ahead.
+
+    A step past its end, which nobody foresaw, waits as well. MLX chains nothing: what waits is the
+    whole step, but the second, which is never chained. Where the plugin's host fills, its bitmask
+    is in front of the forward pass. On ``pd`` the first token comes with the prompt's KV.
+    """
+    if loop in ("mlx_async", "pd"):
+        return {"forward" if loop == "mlx_async" else "sample": LENGTH - 2 + (loop == "pd")}
+    runs_ahead = relay != "host" and options.get("depth") != 1
+    if loop == "mindie_placeholder":
+        runs_ahead = options.get("max_async_schedule_times") == 2
+    op = "forward" if relay == "fill_host" else "sample"
+    return {op: LENGTH - 1 + LOOPS[loop].overrun} if runs_ahead else {}
+
+
+def taken(loop: str, relay: str) -> list[str]:
+    """Which of both the loop takes."""
+    refuses = LOOPS[loop].refusals(relay)
+    features = {"grammar": "grammar", "penalty": "penalties"}
+    return [reason for reason in WISHES if features[reason] not in refuses]
+
+
+def unlike(*items: tuple[Any, ...]) -> list[Any]:
+    """Plain are a loop's own relay and the options; its other relays are thorough."""
+
+    def marks(loop: str, relay: str, options: dict[str, Any], *more: str) -> list[Any]:
+        is_own = options or relay == LOOPS[loop].relays[0]
+        return [] if is_own else [pytest.mark.thorough]
+
+    return [pytest.param(*item, marks=marks(*item)) for item in items]
+
+
+DESIGNS = [*LOOP_OPTIONS, ("vllm_async", "pool", {"depth": 1})]
+EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), unlike(*DESIGNS), ids=str)
+TAKEN = unlike(
+    *((*item, reason) for item in [*DESIGNS, ("pd", "pool", {})] for reason in taken(*item[:2]))
+)
+
+
+@pytest.mark.parametrize(("loop", "relay", "options", "reason"), TAKEN, ids=str)
+def test_every_step_waits_that_has_to_and_has_one_mask(
+    loop: str, relay: str, options: dict[str, Any], reason: str
+) -> None:
+    trace = run_one(loop, relay, options, WISHES[reason])
+    marks = [mark for mark in waits(trace) if mark.attrs["reason"] != "prefill"]
+    assert Counter(str(mark.attrs["op"]) for mark in marks) == steps_that_wait(loop, relay, options)
+    assert {mark.attrs["reason"] for mark in marks} <= {reason}
+    steps = [mark.attrs["step"] for mark in marks]
+    assert sorted(set(steps)) == steps, "once each, in order"
+    masks = [item for item in trace.slices if item.name == "mask"]
+    if loop == "pd":
+        assert {mark.attrs["side"] for mark in marks} == {"decode"}
+        masks = [item for item in masks if item.lane == "decode host"]
+    lane = {"vllm_pp2": "stage 0", "vllm_pp4": "stage 0", "pd": "decode forward"}
+    forwards = named(trace, "forward", lane.get(loop, "forward"))
+    assert sorted(item.step for item in masks) == sorted(forwards)
+    if reason == "penalty":
+        late = run_one(loop, relay, options, WISHES[reason], late_penalties=True)
+        assert bool(num_waits(late)) == (options.get("depth", 2) > 2 and relay != "host")
+
+
+@EVERY_LOOP
+def test_who_wants_nothing_waits_for_nothing(
+    loop: str, relay: str, options: dict[str, Any]
+) -> None:
+    trace = run_one(loop, relay, options, {"logit_bias": {5: 1.0}})
+    has_masks = any(item.name == "mask" for item in trace.slices)
+    assert not num_waits(trace) and has_masks == bool(options.get("delay_sample"))
+
+
+# -- in any workload: a step waits if the host lacks a token for it, and else not ------------------
+
+
+def lacks(batch: ScheduleBatch, late: bool) -> str:
+    """What a step that was just committed has to wait for, from nothing but its rows."""
+    reasons = set()
+    for row in batch.rows:
+        missing = row.end - len(row.req.prompt) - len(row.req.output_ids)
+        if row.deliver and missing > 0:
+            if row.req.params.has_grammar:
+                reasons.add("grammar")
+            elif row.req.params.has_penalties and missing > late:
+                reasons.add("penalty")
+    return min(reasons, default="")
+
+
+def wishing(number: int) -> list[int]:
+    """Seeds of workloads without drafts in which somebody has a grammar, or penalties."""
+    plain = (seed for seed in count() if not ALGORITHMS[seed % len(ALGORITHMS)])
+    wanted = (
+        seed
+        for seed in plain
+        if any(
+            r.params.has_grammar or r.params.has_penalties for r in drawn(seed).workload.requests
+        )
+    )
+    return list(islice(wanted, number))
+
+
+drawn = cache(partial(draw, odd=False))
+SEEDS = wishing(many(3, 60))
+
+
+@EVERY_LOOP
+def test_a_step_waits_exactly_if_the_host_lacks_a_token(
+    loop: str, relay: str, options: dict[str, Any]
+) -> None:
+    for seed in SEEDS:
+        check_waits(drawn(seed).on(Design(loop, relay, options)))
+
+
+def check_waits(case: Case) -> None:
+    """Compare what was said with what was lacking."""
+    late, lacked = case.workload.config.late_penalties, dict[int, str]()
+
+    def watch(engine: Engine) -> None:
+        next_batch, chain = engine.scheduler.next_batch, engine.scheduler.chain
+
+        def scheduled() -> ScheduleBatch | NoBatch:
+            batch = next_batch()
+            if batch and (reason := lacks(batch, late)):
+                lacked[batch.step] = reason
+            return batch
+
+        def once_more(batch: ScheduleBatch) -> ScheduleBatch | None:
+            again = chain(batch)
+            assert not (again and lacks(again, late)), "chained upon what has to be seen"
+            return again
+
+        engine.scheduler.next_batch = scheduled  # type: ignore[method-assign]
+        engine.scheduler.chain = once_more  # type: ignore[method-assign]
+
+    trace = judge(case, watch).trace
+    op = "forward" if case.relay == "fill_host" else "sample"
+    marks = [mark for mark in waits(trace) if mark.attrs["op"] == op]
+    said = {mark.attrs["step"]: mark.attrs["reason"] for mark in marks}
+    assert len(said) == len(marks)
+    in_order = {m.attrs["step"] for m in waits(trace) if m.attrs["reason"] == "prefill"}
+    assert {step: why for step, why in said.items() if why != "prefill"} == {
+        step: why
+        for step, why in lacked.items()
+        if step not in in_order  # it waited for all then
+    }
+    lost = lost_ns(trace)
+    assert sum(lost.values()) == measure(trace).bubble_ns and min(lost.values()) >= 0
+
+
+# -- what waits, and for how long ------------------------------------------------------------------
+
+
+@EVERY_WISH
+def test_the_plugin_builds_the_bitmask_before_the_forward_pass(reason: str) -> None:
+    """On its thread, from tokens that were filled in before the scheduler hears of them."""
+    trace = run_one("mindie_plugin", "fill_host", {}, WISHES[reason])
+    masks, launches, copies, processed = (
+        named(trace, name) for name in ("mask", "launch", "copy", "process")
+    )
+    assert {item.lane for item in masks.values()} == {"forward thread"}
+    for step in range(3, LENGTH):
+        assert copies[step - 1].end <= masks[step].start
+        assert masks[step].end == launches[step].start
+        assert masks[step].end < processed[step - 1].end
+
+
+@EVERY_WISH
+def test_mlx_launches_nothing_before_the_step_in_front_is_processed(reason: str) -> None:
+    trace = run_one("mlx_async", "chain", {}, WISHES[reason])
+    forwards, processed, masks = (named(trace, name) for name in ("forward", "process", "mask"))
+    for step in range(2, LENGTH):
+        assert processed[step - 1].end <= masks[step].start
+        assert masks[step].end <= forwards[step].start, "it enters the graph, as in the original"
+
+
+def run_speculative(loop: str, relay: str, algorithm: str, reason: str) -> Trace:
+    """Some steps whose drafts have to be masked."""
+    wishes = {"regex": r"[\x00-\x02]{60}"} if reason == "grammar" else WISHES[reason]
+    config = SchedulerConfig(speculative_algorithm=algorithm, speculative_num_draft_tokens=3)
+    request = Request("r", [1, 2, 0, 1, 2, 0], tokens(30, **wishes))
+    model = HashModel(3, eos_ids=frozenset())
+    return run_loop(loop, SimDevice(), model, [request], config, HOST_FIRST, relay).trace
+
+
+@EVERY_WISH
+def test_sglang_waits_with_all_of_a_draft_that_it_can_not_mask_and_vllm_with_its_sampling(
+    reason: str,
+) -> None:
+    for loop, op in (("overlap", "forward"), ("vllm_async", "sample")):
+        trace = run_speculative(loop, "pool", "NGRAM_GPU", reason)
+        forwards, samples, processed = (
+            named(trace, name) for name in ("forward", "sample", "process")
+        )
+        marks = waits(trace)
+        assert {(mark.attrs["op"], mark.attrs["reason"]) for mark in marks} == {(op, reason)}
+        steps = [int(mark.attrs["step"]) for mark in marks]
+        assert loop != "overlap" or steps == sorted(forwards)[1:]
+        for step in steps:
+            known = processed[step - 1].end
+            assert known <= (forwards if op == "forward" else samples)[step].start
+            assert op == "forward" or forwards[step].start < known
+    for loop in ("serial", "vllm_step", "vllm_batch_queue"):
+        assert not num_waits(run_speculative(loop, "", "NGRAM", reason)), "nothing runs ahead"
+
+
+# -- what waits cost: each moment is lost for one reason -------------------------------------------
+
+LANES = (["forward"], ["stage 0", "stage 1"], ["prefill forward", "decode forward"])
+OPS = ("forward", "sample", "recv")
+
+
+def side_of(lane: str) -> str:
+    """The first word, where there are two."""
+    return lane.split()[0] if lane.endswith(" forward") else ""
+
+
+def some_trace(rng: Random) -> Trace:
+    """Slices on one or two devices, with waits, counters and messages; times are a few ns."""
+    lanes = rng.choice(LANES)
+    sides = sorted({side_of(lane) for lane in lanes})
+    slices: list[Slice] = []
+    for lane in [*lanes, *(f"{one} host".strip() for one in sides)]:
+        time = rng.randint(0, 3)
+        ops = OPS if lane in lanes else ("receive", "process")
+        for _ in range(rng.randint(1, 6)):
+            start = time + rng.randint(0, 3)
+            time = start + rng.randint(0, 3)
+            item = Slice(len(slices) + 1, lane, rng.choice(ops), start, time, rng.randint(1, 3))
+            slices.append(item)
+    marks = []
+    for _ in range(rng.randint(0, 4)):
+        reason = rng.choice(["grammar", "penalty"])
+        attrs = {"step": rng.randint(1, 3), "reason": reason, "op": rng.choice(OPS)}
+        marks.append(Mark("wait", 0, attrs | ({"side": rng.choice(sides)} if any(sides) else {})))
+    names = ["running", "waiting", "kv used", "other"]
+    counters = [
+        CounterEvent(f"{rng.choice(sides)} {rng.choice(names)}".strip(), rng.randint(0, 20),
+                     rng.choice([0, 0, 1]))
+        for _ in range(rng.randint(0, 6))
+    ]  # fmt: skip
+    counters.sort(key=lambda item: item.time)
+    slices.sort(key=lambda item: (item.start, item.end, item.id))
+    return Trace("odd", "sim", "hash", "virtual", tuple(slices), (), tuple(counters), tuple(marks))
+
+
+def reason_of(trace: Trace, lane: str, moment: int) -> str | None:
+    """Why a device did nothing for one nanosecond from ``moment`` on; None if it did something."""
+    ops = [item for item in trace.slices if item.lane == lane]
+    ran = [item for item in ops if item.start < item.end]
+    if any(item.start <= moment < item.end for item in ran):
+        return None
+    until = min(item.start for item in ran if item.start > moment)
+    side, late = side_of(lane), []
+    for mark in trace.marks:
+        if mark.attrs.get("side", "") != side:
+            continue
+        of_step = [item for item in ops if item.step == mark.attrs["step"]]
+        ours = [item for item in of_step if mark.attrs["op"] in ("forward", item.name)]
+        if ours and moment < ours[0].start <= until:
+            late.append((ours[0].start, mark.attrs["reason"]))
+    if late:
+        return str(min(late, key=lambda found: found[0])[1])
+    last: dict[str, int] = {}
+    for counter in trace.counters:
+        if counter.time <= moment and counter.name.startswith(side) and "other" not in counter.name:
+            last[counter.name] = counter.value
+    hosts = [item for item in trace.slices if item.lane == f"{side} host".strip()]
+    hears = any(s.start <= moment < s.end and s.name == "receive" for s in hosts)
+    return ARRIVAL if last and not any(last.values()) and not hears else HOST
+
+
+def test_each_moment_is_lost_for_one_reason() -> None:
+    """Against a count by hand, one nanosecond after the other."""
+    for seed in range(many(300, 5000)):
+        trace = some_trace(Random(seed))
+        counted: Counter[str] = Counter()
+        for lane in {item.lane for item in trace.slices if not item.lane.endswith("host")}:
+            ran = [item for item in trace.slices if item.lane == lane and item.start < item.end]
+            if ran:
+                for moment in range(min(s.start for s in ran), max(s.end for s in ran)):
+                    if reason := reason_of(trace, lane, moment):
+                        counted[reason] += 1
+        lost = lost_ns(trace)
+        assert {reason: ns for reason, ns in lost.items() if ns} == counted, seed
+        assert lost.keys() == {HOST, ARRIVAL} | num_waits(trace).keys()
+        idle = sum(idle.end - idle.start for idle in idle_times(trace))
+        assert sum(lost.values()) == idle == measure(trace).bubble_ns
+
+
+def test_nobody_there_is_not_the_hosts_fault() -> None:
+    """One request ends, and the next comes two seconds later."""
+    later = 2000 * MILLISECOND
+    requests = [Request("a", [1, 2], tokens(3)), Request("b", [3, 4], tokens(3), later)]
+    trace = run_loop("serial", SimDevice(), HashModel(), requests, cost=SIM_COST).trace
+    lost = lost_ns(trace)
+    assert lost[ARRIVAL] == later - named(trace, "process")[3].end
+    assert lost[HOST] == measure(trace).bubble_ns - lost[ARRIVAL]
+
+
+def test_consecutive_prefills_that_may_not_overlap_are_a_wait() -> None:
+    """Three prompts in four chunks, one after the other."""
+    requests = [Request(f"r{i}", range(40 * i, 40 * i + 40), tokens(6)) for i in range(3)]
+    trace = run_loop(
+        "overlap", SimDevice(), HashModel(), requests, SchedulerConfig(chunked_prefill_size=32),
+        SIM_COST, disable_consecutive_prefill_overlap=True,
+    ).trace  # fmt: skip
+    assert num_waits(trace) == {"prefill": 3}
+    copy, process, output, prepare, launch = 500, 2200, 800, 1000, 500  # microseconds
+    first = copy + process + prepare + launch  # its chunk gives nobody a token
+    assert lost_ns(trace) == {"prefill": 1000 * (3 * first + 2 * output), HOST: 0, ARRIVAL: 0}
+
+
+# -- every picture shows what waits ----------------------------------------------------------------
+
+US = 1000  # nanoseconds
+
+
+def late_sample() -> Trace:
+    """Step 2's forward pass runs, its sampling waits for a grammar; step 3 is merely late."""
+    ran = [
+        ("host", "launch", 0, 10, 1), ("forward", "forward", 10, 20, 1),
+        ("forward", "sample", 20, 22, 1), ("forward", "forward", 22, 30, 2),
+        ("host", "mask", 30, 36, 2), ("forward", "sample", 36, 38, 2),
+        ("forward", "forward", 41, 50, 3),
+    ]  # fmt: skip
+    slices = tuple(
+        Slice(at, lane, name, start * US, end * US, step)
+        for at, (lane, name, start, end, step) in enumerate(ran, 1)
+    )
+    marks = tuple(
+        Mark("wait", time * US, {"step": step, "reason": reason, "op": "sample"})
+        for time, step, reason in ((12, 2, "grammar"), (40, 9, "penalty"))
+    )
+    return Trace("late", "sim", "hash", "virtual", slices, (), (), marks)
+
+
+def test_a_wait_is_charged_the_gap_before_its_op_in_numbers_words_and_pictures() -> None:
+    trace = late_sample()
+    assert lost_ns(trace) == {"grammar": 6 * US, "penalty": 0, HOST: 3 * US, ARRIVAL: 0}
+    odd = replace(trace, marks=(Mark("wait", 3, {"step": 2}),))
+    assert lost_ns(odd) == {HOST: 9 * US, ARRIVAL: 0}, "a mark that says too little is no wait"
+    said = lost_time(
+        "odd", {"grammar": 6_000_000, "penalty": 0, HOST: 3000, ARRIVAL: 0}, num_waits(trace)
+    )
+    assert "6.0 ms in 1 wait for grammar" in said and "1 wait for penalty cost nothing" in said
+    stretches = [(b.start, b.end, b.reason) for b in make_view(trace).bubbles]
+    assert stretches == [(30 * US, 36 * US, "grammar"), (38 * US, 41 * US, "")]
+    svg, text = to_svg([trace], whole=True), to_text([trace], whole=True)
+    assert [svg.count(f'class="{kind}"') for kind in ("waited", "bubble", "flag")] == [2, 2, 3]
+    assert "sample 2 waits for grammar at 0.012 ms" in svg
+    assert "╳" in text and "waits for grammar" in text
+    events = json.loads(to_chrome(trace))["traceEvents"]
+    times = {event["ph"]: event["ts"] for event in events if event.get("cat") == "waits for"}
+    assert times == {"b": 30, "e": 36}
+    assert [e["args"]["reason"] for e in events if e["ph"] == "i"] == ["grammar", "penalty"]
+    data = json.loads(to_html([trace]).split('<script id="data"')[1].split(">", 1)[1]
+                      .split("</script>")[0])  # fmt: skip
+    bubbles = [b for lane in data["runs"][0]["lanes"] for b in lane["bubbles"]]
+    assert [(s, e, data["names"][why]) for s, e, why in bubbles] == stretches
+    calm = replace(trace, marks=())
+    for picture in (to_svg([calm], whole=True), to_text([calm], whole=True), to_chrome(calm)):
+        assert not any(word in picture for word in ("waited", "waits for", "╳", "flag"))
+
+
+def test_compare_adds_it_up(cli: Any) -> None:
+    name = "overlap:disable_consecutive_prefill_overlap=true"
+    line = f"compare --loops overlap,{name} --requests 4 --max-new-tokens 8 --json"
+    code, out, _ = cli(line)
+    assert code == 0
+    serial, overlap, late = json.loads(out)["runs"]
+    assert all(sum(run["lost_ns"].values()) == run["bubble_ns"] for run in (serial, late))
+    assert serial["lost_ns"].keys() == overlap["lost_ns"].keys() == {HOST, ARRIVAL}
+    assert late["lost_ns"]["prefill"] > 0
