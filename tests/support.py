@@ -361,7 +361,7 @@ SOME_LOOPS = pytest.mark.parametrize(("loop", "relay", "options"), SOME_LOOP_OPT
 def in_real_time(items: list[LoopOptions]) -> pytest.MarkDecorator:
     """Each of the loops on two devices with a clock of their own, where it runs there.
 
-    On ``cuda`` they are in ``test_fake_cuda.py``, with fewer examples: they take ten times as long.
+    On ``cuda`` they would take ten times as long.
     """
     cases = [(at, *item) for at in ("thread", "mlx") for item in items if runs_on(item[0], at)]
     return pytest.mark.parametrize(("backend", "loop", "relay", "options"), cases, ids=str)
