@@ -5,45 +5,28 @@ Where there is a GPU, the last section runs on it.
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import re
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.cuda import _sanitizer as csan
 
 from minisched.checks.draw.designs import Design, read_design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
-from minisched.checks.races import find_races
 from minisched.core import Request, SamplingParams
 from minisched.devices import cuda, torch_arrays
-from minisched.devices.cost import SIM_COST
 from minisched.devices.cuda import PATIENCE, ZERO_LASTS, CudaDevice, CudaStream, GpuClock, Zero
-from minisched.devices.sim import SimDevice
 from minisched.devices.thread import ThreadDevice
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
-from minisched.models.hash import HashModel
 from minisched.models.hash_torch import HashTorch
 from minisched.models.llama_graphs import LlamaGraphs
 from minisched.models.llama_torch import LlamaTorch
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Act, Touch, Trace
-from minisched.trace.cells import spans_of
-from minisched.trace.lanes import is_host
 from minisched.worker.worker import Worker
 from tests.devices.fake_cuda import Gpu, fake_cuda
 from tests.support import LOOP_OPTIONS, check_trace, many, runs_on, some_requests
@@ -67,26 +50,6 @@ def ints(*values: int) -> torch.Tensor:
 # -- the rules -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("waits_for", ["the event", "nothing", "an event that nobody recorded"])
-def test_a_missing_wait_shows(waits_for: str) -> None:
-    found = []
-    for seed in range(12):
-        with fake_cuda(seed):
-            memory, writer, reader = ints(1), torch.cuda.Stream(), torch.cuda.Stream()
-            with torch.cuda.stream(writer):
-                memory.fill_(6).add_(1)
-                written = torch.cuda.Event()
-                written.record()
-            if waits_for != "nothing":
-                reader.wait_event(written if waits_for == "the event" else torch.cuda.Event())
-            with torch.cuda.stream(reader):
-                copy = memory + 0
-            reader.synchronize()
-            with torch.cuda.stream(reader):
-                found += copy.tolist()
-    assert found == [7] * 12 if waits_for == "the event" else 1 in found
-
-
 def test_copies_land_late_and_read_what_is_there_then(gpu: Gpu) -> None:
     landing = torch.full((1,), -5, pin_memory=True)
     landing.copy_(ints(3), non_blocking=True)
@@ -98,31 +61,6 @@ def test_copies_land_late_and_read_what_is_there_then(gpu: Gpu) -> None:
     pinned.fill_(0)
     plain.fill_(0)
     assert (late.tolist(), at_once.tolist()) == ([0], [4])
-
-
-def test_what_cuda_refuses_is_refused(gpu: Gpu) -> None:
-    """Tensors of two devices, threads that are on no GPU; a failed kernel, late and for ever."""
-    memory, found = ints(1, 2), list[str]()
-    with pytest.raises(RuntimeError, match="same device"):
-        memory + torch.tensor([1, 2])
-    assert (memory + torch.tensor(1)).tolist() == [2, 3]
-
-    def work(inside: bool) -> None:
-        try:
-            with torch.cuda.device(0) if inside else torch.inference_mode():
-                found.append(str((memory + 1).tolist()))
-        except RuntimeError as error:
-            found.append(str(error)[-21:])
-
-    for inside in (True, False):
-        thread = threading.Thread(target=work, args=(inside,))
-        thread.start()
-        thread.join()
-    assert found == ["[2, 3]", "no GPU (torch.cuda.device)"[-21:]]
-    memory[ints(5)]
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="device-side assert"):
-            torch.cuda.synchronize()
 
 
 WAITS: list[Callable[[Any], Any]] = [
@@ -153,21 +91,6 @@ def test_a_launch_that_waits_can_be_refused_and_ends_a_capture(gpu: Gpu, waits: 
         waits(memory)
 
 
-def test_a_graph_runs_when_it_is_replayed_on_what_lies_there_then(gpu: Gpu) -> None:
-    """And one that names what was let go is found."""
-    places, out = [ints(1)], ints(0)
-    graph = captured("thread_local", lambda: out.copy_(places[0] * 10))
-    assert out.tolist() == [0]
-    for value in (2, 3):
-        places[0].fill_(value)
-        graph.replay()
-        assert out.tolist() == [10 * value]
-    assert gpu.findings == []
-    places.clear()
-    graph.replay()
-    assert gpu.findings and out.tolist() == [10]  # of what is filled in
-
-
 @pytest.mark.parametrize(("wait", "findings"), [("", 1), ("host", 0), ("same", 0), ("owner", 0)])
 def test_memory_that_is_let_go_under_a_kernel_is_found_and_filled(
     gpu: Gpu, wait: str, findings: int
@@ -191,34 +114,6 @@ def test_memory_that_is_let_go_under_a_kernel_is_found_and_filled(
 # -- what the path on CUDA promises ----------------------------------------------------------------
 
 CONFIG = SchedulerConfig(kv_tokens=256, page_size=4, chunked_prefill_size=32, context_len=64)
-
-
-def test_an_op_keeps_what_it_names_until_the_host_has_waited(gpu: Gpu) -> None:
-    """Its arguments, and what its function is bound to."""
-
-    class Bound:
-        def __init__(self) -> None:
-            self.memory = torch.tensor([4], pin_memory=True).to(CUDA, non_blocking=True)
-
-        def add(self, other: torch.Tensor) -> torch.Tensor:
-            return self.memory + other
-
-    def findings() -> list[str]:
-        device = CudaDevice()
-        stream = device.stream("forward")
-        other = device.xp.asarray([1])
-        op = stream.launch(Bound().add, other, name="add", touches=[Touch("read", "kv", [1])])
-        del other
-        stream.launch(Bound().add, device.xp.asarray([1]), name="late").synchronize()
-        assert op.synchronize().tolist() == [5] or device.lifetimes
-        device.close()
-        return list(device.lifetimes)
-
-    assert findings() == []
-    for kept in ("args", "()"):
-        edit = Edit("devices.cuda:CudaOp.run", "self.named = fn, *args", f"self.named = {kept}")
-        with put_in([edit]):
-            assert findings()
 
 
 FAULTS = {
@@ -429,123 +324,15 @@ def test_a_run_takes_a_new_zero_now_and_then(gpu: Gpu, monkeypatch: pytest.Monke
     check_trace(run.trace)
 
 
-# -- beside torch's own sanitizer of streams (CSAN) ------------------------------------------------
-#
-# It sees every operator that the main thread calls, as a kernel on the current stream with the
-# tensors that it reads and writes; recorded and awaited events, and synchronization of the host.
-# From these it keeps a vector clock a stream, as we do. It does not see cells (a tensor is its data
-# pointer), what the host reads or writes itself, that memory was freed, or other threads.
-
-
-class Report(NamedTuple):
-    """One message of the sanitizer: the tensor, and each access as (stream, operator)."""
-
-    pointer: int
-    current: tuple[int, str]
-    previous: tuple[int, str]
-
-
-REPORT = re.compile(
-    r"CSAN detected a possible data race on tensor with data pointer (\d+)\n"
-    r"Access by stream (\d+) during kernel:\n(.*?)\n"
-    r".*?Previous access by stream (\d+) during kernel:\n(.*?)\n",
-    re.S,
-)
-NO_WAIT = Edit("worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")
-HOST_LOOPS = [(loop, LOOPS[loop].relays[0]) for loop in ("serial", "overlap", "mini_overlap")]
-
-
-def reports(stderr: str) -> list[Report]:
-    """The messages in what a process has said."""
-    return [
-        Report(int(found[1]), (int(found[2]), found[3]), (int(found[4]), found[5]))
-        for found in REPORT.finditer(stderr)
-    ]
-
-
-def by_csan(trace: Trace) -> list[Report]:
-    """What the sanitizer says of the ops of a program, each a kernel; the host touches nothing."""
-    handler, pointers, said = csan.EventHandler(), dict[tuple[str, int], int](), list[Any]()
-    names = {item.id: f"{item.name} {item.step}" for item in trace.slices}
-    streams = sorted({act.lane for act in trace.program if not is_host(act.lane)})
-    touched: dict[str, set[int]] = {}
-    events = set[int]()
-    for act in trace.program:
-        if is_host(act.lane):
-            if act.kind == "wait" and act.op in events:
-                handler._handle_event_synchronization(act.op)
-            continue
-        stream = streams.index(act.lane) + 1
-        for first, last in spans_of(act.at):
-            for cell in range(first, last + 1):
-                pointer = pointers.setdefault((act.resource, cell), 1000 + len(pointers))
-                touched.setdefault(act.kind, set()).add(pointer)
-        if act.kind == "wait" and act.op in events:
-            handler._handle_event_wait(act.op, stream)
-        elif act.kind == "end":
-            reads, writes = touched.pop("read", set()), touched.pop("write", set())
-            aliases: dict[int, list[str]] = {pointer: [] for pointer in reads | writes}
-            said += handler._handle_kernel_launch(
-                stream, reads - writes, writes, set(), names.get(act.op, str(act.op)), aliases
-            )
-            events.add(act.op)
-            handler._handle_event_creation(act.op)
-            handler._handle_event_record(act.op, stream)
-    return reports("".join(map(str, said)))
-
-
-@pytest.mark.parametrize(("loop", "relay"), [*HOST_LOOPS, ("vllm_async", "prev_sampled")])
-def test_it_says_the_same_of_a_loop_and_of_a_copy_that_does_not_wait(loop: str, relay: str) -> None:
-    params = SamplingParams(max_new_tokens=6)
-    for edits in ([], [NO_WAIT]):
-        requests = [Request(f"r{i}", [i + 1, 2, 3, 4, 5], params) for i in range(4)]
-        with put_in(edits):
-            run = run_loop(loop, SimDevice(), HashModel(), requests, CONFIG, SIM_COST, relay)
-        said, races = by_csan(run.trace), find_races(run.trace)
-        assert len(races) == len(edits) and bool(said) == bool(edits)
-    steps = {(report.previous[1], report.current[1]) for report in said}
-    assert steps == {(f"sample {step}", f"copy {step}") for step in range(1, races[0].count + 1)}
-
-
-@given(steps=st.lists(st.tuples(*(st.integers(0, n) for n in (4, 2, 3, 5))), max_size=14))
-@settings(max_examples=many(60, 300))
-def test_it_finds_a_race_where_we_do(steps: list[tuple[int, int, int, int]]) -> None:
-    """One host, three streams: ops, streams that wait for ops, and a host that does."""
-    acts: list[Act] = []
-    ops: list[int] = []
-    for what, which, back, how in steps:
-        lane, known = f"s{which}", ops[-1 - back % len(ops)] if ops else 0
-        if what < 3:
-            ops.append(len(ops) + 1)
-            kind, at = ("read", "write")[how % 2], str(how // 3)
-            acts += [Act("host", "launch", ops[-1]), Act(lane, "begin", ops[-1])]
-            acts += [Act(lane, kind, ops[-1], "kv", at), Act(lane, "end", ops[-1])]
-        elif known:
-            acts.append(Act("host" if what == 3 else lane, "wait", known))
-    trace = Trace("made", "none", "none", "wall", (), (), (), (), tuple(acts))
-    races = [race for race in find_races(trace) if race.kind == "race"]
-    assert bool(races) == bool(by_csan(trace))
-
-
 # -- a real GPU ------------------------------------------------------------------------------------
 
-ON_A_GPU = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
-    pytest.mark.cuda,
-    pytest.mark.thorough,
-]
-
-
-def on_a_gpu(test: Any) -> Any:
-    for mark in ON_A_GPU:
-        test = mark(test)
-    return test
-
-
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 ON_CUDA = [item for item in LOOP_OPTIONS if runs_on(item[0], "cuda")]
 
 
-@on_a_gpu
+@NO_GPU
+@pytest.mark.cuda
+@pytest.mark.thorough
 @pytest.mark.parametrize(("loop", "relay", "options"), ON_CUDA, ids=str)
 def test_every_law_holds_on_a_gpu(loop: str, relay: str, options: dict[str, Any]) -> None:
     for seed in range(20):
@@ -555,7 +342,9 @@ def test_every_law_holds_on_a_gpu(loop: str, relay: str, options: dict[str, Any]
     check_trace(run.trace)
 
 
-@on_a_gpu
+@NO_GPU
+@pytest.mark.cuda
+@pytest.mark.thorough
 def test_a_llama_on_a_gpu_says_the_same_in_every_loop(tiny_llama: Path) -> None:
     model = LlamaTorch(tiny_llama, "float64")
     runs = [
@@ -563,42 +352,3 @@ def test_a_llama_on_a_gpu_says_the_same_in_every_loop(tiny_llama: Path) -> None:
         for loop, relay, options in ON_CUDA
     ]
     assert all(outputs == runs[0] for outputs in runs)
-
-
-PROGRAM = """
-import json, sys
-from minisched.checks.races import find_races
-from minisched.devices.registry import open_device
-from minisched.loops.run import run_loop
-from minisched.museum.patch import put_in
-from tests.devices.test_cuda import NO_WAIT
-from tests.support import hash_model, some_requests
-
-loop, relay, has_bug = sys.argv[1], sys.argv[2], sys.argv[3] == "bug"
-device, model = open_device("cuda"), hash_model("cuda", frozenset())
-try:
-    with put_in([NO_WAIT] if has_bug else []):
-        run_loop(loop, device, model, some_requests(6), relay=relay)
-except Exception as error:  # the sanitizer raises where it finds something
-    print(f"stopped: {type(error).__name__}", file=sys.stderr)
-trace = device.recorder.trace(loop, device.name, model.name, device.clock)
-print(json.dumps([str(race) for race in find_races(trace)]))
-"""
-
-
-@on_a_gpu
-@pytest.mark.parametrize(("loop", "relay"), HOST_LOOPS)
-def test_on_a_gpu_the_sanitizer_and_we_say_the_same(loop: str, relay: str) -> None:
-    """It stops at the first, which is the copy reading what the forward stream has written."""
-    said = {}
-    for kind in ("healthy", "bug"):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, loop, relay, kind], capture_output=True, text=True,
-            timeout=300, check=True, cwd=Path(__file__).resolve().parents[2],
-            env={**os.environ, "TORCH_CUDA_SANITIZER": "1"},
-        )  # fmt: skip
-        said[kind] = json.loads(done.stdout.splitlines()[-1]), reports(done.stderr)
-    assert said["healthy"] == ([], [])
-    ours, theirs = said["bug"]
-    assert any("copy of step 1 does not wait for sample of step 1" in race for race in ours)
-    assert "copy_" in theirs[0].current[1] and theirs[0].current[0] != theirs[0].previous[0]

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.core import Request, SamplingParams
-from minisched.devices import host_work
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.cuda import CudaDevice
@@ -33,7 +32,6 @@ from minisched.export.recipes.sglang import cost_of
 from minisched.export.thread_or_stream import COLUMNS, ROWS, ROWS_WHEN_FAST, thread_or_stream
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
-from minisched.models.hash_mlx import HashMlx
 from minisched.models.hash_torch import HashTorch
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import Scheduler, SchedulerConfig
@@ -43,7 +41,6 @@ from tests.support import (
     check_trace,
     hash_model,
     many,
-    named,
     open_device,
     runs_on,
     some_requests,
@@ -373,28 +370,6 @@ def test_the_trace_tells_what_happened(backend: str, loop: str, relay: str, opti
     )
     for item, begin, end in zip(schedules, begins, ends, strict=True):
         assert item.start <= begin <= end <= item.end
-
-
-def test_host_work_is_an_amount_and_not_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[int] = []
-    device = ThreadDevice()
-    rate = host_work.nanoseconds_per_round()  # measured once, and not with a stand-in
-    monkeypatch.setattr(host_work, "work", done.append)
-    for cost in (0, 1_000_000, 20_000_000):
-        with device.host("schedule", cost):
-            pass
-    device.close()
-    assert done == [round(1_000_000 / rate), round(20_000_000 / rate)]  # none of it costs nothing
-    assert done[0] > 100
-
-
-@pytest.mark.parametrize("every", [0, 1, 7])
-def test_the_cache_is_cleared_every_so_many_decode_steps(every: int) -> None:
-    model = HashMlx(eos_ids=frozenset())
-    run = run_loop("mlx_async", MlxDevice(), model, some_requests(30), clear_cache_every=every)
-    decodes = [item for item in named(run.trace, "forward").values() if item.mode == "decode"]
-    marks = [mark for mark in run.trace.marks if mark.name == "clear cache"]
-    assert len(marks) == (len(decodes) // every if every else 0)
 
 
 def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
