@@ -29,7 +29,7 @@ from hypothesis import settings
 from minisched.cli.app import main
 from minisched.models.fetch import fetch
 from minisched.models.tiny import write_tiny_llama
-from tests.llama_kinds import write_kinds
+from tests.support import KINDS
 
 os.environ.pop("COLUMNS", None)  # readline sets it for xdist's workers; here nobody looks
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -214,8 +214,12 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tiny random checkpoints of every kind of model that is taken (``llama_kinds.py``)."""
-    return write_kinds(tmp_path_factory.mktemp("kinds"))
+    """Tiny random checkpoints of every kind of model that is taken (``support.py:KINDS``)."""
+    folder = tmp_path_factory.mktemp("kinds")
+    return {
+        kind: write_tiny_llama(folder / kind.replace(" ", "_"), more=more)
+        for kind, more in KINDS.items()
+    }
 
 
 @pytest.fixture

@@ -168,6 +168,42 @@ def llama_workload(
     return Workload(requests, [0, *(draw(st.integers(0, 6)) for _ in requests[1:])], {}, config)
 
 
+# -- tiny checkpoints ------------------------------------------------------------------------------
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "norms": {"rms_norm_eps": 1e-2, "num_attention_heads": 8, "head_dim": 24},
+    "llama 3.1": {"rope_theta": 500.0, "rope_scaling": LLAMA3},
+    "llama 3.2": {  # as transformers 5 writes it
+        "rope_theta": None, "rope_parameters": {**LLAMA3, "rope_theta": 500.0, "factor": 32.0},
+        "tie_word_embeddings": True, "head_dim": 32,
+    },
+    "linear": {"rope_scaling": {"type": "linear", "factor": 4.0}, "num_key_value_heads": 4},
+    "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1},
+    "mlp bias": {"mlp_bias": True, "rope_scaling": {"rope_type": "linear", "factor": 2.5}},
+    "qwen2": {"model_type": "qwen2", "rope_theta": 1e6, "use_sliding_window": False,
+              "sliding_window": 16, "max_window_layers": 1},
+    "qwen2 tied": {"model_type": "qwen2", "tie_word_embeddings": True, "rope_theta": 300.0,
+                   "rope_scaling": LLAMA3},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32, "rope_theta": 1e6},
+    "qwen3 biases": {"model_type": "qwen3", "head_dim": 16, "attention_bias": True,
+                     "rope_theta": 1000.0, "rope_scaling": LLAMA3},
+}  # fmt: skip
+"""Every kind of model that is taken: what config.json adds to a plain Llama.
+
+Prompts of tests are longer than the 64 positions that rope scaling starts from.
+"""
+
+
+def prompt(start: int, length: int) -> list[int]:
+    """Tokens that go nowhere in circles."""
+    return [(7 * start + 3 * at * at) % 512 for at in range(length)]
+
+
 # -- grammars and penalties ------------------------------------------------------------------------
 
 
@@ -327,7 +363,7 @@ SOME_LOOPS = pytest.mark.parametrize(("loop", "relay", "options"), SOME_LOOP_OPT
 def in_real_time(items: list[LoopOptions]) -> pytest.MarkDecorator:
     """Each of the loops on two devices with a clock of their own, where it runs there.
 
-    On ``cuda`` they are in ``test_fake_cuda.py``, with fewer examples: they take ten times as long.
+    On ``cuda`` they would take ten times as long.
     """
     cases = [(at, *item) for at in ("thread", "mlx") for item in items if runs_on(item[0], at)]
     return pytest.mark.parametrize(("backend", "loop", "relay", "options"), cases, ids=str)

@@ -1,4 +1,6 @@
-"""Laws of the tokenizers: nothing is lost, and a stream never shows half a character."""
+"""Tokenizers: nothing is lost, and a stream never shows half a character."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
@@ -12,11 +14,11 @@ from tokenizers import decoders, models, normalizers
 
 from minisched.models.tokenizer import ByteTokenizer, StreamDecoder, TextCodec, Tokenizer
 from minisched.models.weights import WeightsError
+from tests.support import many
 
 # Bytes that no token of SmolLM2 stands for: its tokenizer leaves them out. They are control
 # characters, and the first bytes of planes of Unicode that hold no character.
 NOT_IN_SMOLLM2 = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xF1, 0xF2}
-
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
 texts = st.text(characters)
 smollm2_texts = st.text(characters.filter(lambda c: NOT_IN_SMOLLM2.isdisjoint(c.encode())))
@@ -31,13 +33,9 @@ def llama2_like() -> Tokenizer:
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
     )
     codec.decoder = decoders.Sequence(
-        [
-            decoders.Replace("\u2581", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+         decoders.Strip(" ", 1, 0)]
+    )  # fmt: skip
     codec.add_special_tokens(["</s>"])
     return Tokenizer(codec)
 
@@ -51,15 +49,7 @@ LLAMA2_IDS = st.lists(
 """Any ids: words, special tokens, bytes of whole characters and of broken ones."""
 
 
-@pytest.fixture(scope="session")
-def real(smollm2: Path) -> Tokenizer:
-    """SmolLM2's tokenizer."""
-    tokenizer = Tokenizer.from_directory(smollm2)
-    assert tokenizer is not None
-    return tokenizer
-
-
-def streams_whole_characters(tokenizer: TextCodec, text: str) -> None:
+def check_whole_characters(tokenizer: TextCodec, text: str) -> None:
     """Each increment is text without U+FFFD, and comes as soon as its characters are certain."""
     stream, shown, ids = StreamDecoder(tokenizer), "", tokenizer.encode(text)
     for count, token in enumerate(ids, start=1):
@@ -72,61 +62,42 @@ def streams_whole_characters(tokenizer: TextCodec, text: str) -> None:
     assert shown == text or not tokenizer.is_settled(ids[-1])
 
 
-def streams_what_decode_gives(tokenizer: TextCodec, ids: list[int]) -> None:
+def check_adds_up(tokenizer: TextCodec, ids: list[int]) -> None:
     """For any ids, also such as are no text, the increments add up to ``decode``."""
     stream = StreamDecoder(tokenizer)
     assert "".join(stream.push(token) for token in ids) + stream.finish() == tokenizer.decode(ids)
     assert stream.finish() == ""
 
 
-@given(texts)
-def test_bytes_come_back(text: str) -> None:
+@given(text=texts, ids=st.lists(st.integers(0, 300)))
+@settings(max_examples=many(100, 500))
+def test_bytes_come_back_and_stream(text: str, ids: list[int]) -> None:
+    """Ids that are no bytes are left out."""
     tokenizer = ByteTokenizer()
-    ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text
-    assert all(0 <= token < 256 for token in ids)
-    assert len(ids) == len(text.encode())
+    assert tokenizer.encode(text) == list(text.encode())
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    kept = bytes(token for token in ids if token < 256)
+    assert tokenizer.decode(ids) == kept.decode(errors="replace")
+    check_whole_characters(tokenizer, text)
+    check_adds_up(tokenizer, ids)
 
 
-@given(st.lists(st.integers(0, 300)))
-def test_ids_that_are_no_bytes_are_left_out(ids: list[int]) -> None:
-    tokenizer = ByteTokenizer()
-    kept = [token for token in ids if token < 256]
-    assert tokenizer.decode(ids) == bytes(kept).decode(errors="replace")
+@given(text=st.text(characters.filter(lambda c: c != "\u2581") | st.sampled_from(" he\n€")),
+       ids=LLAMA2_IDS)  # fmt: skip
+@settings(max_examples=many(150, 1000))
+def test_a_stream_with_bytes_for_unknown_characters_adds_up(text: str, ids: list[int]) -> None:
+    tokenizer = llama2_like()
+    check_whole_characters(tokenizer, text)
+    check_adds_up(tokenizer, ids)
 
 
-@given(texts)
-def test_a_byte_stream_shows_whole_characters(text: str) -> None:
-    streams_whole_characters(ByteTokenizer(), text)
-
-
-@given(st.lists(st.integers(0, 300)))
-def test_a_byte_stream_adds_up(ids: list[int]) -> None:
-    streams_what_decode_gives(ByteTokenizer(), ids)
-
-
-@given(st.text(characters.filter(lambda c: c != "\u2581") | st.sampled_from(" he\n€")))
-def test_a_stream_keeps_the_spaces_between_words(text: str) -> None:
-    streams_whole_characters(llama2_like(), text)
-
-
-@given(LLAMA2_IDS)
-@settings(max_examples=500)
-def test_a_stream_with_bytes_for_unknown_characters_adds_up(ids: list[int]) -> None:
-    streams_what_decode_gives(llama2_like(), ids)
-
-
-def test_a_run_of_bytes_is_held_back_until_it_has_ended() -> None:
-    """One byte more may turn all of it into U+FFFD; a token that is left out ends nothing."""
+def test_what_may_yet_change_is_held_back() -> None:
+    """One byte more may turn a run of them into U+FFFD; a token that is left out ends nothing."""
     stream, run = StreamDecoder(llama2_like()), [LLAMA2_BYTES + byte for byte in "A€".encode()]
     assert [stream.push(token) for token in [2, *run, LLAMA2_EOS, 2]] == ["h", *[""] * 5, "A€h"]
     assert [stream.push(token) for token in [*run, LLAMA2_BYTES + 0xFF]] == [""] * 5
     assert stream.held_back() == stream.finish() == "\ufffd" * 5
-
-
-def test_half_a_character_is_held_back_and_read_at_the_end() -> None:
-    stream = StreamDecoder(ByteTokenizer())
-    euro = "€".encode()
+    stream, euro = StreamDecoder(ByteTokenizer()), "€".encode()
     assert [stream.push(token) for token in euro] == ["", "", "€"]
     assert [stream.push(euro[0]), stream.push(256), stream.finish()] == ["", "", "\ufffd"]
 
@@ -143,45 +114,37 @@ def test_bytes_need_only_the_standard_library() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_a_model_may_have_no_tokenizer(tiny_llama: Path) -> None:
+def test_a_directory_has_a_tokenizer_none_or_a_damaged_one(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
     assert Tokenizer.from_directory(tiny_llama) is None
+    for content in (b"", b"{}", b'{"version": "1.0", "model"', b"\xff\xfe"):
+        (tmp_path / "tokenizer.json").write_bytes(content)
+        with pytest.raises(WeightsError, match=r"tokenizer\.json is not a tokenizer \(") as caught:
+            Tokenizer.from_directory(tmp_path)
+        assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"version": "1.0", "model"', b"\xff\xfe"])
-def test_a_damaged_tokenizer_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(WeightsError, match=r"tokenizer\.json is not a tokenizer \(") as caught:
-        Tokenizer.from_directory(tmp_path)
-    assert "\n" not in str(caught.value)
+@pytest.fixture(scope="module")
+def real(smollm2: Path) -> Tokenizer:
+    tokenizer = Tokenizer.from_directory(smollm2)
+    assert tokenizer is not None
+    return tokenizer
 
 
-@pytest.mark.weights
-@given(text=texts)
-def test_text_comes_back_from_smollm2(real: Tokenizer, text: str) -> None:
-    known = bytes(byte for byte in text.encode() if byte not in NOT_IN_SMOLLM2)
-    assert real.decode(real.encode(text)) == known.decode(errors="replace")
+@given(text=texts, known=smollm2_texts, ids=st.lists(st.integers(0, 49_151) | st.integers(0, 400)))
+def test_smollm2_streams_whole_characters(
+    real: Tokenizer, text: str, known: str, ids: list[int]
+) -> None:
+    has_tokens = bytes(byte for byte in text.encode() if byte not in NOT_IN_SMOLLM2)
+    assert real.decode(real.encode(text)) == has_tokens.decode(errors="replace")
+    check_whole_characters(real, known)
+    check_adds_up(real, ids)
 
 
-@pytest.mark.weights
-@given(text=smollm2_texts)
-def test_smollm2_streams_whole_characters(real: Tokenizer, text: str) -> None:
-    streams_whole_characters(real, text)
-
-
-@pytest.mark.weights
-@given(ids=st.lists(st.integers(0, 49_151) | st.integers(0, 400)))
-def test_smollm2_streams_add_up(real: Tokenizer, ids: list[int]) -> None:
-    streams_what_decode_gives(real, ids)
-
-
-@pytest.mark.weights
-def test_special_tokens_are_no_text(real: Tokenizer) -> None:
+def test_special_tokens_and_lone_surrogates_are_no_text(real: Tokenizer) -> None:
     assert real.encode("<|im_end|>") == [2]
     assert real.decode([2, 0, 1]) == ""
-
-
-@pytest.mark.weights
-def test_a_lone_surrogate_is_bad_input(real: Tokenizer) -> None:
     for tokenizer in (real, ByteTokenizer()):
         with pytest.raises(ValueError, match="surrogates not allowed"):
             tokenizer.encode("\ud800")

@@ -1,0 +1,416 @@
+"""What every device keeps to: order on a stream, waits, late memory, errors, and a clean close."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisched.core import Request, SamplingParams
+from minisched.devices.base import WRONG_TOKEN
+from minisched.devices.cost import CostModel
+from minisched.devices.cuda import CudaDevice
+from minisched.devices.host_work import compute, done_by
+from minisched.devices.mlx import MlxDevice
+from minisched.devices.sim import SimDevice
+from minisched.devices.thread import SWITCH_INTERVAL, ThreadDevice
+from minisched.export.counted_run import Counted, count
+from minisched.export.counting_sim import CountingSim
+from minisched.export.recipes.recipe import a_bit_of_everything
+from minisched.export.recipes.sglang import cost_of
+from minisched.export.thread_or_stream import COLUMNS, ROWS, ROWS_WHEN_FAST, thread_or_stream
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.models.hash_torch import HashTorch
+from minisched.models.llama_mlx import LlamaMlx
+from minisched.scheduler import Scheduler, SchedulerConfig
+from tests.support import (
+    SOME_LOOP_OPTIONS,
+    check_no_thread_left,
+    check_trace,
+    hash_model,
+    many,
+    open_device,
+    runs_on,
+    some_requests,
+)
+
+ALL = ("sim", "thread", "mlx", "cuda")
+EVERY_DEVICE = pytest.mark.parametrize("backend", ALL)  # on "cuda" conftest.py puts a GPU there
+IN_REAL_TIME = pytest.mark.parametrize("backend", ALL[1:])
+LOOPS = pytest.mark.parametrize(
+    ("backend", "loop", "relay", "options"),
+    [(at, *item) for at in ALL[1:] for item in SOME_LOOP_OPTIONS if runs_on(item[0], at)],
+    ids=str,
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    check_no_thread_left()
+    assert sys.getswitchinterval() > SWITCH_INTERVAL and torch.get_num_threads() == before
+
+
+# -- order, waits, memory --------------------------------------------------------------------------
+
+Step = tuple[int, int, int]  # which stream, the cell it writes, and the one that it adds to it
+steps = st.lists(st.tuples(*(st.integers(0, n) for n in (2, 4, 4))), min_size=1, max_size=14)
+
+
+def run_program(device: Any, program: list[Step], has_waits: bool = True) -> list[list[int]]:
+    """What each step gives, and what lies in memory in the end."""
+    memory = device.memory("numbers", 5)
+    memory[:] = device.xp.asarray([2, 3, 5, 7, 11])
+    streams = [device.stream(name) for name in ("forward", "copy", "third")]
+    last: dict[int, Any] = {}  # by cell, the op that touched it last; it waited for those before
+    ops = []
+
+    def add(cell: int, other: int) -> Any:
+        memory[cell : cell + 1] = device.xp.add(memory[cell : cell + 1], memory[other : other + 1])
+        return memory[cell : cell + 1] + 0 if device.name != "sim" else memory[cell : cell + 1]
+
+    for at, cell, other in program:
+        if has_waits:
+            for touched in {cell, other} & last.keys():
+                streams[at].wait(last[touched])
+        op = streams[at].launch(add, cell, other, name="add", cost=10 * (1 + cell))
+        last[cell] = last[other] = op
+        ops.append(op)
+    device.flush(*ops)
+    values = [op.synchronize().tolist() for op in ops]
+    landing = device.host_memory("landing", 6)
+    for op in ops:
+        streams[1].wait(op)
+    copied = streams[1].launch(device.copy_to_host, landing, memory, 5, name="copy", cost=1)
+    device.flush(copied)
+    values.append(copied.synchronize().tolist())
+    if device.name != "mlx":  # whose host and GPU have one memory
+        assert landing[:5].tolist() == values[-1] and landing[5:].tolist() == [WRONG_TOKEN]
+    device.close()
+    return values
+
+
+def in_order(program: list[Step]) -> list[list[int]]:
+    memory, values = [2, 3, 5, 7, 11], []
+    for _, cell, other in program:
+        memory[cell] += memory[other]
+        values.append([memory[cell]])
+    return [*values, memory]
+
+
+@EVERY_DEVICE
+@given(program=steps)
+def test_a_program_with_its_waits_is_as_if_run_in_order(backend: str, program: list[Step]) -> None:
+    assert run_program(open_device(backend), program) == in_order(program)
+
+
+@pytest.mark.parametrize("backend", ["sim", "cuda"])
+def test_a_missing_wait_shows(backend: str) -> None:
+    """On these two always, on threads now and then, on MLX never: there the graph orders all."""
+    program = [(0, 4, 3), (1, 0, 4), (2, 4, 0), (0, 1, 4)] * 3
+    assert run_program(open_device(backend), program, has_waits=False) != in_order(program)
+
+
+@EVERY_DEVICE
+@given(
+    a=st.lists(st.integers(-9, 9), min_size=6, max_size=6),
+    b=st.lists(st.integers(-2, 2), min_size=6, max_size=6),
+    width=st.sampled_from([1, 2, 3, 6]), least=st.integers(-3, 3),
+)  # fmt: skip
+def test_arrays_are_those_of_a_list(
+    backend: str, a: list[int], b: list[int], width: int, least: int
+) -> None:
+    device = open_device(backend)
+    xp = device.xp
+    x, y = xp.asarrays(a, b)
+    assert xp.asarray(a).tolist() == a and y.tolist() == b
+    assert xp.add(x, y).tolist() == [one + other for one, other in zip(a, b, strict=True)]
+    assert xp.clamp(x, least).tolist() == [max(least, value) for value in a]
+    assert xp.where(x < 0, -x, y).tolist() == [
+        -one if one < 0 else other for one, other in zip(a, b, strict=True)
+    ]
+    assert xp.where(xp.mask([value > 0 for value in a]), x, y).tolist() == [
+        one if one > 0 else other for one, other in zip(a, b, strict=True)
+    ]
+    near = [value + (at % 3 == 0) * b[at] for at, value in enumerate(a)]
+    counts = []
+    for row in range(6 // width):
+        equal = [a[at] == near[at] for at in range(row * width, (row + 1) * width)]
+        counts.append(1 + (equal.index(False) if False in equal else width))
+    assert xp.count_equal(x, xp.asarray(near), width, 6 // width).tolist() == counts
+    device.close()
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@EVERY_DEVICE
+def test_an_error_is_passed_on_and_the_device_goes_on(backend: str) -> None:
+    device: Any = open_device(backend)
+    stream, other = device.stream("forward"), device.stream("copy")
+
+    def fail() -> None:
+        raise RuntimeError("no such luck")
+
+    failed = stream.launch(fail, name="fails")
+    heir = stream.launch(lambda value: value + 1, failed, name="builds on it")
+    sound = stream.launch(lambda: device.xp.asarray([0, 2, 4]), name="sound")
+    other.wait(sound)
+    landing = device.host_memory("landing", 5)
+    copied = other.launch(device.copy_to_host, landing, sound, 2, name="copy")
+    device.flush(copied)
+    for op in (failed, heir):
+        with pytest.raises(RuntimeError, match="no such luck"):
+            op.synchronize()
+    assert copied.synchronize().tolist() == [0, 2]
+    assert copied.query() and failed.query()
+    late = stream.launch(lambda: device.xp.asarray([5]), name="not flushed")
+    assert late.synchronize().tolist() == [5]
+    device.close()
+    device.close()
+
+
+class Something:
+    """That a weak reference can name."""
+
+
+def run_out(kept: list[weakref.ref[Something]]) -> None:
+    """Fail beside something, after another failure beside something else."""
+    first = Something()
+    kept.append(weakref.ref(first))
+    try:
+        raise KeyError("a first reason")
+    except KeyError:
+        second = Something()
+        kept.append(weakref.ref(second))
+        raise MemoryError("no room") from None
+
+
+@pytest.fixture
+def nobody_collects() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("nobody_collects")
+@IN_REAL_TIME
+def test_an_op_that_fails_keeps_nothing_of_what_it_was_working_on(backend: str) -> None:
+    device, kept = open_device(backend), list[weakref.ref[Something]]()
+    op = device.stream("forward").launch(run_out, kept, name="fails")
+    with pytest.raises(MemoryError, match="no room") as caught:
+        op.synchronize()
+    assert [ref() for ref in kept] == [None, None]
+    assert "in run_out" in "".join(traceback.format_exception(caught.value))  # it is still said
+    device.close()
+
+
+class RunsOut(HashTorch):
+    """Finds no memory in its third step, in the forward pass or as it samples."""
+
+    def __init__(self, where: str = "forward") -> None:
+        super().__init__(eos_ids=frozenset())
+        self.where, self.passes = where, 0
+        self.logits: list[weakref.ref[torch.Tensor]] = []
+        self.kept: list[weakref.ref[Something]] = []
+
+    def forward(self, batch: Any, ids: torch.Tensor, page_table: torch.Tensor) -> Any:
+        self.passes += 1
+        logits = super().forward(batch, ids, page_table)
+        self.logits.append(weakref.ref(logits))
+        if self.passes == 3 and self.where == "forward":
+            run_out(self.kept)
+        return logits
+
+    def sample(self, logits: torch.Tensor, batch: Any) -> Any:
+        if self.passes == 3 and self.where == "sample":
+            run_out(self.kept)
+        return super().sample(logits, batch)
+
+
+@pytest.mark.usefixtures("nobody_collects")
+@pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread", "vllm_batch_queue"])
+@pytest.mark.parametrize(("backend", "where"), [
+    ("thread", "forward"), ("thread", "sample"), ("cuda", "forward")
+])  # fmt: skip
+def test_a_failed_step_leaves_no_activations_behind(backend: str, loop: str, where: str) -> None:
+    model, config = RunsOut(where), SchedulerConfig(chunked_prefill_size=4)
+    run = run_loop(loop, open_device(backend), model, some_requests(6), config)
+    assert any("out of device memory" in error for error in run.errors.values())
+    *before, last = model.logits  # a loop may hold the last step's until it is collected itself
+    assert last and len(before) >= 2 and len(model.kept) == 2
+    left = [*model.kept, *(before if backend == "thread" else [])]
+    assert not [ref for ref in left if ref() is not None]
+
+
+@LOOPS
+def test_an_error_of_the_loop_leaves_no_thread(
+    backend: str, loop: str, relay: str, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, error in (("process", KeyboardInterrupt), ("next_batch", KeyError)):
+        with monkeypatch.context() as patch, pytest.raises(error, match="no such step"):
+
+            def burst(*given: object, error: type[BaseException] = error) -> None:
+                raise error("no such step")
+
+            patch.setattr(Scheduler, place, burst)
+            model = hash_model(backend, frozenset())
+            run_loop(loop, open_device(backend), model, some_requests(3), relay=relay, **options)
+        check_no_thread_left()
+
+
+# -- close -----------------------------------------------------------------------------------------
+
+
+def test_closing_drops_what_is_queued_even_behind_a_wait() -> None:
+    device = ThreadDevice()
+    forward, copy = device.stream("forward"), device.stream("copy")
+    started, go = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        started.set()
+        go.wait()
+        return 7
+
+    running = forward.launch(slow, name="running")
+    queued = forward.launch(lambda: 8, name="queued")
+    copy.wait(queued)
+    behind = copy.launch(lambda: 9, name="behind")
+    started.wait()
+
+    def let_go() -> None:
+        while not device.is_closed:
+            pass
+        go.set()
+
+    other = threading.Thread(target=let_go)
+    other.start()
+    device.close()
+    other.join()
+    assert running.synchronize() == 7
+    for op in (queued, behind):
+        with pytest.raises(RuntimeError, match=f"{op.name} was dropped: the device was closed"):
+            op.synchronize()
+    with pytest.raises(RuntimeError, match="late can't be launched: the device is closed"):
+        forward.launch(lambda: 0, name="late")
+
+
+@pytest.mark.parametrize("backend", ["sim", "thread"])
+def test_a_chain_of_steps_does_not_hold_on_to_its_past(backend: str) -> None:
+    device = open_device(backend)
+    stream = device.stream("forward")
+    op = stream.launch(lambda: device.xp.asarray([0]), name="first")
+    first = weakref.ref(op)
+    for _ in range(3):
+        op = stream.launch(lambda value: device.xp.add(value, value), op, name="next")
+    assert op.synchronize().tolist() == [0]
+    stream.launch(lambda: 0, name="the thread forgets its last op").synchronize()
+    assert first() is None
+    device.close()
+
+
+def test_no_graph_outlives_its_step(tiny_llama: Any) -> None:
+    """On MLX: of memory and KV, however long the run was, every number is known."""
+    model = LlamaMlx(tiny_llama)
+
+    def operations_behind(array: mx.array) -> int:
+        dot = io.StringIO()
+        mx.export_to_dot(dot, array)
+        return dot.getvalue().count("shape=rectangle")
+
+    for loop, relay, options in SOME_LOOP_OPTIONS:
+        if runs_on(loop, "mlx"):
+            device = MlxDevice()
+            run_loop(loop, device, model, some_requests(20), relay=relay, **options)
+            state = [*device.arrays, *(layer.pool for layer in model.caches)]
+            assert [operations_behind(array) for array in state] == [0] * len(state)
+    assert operations_behind(state[0] + 1) > 0  # the count can see one
+
+
+# -- the trace, and the host's own work ------------------------------------------------------------
+
+
+@LOOPS
+def test_the_trace_tells_what_happened(backend: str, loop: str, relay: str, options: Any) -> None:
+    """And the work that each ``schedule`` costs is done once, inside its slice."""
+    device: Any = open_device(backend)
+    amounts: list[int] = []
+
+    def work(amount: int) -> None:
+        amounts.append(amount)
+        device.recorder.mark("work begins")
+        compute(amount // 10)
+        device.recorder.mark("work ends")
+
+    with done_by(work):
+        run = run_loop(
+            loop, device, hash_model(backend, frozenset()), some_requests(many(8, 20)),
+            cost=CostModel({"schedule": 1_000_000}), relay=relay, **options,
+        )  # fmt: skip
+    check_trace(run.trace)
+    schedules = [item for item in run.trace.on("host") if item.name == "schedule"]
+    assert amounts == [1_000_000] * len(schedules) != []
+    begins, ends = (
+        [mark.time for mark in run.trace.marks if mark.name == f"work {word}"]
+        for word in ("begins", "ends")
+    )
+    for item, begin, end in zip(schedules, begins, ends, strict=True):
+        assert item.start <= begin <= end <= item.end
+
+
+def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"^torch sees no GPU, which device 'cuda' needs; .*\.$"):
+        CudaDevice()
+
+
+# -- thread or stream: the device that counts is the usual one, and counts right -------------------
+
+
+@pytest.mark.parametrize("loop", ["overlap", "overlap_thread"])
+def test_the_counts_of_a_run_worked_out_by_hand(loop: str) -> None:
+    """Two prompt tokens, then two decode steps, the last of them wasted."""
+    device = CountingSim()
+    request = Request("r", [1, 2], SamplingParams(max_new_tokens=2, ignore_eos=True))
+    trace = run_loop(loop, device, HashModel(), [request], cost=cost_of(loop)).trace
+    assert Counted(trace, device).num_steps == 3
+    # ids, positions, rows, index of the last token, table cells, KV slots, future slot
+    integers = [2, 2, 2, 1, 2, 2, 1], [1] * 7, [1] * 7
+    shipper = "host" if loop == "overlap" else "worker thread"
+    assert device.xp.transfers == {shipper: 21}
+    assert device.xp.bytes_shipped == 8 * sum(map(sum, integers))
+    assert (device.copies, device.bytes_copied) == (3, 3 * 8)
+    assert device.xp.inputs.most == 8 * (12 + 7 + 7)  # two are pinned when the third is shipped
+    waits = {"copy": 3} if loop == "overlap" else {"copy": 3, "launch_done": 2}
+    assert device.host_waits == waits
+    assert device.thread_waits == ({} if loop == "overlap" else {"sync_event": 3})
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_counting_changes_nothing_and_no_cycle_keeps_memory() -> None:
+    """What is alive is what is named, so the figures are the same every time."""
+    for loop, has_masks in COLUMNS.values():
+        recipe = a_bit_of_everything(loop)
+        plain = run_loop(
+            loop, SimDevice(), HashModel(), recipe.requests, recipe.config,
+            cost_of(loop, has_masks), delay_sample=has_masks,
+        )  # fmt: skip
+        counted = count(loop, has_masks)
+        assert counted.trace == plain.trace and counted.device.queued.most <= 2328
+    page = thread_or_stream()
+    assert page == thread_or_stream()
+    assert all(f"| {title} |" in page for title in [*ROWS, *ROWS_WHEN_FAST])

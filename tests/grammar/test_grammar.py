@@ -1,0 +1,457 @@
+"""A grammar's masks are exact: a regex is Python's to both of its readers, JSON fits its schema."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from minisched.core import SamplingParams
+from minisched.core.grammar import Grammar
+from minisched.devices import registry
+from minisched.grammar import compile_grammar
+from minisched.grammar.automaton import NO, START
+from minisched.grammar.build import MAX_STATES, build
+from minisched.grammar.llguidance_grammar import LLGuidanceGrammar
+from minisched.grammar.positions import MAX_POSITIONS
+from minisched.grammar.show import show
+from minisched.grammar.token_grammar import TokenGrammar
+from minisched.models.tokenizer import ByteTokenizer, Tokenizer
+from tests.support import many
+
+EOS = frozenset({256})
+Vocabulary = tuple[int, frozenset[int]]  # its size, and its end-of-text tokens
+
+
+def grammar_of(regex: str, vocab_size: int = 257, eos_ids: frozenset[int] = EOS) -> Any:
+    """A fresh automaton; None where no token can satisfy the regex."""
+    try:
+        return compile_grammar(SamplingParams(regex=regex), vocab_size, eos_ids, None)
+    except ValueError as error:
+        assume(str(error).startswith("no token can satisfy"))  # or it is no regex
+        return None
+
+
+def takes(grammar: Grammar, text: bytes, end: int = 256) -> bool:
+    """Whether the whole text is allowed, and its end then; the grammar is as it was before."""
+    taken = 0
+    for token in [*text, end]:
+        if not grammar.accept_token(token):
+            break
+        taken += 1
+    grammar.rollback(taken)
+    return taken == len(text) + 1
+
+
+def in_python(regex: str, text: str) -> bool:
+    """Whether ``re`` matches the whole text; it warns of signs that may once mean sets."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return re.fullmatch(regex, text, re.ASCII) is not None
+
+
+# -- the language of a regex -----------------------------------------------------------------------
+
+members = st.one_of(
+    st.sampled_from("ab-[]&~^|09:<!/\"'# \n"),
+    st.sampled_from(["&&", "--", "~~", "[:digit:]", "a-z", "!-/", "0-9", "[a", r"\d", r"\]", r"\^",
+                     r"\x41-Z", r"\W", "||", r"\-", r"\s-"]),
+)  # fmt: skip
+classes = st.builds(
+    "[{}{}]".format,
+    st.sampled_from(["", "^", "]", "^]", "-"]),
+    st.lists(members, min_size=1, max_size=4).map("".join),
+)
+singles = st.one_of(
+    classes,
+    st.sampled_from(["a", "b", "0", "-", "&", "~", "/", '"', "#", " ", "]", "}", "<", ".", "[ab]"]),
+    st.sampled_from([r"\<", r"\/", r"\[", r"\-", r"\d", r"\w", r"\S", r"\n", r"\x2f", r"[^\W0]"]),
+)
+counts = st.sampled_from(["", "*", "+", "?", "{,2}", "{2}", "{1,}", "{0}", "{0,3}"])
+regexes = st.recursive(
+    st.builds("{}{}".format, singles, counts) | st.just(""),
+    lambda part: st.one_of(
+        st.builds("{}{}".format, part, part),
+        st.builds("(?:{}|{}){}".format, part, part, counts),
+        st.builds("({}){}".format, part, counts),
+    ),
+    max_leaves=6,
+)
+soups = st.text("ab-[]&~^|(){},:0?*+.\\d!é/ ", max_size=12)
+texts = st.lists(st.text("ab0-]\n.\\ &~|9:<!/\"'#}Zd", max_size=6), min_size=1, max_size=9)
+vocabularies = st.sampled_from(
+    [(257, EOS), (257, frozenset()), (98, frozenset({3})), (300, frozenset({97, 258}))]
+)
+
+
+def check_readers(regex: str, texts: list[str]) -> None:
+    """Both refuse it, with the same words where it is none; or both take what ``re`` matches."""
+    made: list[Grammar | str] = []
+    for read in (
+        lambda: TokenGrammar(build(regex, 257, EOS)),
+        lambda: LLGuidanceGrammar("regex", regex, 257, EOS, None),
+    ):
+        try:
+            made.append(read())
+        except ValueError as error:
+            made.append(str(error))
+    ours, theirs = made
+    matched = [in_python(regex, text) for text in texts] if "can't" not in str(ours) else []
+    if not isinstance(ours, str):
+        assert not isinstance(theirs, str), theirs
+        assert [takes(ours, text.encode()) for text in texts] == matched
+        assert [takes(theirs, text.encode()) for text in texts] == matched
+    elif ours.startswith("no token can satisfy"):  # a dead end may be the library's to find out
+        dead = isinstance(theirs, str) or not any(takes(theirs, text.encode()) for text in texts)
+        assert dead and not any(matched)
+    else:
+        assert theirs == ours
+
+
+@given(regex=regexes | soups, texts=texts)
+@settings(max_examples=many(400, 2000))
+def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> None:
+    check_readers(regex, texts)
+
+
+@pytest.mark.parametrize(
+    "regex",
+    ["[!--x]", "[a-z&&b]", "[a-z&&aeiou]{2}", "[a~~b]", "[[a]]", "[[:digit:]]", "[[]", "[a[b]",
+     "a{,2}", r"\<", "[a--b]", "a**", "[^]!---]", "[&&]", "[~~a]+", "[a-]", "[-a]", "[]&&[]"],
+)  # fmt: skip
+def test_what_another_library_reads_as_sets_is_plain(regex: str) -> None:
+    words = [
+        "a",
+        "aa",
+        "aaa",
+        "aaaa",
+        "a**",
+        "&",
+        "&&",
+        "-",
+        "~",
+        "[",
+        "[]",
+        "]",
+        "5",
+        "d]",
+        "x",
+        '"',
+        "b",
+        "&]",
+        "<",
+        "ae",
+    ]
+    check_readers(regex, ["", *words])
+
+
+@given(regex=regexes, texts=texts, vocabulary=vocabularies)
+@settings(max_examples=many(300, 1500))
+def test_a_vocabulary_bounds_the_language(
+    regex: str, texts: list[str], vocabulary: Vocabulary
+) -> None:
+    vocab_size, eos_ids = vocabulary
+    grammar = grammar_of(regex, *vocabulary)
+    for text in texts:
+        is_said = all(ord(char) < vocab_size and ord(char) not in eos_ids for char in text)
+        wanted = is_said and in_python(regex, text)
+        if grammar is None:
+            assert not wanted or (text == "" and not eos_ids)
+        else:
+            taken = [token for token in text.encode() if grammar.accept_token(token)]
+            ends = grammar.automaton.is_accepting(grammar.state)
+            assert (len(taken) == len(text) and ends) == wanted
+            grammar.rollback(len(taken))
+
+
+@given(regex=regexes, vocabulary=vocabularies)
+@settings(max_examples=many(100, 600))
+def test_every_state_can_be_completed(regex: str, vocabulary: Vocabulary) -> None:
+    grammar = grammar_of(regex, *vocabulary)
+    assume(grammar is not None)
+    automaton = grammar.automaton
+    nexts: dict[int, set[int]] = {}
+    left = [START]
+    while left:
+        at = left.pop()
+        if at not in nexts:
+            nexts[at] = {automaton.next_state(at, token) for token in range(257)} - {NO}
+            left += nexts[at]
+    done = {at for at in nexts if automaton.is_accepting(at) or not automaton.states[at]}
+    while more := {at for at in nexts.keys() - done if nexts[at] & done}:
+        done |= more
+    assert done == nexts.keys()
+
+
+@pytest.mark.parametrize(
+    ("regex", "text"),
+    [("(é|hä)+", "éhä"), ("[éhä]+", "éhä"), ("[-éhä-]+", "éhä"), ("[éa]b", "éb"), ("(é|ü)?", "ü"),
+     (r"[\x00-\xff]+", "é"), (r"\W+", "é€"), (r"[\s\S]{2,}", "é"), ("(.|..|...)", "é")],
+)  # fmt: skip
+def test_beyond_ascii_a_character_is_its_bytes(regex: str, text: str) -> None:
+    assert takes(grammar_of(regex), text.encode())
+    theirs = LLGuidanceGrammar("regex", regex, 257, EOS, None)
+    by_character = in_python(regex, text) or regex == r"[\x00-\xff]+"
+    assert takes(theirs, text.encode()) == by_character
+
+
+def test_the_table_can_be_read() -> None:
+    assert show(build("a(b|c)*[0-9_ ]", 257, EOS)).splitlines() == [
+        "state  stands on  \\x20 0-9 _  a  b  c  end",
+        "0      start      .           2  .  .  .",
+        "1      over       .           .  .  .  .",
+        "2      1          3           .  4  5  .",
+        "3      4          .           .  .  .  1",
+        "4      2          3           .  4  5  .",
+        "5      3          3           .  4  5  .",
+    ]
+
+
+# -- masks, on random walks ------------------------------------------------------------------------
+
+
+def allowed(grammar: Grammar) -> list[int]:
+    """The tokens whose bit is set."""
+    bits = int.from_bytes(grammar.fill_vocab_mask(), "little")
+    return [token for token, bit in enumerate(f"{bits:b}"[::-1]) if bit == "1"]
+
+
+def check_mask(
+    grammar: Grammar, tokens: list[int], vocab_size: int, eos_ids: frozenset[int]
+) -> None:
+    """A bit is set exactly where ``accept_token`` takes the token, which can be taken back."""
+    mask, may_come = grammar.fill_vocab_mask(), set(allowed(grammar))
+    assert len(mask) == -(-vocab_size // 32) * 4 and not grammar.is_terminated
+    for token in tokens:
+        taken = grammar.accept_token(token)
+        assert taken == (token in may_come), token
+        grammar.rollback(int(taken))
+        assert grammar.fill_vocab_mask() == mask
+
+
+def walk(
+    grammar: Grammar, eos_ids: frozenset[int], rng: random.Random, max_tokens: int,
+    look: Callable[[Grammar], None] = lambda grammar: None,
+) -> tuple[list[int], bool]:  # fmt: skip
+    """Random tokens that the masks allow; the text, and whether it came to its end."""
+    text: list[int] = []
+    masks = [grammar.fill_vocab_mask()]
+    while len(text) < max_tokens:
+        look(grammar)
+        may_come = allowed(grammar)
+        assert may_come, f"a dead end after {text}"
+        token = rng.choice(may_come)
+        assert grammar.accept_token(token)
+        if token in eos_ids:
+            assert not allowed(grammar) and grammar.is_terminated
+            assert not grammar.accept_token(token)
+            grammar.rollback(1)
+            assert grammar.fill_vocab_mask() == masks[-1]
+            return text, True
+        text.append(token)
+        assert grammar.is_terminated == (not set(allowed(grammar)) - eos_ids)
+        masks.append(grammar.fill_vocab_mask())
+        steps = rng.randrange(4)
+        if steps < len(masks):  # go back, and the same way once more
+            grammar.rollback(steps)
+            assert grammar.fill_vocab_mask() == masks[len(masks) - 1 - steps]
+            assert all(grammar.accept_token(token) for token in text[len(text) - steps :])
+            assert grammar.fill_vocab_mask() == masks[-1]
+        if grammar.is_terminated:
+            return text, True
+    return text, False
+
+
+@given(regex=regexes, vocabulary=vocabularies, rng=st.randoms(use_true_random=False))
+@settings(max_examples=many(200, 1000))
+def test_what_the_masks_lead_to_matches(
+    regex: str, vocabulary: Vocabulary, rng: random.Random
+) -> None:
+    vocab_size, eos_ids = vocabulary
+    grammar = grammar_of(regex, *vocabulary)
+    assume(grammar is not None)
+    every = list(range(vocab_size + 2))
+    text, has_ended = walk(
+        grammar, eos_ids, rng, 6, lambda g: check_mask(g, every, vocab_size, eos_ids)
+    )
+    matches = in_python(regex, "".join(map(chr, text)))
+    assert grammar.automaton.is_accepting(grammar.state) == matches
+    assert matches or not has_ended
+
+
+NAMES = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=3)
+"""SmolLM2 has no token for the byte f1, with which some characters beyond these begin."""
+schemas = st.builds(
+    lambda low, long, names: {
+        "type": "object",
+        "properties": {
+            "é": {"type": "integer", "minimum": low, "maximum": low + 99},
+            "text": {"type": "string", "minLength": long, "maxLength": long + 2},
+            "names": {"type": "array", "items": {"enum": sorted(names)}, "maxItems": 2},
+        },
+        "required": ["é", "names"],
+        "additionalProperties": False,
+    },
+    st.integers(-99, 99), st.integers(0, 2), st.sets(NAMES, min_size=1),
+)  # fmt: skip
+
+
+def check_fits(value: Any, schema: dict[str, Any]) -> None:
+    """Whether a value fits such a schema."""
+    known = schema["properties"]
+    assert {"é", "names"} <= value.keys() <= known.keys()
+    assert type(value["é"]) is int and 0 <= value["é"] - known["é"]["minimum"] <= 99
+    if "text" in value:
+        assert 0 <= len(value["text"]) - known["text"]["minLength"] <= 2
+    assert len(value["names"]) <= 2
+    assert all(name in known["names"]["items"]["enum"] for name in value["names"])
+
+
+@given(schema=schemas, rng=st.randoms(use_true_random=False))
+@settings(max_examples=many(12, 100))
+def test_bytes_that_the_masks_allow_are_json_that_fits(
+    schema: dict[str, Any], rng: random.Random
+) -> None:
+    grammar = compile_grammar(SamplingParams(json_schema=json.dumps(schema)), 257, EOS, None)
+    text, has_ended = walk(
+        grammar, EOS, rng, 200, lambda g: check_mask(g, rng.sample(range(257), 40), 257, EOS)
+    )
+    assume(has_ended)
+    check_fits(json.loads(ByteTokenizer().decode(text)), schema)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2: Path) -> Any:
+    return Tokenizer.from_directory(smollm2)
+
+
+SMOLLM2 = 49152, frozenset({2})
+
+
+@given(data=st.data(), rng=st.randoms(use_true_random=False))
+@settings(max_examples=30)
+def test_tokens_that_the_masks_allow_fit_too(
+    tokenizer: Tokenizer, data: st.DataObject, rng: random.Random
+) -> None:
+    """Also where the text spells the name of a special token."""
+    regex = data.draw(st.sampled_from(
+        [None, None, "", "a/b", r"\d{1,3}(\.\d+)?", "(yes|no|été)", r"[\w-]{2,5}@[^\n]{0,4}",
+         r"<\|im_end\|>x?"]
+    ))  # fmt: skip
+    schema = data.draw(schemas)
+    params = SamplingParams(regex=regex) if regex is not None else SamplingParams(
+        json_schema=json.dumps(schema)
+    )  # fmt: skip
+
+    def look(grammar: Grammar) -> None:
+        tokens = rng.sample(range(SMOLLM2[0]), 20) + rng.choices(allowed(grammar), k=5)
+        check_mask(grammar, [*tokens, 2], *SMOLLM2)
+
+    text, has_ended = walk(compile_grammar(params, *SMOLLM2, tokenizer), SMOLLM2[1], rng, 100, look)
+    assume(has_ended)
+    said = tokenizer.decode(text)
+    if regex is None:
+        check_fits(json.loads(said), schema)
+    else:
+        assert in_python(regex, said)
+
+
+def test_what_a_real_vocabulary_lacks_is_never_allowed(tokenizer: Tokenizer) -> None:
+    """Ids beyond it; and the byte 4, for which SmolLM2 has no token: a dead end."""
+    size, eos_ids = SMOLLM2
+    more = compile_grammar(SamplingParams(regex=r"[\s\S]*"), size + 40, eos_ids, tokenizer)
+    assert max(allowed(more)) < size and not more.accept_token(size)
+    dead = compile_grammar(SamplingParams(regex="a\x04b"), size, eos_ids, tokenizer)
+    assert allowed(dead) == tokenizer.encode("a") and dead.accept_token(allowed(dead)[0])
+    assert not dead.is_terminated and not any(map(dead.accept_token, range(99)))
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+NO_TEXT = "no text of this vocabulary matches it"
+BAD_REGEXES = [
+    ("x(a", "there is a ( that is never closed, at position 1"),
+    ("a)b", "there is a ) that closes nothing, at position 1"),
+    ("x[a", "there is a [ that is never closed, at position 1"),
+    ("[z-a]", "a range that does not go from one character up to another, at position 1"),
+    (r"[a-\d]", "a range that does not go from one character up to another, at position 1"),
+    ("[^aé]", "there is 'é' in a class of all others, which names ASCII only, at position 0"),
+    ("[a-é]", "there is a range beyond ASCII, where each character has to be named, at p"),
+    (r"[^\xe9]", r"there is a byte from \x80 on without all the others, which is"),
+    ("a{2,1}", "there is a repetition of at least 2 and at most 1, at position 1"),
+    ("a{,}", "there is a { without counts of up to 4 digits"),
+    ("a{12345}", "there is a { without counts of up to 4 digits"),
+    ("a**", "there is a repetition of a repetition, which needs a group, at position 2"),
+    ("a|*", "there is a * with nothing before it, at position 2"),
+    (r"a\q", r"there is an escape \q that is not known here, at position 1"),
+    (r"\x4", r"there is an escape \x that is not known here, at position 0"),
+    ("(?=a)", "there is a group of a kind that is not known here, at position 0"),
+    ("^a$", "there is a ^, though all of the output has to match anyway, at position 0"),
+    ("(" * 51 + ")" * 51, "there is more than 50 groups within each other, at position 50"),
+    ("((){9999}){9999}", f"written out it has more than {MAX_POSITIONS} characters"),
+    ("(.*a.{20}){3}", f"its automaton has more than {MAX_STATES} states"),
+    (r"a[^\x00-\xff]|(b\W\d[^\s\S])+", NO_TEXT),
+    ("\ud800", "holds half a character, which is no text"),
+]
+BAD_SCHEMAS = [
+    ("5", "can't be compiled: schema must be an object or boolean."),
+    ("false", "no token can satisfy json_schema 'false': schema is false."),
+    ("{", "can't be compiled: it is no JSON, Expecting property name"),
+    ("[" * 99999, "can't be compiled: it is no JSON, maximum recursion depth"),
+    ('{"type":"strin"}', "can't be compiled: Invalid type: strin."),
+    ('{"pattern":"("}', "can't be compiled: unclosed group."),
+    ('{"type":"string","minLength":2,"maxLength":1}', "no token can satisfy json_schema"),
+    ('{"const":"\\ud800"}', "can't be compiled: failed to parse"),
+    ("\ud800", "holds half a character, which is no text."),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "sentence"),
+    [("regex", *bad) for bad in BAD_REGEXES] + [("json_schema", *bad) for bad in BAD_SCHEMAS],
+    ids=lambda text: repr(text[:20]),
+)
+def test_bad_rules_are_refused_in_one_sentence(kind: str, rule: str, sentence: str) -> None:
+    params: Any = {kind: rule}
+    with pytest.raises(ValueError, match=re.escape(sentence)) as refused:
+        compile_grammar(SamplingParams(**params), 257, EOS, None)
+    text = str(refused.value)
+    assert text.endswith(".") and "\n" not in text and kind in text and len(text) < 200
+
+
+def test_what_no_token_can_satisfy_depends_on_the_vocabulary() -> None:
+    assert grammar_of("a", 98) is not None and grammar_of("") is not None
+    for vocabulary in ((97, frozenset[int]()), (257, frozenset({97}))):
+        with pytest.raises(ValueError, match=f"no token can satisfy regex 'a': {NO_TEXT}."):
+            build("a", *vocabulary)
+    with pytest.raises(ValueError, match="only the empty text matches it, and this model has no"):
+        build("", 257, frozenset())
+
+
+def test_json_needs_the_library_and_bytes_or_a_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Strange:
+        def to_json(self) -> str:
+            return '{"model":'
+
+    anything = SamplingParams(json_schema="{}")
+    with pytest.raises(ValueError, match="json_schema needs a model with a tokenizer, or with all"):
+        compile_grammar(anything, 19, frozenset(), None)
+    with pytest.raises(
+        ValueError, match=r"llguidance can't read this model's tokenizer: [^\n]*\.$"
+    ):
+        compile_grammar(SamplingParams(regex="a"), 99, frozenset(), Strange())
+
+    def no_module(name: str) -> None:
+        raise ModuleNotFoundError(name="llguidance")
+
+    monkeypatch.setattr(registry.importlib, "import_module", no_module)
+    with pytest.raises(ValueError, match=r"json_schema needs .*pip install 'minisched\[grammar\]'"):
+        compile_grammar(anything, 257, EOS, None)

@@ -1,0 +1,531 @@
+"""A Llama on torch and on MLX: in any batch what it is alone, to the bit; alone, the published one.
+
+On MLX that is so with the stock kernels, with which these tests run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, lru_cache
+from itertools import cycle, pairwise
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from minisched.core import Request, SamplingParams
+from minisched.loops.run import Run, run_loop
+from minisched.models import llama_mlx_matrix, llama_mlx_weights, sampling
+from minisched.models import llama_torch_groups as torch_groups
+from minisched.models.equal_extent import TOGETHER
+from minisched.models.llama_mlx import LlamaMlx
+from minisched.models.llama_mlx_groups import PADDING
+from minisched.models.llama_mlx_groups import make_groups as make_mlx_groups
+from minisched.models.llama_mlx_layers import hidden_states
+from minisched.models.llama_mlx_layers import logits as mlx_logits
+from minisched.models.llama_mlx_matrix import TILE, Layout
+from minisched.models.llama_torch import DTYPES, LlamaTorch
+from minisched.models.llama_torch_attention import BLOCK, ROWS, Group, PagedKV
+from minisched.models.llama_torch_layers import llama_step, silu
+from minisched.models.paged_cache_mlx import PagedCache, new_tokens, window_of
+from minisched.models.registry import open_model
+from minisched.models.weights import WeightsError
+from minisched.scheduler import SchedulerConfig
+from tests.support import (
+    KINDS,
+    SOME_LOOP_OPTIONS,
+    Workload,
+    check_ends,
+    check_leaks,
+    llama_workload,
+    many,
+    open_device,
+    play,
+    prompt,
+    runs_on,
+)
+
+DEVICES = ("thread", "mlx")
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+ON_BOTH = pytest.mark.parametrize("device", DEVICES)
+CONTEXT = 448  # several blocks of attention
+THREE = ("llama", "biases", "qwen3 biases")  # between them, everything that a kind can add
+FEW_KINDS: list[Any] = [kind if kind in THREE else pytest.param(kind, marks=pytest.mark.thorough)
+                        for kind in KINDS]  # fmt: skip
+CONFIG = SchedulerConfig(chunked_prefill_size=64, page_size=4, context_len=CONTEXT)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # so that the oracle and the device, which takes one less, agree
+    yield
+    torch.set_num_threads(before)
+
+
+def some(new_tokens: int = 40, **options: Any) -> list[Request]:
+    """A short prompt and three that are longer and longer."""
+    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True, **options)
+    return [Request(f"r{i}", prompt(i, n), params) for i, n in enumerate((3, 40, 150, 200))]
+
+
+def said(folder: Path, device: str, dtype: str = "auto") -> Run:
+    """A run of them, through the door that users take."""
+    model = open_model(str(folder), device, dtype)
+    run = run_loop("overlap", open_device(device), model, some(), CONFIG)
+    assert not run.errors and run.trace.dtype == getattr(model, "dtype", "")
+    return run
+
+
+# -- alone, and all at once: no scheduler, worker or page allocator --------------------------------
+
+
+def alone_on_torch(model: LlamaTorch, tokens: tuple[int, ...]) -> list[float]:
+    """Logits [vocab] after ``tokens``, not compiled: position p has KV slot p + 1, and row 1."""
+    count = len(tokens)
+    padding = [0] * (-count % ROWS)
+    shape = (len(model.weights.qkv), count + 1, *model.kv_shape)
+    dtype = model.weights.embed.dtype
+    table = torch.tensor([0] * count + list(range(1, count + 1)))
+    kv = PagedKV(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype), table, count)
+    group = Group(0, 1, count, -(-count // BLOCK) * BLOCK)
+    ids, positions, rows = [*tokens, *padding], [*range(count), *padding], [1] * count + padding
+    inputs = (torch.tensor(values) for values in (ids, positions, rows, [count - 1]))
+    last: list[float] = llama_step(model.weights, kv, [group], *inputs)[0].tolist()
+    return last
+
+
+def alone_on_mlx(model: LlamaMlx, tokens: tuple[int, ...]) -> list[float]:
+    """The same of an MLX model, over a cache of its own."""
+    count, weights = len(tokens), model.weights
+    caches = [PagedCache(count + 1, *model.kv_shape, weights.embed.dtype) for _ in weights.layers]
+    at, table = mx.arange(count), mx.array([0] * count + list(range(1, count + 1)))
+    new = new_tokens(table[count + at], at, (weights.cos, weights.sin))
+    window = window_of(table, [count], at[None], count, model.kv_shape[0])
+    x = hidden_states(weights, caches, new, [window], mx.array(tokens))
+    last: list[float] = mlx_logits(weights, x[-1:])[0].tolist()
+    return last
+
+
+Kept = list[tuple[str, int, Any]]  # request id, tokens seen, logits [vocab]
+
+
+class Keeps:
+    """A model that keeps the logits of every row of every step, and knows what they should be."""
+
+    def __init__(self, directory: Path, *how: Any) -> None:
+        super().__init__(directory, *how)
+        self.kept: Kept = []
+        alone: Any = alone_on_mlx if isinstance(self, LlamaMlx) else alone_on_torch
+        self.logits_after = lru_cache(4000)(lambda tokens: alone(self, tokens))
+
+    def sample(self, logits: Any, batch: Any) -> Any:
+        rows = zip(batch.label.rids, batch.prefix_lens, batch.extend_lens, strict=True)
+        for row, (rid, start, length) in enumerate(rows):
+            self.kept.append((rid, start + length, logits[row] + 0))
+        return super().sample(logits, batch)  # type: ignore[misc]
+
+
+class OnTorch(Keeps, LlamaTorch):
+    """On torch."""
+
+
+class OnMlx(Keeps, LlamaMlx):
+    """On MLX."""
+
+
+Subjects = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def subjects(kinds: dict[str, Path]) -> Subjects:
+    """Models by device, kind and dtype, each read once."""
+    classes: dict[str, Any] = {"thread": OnTorch, "mlx": OnMlx}
+    return cache(lambda device, kind, *how: classes[device](kinds[kind], *how))
+
+
+def play_exact(workload: Workload, device: str, model: Any, *how: Any) -> int:
+    """Every token and every logit is what the request gets alone; how many rows were seen."""
+    model.kept.clear()
+    engine, outputs = play(workload, *how, open_device(device), model)
+    check_ends(workload, outputs)
+    check_leaks(engine)
+    requests = {req.rid: req for req in workload.requests}
+    for req in workload.requests:
+        tokens = list(req.prompt)
+        for token in req.output_ids:
+            logits = model.logits_after(tuple(tokens))
+            assert token == sampling.choose(logits, req.params, req.sampling_key, len(tokens))
+            tokens.append(token)
+    seen = 0
+    for rid, length, logits in model.kept:
+        tokens = [*requests[rid].prompt, *requests[rid].output_ids]
+        if length < len(tokens):  # a wasted row computes on a token that was never delivered
+            assert logits.tolist() == model.logits_after(tuple(tokens[:length]))
+            seen += 1
+    return seen
+
+
+@st.composite
+def workloads(draw: st.DrawFn, device: str = "thread") -> Workload:
+    """Prompts of up to 400 tokens (90 on MLX): windows of several widths meet in a batch."""
+    long = {"thread": (55, 75, 120, 400), "mlx": (25, 40, 60, 90)}[device]
+    length = st.one_of(st.integers(1, 8), st.integers(*long[:2]), st.integers(*long[2:]))
+    token, prompts = st.integers(0, 511), []
+    for n in draw(st.lists(length, min_size=1, max_size=5)):
+        start, stride = draw(token), draw(token)
+        prompts.append([(start + at * stride + at * at) % 512 for at in range(n)])
+    return llama_workload(draw, prompts, [1, 7, 33, 100], CONTEXT)
+
+
+DTYPE_ALSO: dict[str, list[tuple[Any, ...]]] = {
+    "thread": [("float64",), *((dtype, None, False) for dtype in DTYPES)],  # not compiled
+    "mlx": [],
+}
+
+
+def any_loop(data: st.DataObject, device: str) -> tuple[str, str, dict[str, Any]]:
+    loops = [item for item in SOME_LOOP_OPTIONS if runs_on(item[0], device)]
+    return data.draw(st.sampled_from(loops))
+
+
+@ON_BOTH
+@pytest.mark.parametrize("kind", FEW_KINDS)
+@given(data=st.data())
+@settings(max_examples=many(8, 40))
+def test_a_llama_is_exact_to_the_bit(
+    kind: str, device: str, data: st.DataObject, subjects: Subjects
+) -> None:
+    """In every loop, whatever else is in the batch, in whatever chunks, dtype, compiled or not."""
+    dtypes = [("float32",), ("bfloat16",), *DTYPE_ALSO[device]]
+    model = subjects(device, kind, *data.draw(st.sampled_from(dtypes)))
+    workload = data.draw(workloads(device))
+    seen = play_exact(workload, device, model, *any_loop(data, device))
+    assert seen >= sum(len(req.output_ids) for req in workload.requests)
+
+
+@ON_BOTH
+@given(data=st.data())
+@settings(max_examples=many(4, 50))
+def test_log_probabilities_are_the_same_bits(
+    device: str, data: st.DataObject, subjects: Subjects
+) -> None:
+    """As those of a request that has the machine to itself, without a cache and in one chunk."""
+    workload, model = data.draw(workloads(device)), subjects(device, "llama", "float32")
+    for req in workload.requests:
+        wishes = {"return_logprob": True, "top_logprobs_num": data.draw(st.integers(0, 2))}
+        start = data.draw(st.integers(-1, len(req.prompt) - 1))
+        req.params = replace(req.params, **wishes, logprob_start_len=start)
+    play(workload, *any_loop(data, device), open_device(device), model)
+    config = SchedulerConfig(
+        disable_radix_cache=True, chunked_prefill_size=-1, max_running_requests=1,
+        context_len=CONTEXT,
+    )  # fmt: skip
+    alone = [Request(req.rid, req.prompt, req.params) for req in workload.requests]
+    run_loop("serial", open_device(device), model, alone, config)
+    for req, truth in zip(workload.requests, alone, strict=True):
+        assert req.output_ids == truth.output_ids
+        assert req.input_token_logprobs == truth.input_token_logprobs
+        assert req.output_token_logprobs == truth.output_token_logprobs
+        for logprob, *_ in req.output_token_logprobs:
+            assert logprob == torch.tensor(logprob, dtype=torch.float32).item()
+
+
+# -- beside other libraries ------------------------------------------------------------------------
+
+
+@EVERY_KIND
+def test_both_libraries_say_the_same_in_float32(kind: str, kinds: dict[str, Path]) -> None:
+    one, two = (said(kinds[kind], device, "float32").outputs for device in DEVICES)
+    assert one == two
+    assert min(len(set(tokens)) for tokens in one.values()) > 4  # else few laws here could fail
+
+
+@pytest.fixture(scope="module")
+def of_transformers() -> Any:
+    from transformers import AutoModelForCausalLM  # which takes seconds
+
+    return AutoModelForCausalLM
+
+
+@pytest.mark.parametrize("kind", [
+    "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in [*KINDS][1:])
+])  # fmt: skip
+def test_torch_computes_what_transformers_computes(
+    kind: str, kinds: dict[str, Path], of_transformers: Any
+) -> None:
+    """Tokens in float32, greedily; and logits in float64."""
+    theirs = of_transformers.from_pretrained(kinds[kind], dtype=torch.float32)
+    assert type(theirs).__name__.lower().startswith(KINDS[kind].get("model_type", "llama"))
+    truth = {
+        req.rid: theirs.generate(
+            torch.tensor([req.prompt]), attention_mask=torch.ones(1, len(req.prompt)).long(),
+            do_sample=False, max_new_tokens=40, pad_token_id=0, eos_token_id=None,
+        )[0, len(req.prompt) :].tolist()
+        for req in some()
+    }  # fmt: skip
+    assert said(kinds[kind], "thread").outputs == truth
+    ours, tokens = LlamaTorch(kinds[kind], "float64"), tuple(prompt(1, 200))
+    with torch.no_grad():
+        logits = theirs.double()(torch.tensor([tokens])).logits[0]
+    for count in (1, 2, 63, 64, 65, 200):
+        difference = torch.tensor(alone_on_torch(ours, tokens[:count])) - logits[count - 1]
+        assert difference.abs().max() < 1e-4  # theirs computes norms in 32 bits, whatever the dtype
+
+
+SAME_AS_MLX_LM = [("llama", "float32"), ("llama", "bfloat16"), ("norms", "float32"),
+                  ("biases", "float32"), ("qwen2", "float32"), ("qwen3", "float32"),
+                  ("qwen3", "bfloat16")]  # fmt: skip
+"""mlx-lm adds a bias before it rounds to 16 bits, computes the rotation's tables in another order
+where it scales them, and its Qwen3 has no biases: elsewhere it is the truth to the bit."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "dtype"), SAME_AS_MLX_LM)
+def test_mlx_computes_what_mlx_lm_computes(kind: str, dtype: str, kinds: dict[str, Path]) -> None:
+    from mlx_lm.utils import load_model
+
+    theirs: Any = load_model(kinds[kind])[0]
+    theirs.set_dtype(getattr(mx, dtype))
+    ours = LlamaMlx(kinds[kind], dtype)
+    for count in (1, 2, 7, 33, 64, 90, 200):
+        tokens = prompt(count, count)
+        assert alone_on_mlx(ours, tuple(tokens)) == theirs(mx.array([tokens]))[0, -1].tolist()
+
+
+# -- the dtype -------------------------------------------------------------------------------------
+
+
+def in_dtype(folder: Path, to: Path, *dtypes: torch.dtype) -> Path:
+    """A copy whose tensors are of these dtypes in turn; config.json says what it said."""
+    shutil.copytree(folder, to)
+    tensors = load_file(to / "model.safetensors")
+    each = zip(tensors.items(), cycle(dtypes))
+    save_file({name: value.to(dtype) for (name, value), dtype in each}, to / "model.safetensors")
+    return to
+
+
+@pytest.mark.parametrize(
+    ("stored", "computed"),
+    [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float32"),
+     ("float64", "float32")],
+)  # fmt: skip
+def test_auto_means_the_same_on_every_device(
+    stored: str, computed: str, kinds: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = in_dtype(kinds["llama"], tmp_path / stored, getattr(torch, stored))
+    for device in DEVICES:  # MLX reads no float64 from files
+        model: Any = open_model(str(folder), device)
+        run = run_loop("serial", open_device(device), model, some(2), CONFIG)
+        kept = model.keys if device == "thread" else model.caches[0].pool
+        weights = model.weights.embed.dtype, model.weights.final_norm.dtype, kept.dtype
+        assert [str(dtype).split(".")[-1] for dtype in weights] == [computed] * 3
+        assert (model.dtype, run.trace.dtype) == (computed, computed)
+        if stored == "float64":  # of which float32 has every one here
+            assert (
+                run.outputs
+                == run_loop(
+                    "serial",
+                    open_device(device),
+                    open_model(str(kinds["llama"]), device),
+                    some(2),
+                    CONFIG,
+                ).outputs
+            )
+
+
+def test_a_dtype_that_a_device_can_not_do_is_refused(
+    kinds: dict[str, Path], tmp_path: Path
+) -> None:
+    for device, dtypes in {"thread": ["float16", "int4", ""], "mlx": ["float64", "int4"]}.items():
+        for dtype in dtypes:
+            with pytest.raises(ValueError, match=f"^dtype is '{dtype}', but with .* one of auto"):
+                open_model(str(kinds["llama"]), device, dtype)
+    for device in ("sim", *DEVICES):
+        with pytest.raises(ValueError, match=r"^dtype is 'float32', but model 'hash' computes"):
+            open_model("hash", device, "float32")
+    both = in_dtype(kinds["llama"], tmp_path / "both", torch.float64, torch.bfloat16)
+    with pytest.raises(WeightsError, match="has float64 beside bfloat16, which can't be read for"):
+        open_model(str(both), "mlx")
+
+
+# -- what is quicker changes no bit: how weights lie -----------------------------------------------
+
+LAYOUTS = [Layout(turned, tiled) for turned in (True, False) for tiled in (True, False)]
+FEW = 12  # tokens that go through tiles here; more are multiplied by the whole matrix
+
+
+def is_turned(matrix: mx.array) -> bool:
+    """Whether [in, out] lies in memory row by row."""
+    of_row, of_column = memoryview(matrix).strides  # type: ignore[arg-type]
+    return of_row > of_column
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@given(workload=workloads("mlx"))
+@settings(max_examples=many(2, 20))
+def test_how_weights_lie_changes_no_bit(
+    layout: Layout, workload: Workload, kinds: dict[str, Path], subjects: Subjects
+) -> None:
+    """So it does not matter which layout was quicker when they were read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llama_mlx_weights, "quickest", lambda weight: layout)
+        patch.setattr(llama_mlx_matrix, "SMALL", FEW * 64 * TILE)
+        model = OnMlx(kinds["biases"])
+        assert is_turned(model.weights.head.whole) is layout.turned
+        assert (model.weights.head.tiles is not None) is layout.tiled
+        model.logits_after = subjects("mlx", "biases").logits_after
+        play_exact(workload, "mlx", model, "serial", "host", {})
+
+
+@given(
+    tokens=st.integers(1, 2 * FEW), dim=st.integers(1, 40),
+    out=st.sampled_from([1, TILE - 1, TILE, 3 * TILE]),
+    layout=st.sampled_from(LAYOUTS), has_bias=st.booleans(),
+)  # fmt: skip
+def test_a_product_is_that_of_the_weight_as_files_have_it(
+    tokens: int, dim: int, out: int, layout: Layout, has_bias: bool
+) -> None:
+    weight, x = mx.random.normal((out, dim)), mx.random.normal((tokens, dim))
+    bias = mx.random.normal((out,)) if has_bias else None
+    laid = llama_mlx_matrix.lay(weight, layout, bias)
+    assert (laid.tiles is not None) is (layout.tiled and out % TILE == 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llama_mlx_matrix, "SMALL", FEW * dim * TILE)
+        expected = x @ weight.T if bias is None else x @ weight.T + bias
+        assert mx.array_equal(llama_mlx_matrix.times(x, laid), expected)
+
+
+@pytest.mark.parametrize(
+    ("as_filed", "turned", "tiled", "chosen"),
+    [
+        (2, 1, 1, Layout(turned=True)),
+        (1, 2, 1, Layout(turned=False)),
+        (1, 2, 0.7, Layout(turned=False)),  # not worth the memory
+        (1, 2, 0.5, Layout(turned=False, tiled=True)),
+        (3, 1, 0.5, Layout(turned=True, tiled=True)),
+    ],
+)
+def test_weights_lie_as_the_quicker_product_wants_them(
+    monkeypatch: pytest.MonkeyPatch, as_filed: float, turned: float, tiled: float, chosen: Layout
+) -> None:
+    def seconds(row: mx.array, matrix: mx.array) -> float:
+        mx.eval(matrix)
+        assert (row @ matrix).shape in ((2, 1, TILE), (1, 2 * TILE + 7))
+        return tiled if matrix.ndim == 3 else turned if is_turned(matrix) else as_filed
+
+    monkeypatch.setattr(llama_mlx_matrix, "seconds", seconds)
+    assert llama_mlx_matrix.quickest(mx.ones((2 * TILE + 7, 5))) == chosen
+
+
+@pytest.mark.parametrize("threads", [1, 3, 5, 7])
+@pytest.mark.parametrize("width", [96, 1376])
+def test_silu_does_not_depend_on_threads(threads: int, width: int) -> None:
+    x = torch.randn(132, 2 * width, generator=torch.Generator().manual_seed(0))
+    gate = x.chunk(2, -1)[0]
+    alone = torch.cat([silu(gate[at : at + ROWS]) for at in range(0, 132, ROWS)])
+    torch.set_num_threads(threads)
+    together = silu(gate)
+    torch.set_num_threads(1)
+    assert torch.equal(together, alone)
+
+
+# -- what is quicker changes no bit: who attends together ------------------------------------------
+
+Rows = list[tuple[int, int]]  # positions computed before, and now
+extents = st.one_of(st.just(1), st.just(1), st.just(4), st.integers(1, 2 * TOGETHER))
+batches = st.lists(st.tuples(st.integers(0, 300), extents), min_size=1, max_size=9)
+SIZES = (1, 2_000, 20_000, 1 << 22)  # bytes of a position: from all rows together to one by one
+paddings = st.one_of(st.none(), st.just(PADDING), st.integers(0, 400))
+
+
+def in_vain(lengths: list[int]) -> int:
+    """Positions beyond their ends that rows read which attend together."""
+    return sum(max(lengths) - length for length in lengths)
+
+
+@given(batches, paddings)
+@settings(max_examples=many(100, 500))
+def test_on_mlx_every_token_attends_once_and_little_is_looked_at_in_vain(
+    rows: Rows, padding: int | None
+) -> None:
+    before, new = [row[0] for row in rows], [row[1] for row in rows]
+    groups = list(make_mlx_groups(before, new, padding))
+    assert [at for group in groups for at in range(len(rows))[group.rows]] == [*range(len(rows))]
+    first = 0
+    for group in groups:
+        mine = range(len(rows))[group.rows]
+        assert {new[at] for at in mine} == {group.extend_len}
+        assert group.tokens == slice(first, first + len(mine) * group.extend_len)
+        first += len(mine) * group.extend_len
+        assert padding is None or in_vain(before[group.rows]) <= padding
+    for one, two in pairwise(groups):  # none ends before it must
+        if one.extend_len == two.extend_len <= TOGETHER:
+            longer = before[one.rows.start : two.rows.start + 1]
+            assert padding is not None and in_vain(longer) > padding
+
+
+def on_torch(rows: Rows, each: int | None) -> list[Group]:
+    """The groups of a batch."""
+    return torch_groups.make_groups([row[0] for row in rows], [row[1] for row in rows], each)
+
+
+@given(batches, st.sampled_from([*SIZES, None]))
+@settings(max_examples=many(100, 500))
+def test_on_torch_every_token_attends_once_and_sees_all_that_is_before_it(
+    rows: Rows, each: int | None
+) -> None:
+    positions = [before + at for before, new in rows for at in range(new)]
+    token = 0
+    for group in on_torch(rows, each):
+        assert group.first == token
+        mine = positions[token : token + group.num_rows * group.extend_len]
+        assert max(mine) < group.window < max(mine) + 1 + BLOCK and group.window % BLOCK == 0
+        for at in range(0, len(mine), group.extend_len):  # a row's positions follow each other
+            row = mine[at : at + group.extend_len]
+            assert row == list(range(row[0], row[0] + group.extend_len))
+        if each is not None and group.num_rows > 1:
+            assert group.num_rows * group.window <= max(torch_groups.CACHE // each, group.window)
+        if each is not None:
+            assert group.num_rows * group.extend_len <= max(
+                torch_groups.QUERIES, group.num_rows * 32
+            )
+        token += len(mine)
+    assert token == len(positions)
+
+
+def test_a_gpu_gets_groups_as_large_as_can_be() -> None:
+    keys = torch.empty(2, 8, 3, 4, dtype=torch.bfloat16)
+    assert torch_groups.bytes_each(keys) == 2 * 3 * 4 * 2
+    assert torch_groups.bytes_each(keys.to("meta")) is None
+    assert len(on_torch([(300, 1)] * 50, None)) == 1 == len(on_torch([(0, 350)], None))
+    assert len(on_torch([(300, 1)] * 50, 1536)) == 17 and len(on_torch([(0, 350)], 1536)) == 6
+
+
+@given(data=st.data(), workload=workloads())
+@settings(max_examples=many(3, 30))
+def test_who_attends_together_changes_no_bit(
+    data: st.DataObject, workload: Workload, subjects: Subjects
+) -> None:
+    """On torch, with caches of several sizes."""
+    each = data.draw(st.sampled_from([*SIZES, None]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minisched.models.llama_torch.bytes_each", lambda keys: each)
+        play_exact(workload, "thread", subjects("thread", "biases"), "serial", "host", {})
+
+
+@given(workload=workloads("mlx"), padding=st.none() | st.integers(0, 60))
+@settings(max_examples=many(3, 30))
+def test_who_attends_together_on_mlx_changes_no_bit(
+    workload: Workload, padding: int | None, kinds: dict[str, Path]
+) -> None:
+    model = OnMlx(kinds["llama"])
+    model.padding = padding
+    play_exact(workload, "mlx", model, "serial", "host", {})

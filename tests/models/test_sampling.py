@@ -1,0 +1,371 @@
+"""Sampling: the noise is the published generator's, and every backend draws the same from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.core import Request, SamplingParams
+from minisched.core.sampling_types import KINDS
+from minisched.devices.sim import SimDevice
+from minisched.loops.run import run_loop
+from minisched.models import (
+    hash_mlx,
+    hash_torch,
+    logprobs,
+    logprobs_mlx,
+    logprobs_torch,
+    mix,
+    sampling,
+    sampling_mlx,
+    sampling_torch,
+)
+from minisched.models.hash import HashModel
+from minisched.models.sampling import WORD, threefry
+from tests.support import many
+
+BACKENDS = pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])
+Sampling = Sequence[tuple[SamplingParams, int, int]]  # params, key, position
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def integers(backend: str, values: Sequence[int]) -> Any:
+    """Integers in what a backend computes with."""
+    return torch.tensor(values) if backend == "thread" else mx.array(list(values), dtype=mx.int64)
+
+
+def noise(backend: str, keys: Sequence[int], positions: Sequence[int], vocab: int) -> Any:
+    """A backend's noise [rows, vocab]."""
+    if backend == "sim":
+        pairs = zip(keys, positions, strict=True)
+        return np.array([[*sampling.gumbel(*pair, range(vocab)).values()] for pair in pairs])
+    if backend == "thread":
+        columns = (torch.tensor(values)[:, None] for values in (keys, positions))
+        return sampling_torch.gumbel(*columns, vocab).numpy()
+    with mx.stream(mx.cpu):
+        return np.array(sampling_mlx.gumbel(*map(sampling_mlx.column, (keys, positions)), vocab))
+
+
+def chosen(backend: str, logits: Any, how: Sampling) -> Any:
+    """A backend's tokens for float64 logits [rows, vocab]."""
+    if backend == "sim":
+        pairs = zip(logits, how, strict=True)
+        return np.array([sampling.choose([*map(float, row)], *each) for row, each in pairs])
+    if backend == "thread":
+        return sampling_torch.choose(torch.tensor(logits), how).numpy()
+    with mx.stream(mx.cpu):  # the only place for float64
+        return np.array(sampling_mlx.sample(mx.array(np.array(logits), dtype=mx.float64), how))
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
+PUBLISHED = [  # Random123's kat_vectors: rounds, counter, key, what comes out
+    (13, (0, 0), (0, 0), (0x9D1C5EC6, 0x8BD50731)),
+    (13, (WORD, WORD), (WORD, WORD), (0xFD36D048, 0x2D17272C)),
+    (13, PI[:2], PI[2:], (0xBA3E4725, 0xF27D669E)),
+    (20, PI[:2], PI[2:], (0xC4923A9C, 0x483DF7A0)),
+    (32, (WORD, WORD), (WORD, WORD), (0x6E2FE0D0, 0xB1B76F82)),
+    (32, PI[:2], PI[2:], (0xE2827716, 0xC3C05CDF)),
+]
+
+
+@pytest.mark.parametrize(("rounds", "counter", "key", "wanted"), PUBLISHED)
+def test_the_generator_gives_the_published_words(
+    rounds: int, counter: tuple[int, int], key: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    assert threefry(key, counter, rounds) == wanted
+    for word in (torch.tensor, lambda values: mx.array(values, dtype=mx.uint32)):
+        keys, counters = (tuple(word([half]) for half in each) for each in (key, counter))
+        assert tuple(half.item() for half in threefry(keys, counters, rounds)) == wanted
+
+
+keys, positions = st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1)
+below_p = st.integers(0, mix.P - 1) | st.sampled_from([0, 1, mix.P - 2, mix.P - 1])
+
+
+@given(st.lists(st.tuples(keys, positions), min_size=1, max_size=4), st.integers(1, 99))
+def test_every_backend_makes_the_same_noise(rows: list[tuple[int, int]], vocab: int) -> None:
+    """From the same words exactly; a logarithm may differ in its last bit."""
+    truth = noise("sim", *zip(*rows, strict=True), vocab)
+    for backend in ("thread", "mlx"):
+        found = noise(backend, *zip(*rows, strict=True), vocab)
+        assert found.dtype == np.float64 and found.shape == (len(rows), vocab)
+        np.testing.assert_allclose(found, truth, rtol=1e-14, atol=1e-15)
+
+
+@BACKENDS
+def test_the_noise_of_the_first_and_the_last_word_is_finite(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One infinity would decide alone; in float32 u is 1 once in 2**25 tokens."""
+    of_backend = {"sim": sampling, "thread": sampling_torch, "mlx": sampling_mlx}[backend]
+
+    def ends(key: Any, counter: Any) -> Any:
+        like = counter[0] * 0 + counter[1] * 0
+        return like, like + WORD
+
+    monkeypatch.setattr(of_backend, "threefry", ends)
+    wanted = [-math.log(-math.log((word + 0.5) / 2**32)) for word in (0, WORD)]
+    assert noise(backend, [5], [7], 2).tolist() == [pytest.approx(wanted, rel=1e-12)]
+
+
+@given(st.lists(st.tuples(below_p, below_p), min_size=1, max_size=40))
+def test_the_hash_is_exact_in_64_bits(pairs: list[tuple[int, int]]) -> None:
+    truth = [mix.mix(*pair) for pair in pairs]
+    for backend, library in (("thread", hash_torch), ("mlx", hash_mlx)):
+        a, b = (integers(backend, side) for side in zip(*pairs, strict=True))
+        assert library.mix(a, b).tolist() == truth
+
+
+# -- the distribution ------------------------------------------------------------------------------
+
+ROWS = {"sim": 2_000, "thread": 10_000, "mlx": 10_000}
+
+
+def surprise(counts: Any, wanted: Any) -> float:
+    """How odd counts are beside what is wanted, in standard deviations (Wilson and Hilferty)."""
+    freedom = counts.size - 1
+    chi_square = ((counts - wanted) ** 2 / wanted).sum()
+    spread = 2 / (9 * freedom)
+    return float(((chi_square / freedom) ** (1 / 3) - 1 + spread) / math.sqrt(spread))
+
+
+def check_flat(found: Any, kinds: int) -> None:
+    """Whether numbers below ``kinds`` come equally often, by chance: not too unevenly or evenly."""
+    counts = np.bincount(found.ravel(), minlength=kinds)
+    assert counts.sum() >= 20 * kinds
+    odd = surprise(counts, counts.sum() / kinds)
+    assert abs(odd) < 4, f"{odd:.1f} standard deviations from even: {counts[:20]}"
+
+
+def rows_along(axis: str, count: int) -> tuple[list[int], list[int]]:
+    """Keys and positions of draws: one request's positions, or many requests or seeds at one."""
+    if axis == "positions":
+        return [Request("r0", [1], SamplingParams(seed=3)).sampling_key] * count, [*range(count)]
+    reqs = (
+        Request(f"r{at}", [1], SamplingParams(seed=3))
+        if axis == "requests"
+        else Request("r0", [1], SamplingParams(seed=at))
+        for at in range(count)
+    )
+    return [req.sampling_key for req in reqs], [17] * count
+
+
+AXES = pytest.mark.parametrize("axis", ["positions", "requests", "seeds"])
+WANTED: list[tuple[list[float], dict[str, Any]]] = [
+    ([1.0] * 5, {}), ([1.0] * 10, {"top_k": 9}), ([0.4, 0.3, 0.2, 0.1], {}),
+    ([0.7, 0.1, 0.1, 0.05, 0.05], {"temperature": 0.5}),
+    ([0.5, 0.25, 0.125, 0.0625, 0.0625], {"top_p": 0.99}),
+]  # fmt: skip
+
+
+@AXES
+@BACKENDS
+def test_tokens_come_as_often_as_they_should(backend: str, axis: str) -> None:
+    """Of a small vocabulary, drawn as a model's sampler draws: chi-square against the softmax."""
+    draws = [*zip(*rows_along(axis, ROWS[backend]), strict=True)]
+    for wanted, options in WANTED:
+        params = SamplingParams(**{"temperature": 1.0, **options})
+        logits = np.tile(np.log(wanted) * params.temperature, (len(draws), 1))
+        counts = np.bincount(chosen(backend, logits, [(params, *draw) for draw in draws]))
+        kept = np.array(wanted[: params.top_k] if params.top_k > 0 else wanted)
+        assert len(counts) == len(kept)
+        odd = surprise(counts, kept / kept.sum() * len(draws))
+        assert abs(odd) < 4, f"{odd:.1f} standard deviations from the softmax: {counts}"
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 7, 64])
+@BACKENDS
+def test_of_neighbouring_ids_each_comes_as_often(backend: str, stride: int) -> None:
+    """In a vocabulary of a real size: of 4, 5 and 10 ids so far apart, from every start."""
+    rows, vocab = (4, 3_000) if backend == "sim" else (16, 49_152)
+    table = noise(backend, *rows_along("positions", rows), vocab)
+    for ids in (2, 3, 4, 5, 10):
+        for start in (0, 1):
+            whole = (vocab - start) // (ids * stride) * ids * stride
+            groups = table[:, start : start + whole].reshape(rows, -1, ids, stride)
+            check_flat(groups.argmax(2), ids)
+
+
+@AXES
+@BACKENDS
+def test_a_draw_says_nothing_of_those_beside_it(backend: str, axis: str) -> None:
+    """Windows of 2 to 6 positions (requests, seeds) in a row, at which two tokens are equal."""
+    rows, vocab = ROWS[backend] // 2, 32
+    table = noise(backend, *rows_along(axis, rows), vocab)
+    for first, second in ((0, 1), (1, 2), (5, 9), (0, 31)):
+        bits = (table[:, first] > table[:, second]).astype(int)
+        for width in (2, 3, 5, 6):
+            windows = bits[: rows // width * width].reshape(-1, width)
+            if len(windows) >= 20 * 2**width:
+                check_flat(windows @ 2 ** np.arange(width), 2**width)
+    every = table.reshape(rows // 2, 2, vocab // 4, 4).argmax(3)  # [.., two rows, fours of ids]
+    check_flat(every[:, 0] * 4 + every[:, 1], 16)
+    check_flat(every[:, :, :-1] * 4 + every[:, :, 1:], 16)
+
+
+def test_a_biased_coin_is_found() -> None:
+    """The measure itself: what the noise was once, of 5 equal tokens, and an even sequence."""
+    for said in (np.repeat(np.arange(5), [19_200, 18_900, 23_000, 19_200, 19_700]),
+                 np.arange(100_000) % 5):  # fmt: skip
+        with pytest.raises(AssertionError, match="standard deviations from even"):
+            check_flat(said, 5)
+
+
+# -- what is chosen --------------------------------------------------------------------------------
+
+edges = st.sampled_from([math.inf, -math.inf, math.nan, 0.0, -0.0, 1.0, 3e38, -3e38, 5e-324])
+ties = st.integers(0, 12).map(lambda value: value / 3)
+params = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.001, 0.7, 1.0, 1e9]),
+    top_k=st.sampled_from([-1, 1, 2, 4, 999]),
+    top_p=st.sampled_from([1.0, 0.999, 0.8, 0.5, 1e-9]),
+)
+
+
+@given(st.lists(ties, min_size=1, max_size=30), params.filter(lambda how: not how.is_greedy))
+@settings(max_examples=many(100, 500))
+def test_top_k_and_top_p_leave_the_fewest_most_likely(
+    scaled: list[float], how: SamplingParams
+) -> None:
+    order = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
+    order = order[: how.top_k] if how.top_k > 0 else order
+    kept = sampling.kept(scaled, how)
+    assert kept == order[: len(kept)]
+    weights = [math.exp(scaled[token]) for token in order]
+    reached, wanted = sum(weights[: len(kept)]), how.top_p * sum(weights)
+    assert reached >= wanted * (1 - 1e-9) and reached - weights[len(kept) - 1] < wanted + 1e-9
+    assert how.top_p < 1 or kept == order
+
+
+@given(
+    rows=st.integers(1, 13).flatmap(lambda vocab: st.lists(
+        st.tuples(st.lists(edges | st.floats(-20, 20, width=32), min_size=vocab, max_size=vocab)
+                  | st.lists(ties, min_size=vocab, max_size=vocab),
+                  params, keys, st.integers(0, 5000)),
+        min_size=1, max_size=5)),
+    first_look=st.sampled_from([1, 2, 5, 1024]),
+)  # fmt: skip
+@settings(max_examples=many(150, 1000))
+def test_every_backend_chooses_what_each_row_gets_alone(
+    rows: list[tuple[list[float], SamplingParams, int, int]], first_look: int
+) -> None:
+    """Equal logits, infinite ones, nothing but -inf; where there is NaN, each marks its token."""
+    logits, how = np.array([row for row, *_ in rows]), [(*rest,) for _, *rest in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling_torch, "FIRST_LOOK", first_look)  # both ways of finding the best
+        truth, *others = (chosen(backend, logits, how) for backend in ("sim", "thread", "mlx"))
+    for found in others:
+        for at, row in enumerate(logits):
+            if any(map(math.isnan, row)):
+                assert truth[at] < 0 and found[at] < 0
+            else:
+                assert found[at] == truth[at] >= 0
+                assert row[truth[at]] == math.inf or math.inf not in row
+
+
+# -- log-probabilities -----------------------------------------------------------------------------
+
+few = st.integers(0, 6)  # so that many are equal
+matrices = st.lists(st.lists(few, min_size=7, max_size=7), min_size=1, max_size=4)
+
+
+@given(values=matrices, top=st.integers(0, 7), data=st.data())
+@settings(max_examples=many(50, 500))
+def test_of_equals_the_lower_ids_come_first_on_every_backend(
+    values: list[list[int]], top: int, data: Any
+) -> None:
+    rows, tokens = (
+        [[value / 3 for value in row] for row in values],
+        [data.draw(few) for _ in values],
+    )
+    at = list(range(len(rows)))
+    of_torch = logprobs_torch.logprobs(
+        torch.tensor(rows, dtype=torch.float64), torch.tensor(at), torch.tensor(tokens), top
+    )
+    with mx.stream(mx.cpu):
+        matrix = mx.array(rows, dtype=mx.float64)
+        of_mlx = logprobs_mlx.logprobs(matrix, mx.array(at), mx.array(tokens), top).tolist()
+    for found in (logprobs.logprobs(rows, at, tokens, top), of_torch.tolist(), of_mlx):
+        for row, token, place in zip(rows, tokens, found, strict=True):
+            total = math.log(sum(map(math.exp, row)))
+            best = sorted(range(7), key=lambda other: (-row[other], other))[:top]
+            assert place[1 + top :] == best
+            expected = [row[other] - total for other in (token, *best)]
+            assert place[: 1 + top] == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.thorough), 5])
+def test_a_long_row_gets_the_same_bits_beside_others(dtype: str, threads: int) -> None:
+    """And torch and MLX add it up without losing much."""
+    count, vocab = 40, 49_152  # of which logsumexp would spoil a few
+    random = torch.randn(count, vocab, generator=torch.Generator().manual_seed(0)) * 5
+    rows, tokens = random.to(getattr(torch, dtype)), torch.arange(count) * 1000
+    torch.set_num_threads(threads)
+    together = logprobs_torch.logprobs(rows, torch.arange(count), tokens, 2)
+    for at in range(count):
+        one = rows[at : at + 1], torch.tensor([0]), tokens[at, None]
+        assert torch.equal(logprobs_torch.logprobs(*one, 2)[0], together[at])
+    torch.set_num_threads(1)
+    assert together.dtype == (torch.float64 if dtype == "float64" else torch.float32)
+    with mx.stream(mx.cpu):
+        same = mx.array(rows[:8].double().numpy(), dtype=mx.float64).astype(getattr(mx, dtype))
+        ids = mx.array(tokens[:8].tolist())
+        of_mlx = logprobs_mlx.logprobs(same, mx.arange(8), ids, 2).tolist()
+        for at in range(8):
+            one_row = same[at : at + 1], mx.array([0]), ids[at : at + 1]
+            assert logprobs_mlx.logprobs(*one_row, 2).tolist()[0] == of_mlx[at], "the same bits"
+    exact = torch.log_softmax(rows[:8].double(), -1)
+    for at in range(8):
+        wanted = [exact[at, tokens[at]].item(), *exact[at].topk(2).values.tolist()]
+        for place in (together[at].tolist(), of_mlx[at]):
+            assert place[:3] == pytest.approx(wanted, abs=2e-5)
+
+
+# -- what a client may ask for ---------------------------------------------------------------------
+
+WRONG: list[dict[str, Any]] = [
+    {"json_schema": {"type": "object"}}, {"regex": 5}, {"logit_bias": {"a": 1}},
+    {"logit_bias": {1: "x"}}, {"logit_bias": {1.5: 1}}, {"logit_bias": [(1, 2.0)]},
+    {"logit_bias": None}, {"stop": None}, {"stop": "abc"}, {"stop": (3,)},
+    {"frequency_penalty": "1"}, {"presence_penalty": None}, {"repetition_penalty": "2"},
+    {"top_logprobs_num": 1.5, "return_logprob": True}, {"return_logprob": 1},
+    {"logprob_start_len": "0", "return_logprob": True}, {"max_new_tokens": 2.5},
+    {"temperature": "hot"}, {"top_k": 1.5}, {"top_p": None}, {"seed": "s"},
+    {"stop_token_ids": 7}, {"ignore_eos": "no"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_value_of_the_wrong_kind_ends_its_request_alone(wrong: dict[str, Any]) -> None:
+    good = SamplingParams(max_new_tokens=5, ignore_eos=True)
+    name, value = next(iter(wrong.items()))
+    bad = SamplingParams(**{"max_new_tokens": 5, **wrong})
+    requests = [Request("good", [1, 2], good), Request("bad", [3], bad)]
+    run = run_loop("overlap", SimDevice(), HashModel(), requests)
+    assert run.errors == {"bad": f"{name} is {value!r}, but it must be {KINDS[name]}."}
+    assert len(run.outputs["good"]) == 5
+
+
+def test_every_option_that_could_be_wrong_has_a_kind() -> None:
+    assert set(KINDS) == {item.name for item in fields(SamplingParams)}
+    assert {next(iter(wrong)) for wrong in WRONG} == set(KINDS)
