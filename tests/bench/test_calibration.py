@@ -12,10 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minisched.bench.calibration import calibrate as calibration
-from minisched.bench.calibration import prediction as bench
 from minisched.bench.calibration.calibrate import calibrate, makespan, observe, predict
-from minisched.bench.calibration.design import Design, Load
+from minisched.bench.calibration.design import Load
 from minisched.bench.calibration.least_squares import fit, not_negative, trimmed
 from minisched.checks.laws import check_times
 from minisched.core import Request, SamplingParams
@@ -172,60 +170,6 @@ def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path, text: str, wo
     with pytest.raises(ValueError, match=word) as found:
         read_profile(file)
     assert str(file) in str(found.value) and "\n" not in str(found.value)
-
-
-def test_every_loop_is_first_in_some_turn_of_a_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which one runs first in a workload pays for what is cold; it must not always be serial."""
-    done: list[str] = []
-
-    def listen(loop: str, *of: Any) -> Any:
-        done.append(loop)
-        return observe(loop, "sim", HashModel(), Load(1, 4, 3))
-
-    monkeypatch.setattr(bench, "observe", listen)
-    monkeypatch.setattr(bench, "HELD_OUT", {"a": None, "b": None})
-    loops = ["serial", *LOOPS]
-    for repetition in range(2):
-        bench.measured("thread", HashModel(), loops, repetition * bench.TURNS)
-    turns = [done[at : at + len(loops)] for at in range(0, len(done), len(loops))]
-    assert len(turns) == 2 * bench.TURNS * 2  # two repetitions of two workloads
-    assert all(sorted(turn) == sorted(loops) for turn in turns)
-    assert {turn[0] for turn in turns} == set(loops)
-
-
-def test_calibrating_begins_with_another_loop_in_each_turn() -> None:
-    design = Design([Load(1, 4, 3)], [Load(2, 4, 3)])
-    orders = [
-        [run.loop for run in calibration.observe_all(
-            "sim", HashModel(), LOOPS, design=design, turn=turn)][1:]
-        for turn in range(1 + len(LOOPS))
-    ]  # fmt: skip
-    assert {order[0] for order in orders} == {"serial", *LOOPS}
-    assert all(sorted(order) == sorted(["serial", *LOOPS]) for order in orders)
-
-
-def test_an_error_is_of_each_repetition_and_has_a_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "HELD_OUT", {"a": None})
-    foreseen = {("serial", "a"): 120, ("x", "a"): 100}
-    taken = [{("serial", "a"): time, ("x", "a"): 100} for time in (80, 100, 150)]
-    rows = {row.name: row for row in bench.figures("it", ["serial", "x"], taken, foreseen)}
-    serial = rows["it, serial, a: makespan, off by"]
-    assert (serial.min, serial.median, serial.max) == pytest.approx((-20, 20, 50))
-    assert not serial.met and serial.reason == "repetitions are on both sides of it"
-    other = rows["it, x, a: makespan, off by"]
-    assert (other.median, other.met, other.reason) == (0, True, "")
-    faster = rows["it, x, a: speed-up, off by"]
-    assert (faster.min, faster.median, faster.max) == pytest.approx((-20, 20, 50))
-    assert rows["it: makespans off by at most 5 %"].median == 50  # one of two
-    assert rows["it: speed-ups off by at most 5 %"].median == 0
-    clock = rows["it: one repetition's makespan, off their median by"]
-    assert (clock.min, clock.median, clock.max) == pytest.approx((0, 0, 50))
-
-
-def test_too_short_is_as_wrong_as_too_long() -> None:
-    assert bench.row("it", [-6.0, -6.0, -6.0]).met is False
-    assert bench.row("it", [-6.0, -6.0, -7.0]).reason == "every repetition says so"
-    assert bench.row("it", [-4.0, -4.0, 9.0]).met is True
 
 
 @pytest.mark.parametrize(

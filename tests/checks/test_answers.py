@@ -21,25 +21,16 @@ import pytest
 from rich.console import Console
 
 import minisched
-from minisched.checks.case import Case
-from minisched.checks.case_text import case_text
 from minisched.checks.evidence import LOOKED_AT, lacking
-from minisched.checks.faults.count import Counted
-from minisched.checks.faults.matrix import places, try_all
-from minisched.checks.judge import Verdict, judge
+from minisched.checks.judge import judge
 from minisched.checks.many import LAWS, Tried, case_of
 from minisched.checks.tally import Tally
-from minisched.cli.check_faults import report
 from minisched.cli.check_picture import offence_in, picture
 from minisched.cli.check_tables import print_tally
-from minisched.devices.cost import NO_COST, SIM_COST, CostModel, Pace
 from minisched.export import native
 from minisched.export.chrome import to_chrome
-from minisched.museum import exhibits, refuted
 from minisched.museum.exhibit import Exhibit
-from minisched.museum.page import page
 from minisched.museum.patch import Edit, put_in
-from minisched.museum.standing import nothing_broken, standing_of
 from minisched.trace import Act, Mark, Slice, Trace
 
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass")
@@ -96,20 +87,6 @@ def test_a_bug_is_told_with_the_line_that_repeats_it(cli: Any, tmp_path: Path) -
     assert code == 1 and "does not wait for" in told
     [drawn] = (tmp_path / "found").glob("*.svg")
     assert "what did it, by number" in "".join(ElementTree.parse(drawn).getroot().itertext())
-
-
-def test_a_case_says_only_what_is_not_as_usual() -> None:
-    case = case_of(1, "serial")
-
-    def lines(cost: CostModel) -> list[str]:
-        told = case_text(Case(case.workload, "serial", cost=cost))
-        return [line for line in told if line.startswith("cost")]
-
-    paced = Pace(after={"launch": 5}, wake=2)
-    assert lines(NO_COST) == [] and lines(SIM_COST) == ["costs: the usual ones of sim"]
-    assert lines(CostModel({"schedule": 7, "launch": 0}, copy=3, pace=paced)) == [
-        "costs (ns): schedule 7, copy 3, pace after launch 5, pace wake 2"
-    ]
 
 
 # -- recorded runs ---------------------------------------------------------------------------------
@@ -335,30 +312,3 @@ def test_what_is_drawn_has_something_to_judge() -> None:
         judged = [verdict for verdict in verdicts if not verdict.lacking(law)]
         assert len(judged) >= {"logprobs": 2, "abort": 6}.get(law, 10), law
         assert lacking(law, EMPTY)
-
-
-def test_faults_that_hit_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    [cell, *_] = try_all(places("sim", 0, 1, ("overlap",))[:1], 1)
-    assert cell.trial.survived
-    nobody = cell._replace(trial=cell.trial._replace(is_hit=False))
-    report(Console(), Counted("sim", 0, [nobody]), 0.1)
-    out = capsys.readouterr().out
-    assert "✓" not in out and "Nothing to judge" in out
-
-
-def test_the_museum() -> None:
-    """A bug that is caught, beside healthy code that did nothing."""
-
-    def did_nothing(case: Case) -> Verdict:
-        verdict = judge(case_of(1, "overlap"))
-        return replace(verdict, trace=replace(EMPTY, loop="overlap"), findings=())
-
-    exhibit = next(item for item in exhibits() if item.law == "race")
-    bug, calls = exhibit.with_bug(), iter([True, False] * 2)
-    lazy = replace(exhibit, judge_by=lambda case: bug if next(calls) else did_nothing(case))
-    standing = standing_of(lazy)
-    assert standing.caught_by == "race" and not standing.is_good and standing.lacking
-    parts = {part.heading: part for part in page(lazy)}
-    assert parts["Without it, on the same requests"].kind != "good"
-    item = refuted()[0]
-    assert nothing_broken(item) and not nothing_broken(replace(item, judge_by=did_nothing))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import re
 import sqlite3
 import tracemalloc
 from collections import Counter, defaultdict
@@ -30,7 +29,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.foreign.foreign import NotATrace, read_foreign
 from minisched.checks.foreign.json_events import PIECE, Damaged, JsonEvents
-from minisched.checks.foreign.phases import Phases, Range, step_named
+from minisched.checks.foreign.phases import step_named
 from minisched.checks.overlap.idle import device_gaps, idle_gaps
 from minisched.checks.overlap.launches import launches
 from minisched.checks.overlap.overlap import gaps, intersection, length, measure, span, union
@@ -284,29 +283,6 @@ def test_our_own_chrome_export_is_read_back(tmp_path: Path, loop: str) -> None:
     assert report(theirs).causes.get("arrival") == report(ours).causes.get("arrival")
 
 
-ANNOTATED = [
-    Range("1", "ProfilerStep#3", 0, 100, True), Range("1", "step 12", 10, 40, True),
-    Range("1", "inner", 20, 30, True), Range("1", "aten::mul", 41, 60),
-    Range("1", "wait", 70, 80, True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("since", "until", "found"),
-    [
-        (0, 5, [("work", 0, 5)]),
-        (5, 25, [("work", 5, 10), ("step", 10, 20), ("inner", 20, 25)]),
-        (35, 75, [("step", 35, 40), ("work", 40, 70), ("wait (annotated)", 70, 75)]),
-        (80, 99, [("work", 80, 99)]),
-    ],
-)
-def test_the_outermost_annotation_names_a_piece_of_work(
-    since: int, until: int, found: list[tuple[str, int, int]]
-) -> None:
-    """Inside of a step; but not the profiler's own, nor by names that ours give another meaning."""
-    assert list(Phases(ANNOTATED).cut(since, until)) == found
-
-
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     path = written(run("serial"), tmp_path / "t.sqlite", "nsys")
     for tables, says in (("RUNTIME", ["no launches", "no blocking calls"]),
@@ -437,16 +413,6 @@ def test_marked_steps_are_judged_and_so_are_repeated_ones(tmp_path: Path, ahead:
         loop(4, True, "mine").judged(tmp_path / "t.json", "yours*")
 
 
-def test_calls_that_microseconds_in_floats_let_touch_are_two(tmp_path: Path) -> None:
-    """One begins a nanosecond before the other has ended: it is no call inside of the other."""
-    made = loop(4, True, "step")
-    for event in made.events:
-        event["ts"] -= 5.001 * (event["name"] == "hipMemcpyAsync")
-    assert made.judged(tmp_path / "t.json").verdict.pairs == 3
-    kinds = [edge.kind for edge in read_foreign(tmp_path / "t.json").trace.edges]
-    assert kinds.count("launch") == 8
-
-
 @pytest.mark.parametrize(("steps", "found"), [(1, 0), (2, 0), (3, 3), (5, 5)])
 def test_layers_that_are_repeated_are_no_steps(tmp_path: Path, steps: int, found: int) -> None:
     """Each brings something to the host; but behind the last one comes what comes once a step."""
@@ -491,17 +457,6 @@ def test_two_devices_are_two(tmp_path: Path) -> None:
     found = made.judged(tmp_path / "t.json")
     assert found.devices == 2 and "on device 8" in found.verdict.sentence
     assert any("on device 9 before forward (host wait)" in line for line in found.sentences)
-
-
-def test_long_names_are_told_whole_once(tmp_path: Path) -> None:
-    long = f"prepare_{'x' * 60}_for_the_next"
-    made = loop(5, False, "step {}")
-    for event in [event for event in made.events if event["cat"] == "user_annotation"]:
-        at = event["ts"] - ZERO // 1000
-        made.mark(long, at + 2, at + 39)
-    every = made.judged(tmp_path / "t.json").sentences
-    assert sum(line.count(long) for line in every) == 1 and every[-1].endswith(f" is {long}.")
-    assert max(map(len, re.findall(r"\S+", " ".join(every[:-1])))) <= 50
 
 
 # -- engines: idle time ----------------------------------------------------------------------------

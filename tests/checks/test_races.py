@@ -5,12 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minisched.checks.happens_before import waits_in_vain
 from minisched.checks.races import Race, Words, examine, find_races
@@ -298,117 +295,3 @@ def test_who_got_it_back_may_touch_it(
 
 
 # -- any ordered program ---------------------------------------------------------------------------
-
-
-@dataclass
-class Owner:
-    """Cells in somebody's hands: the op that last wrote them, and those that read them since."""
-
-    rid: str
-    written: int
-    read: list[int] = field(default_factory=list)
-
-
-class Ordered:
-    """Issues ops as a scheduler does that forgets no wait; ``free`` is what anybody may have."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.numbers: list[int] = []
-        self.owners: dict[int, Owner] = {}  # by cell
-        self.free = list(range(4))
-        self.rids = itertools.count()
-
-    def run(self, lane: str, touch: str, behind: Iterable[int]) -> int:
-        for before in behind:
-            self.program.wait(before, lane)
-        self.numbers.append(number := self.program.new_id())
-        self.program.launch(lane, number, (), [touch_of(touch)])
-        return number
-
-    def move(self, what: int, lane: str, which: int) -> None:
-        cells = sorted(self.owners)
-        cell = cells[which % len(cells)] if cells else 0
-        if what < 2 and self.free:  # a request gets a cell, and writes it
-            cell, rid = self.free.pop(0), f"r{next(self.rids)}"
-            self.owners[cell] = Owner(rid, self.run(lane, f"w{cell}@{rid}", ()))
-        elif what in (2, 3) and cells:
-            owner = self.owners[cell]
-            owner.read.append(self.run(lane, f"r{cell}@{owner.rid}", [owner.written]))
-        elif what == 4 and cells:
-            owner = self.owners[cell]
-            behind = [owner.written, *owner.read]
-            owner.written, owner.read = self.run(lane, f"w{cell}@{owner.rid}", behind), []
-        elif what == 5 and cells:
-            self.give_back(cell)
-        elif what == 6:  # what orders nothing that has to be: a wait, another's memory
-            self.run(lane, f"{lane}.w{which}", self.numbers[which : which + 1])
-
-    def give_back(self, cell: int) -> None:
-        """The host waits for all who use it."""
-        owner = self.owners.pop(cell)
-        for number in (owner.written, *owner.read):
-            self.program.wait(number)
-        self.program.touch("free", "kv", [cell], owner.rid)
-        self.free.append(cell)
-
-
-Move = tuple[int, str, int]
-moves = st.lists(
-    st.tuples(st.integers(0, 6), st.sampled_from("fcu"), st.integers(0, 9)), max_size=30
-)
-
-
-@given(moves)
-def test_an_ordered_program_is_clean_whatever_is_interleaved(made_of: list[Move]) -> None:
-    def write(p: Program) -> None:
-        scheduler = Ordered(p)
-        for move in made_of:
-            scheduler.move(*move)
-
-    found = examine(recorded(write))
-    assert found.races == () == found.waits
-
-
-FAULTS: dict[str, tuple[Callable[[Ordered, int, str], Any], list[str]]] = {
-    "a late write": (
-        lambda at, cell, rid: at.run("f", f"w{cell}@{rid}", at.numbers),
-        ["write after free"],
-    ),
-    "a late read": (
-        lambda at, cell, rid: (
-            at.run("f", f"w{cell}@next", at.numbers),
-            at.run("c", f"r{cell}@{rid}", at.numbers),
-        ),
-        ["late read"],
-    ),
-    "freed again": (
-        lambda at, cell, rid: at.program.touch("free", "kv", [cell], "other"),
-        ["double free"],
-    ),
-    "an early read": (
-        lambda at, cell, rid: (at.run("f", "r99", at.numbers), at.run("f", "w99", at.numbers)),
-        ["unwritten"],
-    ),
-    "an early wait": (
-        lambda at, cell, rid: issue(at.program, "c<500 f500:w98 c501:r98"),
-        ["wait in vain", "race"],
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@given(made_of=moves)
-def test_a_fault_is_told_once_wherever_it_is_put_in(fault: str, made_of: list[Move]) -> None:
-    def write(p: Program) -> None:
-        scheduler = Ordered(p)
-        for move in [(0, "f", 0), *made_of, (5, "f", 0), (0, "f", 0)]:
-            scheduler.move(*move)
-        cell = min(scheduler.owners)
-        rid = scheduler.owners[cell].rid
-        scheduler.give_back(cell)
-        FAULTS[fault][0](scheduler, cell, rid)
-
-    races = find_races(recorded(write))
-    assert [race.kind for race in races] == FAULTS[fault][1]
-    assert all(race.count == 1 for race in races)

@@ -7,13 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minisched.checks.case import Case
 from minisched.checks.draw.designs import read_design
@@ -23,24 +20,21 @@ from minisched.checks.leaks.pending import find_pending
 from minisched.checks.offence import Offence
 from minisched.checks.overlap.launches import launches
 from minisched.checks.races import find_races, offence_of
-from minisched.checks.workload import Workload
 from minisched.core import Request, SamplingParams
 from minisched.devices.base import Device
 from minisched.devices.cost import NO_COST, SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export import offence as pictures
 from minisched.export.native import NotATrace, from_json
-from minisched.export.offence_paper import MARGIN, lines_of
 from minisched.export.offence_text import to_text
 from minisched.export.svg import WIDTH
-from minisched.export.svg_style import char_width
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Mark, Slice, Trace
-from tests.support import many, open_device, play
+from minisched.trace import Trace
+from tests.support import many, open_device
 
 README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -136,30 +130,6 @@ def test_a_row_handed_on_too_early_races_where_two_streams_write_it(rule: str, r
         assert races == []
 
 
-UNLOCKED = Edit(
-    "memory.lease_pool:LeasePool.close",
-    "    self.release(lease)\n",
-    "    if self.tree is not None and isinstance(lease.node, TreeNode):\n"
-    "        self.tree.dec_lock_ref(lease.node)\n"
-    "        lease.node = None\n"
-    "    self.release(lease)\n",
-)
-BUSY = Edit("scheduler.state:SchedulerState.flush_cache", "not self.leases.is_idle", "False")
-
-
-def test_a_late_reader_of_a_flushed_page_is_seen() -> None:
-    """A wasted row still reads the prefix that its request has left to the cache."""
-    params = SamplingParams(max_new_tokens=3, stop_token_ids=frozenset(range(257)))
-    config = SchedulerConfig(kv_tokens=20, context_len=32)
-    workload = Workload([Request("a", [1, 2, 3, 4], params)], [0], {}, config, vocab_size=257)
-    workload.flushes = frozenset(range(6))
-    device = SimDevice()
-    with put_in([UNLOCKED, BUSY]):
-        play(workload, "overlap", "pool", {}, device, HashModel(), SIM_COST)
-    races = find_races(device.recorder.trace("overlap", "sim", "hash", "virtual"))
-    assert any(race.resource == "kv" and race.second.kind == "free" for race in races)
-
-
 # -- on every clock --------------------------------------------------------------------------------
 
 
@@ -223,30 +193,6 @@ def handed_over(device: Device, unrelated: bool) -> Trace:
 def test_a_new_signal_hides_no_race_on_any_clock(name: str, unrelated: bool) -> None:
     [race] = find_races(handed_over(open_device(name), unrelated))
     assert (race.resource, race.second.lane) == ("shared", "host")
-
-
-@pytest.mark.parametrize("name", DEVICES)
-def test_whatever_is_made_or_handed_over_waits_for_nothing(name: str) -> None:
-    """Of all that a device offers, only to be asked for, or to be waited for, orders anything."""
-    device = open_device(name)
-    said, stream = device.signal("said"), device.stream("forward")
-    said.set()
-    op = stream.launch(device.xp.asarray, [1], name="sample", cost=1)
-    op.synchronize()
-    before = len(device.recorder.program.acts)
-    device.signal("another")
-    device.stream("copy")
-    device.thread("worker thread")
-    device.memory("table", 4)
-    device.host_memory("pinned", 4)
-    device.flush(op)
-    device.count_memory()
-    device.clear_cache()
-    device.idle_until(device.now() + 10)
-    stream.launch(device.xp.asarray, [2], name="sample", cost=1)
-    waits = [act for act in device.recorder.program.acts[before:] if act.kind == "wait"]
-    device.close()
-    assert waits == []
 
 
 # -- any file in the documented schema -------------------------------------------------------------
@@ -380,29 +326,3 @@ def test_a_picture_shows_what_is_asked_for_and_stays_on_the_paper(
         pictures.draw(trace, offence, around_ns=-1)
     with pytest.raises(ValueError, match=r"at least 60 columns, but got 59\.$"):
         to_text(trace, offence, columns=59)
-
-
-def test_any_law_can_be_drawn_and_a_slice_of_no_length_is_seen() -> None:
-    """A wrong token or a leak: one slice and no edge; and what never ran has none."""
-    slices = (Slice(1, "host", "process", 5, 5, 1), Slice(2, "forward", "forward", 0, 9, 1))
-    trace = Trace("l", "sim", "hash", "virtual", slices, (), (), (Mark("x", 1),))
-    offence = Offence((1,), "r0 gave 7 < 9 & no more")
-    drawn = pictures.draw(trace, offence)
-    assert drawn.count("data-offence") == 1 and "data-missing" not in drawn
-    assert "r0 gave 7 &lt; 9 &amp; no more" in drawn
-    assert "!!" in to_text(trace, offence).split("time in ms")[0]
-    nothing = Trace("l", "sim", "hash", "virtual", (), (), (), ())
-    ElementTree.fromstring(pictures.draw(nothing, Offence((4,), "a < b & c")))
-    assert to_text(nothing, Offence((4,), "a < b & c")).startswith("a < b & c")
-
-
-@given(st.lists(st.text("abc", min_size=1, max_size=12), min_size=1, max_size=60))
-def test_a_sentence_takes_as_few_lines_as_it_needs_and_leaves_no_word_alone(
-    words: list[str],
-) -> None:
-    sentence, room = " ".join(words), int((WIDTH - 2 * MARGIN) / char_width(12, bold=True))
-    lines = lines_of(sentence, 12)
-    assert " ".join(lines) == sentence
-    longest = max(map(len, lines))
-    assert longest <= room and len(lines) == len(wrap(sentence, room))
-    assert longest == 1 or len(wrap(sentence, longest - 1)) > len(lines)
