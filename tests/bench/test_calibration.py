@@ -72,7 +72,7 @@ def error(loop: str, load: Load, truth: MeasuredCost, found: MeasuredCost) -> fl
     return abs(makespan(predict(loop, model, load, found).trace) / real - 1)
 
 
-@settings(max_examples=many(2, 6))
+@settings(max_examples=many(1, 6))
 @given(machines())
 def test_calibrating_a_simulated_machine_gives_back_its_costs(truth: MeasuredCost) -> None:
     found = calibrate("sim", HashModel(), LOOPS, 1, truth)

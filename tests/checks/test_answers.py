@@ -33,6 +33,7 @@ from minisched.museum.exhibit import Exhibit
 from minisched.museum.patch import Edit, put_in
 from minisched.trace import Act, Mark, Slice, Trace
 
+ROOT = Path(__file__).resolve().parents[2]
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass")
 LOCKED = Edit("memory.lease_pool:LeasePool.release", "self.tree.dec_lock_ref(lease.node)", "pass")
 BREAKS = Edit(
@@ -102,7 +103,6 @@ def recorded(tmp_path: Path) -> Path:
         native.write(trace, tmp_path / f"{name}.json")
     native.write(judge(case_of(2, "serial")).trace, tmp_path / "other.json")
     (tmp_path / "chrome.json").write_text(to_chrome(traces["overlap"]))
-    (tmp_path / "list.json").write_text("[]")
     return tmp_path
 
 
@@ -191,12 +191,15 @@ def test_what_nobody_asks_is_told_if_it_is_so(
         "--out list.json --workloads 1": "--out list.json is a file, but it must be a folder.",
     }.items(),
 )
-def test_bad_input_is_one_sentence(cli: Any, recorded: Path, line: str, says: str) -> None:
+def test_bad_input_is_one_sentence(cli: Any, line: str, says: str) -> None:
+    Path("serial.json").write_bytes((ROOT / "traces" / "serial.json").read_bytes())
+    Path("list.json").write_text("[]")
     code, out, err = cli(f"check {line}")
     assert (code, out) == (2, "") and says in err
     assert err.startswith("minisched: ") and err.count("\n") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_ctrl_c_ends_every_process_and_says_so(tmp_path: Path) -> None:
     line = "-m minisched check --workloads 4000 --jobs 2 --json"

@@ -1,11 +1,12 @@
 """Traces of other programs: read as far as they carry the lanes, judged, and refused in a sentence.
 
-Runs of our own are written as torch.profiler and Nsight Systems would have seen them. Four files
-in ``profiles/`` have the structure of one step each of SGLang and vLLM on MI300X (torch.profiler
-on ROCm): names, order and long gaps are theirs, kernels are fewer. In each, ``oracle`` is what
-Meta's HolisticTraceAnalysis 0.5.0 says of its idle time (``get_temporal_breakdown``, and
-``get_idle_time_breakdown`` by stream): with times rounded to microseconds, and exact
-(``HTA_DISABLE_NS_ROUNDING=1``).
+Files in ``profiles/`` are of two kinds. ``torch_*`` and ``nsys_*`` are runs of our own as these
+profilers would have seen them (``blocked``: overlap with one ``.item()`` a step), with ``facts`` of
+the run. The others have the structure of one step each of SGLang and vLLM on MI300X
+(torch.profiler on ROCm): names, order and long gaps are theirs, kernels are fewer. In each,
+``oracle`` is what Meta's HolisticTraceAnalysis 0.5.0 says of its idle time
+(``get_temporal_breakdown``, and ``get_idle_time_breakdown`` by stream): with times rounded to
+microseconds, and exact (``HTA_DISABLE_NS_ROUNDING=1``).
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ import io
 import json
 import sqlite3
 import tracemalloc
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,239 +32,74 @@ from minisched.checks.foreign.json_events import PIECE, Damaged, JsonEvents
 from minisched.checks.foreign.phases import step_named
 from minisched.checks.overlap.idle import device_gaps, idle_gaps
 from minisched.checks.overlap.launches import launches
-from minisched.checks.overlap.overlap import gaps, intersection, length, measure, span, union
+from minisched.checks.overlap.overlap import length, union
 from minisched.checks.overlap.report import OverlapFindings, report
 from minisched.checks.overlap.verdict import verdict
-from minisched.checks.play import play
-from minisched.checks.workload import Workload
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
-from minisched.engine.engine import Engine
 from minisched.export.chrome import to_chrome
 from minisched.export.wait_runs import run_with
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
-from minisched.scheduler import SchedulerConfig
-from minisched.trace import Slice, Trace
 from minisched.trace.lanes import is_host
 
-PROFILES = sorted((Path(__file__).parent / "profiles").glob("*.json"))
-
-# -- runs of our own, as other profilers see them --------------------------------------------------
-
+PROFILES = Path(__file__).parent / "profiles"
+ENGINES = sorted([*PROFILES.glob("sglang_*"), *PROFILES.glob("vllm_*")])
+SERIAL = (PROFILES / "torch_serial.json").read_text()
 ZERO = 4_435_969_168_245_134  # nanoseconds: profilers do not begin at 0
-PID, GPU, STREAMS = 4370, 0, {"forward": 7, "copy": 20}
-CALL = 4_000  # nanoseconds that a launch takes
 SYNC = "cudaStreamSynchronize"
 
 
-class Event(NamedTuple):
-    """``kind``: kernel, DtoH, call, op or annotation; ``place``: a stream or a thread."""
-
-    kind: str
-    name: str
-    place: int
-    start: int
-    end: int
-    correlation: int = 0
-
-
-def events_of(trace: Trace) -> Iterator[Event]:
-    """What a profiler would have seen of a run on one device, whose launches end with a slice."""
-    numbers = count(1)
-    launched: defaultdict[int, list[int]] = defaultdict(list)
-    for act in trace.program:
-        if act.kind == "launch":
-            launched[act.during].append(act.op)
-    correlation: dict[int, int] = {}
-    threads = {lane: PID + at for at, lane in enumerate(sorted({s.lane for s in trace.slices}))}
-    for item in trace.slices:
-        here = threads[item.lane]
-        if is_host(item.lane) and item.name == "wait":
-            if within := item.attrs.get("within"):
-                yield Event("op", str(within), here, item.start, item.end)
-                yield Event("op", "aten::_local_scalar_dense", here, item.start, item.end)
-            yield Event("call", SYNC, here, item.start, item.end)
-        elif is_host(item.lane):
-            yield Event("annotation", item.name, here, item.start, item.end)
-            ops = launched[item.id]
-            for back, op in zip(range(len(ops), 0, -1), ops, strict=True):
-                correlation[op] = next(numbers)
-                start = item.end - back * CALL
-                yield Event("call", "cudaLaunchKernel", here, start, start + CALL, correlation[op])
-    for item in trace.slices:
-        if not is_host(item.lane) and item.duration:
-            kind = "DtoH" if item.lane == "copy" else "kernel"
-            yield Event(kind, f"{item.name}_kernel", STREAMS[item.lane], item.start, item.end,
-                        correlation.get(item.id, 0))  # fmt: skip
-
-
-CATS = {"kernel": "kernel", "DtoH": "gpu_memcpy", "call": "cuda_runtime", "op": "cpu_op",
-        "annotation": "user_annotation"}  # fmt: skip
-
-
-def to_kineto(trace: Trace) -> str:
-    """As ``torch.profiler`` exports it."""
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": PID, "tid": 0, "ts": 0, "args": {"name": "p"}},
-        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "ts": 1,
-         "tid": "PyTorch Profiler", "dur": 9, "args": {"Op count": 0}},
-    ]  # fmt: skip
-    for event in events_of(trace):
-        on_device = event.kind in ("kernel", "DtoH")
-        name = "Memcpy DtoH (Device -> Pinned)" if event.kind == "DtoH" else event.name
-        args: dict[str, Any] = {"External id": 1}
-        if event.correlation:
-            args["correlation"] = event.correlation
-        if on_device:
-            args |= {"device": GPU, "stream": event.place, "context": 1}
-        place = {"pid": GPU if on_device else PID, "tid": event.place}
-        start, dur = (ZERO + event.start) / 1000, (event.end - event.start) / 1000
-        events.append({"ph": "X", "cat": CATS[event.kind], "name": name, **place, "ts": start,
-                       "dur": dur, "args": args})  # fmt: skip
-        if on_device or event.correlation:
-            flow = {"ph": "f", "bp": "e"} if on_device else {"ph": "s"}
-            events.append({**flow, "id": event.correlation, **place, "ts": start, "cat": "ac2g",
-                           "name": "ac2g"})  # fmt: skip
-    return json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events})
-
-
-OP = "start, end, deviceId, contextId, streamId, correlationId, globalPid"
-TABLES = {
-    "StringIds": "id, value",
-    "CUPTI_ACTIVITY_KIND_KERNEL": f"{OP}, demangledName, shortName",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{OP}, bytes, copyKind, srcKind, dstKind",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, eventClass, globalTid, correlationId, nameId, ret",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{OP}, graphId, graphExecId",
-    "NVTX_EVENTS": "start, end, eventType, text, textId, globalTid",
-}
-
-
-def to_nsys(trace: Trace, path: Path, graphs: bool = False) -> None:
-    """As ``nsys export --type sqlite`` does; with ``graphs``, kernels are graphs, one a launch."""
-    texts: dict[str, int] = {}
-
-    def text(value: str) -> int:
-        return texts.setdefault(value, len(texts) + 1)
-
-    with closing(sqlite3.connect(path)) as database:
-        for table, columns in TABLES.items():
-            database.execute(f"CREATE TABLE {table} ({columns})")
-
-        def insert(table: str, *values: object) -> None:
-            database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
-
-        for event in events_of(trace):
-            time = ZERO + event.start, ZERO + event.end
-            tid = (PID << 24) | event.place
-            op = *time, GPU, 1, event.place, event.correlation, PID << 24
-            name = "cudaGraphLaunch" if graphs and event.correlation else event.name
-            if event.kind == "call":
-                number = event.correlation or None
-                insert("CUPTI_ACTIVITY_KIND_RUNTIME", *time, 0, tid, number, text(f"{name}_v7"), 0)
-            elif event.kind == "DtoH":
-                insert("CUPTI_ACTIVITY_KIND_MEMCPY", *op, 8, 2, 2, 1)
-            elif event.kind == "kernel" and graphs:
-                insert("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *op, 1, 1)
-            elif event.kind == "kernel":
-                insert("CUPTI_ACTIVITY_KIND_KERNEL", *op, text(event.name), text(event.name))
-            else:
-                insert("NVTX_EVENTS", *time, 59, event.name, None, tid)
-        for word, number in {"GpuMetrics": 0, **texts}.items():
-            insert("StringIds", number, word)
-        database.commit()
-
-
-def blocks(engine: Engine) -> None:
-    """The bug: after each launch something reads a token, as ``.item()`` does."""
-    launch, device = engine.launch_batch, engine.device
-
-    def launch_and_read(*args: Any, **options: Any) -> Any:
-        pending = launch(*args, **options)
-        start = device.now()
-        assert pending.copy_done is not None
-        pending.copy_done.synchronize()
-        item = Slice(device.recorder.new_id(), "host", "wait", start, device.now(),
-                     attrs={"within": "aten::item"})  # fmt: skip
-        device.recorder.slice(item)
-        return pending
-
-    engine.launch_batch = launch_and_read  # type: ignore[method-assign]
-
-
-def run(loop: str, patch: Any = lambda engine: None) -> Trace:
-    params = SamplingParams(max_new_tokens=12, ignore_eos=True)
-    requests = [Request(f"r{i}", [1, 2, 3 + i], params) for i in range(3)]
-    workload, device = Workload(requests, [0, 0, 2], {}, SchedulerConfig()), SimDevice()
-    play(workload, loop, LOOPS[loop].relays[0], {}, device, HashModel(), SIM_COST, patch)
-    return device.recorder.trace(loop, "sim", "hash", "virtual")
-
-
-def written(trace: Trace, path: Path, how: str = "torch") -> Path:
-    if how == "torch":
-        path.write_text(to_kineto(trace), encoding="utf-8")
-    elif how == "gzip":
-        path.write_bytes(gzip.compress(to_kineto(trace).encode()))
+def put(name: str, folder: Path) -> Path:
+    """The file as its profiler gives it; or in gzip, of the name ``gzip_...``."""
+    path = folder / name
+    if name.startswith("nsys"):
+        with closing(sqlite3.connect(path)) as database:
+            database.executescript((PROFILES / f"{name}.sql").read_text())
     else:
-        to_nsys(trace, path, graphs=how == "nsys graphs")
+        data = (PROFILES / f"{name.replace('gzip', 'torch')}.json").read_bytes()
+        path.write_bytes(gzip.compress(data) if name.startswith("gzip") else data)
     return path
 
 
 # -- what a file carries is what ran ---------------------------------------------------------------
 
-formats = pytest.mark.parametrize("how", ["torch", "gzip", "nsys", "nsys graphs"])
 
-
-@formats
 @pytest.mark.parametrize(
-    ("loop", "word"), [("serial", "serial"), ("overlap", "overlapped"), ("mlx_async", "partly")]
-)
-def test_loops_are_told_apart(tmp_path: Path, how: str, loop: str, word: str) -> None:
-    ours = run(loop)
-    theirs = read_foreign(written(ours, tmp_path / "t", how))
-    found, own = verdict(theirs.trace), verdict(ours)
-    assert theirs.lacks == () and found.word == word
-    assert (found.pairs, found.ahead) == (own.pairs, own.ahead)
-    on_device = union(item for item in ours.slices if not is_host(item.lane))
-    dry = intersection(own.dry, gaps(on_device))  # a device that copies does not idle
-    assert [end - start for start, end in found.dry] == [b - a for a, b in dry]
-    assert found.dry_percent == pytest.approx(100 * length(dry) / span(on_device))
-    assert set(found.blocking) <= {SYNC}, "no operator and no annotation is around it"
-
-
-@formats
-def test_enabled_yet_serial_names_the_call_that_blocks(tmp_path: Path, how: str) -> None:
-    """Overlap with one blocking read a step (vllm-omni #4442): its effect is not there."""
-    bad = run("overlap", blocks)
-    found = verdict(read_foreign(written(bad, tmp_path / "bad", how)).trace)
-    call = f"{SYNC} (aten::item)"
-    assert found.word == "serial" and next(iter(found.blocking)) == call in found.sentence
-
-
-@formats
-def test_streams_times_launches_and_names_are_our_own_run_s(tmp_path: Path, how: str) -> None:
-    """And the whole report goes through, with the advice that our own run gets."""
-    ours = run("serial")
-    theirs = read_foreign(written(ours, tmp_path / "t", how)).trace
-    for lane, here in (("forward", "forward"), ("device 0 stream 20 copy", "copy")):
-        assert [(s.start, s.end, s.step) for s in theirs.on(lane)] == [
-            (s.start, s.end, s.step) for s in ours.on(here)
-        ]
-    kinds = [edge.kind for edge in theirs.edges]
-    assert kinds.count("launch") == sum(item.lane in ("forward", "copy") for item in ours.slices)
-    found, own = report(theirs), report(ours)
-    idle = length(gaps(union(item for item in ours.slices if not is_host(item.lane))))
-    assert found.bubble_ns == idle == sum(found.causes.values()) == measure(theirs).bubble_ns
+    "name",
+    ["torch_serial", "torch_overlapped", "torch_partly", "torch_blocked", "gzip_overlapped",
+     "nsys_serial", "nsys_blocked"],
+)  # fmt: skip
+def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path) -> None:
+    """Overlap with one blocking read a step (vllm-omni #4442): it is enabled, yet serial."""
+    kind = name.partition("_")[2]
+    facts = json.loads((PROFILES / f"torch_{kind}.json").read_text())["facts"]
+    read = read_foreign(put(name, tmp_path))
+    found, trace = report(read.trace), read.trace
+    told = found.verdict
+    assert (read.lacks, told.word) == ((), facts["word"])
+    assert (told.pairs, told.ahead) == (facts["pairs"], facts["ahead"])
+    assert [end - start for start, end in told.dry] == facts["dry_ns"]
+    within = f"{SYNC} (aten::item)" if kind == "blocked" else SYNC
+    assert {*told.blocking} <= {within} and (within in told.sentence) == bool(told.dry)
+    for lane, ran in (("forward", "forward"), ("device 0 stream 20 copy", "copy")):
+        times = [[item.start, item.end, item.step] for item in trace.on(lane)]
+        assert times == facts[ran]
+    assert [edge.kind for edge in trace.edges].count("launch") == facts["launches"]
+    assert found.bubble_ns == facts["idle_ns"] == sum(found.causes.values())
     assert sum(found.critical.values()) == found.makespan_ns
-    assert list(found.causes) == ["host wait"]
-    for name in ("wait", "schedule", "process", "prepare", "output"):
-        mine, here = ([i for i in t.slices if i.name == name] for t in (ours, theirs))
-        assert here and length(union(here)) <= length(union(mine)), "the last call's rest is left"
-    assert found.largest is not None and found.largest.phase == "process" and own.largest
-    assert found.largest.removals[0].change == own.largest.removals[0].change
-    named = {str(item.attrs["kernel"]) for item in theirs.slices if "kernel" in item.attrs}
+    assert {*found.causes} <= {"host wait"}
+    assert length(union(i for i in trace.slices if i.name == "wait")) == facts["wait_ns"]
+    names = {item.name for item in trace.slices}
+    assert {"schedule", "process", "prepare", "output"} <= names, "as their authors called them"
+    assert (found.largest is None) == (kind == "overlapped")
+    if kind == "serial":
+        assert found.largest is not None and found.largest.phase == "process"
+        change = found.largest.removals[0].change
+        assert change.startswith("launch each step before the one before it is proc")
+    named = {str(item.attrs["kernel"]) for item in trace.slices if "kernel" in item.attrs}
     assert "GpuMetrics" not in named, "a copy is not called by the first text of the file"
 
 
@@ -284,7 +119,7 @@ def test_our_own_chrome_export_is_read_back(tmp_path: Path, loop: str) -> None:
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    path = written(run("serial"), tmp_path / "t.sqlite", "nsys")
+    path = put("nsys_serial", tmp_path)
     for tables, says in (("RUNTIME", ["no launches", "no blocking calls"]),
                          ("KERNEL MEMCPY GRAPH_TRACE", ["no GPU lanes"])):  # fmt: skip
         with closing(sqlite3.connect(path)) as database:
@@ -295,6 +130,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         assert verdict(theirs.trace).word == "unknown"
 
 
+@pytest.mark.thorough
 def test_real_torch_without_a_gpu(tmp_path: Path) -> None:
     """What torch.profiler writes on a CPU has no GPU lanes, and that is what is said."""
     torch = pytest.importorskip("torch")
@@ -462,7 +298,7 @@ def test_two_devices_are_two(tmp_path: Path) -> None:
 # -- engines: idle time ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_idle_time_is_the_oracles(path: Path) -> None:
     """On each stream by cause, and over all streams; to the nanosecond where it does not round.
 
@@ -538,6 +374,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
 
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+OP = "start, end, deviceId, contextId, streamId, correlationId, globalPid"
 
 
 @pytest.mark.parametrize(
@@ -564,7 +401,6 @@ def test_other_databases(tmp_path: Path, statements: list[str], says: str) -> No
         read_foreign(tmp_path / "run.nsys-rep")
 
 
-SERIAL = to_kineto(run("serial"))
 OWN = to_chrome(run_with("overlap", "grammar"))
 
 
@@ -642,7 +478,7 @@ def test_reading_takes_a_small_multiple_of_the_file(tmp_path: Path) -> None:
                 if "correlation" in (args := event.get("args", {})):
                     moved["args"] = {**args, "correlation": args["correlation"] + turn * 10_000}
                 file.write(",\n" + json.dumps(moved))
-            if file.tell() > 20 * PIECE:
+            if file.tell() > 8 * PIECE:
                 break
         file.write("]}")
     tracemalloc.start()
@@ -651,4 +487,4 @@ def test_reading_takes_a_small_multiple_of_the_file(tmp_path: Path) -> None:
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(found.trace.slices) > 3000 and most < 4 * path.stat().st_size
+    assert len(found.trace.slices) > 1500 and most < 4 * path.stat().st_size

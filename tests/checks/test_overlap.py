@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import minisched
 from minisched.checks.overlap.bound import bound, longest_chain
 from minisched.checks.overlap.bubbles import bubbles, by_cause, by_phase
 from minisched.checks.overlap.course import course_of
@@ -146,10 +145,10 @@ WAIT_FOR_MORE = {"mindie_plugin", "mindie_dual", "multi_step"}  # their own test
 
 
 def run_steady(loop: str, host: int, device: int, copy: int) -> list[int]:
-    """The intervals of 40 decode steps of one request, once the loop has settled."""
+    """The intervals of 20 decode steps of one request, once the loop has settled."""
     phases = {name: host * share // 10 for name, share in SHARES.items()}
     cost = CostModel(phases, forward_base=device - 1000, sample=1000, copy=copy)
-    return step_intervals(run(loop, asks("r", 64), cost=cost))[10:50]
+    return step_intervals(run(loop, asks("r", 34), cost=cost))[10:30]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -158,7 +157,7 @@ def test_a_settled_step_takes_what_the_law_says(loop: str) -> None:
     if loop in WAIT_FOR_MORE or LOOPS[loop].whole_run is not None:
         return
     depth = DEPTHS[loop]
-    for tenths in range(1, 21, many(6, 1)):
+    for tenths in range(1, 21, many(8, 1)):
         host = D * tenths // 10
         law = max(depth * D, depth * host, D + host + C)  # of ``depth`` steps
         intervals = run_steady(loop, host, D, C)
@@ -167,6 +166,7 @@ def test_a_settled_step_takes_what_the_law_says(loop: str) -> None:
 
 
 @given(st.integers(1, 300), st.integers(11, 200), st.integers(0, 300))
+@settings(max_examples=many(8, 80))
 def test_the_law_holds_for_any_costs(host: int, device: int, copy: int) -> None:
     """A copy slower than both is a third thing that no step can be faster than."""
     host, device, copy = 10 * host, 100 * device, 10 * copy
@@ -174,7 +174,7 @@ def test_the_law_holds_for_any_costs(host: int, device: int, copy: int) -> None:
         depth = LOOPS[loop].depth
         intervals = run_steady(loop, host, device, copy)
         law = max(depth * device, depth * host, depth * copy, device + host + copy)
-        assert {sum(intervals[at : at + depth]) for at in range(20)} == {law}
+        assert {sum(intervals[at : at + depth]) for at in range(10)} == {law}
 
 
 few = st.one_of(st.just(0), st.integers(1, 9), st.integers(1, 60))
@@ -217,18 +217,6 @@ def test_an_exact_clock_beats_the_ceiling_only_with_less_work_or_more_devices(
         assert f"{ideal_speedup(before):.2f} x" in said and "more than the" not in said
 
 
-def test_all_of_a_serial_run_can_be_hidden_but_time_without_a_request() -> None:
-    found = minisched.compare(loops=["mini_overlap"])
-    serial, overlapped = found.reports
-    parts = serial.host_busy_ns + serial.device_busy_ns + serial.copy_busy_ns
-    assert serial.makespan_ns == parts and serial.unserved_ns == 0
-    assert (serial.steps, serial.host_busy_ns) <= (overlapped.steps, overlapped.host_busy_ns)
-    assert (found.speedup["mini_overlap"] or 0) <= found.ideal
-    found = minisched.compare([asks("a", 8), asks("b", 8, 10_000)], ["overlap"])
-    assert found.reports[0].unserved_ns > 0.9 * found.reports[0].makespan_ns
-    assert 1 < found.ideal < 1.05 and not beats_ideal(*found.reports)
-
-
 # -- a recorded run, played again ------------------------------------------------------------------
 
 SHARED = {"prepare": "advance step", "launch": "launch eager"}  # costs of slices of one name
@@ -249,7 +237,7 @@ def played(
     st.sampled_from(LOOP_OPTIONS), demanding(max_requests=4), costs,
     st.sampled_from([*NAMES, "copy", "sample", "recv"]),
 )  # fmt: skip
-@settings(max_examples=many(60, 300))
+@settings(max_examples=many(40, 300))
 def test_any_run_is_explained_to_the_nanosecond(
     item: Any, workload: Workload, cost: CostModel, name: str
 ) -> None:
@@ -437,14 +425,6 @@ def test_idle_time_has_its_cause(trace: Trace, wanted: dict[str, int | bool]) ->
         assert bool(causes.get(cause)) is ns if isinstance(ns, bool) else causes[cause] == ns
 
 
-def test_a_slow_mask_is_all_there_is_to_wait_for() -> None:
-    slow = CostModel({"mask": 9}, forward_base=2, sample=1)
-    params = SamplingParams(max_new_tokens=4, regex="a+b", ignore_eos=True)
-    trace = run("serial", Request("r", [1], params), cost=slow)
-    masks = sum(item.name == "mask" for item in trace.slices)
-    assert masks > 1 and by_cause(bubbles(trace)) == {"mask": masks * (9 - 2)}
-
-
 def test_a_program_that_waits_in_a_circle_and_a_trace_of_nothing_are_no_crash() -> None:
     slices = tuple(
         Slice(at, lane, "forward", start * US, (start + 1) * US, at)
@@ -491,16 +471,6 @@ def test_who_was_blocked_is_named_and_only_who_was() -> None:
         assert ("the host was blocked in" in found.sentence) is blocks
     threads = verdict(run("mindie_dual", asks("a", 6))).sentence
     assert threads.endswith("no call had blocked the forward thread, which launches.")
-
-
-def test_a_device_that_waits_for_another_stream_is_not_dry() -> None:
-    """All steps were launched at once; the second one starts late, for whatever reason."""
-    trace = by_hand(
-        ("host", "launch", 0, 1, 1), ("host", "launch", 1, 2, 2), ("host", "launch", 2, 3, 3),
-        ("forward", "forward", 3, 5, 1), ("forward", "forward", 9, 12, 2),
-        ("forward", "forward", 12, 15, 3), edges="1-4 2-5 3-6",
-    )  # fmt: skip
-    assert (verdict(trace).word, verdict(trace).dry) == ("overlapped", ())
 
 
 def test_a_device_that_nobody_asks_is_not_dry() -> None:

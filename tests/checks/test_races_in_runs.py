@@ -157,7 +157,7 @@ def acts_by_lane(case: Case) -> dict[str, list[tuple[str, str, str]]]:
 )
 def test_what_lanes_do_is_the_same_on_every_clock(loop: str, device: str) -> None:
     """A wait that a wall clock alone records never happened: it would hide whatever it orders."""
-    for seed in (0, 1, 3, 4, 9)[: many(2, 5)]:
+    for seed in (0, 1, 3, 4, 9)[: many(1, 5)]:
         drawn = draw(seed)
         simulated = replace(drawn.on(read_design(loop)), cost=NO_COST)
         assert acts_by_lane(drawn.on(read_design(loop), device)) == acts_by_lane(simulated)

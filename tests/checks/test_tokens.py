@@ -17,6 +17,7 @@ from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
+from minisched.export.layout import make_view
 from minisched.export.native import from_json, to_json
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
@@ -276,15 +277,16 @@ def test_in_a_healthy_run_every_arrow_is_what_was_read(
         if relay not in ("chain", "fill_host"):  # these have no memory on the device
             assert drawn(trace, ops) == really_taken(trace, ops)
         seen += 1
-        if seen == many(3, 12):
+        if seen == many(2, 12):
             return
     pytest.fail("the loop refuses nearly everything")
 
 
 ONLY_KNOWN = {"mini_normal", "mindie_placeholder"}  # with these a token may never be waited for
+NOT_HOST = [item for item in LOOP_OPTIONS if item[1] != "host" and item[0] not in ONLY_KNOWN]
 
 
-@in_real_time([item for item in LOOP_OPTIONS if item[1] != "host" and item[0] not in ONLY_KNOWN])
+@in_real_time(NOT_HOST[:: many(3, 1)])
 def test_on_a_wall_clock_a_healthy_run_has_its_arrows_too(
     backend: str, loop: str, relay: str, options: dict[str, Any]
 ) -> None:
@@ -317,19 +319,6 @@ def mirrored(engine: Engine) -> None:
     )
 
 
-def kept_too_late(engine: Engine) -> None:
-    """A step's tokens are kept only with those of the step after it."""
-    relay = engine.worker.relay
-    store, before = relay.store, list[tuple[Any, Any]]()
-
-    def late(dests: Any, tokens: Any) -> None:
-        before.append((dests, tokens))
-        if len(before) > 1:
-            store(*before.pop(0))
-
-    relay.store = late  # type: ignore[method-assign]
-
-
 class OldToken(HostTrip):
     """In the place of a token that nobody knows: the newest one that the host has."""
 
@@ -350,15 +339,14 @@ def from_host(engine: Engine) -> None:
 BROKEN: list[tuple[LoopOptions, Patch]] = [
     *((item, mirrored) for item in ON_DEVICE if item[0] != "mlx_async"),  # it decodes alone here
     *((item, unresolved) for item in ON_DEVICE if item[1] != "token_pool"),
-    (("overlap", "ring", {}), kept_too_late), (("vllm_async", "pool", {"depth": 4}), kept_too_late),
     *(((loop, LOOPS[loop].relays[0], {}), from_host) for loop in ("overlap", "mlx_async")),
 ]  # fmt: skip
-OFTEN = ("overlap", "multi_step", "mini_overlap", "mlx_async", "vllm_async", "mindie_plugin")
+OFTEN = ("overlap", "mini_overlap", "mlx_async")
 
 
 @pytest.mark.parametrize(
     ("loop", "patch"),
-    [item for item in BROKEN if item[0][0] in OFTEN],
+    [item for item in BROKEN if item[0][0] in OFTEN and not item[0][2]],
     ids=lambda part: part.__name__ if callable(part) else f"{part[0]}-{part[1]}-{part[2]}",
 )
 def test_a_broken_relays_arrows_are_what_was_read_and_name_the_token(
