@@ -68,24 +68,24 @@ def phases(trace: Trace, leak: Any) -> list[tuple[str, int]]:
 def page_forgotten(engine: Engine) -> None:
     """The last page of whatever is freed is not."""
     allocator, free = engine.scheduler.allocator, engine.scheduler.allocator.free
-    allocator.free = lambda pages, lease=None: free(pages[:-1])  # type: ignore[method-assign]
+    allocator.free = lambda pages, lease=None: free(pages[:-1])
 
 
 def page_freed_twice(engine: Engine) -> None:
     """The first page of a lease goes back twice."""
     allocator, free = engine.scheduler.allocator, engine.scheduler.allocator.free
-    allocator.free = lambda pages, lease=None: (free(pages), free(pages[:1]))[0]  # type: ignore
+    allocator.free = lambda pages, lease=None: (free(pages), free(pages[:1]))[0]
 
 
 def row_forgotten(engine: Engine) -> None:
     """A request's row is not given back."""
-    engine.scheduler.table.free = lambda lease: None  # type: ignore[method-assign]
+    engine.scheduler.table.free = lambda lease: None
 
 
 def row_freed_twice(engine: Engine) -> None:
     """A row is given back twice."""
     table, free = engine.scheduler.table, engine.scheduler.table.free
-    table.free = lambda lease: (free(lease), free(lease))[0]  # type: ignore[method-assign]
+    table.free = lambda lease: (free(lease), free(lease))[0]
 
 
 def lock_forgotten(engine: Engine) -> None:
@@ -95,11 +95,11 @@ def lock_forgotten(engine: Engine) -> None:
     assert tree is not None
 
     def forgetful(lease: Lease) -> None:
-        unlock, tree.dec_lock_ref = tree.dec_lock_ref, lambda node: None  # type: ignore
+        unlock, tree.dec_lock_ref = tree.dec_lock_ref, lambda node: None
         release(lease)
-        tree.dec_lock_ref = unlock  # type: ignore[method-assign]
+        tree.dec_lock_ref = unlock
 
-    leases.release = forgetful  # type: ignore[method-assign]
+    leases.release = forgetful
 
 
 def lease_of_an_abort_not_closed(engine: Engine) -> None:
@@ -108,12 +108,12 @@ def lease_of_an_abort_not_closed(engine: Engine) -> None:
     close = leases.close
 
     def careless(rid: str, error: str = "") -> Any:
-        leases.close = lambda lease: None  # type: ignore[method-assign]
+        leases.close = lambda lease: None
         outputs = abort(rid, error)
-        leases.close = close  # type: ignore[method-assign]
+        leases.close = close
         return outputs
 
-    engine.scheduler.abort = careless  # type: ignore[method-assign]
+    engine.scheduler.abort = careless
 
 
 LONG = SamplingParams(max_new_tokens=9, ignore_eos=True)
@@ -130,19 +130,26 @@ WORKLOAD = Workload(
 
 
 @pytest.mark.parametrize(
-    ("patch", "resource", "kind", "rid", "live"),
+    ("patch", "resource", "kind", "rid", "story", "live"),
     [
-        (page_forgotten, "page", "lost", "b", "neither free, nor cached, nor held"),
-        (page_freed_twice, "page", "freed", "b", "times among the free ones"),
-        (row_forgotten, "row", "held", "a", "nobody holds it: row"),
-        (row_freed_twice, "row", "freed", "a", "was freed twice"),
-        (lock_forgotten, "lock", "held", "a", "should have been unlocked then"),
-        (lease_of_an_abort_not_closed, "row", "held", "c", "lease was never released"),
+        (page_forgotten, "page", "lost", "b",
+         [("process", 3)], "neither free, nor cached, nor held"),
+        (page_freed_twice, "page", "freed", "b",
+         [("process", 3)] * 2, "times among the free ones"),
+        (row_forgotten, "row", "held", "a",
+         [("schedule", 0), ("process", 3)], "nobody holds it: row"),
+        (row_freed_twice, "row", "freed", "a",
+         [("schedule", 0), ("process", 3), ("process", 4)], "was freed twice"),
+        (lock_forgotten, "lock", "held", "a",
+         [("schedule", 0), ("process", 3)], "should have been unlocked then"),
+        (lease_of_an_abort_not_closed, "row", "held", "c",
+         [("schedule", 0), ("receive", 0)], "lease was never released"),
     ],
 )  # fmt: skip
 def test_both_readers_find_it_and_say_whose_it_was(
-    patch: Callable[[Engine], None], resource: str, kind: str, rid: str, live: str
-) -> None:
+    patch: Callable[[Engine], None], resource: str, kind: str, rid: str,
+    story: list[tuple[str, int]], live: str,
+) -> None:  # fmt: skip
     device, said = SimDevice(), list[str]()
 
     def look(check: Callable[[], None]) -> None:
@@ -164,7 +171,8 @@ def test_both_readers_find_it_and_say_whose_it_was(
     trace = device.recorder.trace("overlap", "sim", "hash", "virtual")
     found = [leak for leak in find_leaks(trace) if (leak.resource, leak.kind) == (resource, kind)]
     assert found and (found[0].rid, rid in str(found[0])) == (rid, True), find_leaks(trace)
-    assert phases(trace, found[0]) and any(live in words and rid in words for words in said)
+    assert phases(trace, found[0]) == story
+    assert any(live in words and rid in words for words in said)
 
 
 def test_the_story_says_who_took_it_when_and_who_should_have_given_it_back(trace: Trace) -> None:
@@ -257,7 +265,7 @@ def test_duplicates_that_outlive_their_lease_are_no_leak_unless_they_stay(seed: 
     case = replace(drawn, workload=replace(drawn.workload, config=config))
 
     def forget(engine: Engine) -> None:
-        engine.scheduler.leases._free_retired = lambda lease: None  # type: ignore[method-assign]
+        engine.scheduler.leases._free_retired = lambda lease: None
 
     assert judge(case).holds and judge(case, forget).broke("leak")
 

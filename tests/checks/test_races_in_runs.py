@@ -27,7 +27,6 @@ from minisched.devices.sim import SimDevice
 from minisched.export import offence as pictures
 from minisched.export.native import NotATrace, from_json
 from minisched.export.offence_text import to_text
-from minisched.export.svg import WIDTH
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
@@ -302,27 +301,3 @@ def test_the_two_are_framed_in_red_and_the_edge_between_them_is_missing(
     assert tuple(map(str, offence.missing)) not in drawn, "the edge that is said to be missing"
     says = [text for item in root.iter(f"{SVG}text") if "missing: " in (text := item.text or "")]
     assert says and f"-> {says[0]}" in to_text(trace, offence)
-
-
-def test_a_picture_shows_what_is_asked_for_and_stays_on_the_paper(
-    raced: tuple[Trace, Offence],
-) -> None:
-    trace, offence = raced
-    shown = list[int]()
-    for around in (0, 10**7, 10**12):
-        text = pictures.draw(trace, offence, around)
-        shown.append(text.count("data-id="))
-        root = ElementTree.fromstring(text)
-        height = float(root.get("height", 0))
-        for box in root.iter(f"{SVG}rect"):
-            if box.get("x") and box.get("class"):
-                assert float(box.get("x", 0)) + float(box.get("width", 0)) <= WIDTH
-                assert float(box.get("y", 0)) + float(box.get("height", 0)) <= height
-    visible = sum(item.duration > 0 for item in trace.slices)
-    assert shown[0] < shown[1] < shown[2] == visible + len(offence.slices), "the red ones twice"
-    for columns in (60, 80, 100):
-        assert max(map(len, to_text(trace, offence, columns=columns).splitlines())) <= columns
-    with pytest.raises(ValueError, match=r"^around_ns is -1, but it must be at least 0"):
-        pictures.draw(trace, offence, around_ns=-1)
-    with pytest.raises(ValueError, match=r"at least 60 columns, but got 59\.$"):
-        to_text(trace, offence, columns=59)

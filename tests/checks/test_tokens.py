@@ -91,14 +91,14 @@ def test_two_traces_are_compared_without_the_engine() -> None:
 
 def copy_without_wait(engine: Engine) -> None:
     """The copy stream does not wait for the sample it copies."""
-    engine.worker.copy_stream.wait = lambda op: None  # type: ignore[method-assign]
+    engine.worker.copy_stream.wait = lambda op: None
 
 
 def prefix_not_locked(engine: Engine) -> None:
     """A cached prefix that a running request reads is not locked, so it may be evicted."""
     tree = engine.scheduler.tree
     assert tree is not None
-    tree.inc_lock_ref = tree.dec_lock_ref = lambda node: None  # type: ignore[method-assign]
+    tree.inc_lock_ref = tree.dec_lock_ref = lambda node: None
 
 
 def row_not_rewritten(engine: Engine) -> None:
@@ -109,13 +109,13 @@ def row_not_rewritten(engine: Engine) -> None:
         lease.sent_pages = len(lease.pages)
         retire(lease, pages)
 
-    leases.retire = forgetful  # type: ignore[method-assign]
+    leases.retire = forgetful
 
 
 def unresolved_placeholder(engine: Engine) -> None:
     """A placeholder reaches the model as if it were a token (vLLM #46899)."""
     relay = engine.worker.relay
-    relay.resolve_future = lambda ids: relay.xp.clamp(ids, min=0)  # type: ignore
+    relay.resolve_future = lambda ids: relay.xp.clamp(ids, min=0)
 
 
 def stale_slot(engine: Engine) -> None:
@@ -129,7 +129,7 @@ def stale_slot(engine: Engine) -> None:
             lease.future_slot = max(1, lease.future_slot - 2)
         return bind(batch, previous)
 
-    relay.bind = late  # type: ignore[method-assign]
+    relay.bind = late
 
 
 def end_is_not_seen(engine: Engine) -> None:
@@ -141,7 +141,7 @@ def end_is_not_seen(engine: Engine) -> None:
         late = [Output(req.rid, 5) for req in over]
         return [*process(batch, result), *late]
 
-    scheduler.process = unseen  # type: ignore[method-assign]
+    scheduler.process = unseen
 
 
 def together(requests: list[Request], **config: Any) -> Workload:
@@ -308,14 +308,14 @@ def test_on_a_wall_clock_a_healthy_run_has_its_arrows_too(
 
 def unresolved(engine: Engine) -> None:
     """Placeholders reach the model."""
-    engine.worker.relay.resolve = lambda ids, previous: ids  # type: ignore[method-assign]
+    engine.worker.relay.resolve = lambda ids, previous: ids
 
 
 def mirrored(engine: Engine) -> None:
     """Each row's token is kept in another row's cell."""
     store, xp = engine.worker.relay.store, engine.device.xp
-    engine.worker.relay.store = (  # type: ignore[method-assign]
-        lambda dests, tokens: store(dests, xp.asarray(tokens.tolist()[::-1]))
+    engine.worker.relay.store = lambda dests, tokens: store(
+        dests, xp.asarray(tokens.tolist()[::-1])
     )
 
 
