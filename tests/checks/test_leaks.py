@@ -130,25 +130,25 @@ WORKLOAD = Workload(
 
 
 @pytest.mark.parametrize(
-    ("patch", "resource", "kind", "rid", "story", "live"),
+    ("patch", "resource", "kind", "rid", "story", "told", "live"),
     [
         (page_forgotten, "page", "lost", "b",
-         [("process", 3)], "neither free, nor cached, nor held"),
+         [("process", 3)], "gave up page 7 in step 3 (process, 4.8 ms)", "neither free, nor cached, nor held"),
         (page_freed_twice, "page", "freed", "b",
-         [("process", 3)] * 2, "times among the free ones"),
+         [("process", 3)] * 2, "again in step 3 (process, 4.8 ms)", "times among the free ones"),
         (row_forgotten, "row", "held", "a",
-         [("schedule", 0), ("process", 3)], "nobody holds it: row"),
+         [("schedule", 0), ("process", 3)], "in step 1 (schedule, 0.5 ms)", "nobody holds it: row"),
         (row_freed_twice, "row", "freed", "a",
-         [("schedule", 0), ("process", 3), ("process", 4)], "was freed twice"),
+         [("schedule", 0), ("process", 3), ("process", 4)], "in step 4 (process, 6 ms), when it was a's", "was freed twice"),
         (lock_forgotten, "lock", "held", "a",
-         [("schedule", 0), ("process", 3)], "should have been unlocked then"),
+         [("schedule", 0), ("process", 3)], "taken for a in step 3 (process, 4.8 ms)", "should have been unlocked then"),
         (lease_of_an_abort_not_closed, "row", "held", "c",
-         [("schedule", 0), ("receive", 0)], "lease was never released"),
+         [("schedule", 0), ("receive", 0)], "committed (receive, 6 ms)", "lease was never released"),
     ],
 )  # fmt: skip
 def test_both_readers_find_it_and_say_whose_it_was(
     patch: Callable[[Engine], None], resource: str, kind: str, rid: str,
-    story: list[tuple[str, int]], live: str,
+    story: list[tuple[str, int]], told: str, live: str,
 ) -> None:  # fmt: skip
     device, said = SimDevice(), list[str]()
 
@@ -171,7 +171,7 @@ def test_both_readers_find_it_and_say_whose_it_was(
     trace = device.recorder.trace("overlap", "sim", "hash", "virtual")
     found = [leak for leak in find_leaks(trace) if (leak.resource, leak.kind) == (resource, kind)]
     assert found and (found[0].rid, rid in str(found[0])) == (rid, True), find_leaks(trace)
-    assert phases(trace, found[0]) == story
+    assert phases(trace, found[0]) == story and told in str(found[0])
     assert any(live in words and rid in words for words in said)
 
 
