@@ -19,13 +19,14 @@ from minisched.checks.leaks import books
 from minisched.checks.leaks.leaks import find_leaks, not_checked
 from minisched.checks.many import case_of
 from minisched.checks.tokens.ends import find_ends, find_misreads
-from minisched.core import Lease, Request, SamplingParams
+from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, NO_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export.native import from_json, to_json
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
+from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Trace
 from tests.support import Workload, play
@@ -65,56 +66,24 @@ def phases(trace: Trace, leak: Any) -> list[tuple[str, int]]:
 # -- leaks that are put in -------------------------------------------------------------------------
 
 
-def page_forgotten(engine: Engine) -> None:
-    """The last page of whatever is freed is not."""
-    allocator, free = engine.scheduler.allocator, engine.scheduler.allocator.free
-    allocator.free = lambda pages, lease=None: free(pages[:-1])
+FREE = "self.allocator.free(lease.pages[lease.shared_pages :], lease)"
+ROW, UNLOCK = "self.table.free(lease)", "self.tree.dec_lock_ref(lease.node)"
+CLOSE = "self.leases.close(lease)"
 
 
-def page_freed_twice(engine: Engine) -> None:
-    """The first page of a lease goes back twice."""
-    allocator, free = engine.scheduler.allocator, engine.scheduler.allocator.free
-    allocator.free = lambda pages, lease=None: (free(pages), free(pages[:1]))[0]
+def of_release(healthy: str, bug: str) -> Edit:
+    return Edit("memory.lease_pool:LeasePool.release", healthy, bug)
 
 
-def row_forgotten(engine: Engine) -> None:
-    """A request's row is not given back."""
-    engine.scheduler.table.free = lambda lease: None
-
-
-def row_freed_twice(engine: Engine) -> None:
-    """A row is given back twice."""
-    table, free = engine.scheduler.table, engine.scheduler.table.free
-    table.free = lambda lease: (free(lease), free(lease))[0]
-
-
-def lock_forgotten(engine: Engine) -> None:
-    """The lock is not taken off when a lease is released."""
-    leases, release = engine.scheduler.leases, engine.scheduler.leases.release
-    tree = engine.scheduler.tree
-    assert tree is not None
-
-    def forgetful(lease: Lease) -> None:
-        unlock, tree.dec_lock_ref = tree.dec_lock_ref, lambda node: None
-        release(lease)
-        tree.dec_lock_ref = unlock
-
-    leases.release = forgetful
-
-
-def lease_of_an_abort_not_closed(engine: Engine) -> None:
-    """A request that is aborted keeps its memory."""
-    leases, abort = engine.scheduler.leases, engine.scheduler.abort
-    close = leases.close
-
-    def careless(rid: str, error: str = "") -> Any:
-        leases.close = lambda lease: None
-        outputs = abort(rid, error)
-        leases.close = close
-        return outputs
-
-    engine.scheduler.abort = careless
-
+PAGE_FORGOTTEN = of_release(FREE, FREE.replace(":]", ": -1]"))
+PAGE_LOST = Edit("memory.lease_pool:LeasePool._free_retired", "self.allocator.free(pages)", "pass")
+PAGE_TWICE = of_release(FREE, f"{FREE}; self.allocator.free(lease.pages[-1:])")
+ROW_FORGOTTEN = of_release(ROW, "pass")
+ROW_TWICE = of_release(ROW, f"{ROW}; {ROW}")
+LOCK_FORGOTTEN = of_release(UNLOCK, "pass")
+NOT_CLOSED = Edit(
+    "scheduler.ending:Endings._finish", CLOSE, f"reason is FinishReason.ABORT or {CLOSE}"
+)
 
 LONG = SamplingParams(max_new_tokens=9, ignore_eos=True)
 WORKLOAD = Workload(
@@ -130,30 +99,32 @@ WORKLOAD = Workload(
 
 
 @pytest.mark.parametrize(
-    ("patch", "resource", "kind", "rid", "story", "told", "live"),
+    ("edit", "resource", "kind", "rid", "story", "told", "live"),
     [
-        (page_forgotten, "page", "lost", "b",
-         [("process", 3)], "gave up page 7 in step 3 (process, 4.8 ms)",
+        (PAGE_FORGOTTEN, "page", "held", "a",
+         [("schedule", 0), ("process", 3)], "page 16 was allocated to a in step 1", "nor held"),
+        (PAGE_LOST, "page", "lost", "b",
+         [("process", 3)], "gave up pages 5-7 in step 3 (process, 4.8 ms)",
          "neither free, nor cached, nor held"),
-        (page_freed_twice, "page", "freed", "b",
-         [("process", 3)] * 2, "again in step 3 (process, 4.8 ms)",
+        (PAGE_TWICE, "page", "freed", "a",
+         [("process", 4)] * 2, "again in step 4 (process, 6 ms)",
          "times among the free ones"),
-        (row_forgotten, "row", "held", "a",
+        (ROW_FORGOTTEN, "row", "held", "a",
          [("schedule", 0), ("process", 3)], "in step 1 (schedule, 0.5 ms)",
          "nobody holds it: row"),
-        (row_freed_twice, "row", "freed", "a",
-         [("schedule", 0), ("process", 3), ("process", 4)], "in step 4 (process, 6 ms), when it was a's",
+        (ROW_TWICE, "row", "freed", "a",
+         [("schedule", 0), ("process", 3), ("process", 4)], "4 (process, 6 ms), when it was a's",
          "was freed twice"),
-        (lock_forgotten, "lock", "held", "a",
+        (LOCK_FORGOTTEN, "lock", "held", "a",
          [("schedule", 0), ("process", 3)], "taken for a in step 3 (process, 4.8 ms)",
          "should have been unlocked then"),
-        (lease_of_an_abort_not_closed, "row", "held", "c",
+        (NOT_CLOSED, "row", "held", "c",
          [("schedule", 0), ("receive", 0)], "committed (receive, 6 ms)",
          "lease was never released"),
     ],
 )  # fmt: skip
 def test_both_readers_find_it_and_say_whose_it_was(
-    patch: Callable[[Engine], None], resource: str, kind: str, rid: str,
+    edit: Edit, resource: str, kind: str, rid: str,
     story: list[tuple[str, int]], told: str, live: str,
 ) -> None:  # fmt: skip
     device, said = SimDevice(), list[str]()
@@ -167,10 +138,11 @@ def test_both_readers_find_it_and_say_whose_it_was(
     workload = replace(WORKLOAD, requests=[
         Request(req.rid, req.prompt, req.params) for req in WORKLOAD.requests])  # fmt: skip
     try:
-        engine, _ = play(
-            workload, "overlap", "ring", {}, device, HashModel(64), COST, patch,
-            lambda engine: look(partial(books.check_step, engine.scheduler)),
-        )  # fmt: skip
+        with put_in([edit]):
+            engine, _ = play(
+                workload, "overlap", "ring", {}, device, HashModel(64), COST,
+                each_turn=lambda engine: look(partial(books.check_step, engine.scheduler)),
+            )  # fmt: skip
         look(partial(books.check_idle, engine.scheduler))
     except Exception as error:  # a broken scheduler may crash in any way
         said.append(f"{type(error).__name__}: {error}")
