@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -23,14 +23,9 @@ SIZES = SchedulerConfig(kv_tokens=100, max_running_requests=100)
 
 
 def ran(
-    usage: int = 70,
-    running: int = 75,
-    waiting: int = 0,
-    queue_ms: int = 0,
-    ttft_ms: int = 500,
-    itl_ms: int = 20,
-    retractions: int = 0,
-) -> Metrics:
+    usage: int = 70, running: int = 75, waiting: int = 0, queue_ms: int = 0, ttft_ms: int = 500,
+    itl_ms: int = 20, retractions: int = 0,
+) -> Metrics:  # fmt: skip
     """Metrics of a run with those figures; loads in percent of ``SIZES``."""
     load = Load()
     load.observe(0, usage, running, waiting)
@@ -51,20 +46,13 @@ def by_name(metrics: Metrics, config: SchedulerConfig = SIZES) -> dict[str, Advi
 
 figures = st.builds(
     ran,
-    usage=st.integers(1, 100),
-    running=st.integers(0, 100),
-    waiting=st.integers(0, 3),
-    queue_ms=st.integers(0, 2000),
-    ttft_ms=st.integers(0, 3000),
-    itl_ms=st.integers(0, 100),
+    usage=st.integers(1, 100), running=st.integers(0, 100), waiting=st.integers(0, 3),
+    queue_ms=st.integers(0, 2000), ttft_ms=st.integers(0, 3000), itl_ms=st.integers(0, 100),
     retractions=st.integers(0, 2),
-)
+)  # fmt: skip
 configs = st.builds(
-    lambda run_first, mixed: SchedulerConfig(
-        kv_tokens=100,
-        max_running_requests=100,
-        run_first=run_first,
-        enable_mixed_chunk=mixed and run_first == "prefill",
+    lambda first, mixed: replace(
+        SIZES, run_first=first, enable_mixed_chunk=mixed and first == "prefill"
     ),
     st.sampled_from(["prefill", "decode", "unified"]),
     st.booleans(),
@@ -77,12 +65,8 @@ def test_a_verdict_is_where_the_value_lies_and_the_sentence_says_what_to_do(
 ) -> None:
     found = by_name(metrics, config)
     assert list(found) == ["token usage", "running requests", "TTFT", "ITL"]
-    limits = {
-        "token usage": (60, 80),
-        "running requests": (70, 80),
-        "TTFT": (0, 1000),
-        "ITL": (0, 50),
-    }
+    limits = {"token usage": (60, 80), "running requests": (70, 80), "TTFT": (0, 1000),
+              "ITL": (0, 50)}  # fmt: skip
     for name, item in found.items():
         least, most = limits[name]
         assert item.target == (f"{least} to {most}" if least else f"at most {most}")

@@ -16,6 +16,7 @@ from minisched.replay.arrival import MOST_TOKENS, Arrival
 from minisched.replay.mooncake import BLOCK
 from minisched.replay.prompt import BlockPrompt
 from minisched.replay.trace_file import TraceFile
+from tests.support import many
 
 SECONDS = "arrived_at,num_prefill_tokens,num_decode_tokens"
 DATES = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -70,16 +71,14 @@ def write(path: Path, format: str, rows: list[Arrival], end: str = "\n") -> Path
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("end", ["\n", "\r\n", " \n\n"])
-@given(rows=arrivals(), limit=st.none() | st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@given(
+    rows=arrivals(), limit=st.none() | st.integers(1, 9),
+    end=st.sampled_from(["\n", "\r\n", " \n\n"]),
+)  # fmt: skip
 def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory,
-    format: str,
-    end: str,
-    rows: list[Arrival],
+    tmp_path_factory: pytest.TempPathFactory, format: str, end: str, rows: list[Arrival],
     limit: int | None,
-) -> None:
+) -> None:  # fmt: skip
     path = write(tmp_path_factory.getbasetemp() / f"{format}.trace", format, rows, end)
     trace = TraceFile(path, limit)
     rows = rows[:limit]
@@ -120,7 +119,6 @@ def with_field(name: str, value: Any) -> str:
     ("text", "sentence"),
     [
         ("", "is empty, but it needs at least one request."),
-        ("\n \n", "is empty"),
         (SECONDS, "holds no request after its header, line 1."),
         (b"\x00\x01\x02", "line 1: it has a zero byte"),
         (b"\xff\xfe{", "line 1: it is not UTF-8 text"),
@@ -129,14 +127,10 @@ def with_field(name: str, value: Any) -> str:
         ("[1, 2]\n", "line 1: it begins with '[1, 2]'"),
         ("0.0,374,44\n", "line 1: it begins with '0.0,374,44'"),
         (f"\n{SECONDS}\n0,1\n", "line 3: it has 2 fields, but it must have arrived_at,"),
-        (f"{SECONDS}\n0,1,2,3\n", "line 2: it has 4 fields"),
         (f"{SECONDS}\n0,1,2\n{SECONDS}\n", "line 3: arrived_at is 'arrived_at', but it must be"),
         (f"{SECONDS}\n0,-1,2\n", "line 2: num_prefill_tokens is '-1', but it must be a whole"),
-        (f"{SECONDS}\n0,0,2\n", "line 2: num_prefill_tokens is 0, but it must be a whole number"),
         (f"{SECONDS}\n0,1,0\n", "line 2: num_decode_tokens is 0,"),
-        (f"{SECONDS}\n0,1.5,2\n", "line 2: num_prefill_tokens is 1.5,"),
         (f"{SECONDS}\n0,1_0,2\n", "line 2: num_prefill_tokens is '1_0',"),
-        (f"{SECONDS}\n0,,2\n", "line 2: num_prefill_tokens is '',"),
         (f"{SECONDS}\n0,{MOST_TOKENS + 1},2\n", f"from 1 to {MOST_TOKENS}."),
         (f"{SECONDS}\n-1,1,2\n", "line 2: arrived_at is '-1', but it must be a number from 0 to"),
         (f"{SECONDS}\nnan,1,2\n", "line 2: arrived_at is 'nan',"),
@@ -148,23 +142,16 @@ def with_field(name: str, value: Any) -> str:
         (f"{LINE}\n{LINE[:-1]}\n", "line 2: it is not JSON: Expecting ',' delimiter at column"),
         (f"{LINE}\n" + "[" * 100_000, "line 2: it is not a Mooncake line but '[[["),
         (f"{LINE}\n" + '{"timestamp": ' + "9" * 9999 + "}", "line 2: it is not a Mooncake line"),
-        (f"{LINE}\n7\n", "line 2: it is not a JSON object but 7."),
         (LINE.replace("input_length", "length"), "line 1: the field 'input_length' is missing"),
-        (with_field("timestamp", "5"), "line 2: timestamp is '5'"),
         (with_field("timestamp", True), "line 2: timestamp is True,"),
         (with_field("timestamp", float("nan")), "line 2: timestamp is nan,"),
-        (with_field("timestamp", -0.5), "line 2: timestamp is -0.5,"),
         (with_field("timestamp", 4), "line 2: it is 1.0 ms earlier than the request before it"),
-        (with_field("input_length", "600"), "line 2: input_length is '600'"),
         (with_field("input_length", 600.0), "line 2: input_length is 600.0,"),
-        (with_field("input_length", None), "line 2: input_length is None,"),
         (with_field("output_length", -2), "line 2: output_length is -2,"),
-        (with_field("output_length", 0), "line 2: output_length is 0,"),
         (with_field("hash_ids", 3), "line 2: hash_ids is 3, but it must be a list"),
         (with_field("hash_ids", [1, -1]), "line 2: hash_ids is [1, -1],"),
         (with_field("hash_ids", [1, True]), "line 2: hash_ids is [1, True],"),
         (with_field("hash_ids", [1]), "line 2: hash_ids has 1 ids, but 600 tokens take 2 of 512"),
-        (with_field("hash_ids", [1, 2, 3]), "line 2: hash_ids has 3 ids, but 600 tokens take 2"),
     ],
     ids=lambda value: str(value)[:40].replace("\n", " "),
 )  # fmt: skip
@@ -200,7 +187,7 @@ def test_a_limit_leaves_what_follows_unread(tmp_path: Path) -> None:
 
 
 @given(rows=arrivals(), format=st.sampled_from(sorted(FORMATS)), data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=many(60, 500))
 def test_damage_is_read_or_named_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Arrival], format: str, data: st.DataObject
 ) -> None:

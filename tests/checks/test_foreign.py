@@ -1,0 +1,490 @@
+"""Traces of other programs: read as far as they carry the lanes, judged, and refused in a sentence.
+
+Files in ``profiles/`` are of two kinds. ``torch_*`` and ``nsys_*`` are runs of our own as these
+profilers would have seen them (``blocked``: overlap with one ``.item()`` a step), with ``facts`` of
+the run. The others have the structure of one step each of SGLang and vLLM on MI300X
+(torch.profiler on ROCm): names, order and long gaps are theirs, kernels are fewer. In each,
+``oracle`` is what Meta's HolisticTraceAnalysis 0.5.0 says of its idle time
+(``get_temporal_breakdown``, and ``get_idle_time_breakdown`` by stream): with times rounded to
+microseconds, and exact (``HTA_DISABLE_NS_ROUNDING=1``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sqlite3
+import tracemalloc
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisched.checks.foreign.foreign import NotATrace, read_foreign
+from minisched.checks.foreign.json_events import PIECE, Damaged, JsonEvents
+from minisched.checks.foreign.phases import step_named
+from minisched.checks.overlap.idle import device_gaps, idle_gaps
+from minisched.checks.overlap.launches import launches
+from minisched.checks.overlap.overlap import length, union
+from minisched.checks.overlap.report import OverlapFindings, report
+from minisched.checks.overlap.verdict import verdict
+from minisched.core import Request, SamplingParams
+from minisched.devices.cost import SIM_COST
+from minisched.devices.sim import SimDevice
+from minisched.export.chrome import to_chrome
+from minisched.export.wait_runs import run_with
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.trace.lanes import is_host
+
+PROFILES = Path(__file__).parent / "profiles"
+ENGINES = sorted([*PROFILES.glob("sglang_*"), *PROFILES.glob("vllm_*")])
+SERIAL = (PROFILES / "torch_serial.json").read_text()
+ZERO = 4_435_969_168_245_134  # nanoseconds: profilers do not begin at 0
+SYNC = "cudaStreamSynchronize"
+
+
+def put(name: str, folder: Path) -> Path:
+    """The file as its profiler gives it; or in gzip, of the name ``gzip_...``."""
+    path = folder / name
+    if name.startswith("nsys"):
+        with closing(sqlite3.connect(path)) as database:
+            database.executescript((PROFILES / f"{name}.sql").read_text())
+    else:
+        data = (PROFILES / f"{name.replace('gzip', 'torch')}.json").read_bytes()
+        path.write_bytes(gzip.compress(data) if name.startswith("gzip") else data)
+    return path
+
+
+# -- what a file carries is what ran ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torch_serial", "torch_overlapped", "torch_partly", "torch_blocked", "gzip_overlapped",
+     "nsys_serial", "nsys_blocked"],
+)  # fmt: skip
+def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path) -> None:
+    """Overlap with one blocking read a step (vllm-omni #4442): it is enabled, yet serial."""
+    kind = name.partition("_")[2]
+    facts = json.loads((PROFILES / f"torch_{kind}.json").read_text())["facts"]
+    read = read_foreign(put(name, tmp_path))
+    found, trace = report(read.trace), read.trace
+    told = found.verdict
+    assert (read.lacks, told.word) == ((), facts["word"])
+    assert (told.pairs, told.ahead) == (facts["pairs"], facts["ahead"])
+    assert [end - start for start, end in told.dry] == facts["dry_ns"]
+    within = f"{SYNC} (aten::item)" if kind == "blocked" else SYNC
+    assert {*told.blocking} <= {within} and (within in told.sentence) == bool(told.dry)
+    for lane, ran in (("forward", "forward"), ("device 0 stream 20 copy", "copy")):
+        times = [[item.start, item.end, item.step] for item in trace.on(lane)]
+        assert times == facts[ran]
+    assert [edge.kind for edge in trace.edges].count("launch") == facts["launches"]
+    assert found.bubble_ns == facts["idle_ns"] == sum(found.causes.values())
+    assert sum(found.critical.values()) == found.makespan_ns
+    assert {*found.causes} <= {"host wait"}
+    assert length(union(i for i in trace.slices if i.name == "wait")) == facts["wait_ns"]
+    names = {item.name for item in trace.slices}
+    assert {"schedule", "process", "prepare", "output"} <= names, "as their authors called them"
+    assert (found.largest is None) == (kind == "overlapped")
+    if kind == "serial":
+        assert found.largest is not None and found.largest.phase == "process"
+        change = found.largest.removals[0].change
+        assert change.startswith("launch each step before the one before it is proc")
+    named = {str(item.attrs["kernel"]) for item in trace.slices if "kernel" in item.attrs}
+    assert "GpuMetrics" not in named, "a copy is not called by the first text of the file"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_our_own_chrome_export_is_read_back(tmp_path: Path, loop: str) -> None:
+    """Slices, edges and counters are the run's; the report is the same but for the program."""
+    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
+    requests = [Request(f"r{i}", [1, 2 + i], params, 50_000_000 * i) for i in range(2)]
+    ours = run_loop(loop, SimDevice(), HashModel(), requests, cost=SIM_COST).trace
+    (tmp_path / "run.json").write_text(to_chrome(ours), encoding="utf-8")
+    theirs = read_foreign(tmp_path / "run.json").trace
+    for name in ("slices", "edges", "loop", "device", "model", "clock"):
+        assert getattr(theirs, name) == getattr(ours, name)
+    assert sorted(theirs.counters, key=str) == sorted(ours.counters, key=str)
+    assert report(theirs).bubble_ns == report(ours).bubble_ns
+    assert report(theirs).causes.get("arrival") == report(ours).causes.get("arrival")
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    path = put("nsys_serial", tmp_path)
+    for tables, says in (("RUNTIME", ["no launches", "no blocking calls"]),
+                         ("KERNEL MEMCPY GRAPH_TRACE", ["no GPU lanes"])):  # fmt: skip
+        with closing(sqlite3.connect(path)) as database:
+            for name in tables.split():
+                database.execute(f"DROP TABLE CUPTI_ACTIVITY_KIND_{name}")
+        theirs = read_foreign(path)
+        assert [word in line for word, line in zip(says, theirs.lacks, strict=True)] and says
+        assert verdict(theirs.trace).word == "unknown"
+
+
+@pytest.mark.thorough
+def test_real_torch_without_a_gpu(tmp_path: Path) -> None:
+    """What torch.profiler writes on a CPU has no GPU lanes, and that is what is said."""
+    torch = pytest.importorskip("torch")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        (torch.ones(4, 4) @ torch.ones(4, 4)).sum().item()
+    profiler.export_chrome_trace(str(tmp_path / "cpu.json"))
+    theirs = read_foreign(tmp_path / "cpu.json")
+    assert theirs.lacks == ("It has no GPU lanes: only the CPU was profiled.",)
+    assert report(theirs.trace, theirs.lacks).verdict.word == "unknown"
+
+
+# -- engines: what a step is -----------------------------------------------------------------------
+
+
+@dataclass
+class Profile:
+    """Events of one process, in microseconds; what is launched gets a number."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    launched: int = 91_053
+    device: int = 9
+
+    def add(self, cat: str, name: str, start: float, end: float, pid: int, **args: Any) -> None:
+        place = {"ph": "X", "cat": cat, "name": name, "pid": pid, "args": args}
+        ts = ZERO // 1000 + start
+        self.events.append({**place, "tid": args.get("stream", 251 - self.device), "ts": ts,
+                            "dur": round(end - start, 3)})  # fmt: skip
+
+    def mark(self, name: str, start: float, end: float) -> None:
+        self.add("user_annotation", name, start, end, 251)
+
+    def call(self, name: str, start: float, end: float) -> int:
+        """A call of the runtime; the number of what it launches."""
+        self.launched += 1
+        self.add("cuda_runtime", name, start, end, 251, correlation=self.launched)
+        return self.launched
+
+    def op(self, name: str, start: float, end: float, launch: int) -> None:
+        cat = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
+        place = {"stream": 3, "device": self.device, "correlation": launch}
+        self.add(cat, name, start, end, self.device, **place)
+
+    def judged(self, path: Path, step: str = "") -> OverlapFindings:
+        path.write_text(json.dumps({"hip_runtime_version": 0, "traceEvents": self.events}))
+        return judged(path, step)
+
+
+def judged(path: Path, step: str = "") -> OverlapFindings:
+    found = read_foreign(path, step)
+    return report(found.trace, found.lacks, found.steps)
+
+
+def loop(steps: int, ahead: bool, mark: str, device: int = 9) -> Profile:
+    """A loop that launches a step of 1 ms before the one before has ended, or only afterwards."""
+    made, free, at = Profile(device=device, launched=1000 * device), 200.0, 0.0
+    for step in range(steps):
+        made.mark(mark.format(step), at + 10, at + 90)
+        made.op("forward", free, free + 1_000, made.call("hipLaunchKernel", at + 50, at + 55))
+        number = made.call("hipMemcpyAsync", at + 60, at + 65)
+        made.op("Memcpy DtoH (Device -> Host)", free + 1_000, free + 1_005, number)
+        at = free + (500 if ahead else 1_100)
+        free = max(free + 1_005, at + 70)
+    return made
+
+
+def in_graphs(steps: int, pieces: int, mark: str | None) -> Profile:
+    """vLLM's piecewise graphs, launched long before the device comes to them."""
+    made, host, device = Profile(), 0.0, 151_231.25
+    for _ in range(steps):
+        if mark is not None:
+            made.mark(mark, host, host + 26_353.5)
+        for piece in range(pieces):
+            at = host + 4_448.25 + 800 * piece
+            number = made.call("hipGraphLaunch", at, at + 30.5)
+            for _ in range(4):
+                made.op("triton", device, device + 1_000, number)
+                device += 1_000.25
+        host += 26_400
+    return made
+
+
+SPELLINGS = (
+    "step[DECODE bs=32]", "step[EXTEND bs=15 toks=15360]", "step[MIXED bs=2]", "step[WEIRD bs=3]",
+    "scheduler.run_batch", "execute_context_3(128)_generation_2(2)",
+    "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)",
+    "execute_1_context_3(sq128sk256)", "execute_new_1_cached_2", "step", "Step 12", "iteration#3",
+    "[Executor] _forward_step 7: 1 ctx reqs, 128 ctx tokens, 2 gen reqs", "ProfilerStep#3",
+    "step, op_id = 314290",
+)  # fmt: skip
+NO_STEPS = ("scheduler.get_next_batch_to_run", "optimizer.step#Adam.step", "decode", "stepper",
+            "aten::step", "execute_model", "step forward", "post_step 3")  # fmt: skip
+
+
+@given(st.integers(1, 6), st.integers(1, 12), st.sampled_from([None, *SPELLINGS]))
+def test_steps_are_the_marks_however_many_graphs(
+    tmp_path_factory: pytest.TempPathFactory, steps: int, pieces: int, mark: str | None
+) -> None:
+    """Without a mark and a result none is known, however often a graph is launched."""
+    assert all(map(step_named, SPELLINGS)) and not any(map(step_named, NO_STEPS))
+    path = tmp_path_factory.getbasetemp() / "graphs.json"
+    found = in_graphs(steps, pieces, mark).judged(path)
+    assert found.verdict.pairs == (steps - 1 if mark else 0)
+    assert found.verdict.word == ("overlapped" if mark and steps >= 3 else "unknown")
+    if mark is None:
+        assert any("record_function" in line and "--step" in line for line in found.sentences)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_marked_steps_are_judged_and_so_are_repeated_ones(tmp_path: Path, ahead: bool) -> None:
+    made = loop(5, ahead, "turn {} of mine")
+    for step in ("turn * of mine", ""):
+        found = made.judged(tmp_path / "t.json", step).verdict
+        assert (found.pairs, found.ahead) == (4, 4 if ahead else 0)
+        assert found.word == ("overlapped" if ahead else "serial")
+    with pytest.raises(NotATrace, match=r"yours\* names no range around a launch\. .* mine, 4 ti"):
+        loop(4, True, "mine").judged(tmp_path / "t.json", "yours*")
+
+
+@pytest.mark.parametrize(("steps", "found"), [(1, 0), (2, 0), (3, 3), (5, 5)])
+def test_layers_that_are_repeated_are_no_steps(tmp_path: Path, steps: int, found: int) -> None:
+    """Each brings something to the host; but behind the last one comes what comes once a step."""
+    made, at = Profile(), 0.0
+    for name in ["embedding", *["layer"] * 8, "head"] * steps:
+        made.op(name, at + 10, at + 50, made.call("cudaLaunchKernel", at, at + 5))
+        number = made.call("cudaMemcpyAsync", at + 6, at + 60)
+        made.op("Memcpy DtoH (Device -> Pageable)", at + 51, at + 55, number)
+        at += 100
+    assert made.judged(tmp_path / "t.json").verdict.pairs == max(0, found - 1)
+
+
+@pytest.mark.parametrize(("end", "word"), [(300, "serial"), (40, "unknown")])
+def test_kernels_that_the_host_waits_for_are_steps(tmp_path: Path, end: int, word: str) -> None:
+    """With no copy at all, what ends a step is a call that blocks until the device is done."""
+    made = Profile()
+    for at in range(0, 14 * 500, 500):
+        made.op("forward", at + 10, at + 290, made.call("cudaLaunchKernel", at, at + 5))
+        made.call(SYNC, at + 6, at + end)
+    found = made.judged(tmp_path / "t.json").verdict
+    assert (found.word, found.pairs) == (word, 13 if word == "serial" else 0)
+
+
+def test_a_copy_to_memory_that_is_not_pinned_blocks(tmp_path: Path) -> None:
+    """It is called asynchronous, and returns when it is over."""
+    made = Profile()
+    for at in (0, 80, 160):
+        made.op("k", at + 10, at + 60, made.call("cudaLaunchKernel", at, at + 5))
+        number = made.call("cudaMemcpyAsync", at + 6, at + 66)
+        made.op("Memcpy DtoH (Device -> Pageable)", at + 60, at + 64, number)
+    found = made.judged(tmp_path / "t.json").verdict
+    assert (found.word, found.pairs, found.blocking) == ("serial", 2, {"cudaMemcpyAsync": 2})
+    trace = read_foreign(tmp_path / "t.json").trace
+    two = replace(trace, slices=tuple(item for item in trace.slices if item.step < 3))
+    assert verdict(two).word == "unknown", "two steps say nothing about how a loop works"
+
+
+def test_two_devices_are_two(tmp_path: Path) -> None:
+    """Each with its own streams and launcher; where they idle is added up, and said of which."""
+    made = loop(4, False, "step")
+    made.events += loop(4, True, "step", device=8).events
+    found = made.judged(tmp_path / "t.json")
+    assert found.devices == 2 and "on device 8" in found.verdict.sentence
+    assert any("on device 9 before forward (host wait)" in line for line in found.sentences)
+
+
+# -- engines: idle time ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
+def test_idle_time_is_the_oracles(path: Path) -> None:
+    """On each stream by cause, and over all streams; to the nanosecond where it does not round.
+
+    Rounded, each op begins up to 1 us later there and ends up to 1 us earlier: so each of the gaps
+    between ops, those of no length too, is longer by less than 2 us, and none is shorter.
+    """
+    oracle = json.loads(path.read_text())["oracle"]
+    exact, rounded = oracle["exact"], oracle["rounded"]
+    trace = read_foreign(path).trace
+    ops = [item for item in trace.slices if not is_host(item.lane)]
+    idle = sum(gap.duration for gap in device_gaps(trace, "forward")) / 1000
+    assert idle == pytest.approx(exact["idle"], abs=0.01)
+    assert 0 <= rounded["idle"] - idle < 2 * len(ops)
+    found = {}
+    for lane in {item.lane for item in ops}:
+        by_cause: Counter[str] = Counter()
+        for gap in idle_gaps(trace.on(lane), launches(trace)):
+            by_cause[gap.cause] += gap.duration / 1000
+        found[len(trace.on(lane))] = by_cause
+    for stream, causes in exact["streams"].items():
+        here = found[max(found) if len(found) == 1 or stream == "3" else min(found)]
+        assert {cause: ns for cause, ns in causes.items() if ns} == pytest.approx(here, abs=0.01)
+        for cause, us in rounded["streams"][stream].items():
+            assert 0 <= us - here[cause] < 2 * len(ops)
+    told = judged(path)  # every figure on idle time is of the same time
+    assert told.idle_percent == pytest.approx(100 * exact["idle"] / exact["whole"], abs=1e-3)
+    assert sum(told.causes.values()) == told.bubble_ns == sum(told.phases.values())
+    assert told.bubble_ns / 1000 == pytest.approx(exact["idle"], abs=0.01)
+    assert set(told.causes) <= {"host wait", "kernel wait", "other"}
+    assert length(told.verdict.dry) == told.causes.get("host wait", 0)
+    said = [line for line in told.sentences if "idle" in line.lower()]
+    assert said[0].startswith("Idle is a device while neither a kernel nor a copy runs on any")
+    if path.stem == "sglang_extend":  # a kernel that waits long is not charged to the host
+        assert told.causes["other"] == 493_244_000 and told.causes["host wait"] < 1_000_000
+        assert any("hipMemcpyWithStream (aten::copy_)" in line for line in told.sentences)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+DAMAGED = {
+    b"": "is no trace",
+    b"\x00\x01\x02": "is no trace",
+    b"{": "is not JSON",
+    b"{}": "lacks a list of traceEvents",
+    b'{"traceEvents": 3}': "lacks a list of traceEvents",
+    b"[]": "is neither a minisched trace .* nor a Chrome trace of a profiler",
+    b'{"version": 1, "loop": "serial", "slices": []}': "is neither a minisched trace",
+    b'[{"ph": "X", "cat": "kernel", "name": "k"}]': r"traceEvents\[0\] lacks 'ts'",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}]':
+        r'traceEvents\[0\] has ts = "soon", but it must be a number\.',
+    b'[{}, {"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]': r"traceEvents\[1\] lacks 'dur'",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -5}]':
+        r"traceEvents\[0\] has dur = -5, but it must be a number of microseconds from 0\.",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": NaN}]': "has dur = NaN",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": "x"}]':
+        'has args = "x", but it must be an object',
+    b'[{"ph": "X", "cat": "cuda_runtime", "name": "k", "ts": 1, "dur": 1}]': "lacks 'tid'",
+    b'{"otherData": {"loop": 1, "device": 1, "model": 1, "clock": 1}, "traceEvents": [{}]}':
+        "an event lacks 'ph'",
+    gzip.compress(b"[]", mtime=0)[:-9]: "its gzip is damaged",
+    b"SQLite format 3\x00" + b"\x01" * 200: "damaged Nsight Systems export",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=lambda data: repr(data[:24]))
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    with pytest.raises(NotATrace, match=DAMAGED[data]) as caught:
+        read_foreign(path)
+    message = str(caught.value)
+    assert message.startswith(str(path)) and message.endswith(".") and "\n" not in message
+
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+OP = "start, end, deviceId, contextId, streamId, correlationId, globalPid"
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (["CREATE TABLE birds (name TEXT)"], "is no Nsight Systems export"),
+        ([f"CREATE TABLE {KERNEL} (start)", f"INSERT INTO {KERNEL} VALUES (1)"],
+         "lacks column 'end'"),
+        ([f"CREATE TABLE {KERNEL} ({OP}, demangledName, shortName)",
+          f"INSERT INTO {KERNEL} VALUES (9, 8, 0, 1, 7, 1, 1, 1, 1)"],
+         r"a row has start = \d+ and end = "),
+    ],
+)  # fmt: skip
+def test_other_databases(tmp_path: Path, statements: list[str], says: str) -> None:
+    path = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+    with pytest.raises(NotATrace, match=says):
+        read_foreign(path)
+    (tmp_path / "run.nsys-rep").write_bytes(b"\x01\x02")
+    with pytest.raises(NotATrace, match=r"nsys export --type sqlite run\.nsys-rep"):
+        read_foreign(tmp_path / "run.nsys-rep")
+
+
+OWN = to_chrome(run_with("overlap", "grammar"))
+
+
+@given(st.data())
+def test_no_damage_gives_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    """Cut anywhere, or with any value of any event replaced: read, or refused in one sentence."""
+    path = tmp_path_factory.getbasetemp() / "damaged.json"
+    whole = json.loads(data.draw(st.sampled_from([SERIAL, OWN])))
+    event = data.draw(st.sampled_from(whole["traceEvents"]))
+    key = data.draw(st.sampled_from(sorted(event)))
+    holder = data.draw(st.sampled_from([event, *(v for v in event.values() if type(v) is dict)]))
+    key = data.draw(st.sampled_from(sorted(holder) or [key]))
+    holder[key] = data.draw(st.sampled_from([None, "x", -1, 1e30, [], {}, True]))
+    text = json.dumps(whole)
+    cut = data.draw(st.sampled_from([len(text), len(text), len(text) // 2]))
+    path.write_text(text[:cut], encoding="utf-8")
+    try:
+        report(read_foreign(path).trace)
+    except NotATrace as error:
+        said = str(error)
+        assert said.endswith(".") and "Error" not in said and "int()" not in said, "Python's words"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=12,
+)
+
+
+class Slow(io.BytesIO):
+    """Gives a few bytes at a time, so that every value is cut somewhere."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(3)
+
+
+@given(events=st.lists(JSON, max_size=5), beside=st.dictionaries(st.text(max_size=4), JSON),
+       indent=st.sampled_from([None, 1]), first=st.booleans())  # fmt: skip
+def test_event_by_event_is_what_json_reads(
+    events: list[Any], beside: dict[str, Any], indent: int | None, first: bool
+) -> None:
+    beside.pop("traceEvents", None)
+    whole = {"traceEvents": events, **beside} if first else {**beside, "traceEvents": events}
+    text = json.dumps(whole, indent=indent, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    for file in (io.BytesIO(text), Slow(text)):
+        read = JsonEvents(file)
+        assert list(read) == events and read.about == beside and read.has_events
+    assert list(JsonEvents(Slow(json.dumps(events).encode()))) == events
+
+
+@given(value=JSON, cut=st.integers(0, 200), junk=st.sampled_from(["", "]", "}", ",", "x", ' "']))
+def test_what_json_refuses_is_refused(value: Any, cut: int, junk: str) -> None:
+    text = json.dumps({"a": 1, "traceEvents": [value]})[:cut] + junk
+    try:
+        json.loads(text)
+    except ValueError:
+        with pytest.raises(Damaged, match="at character"):
+            list(JsonEvents(Slow(text.encode())))
+    else:
+        list(JsonEvents(Slow(text.encode())))
+
+
+def test_reading_takes_a_small_multiple_of_the_file(tmp_path: Path) -> None:
+    """As a list of dictionaries its events take five times the file before the first is looked at.
+
+    Python's own count of its memory, so that no other process and no allocator has a say.
+    """
+    path, events = tmp_path / "large.json", json.loads(SERIAL)["traceEvents"]
+    with path.open("w") as file:
+        file.write('{"traceEvents": [{}')
+        for turn in count():
+            for event in events:
+                moved = {**event, "ts": event.get("ts", 0) + turn * 300_000}
+                if "correlation" in (args := event.get("args", {})):
+                    moved["args"] = {**args, "correlation": args["correlation"] + turn * 10_000}
+                file.write(",\n" + json.dumps(moved))
+            if file.tell() > 8 * PIECE:
+                break
+        file.write("]}")
+    tracemalloc.start()
+    try:
+        found = read_foreign(path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found.trace.slices) > 1500 and most < 4 * path.stat().st_size

@@ -1,0 +1,499 @@
+"""Does it overlap: the metrics by hand, how long a step takes, a recorded run played again, and
+what every moment of idle time is charged to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.checks.overlap.bound import bound, longest_chain
+from minisched.checks.overlap.bubbles import bubbles, by_cause, by_phase
+from minisched.checks.overlap.course import course_of
+from minisched.checks.overlap.critical_path import critical_path, shares
+from minisched.checks.overlap.overlap import (
+    beats_ideal,
+    gaps,
+    ideal_speedup,
+    intersection,
+    length,
+    measure,
+    speedup_over,
+    step_intervals,
+    union,
+    versus_ideal,
+)
+from minisched.checks.overlap.removal import AHEAD, largest_bubble
+from minisched.checks.overlap.replay import replay, replayed_end
+from minisched.checks.overlap.report import report
+from minisched.checks.overlap.verdict import verdict
+from minisched.checks.overlap.waits import ARRIVAL, HOST, lost_ns
+from minisched.checks.overlap.what_if import (
+    free,
+    launch_ahead,
+    makespan_of,
+    sample_at_once,
+    unchanged,
+    what_if,
+)
+from minisched.core import Request, SamplingParams
+from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
+from minisched.devices.registry import open_device
+from minisched.devices.sim import SimDevice
+from minisched.export.wait_runs import run_with
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.models.registry import open_model
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Act, Edge, Mark, Slice, Trace
+from minisched.trace.lanes import is_forward, is_host
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, demanding, fresh, many, play
+
+US = 1000
+
+
+def asks(rid: str, count: int, arrival: int = 0, prompt: Any = (1, 2, 3)) -> Request:
+    """One that ends by length; arrivals are in milliseconds."""
+    params = SamplingParams(max_new_tokens=count, ignore_eos=True)
+    return Request(rid, prompt, params, arrival * MILLISECOND)
+
+
+def run(
+    loop: str, *requests: Request, config: SchedulerConfig | None = None,
+    cost: CostModel = SIM_COST, **options: Any,
+) -> Trace:  # fmt: skip
+    again = [Request(r.rid, r.prompt, r.params, r.arrival_time) for r in requests]
+    return run_loop(loop, SimDevice(), HashModel(), again, config, cost, **options).trace
+
+
+def by_hand(*ran: tuple[str, str, int, int, int], edges: str = "", marks: Any = ()) -> Trace:
+    """Slices of (lane, name, start, end, step) in microseconds; launch edges as ``1-2 3-4``."""
+    slices = tuple(
+        Slice(at, lane, name, start * US, end * US, step)
+        for at, (lane, name, start, end, step) in enumerate(ran, 1)
+    )
+    pairs = (map(int, edge.split("-")) for edge in edges.split())
+    arrows = tuple(Edge(src, dst, "launch") for src, dst in pairs)
+    return Trace("odd", "cuda", "", "wall", slices, arrows, (), marks)
+
+
+# -- the metrics -----------------------------------------------------------------------------------
+
+
+def test_a_trace_worked_out_by_hand() -> None:
+    # Time:      0    5    10   15   20   25   30
+    # host       ssss ssss .... pppp ssss ....      (. is a wait)
+    # forward         ffff ffff           ffff
+    # copy                      cc
+    trace = by_hand(
+        ("host", "schedule", 0, 10, 1), ("forward", "forward", 5, 12, 1),
+        ("host", "wait", 10, 15, 1), ("forward", "sample", 12, 15, 1), ("copy", "copy", 15, 17, 1),
+        ("host", "process", 15, 20, 1), ("host", "schedule", 20, 25, 2),
+        ("forward", "forward", 25, 30, 2), ("host", "wait", 25, 30, 2),
+        marks=(Mark("wasted row", 20), Mark("retraction", 3), Mark("wasted row", 21)),
+    )  # fmt: skip
+    found = measure(trace, tokens=2)
+    assert (found.makespan_ns, found.device_busy_ns, found.copy_busy_ns) == (
+        30 * US,
+        15 * US,
+        2 * US,
+    )
+    assert (found.copy_busy_ns, found.host_busy_ns) == (2 * US, 20 * US), "waits are not work"
+    assert (found.host_hidden_ns, found.host_hidden_percent) == (5 * US, 25)
+    assert (found.bubbles, found.bubble_ns) == (((15 * US, 25 * US),), 10 * US)
+    assert (found.wasted_rows, found.tokens, found.device_busy_percent) == (2, 2, 50)
+    assert ideal_speedup(found) == 30 / 20 and step_intervals(trace) == [20 * US]
+    nothing = measure(by_hand())
+    assert (nothing.makespan_ns, nothing.steps, nothing.bubbles) == (0, 0, ())
+    assert nothing.device_busy_percent == nothing.host_hidden_percent == 0
+    assert ideal_speedup(nothing) == 1
+    one = by_hand(("forward", "forward", 10, 20, 1), ("host", "process", 20, 90, 1))
+    assert measure(one).bubbles == (), "idle before the first and after the last is no bubble"
+
+
+spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=8)
+
+
+@given(spans, spans)
+def test_intervals_are_sets_of_moments(one: list[tuple[int, int]], two: list[Any]) -> None:
+    sets = [{t for start, long in some for t in range(start, start + long)} for some in (one, two)]
+    a, b = (union(Slice(1, "host", "x", at, at + long) for at, long in some) for some in (one, two))
+    assert {t for start, end in a for t in range(start, end)} == sets[0]
+    assert length(a) == len(sets[0]) and length(intersection(a, b)) == len(sets[0] & sets[1])
+    if a:
+        assert length(gaps(a)) == a[-1][1] - a[0][0] - length(a)
+
+
+# -- how long a step takes -------------------------------------------------------------------------
+
+D, C = 10_000, 600  # nanoseconds: the device's forward and sample, and the copy
+SHARES = {"schedule": 4, "prepare": 1, "launch": 1, "process": 3, "output": 1}  # of ten
+# Steps of one request that can be in flight. Without run-ahead it is one, however many steps of
+# other requests are: vllm_batch_queue and the pipelines, and MindIE's scheduler behind its gate.
+DEPTHS = {
+    "serial": 1, "overlap": 2, "overlap_pool_indexed": 2, "overlap_thread": 2, "mini_normal": 1,
+    "mini_overlap": 2, "mlx_async": 2, "vllm_step": 1, "vllm_batch_queue": 1, "vllm_async": 2,
+    "vllm_pp2": 1, "vllm_pp4": 1, "mindie_placeholder": 1, "mindie_single": 2, "mixed": 2,
+}  # fmt: skip
+WAIT_FOR_MORE = {"mindie_plugin", "mindie_dual", "multi_step"}  # their own tests say for what
+
+
+def run_steady(loop: str, host: int, device: int, copy: int) -> list[int]:
+    """The intervals of 20 decode steps of one request, once the loop has settled."""
+    phases = {name: host * share // 10 for name, share in SHARES.items()}
+    cost = CostModel(phases, forward_base=device - 1000, sample=1000, copy=copy)
+    return step_intervals(run(loop, asks("r", 34), cost=cost))[10:30]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_settled_step_takes_what_the_law_says(loop: str) -> None:
+    """max(d, h, (d + h + c) / depth), exactly; a loop of depth k repeats every k steps."""
+    if loop in WAIT_FOR_MORE or LOOPS[loop].whole_run is not None:
+        return
+    depth = DEPTHS[loop]
+    for tenths in range(1, 21, many(8, 1)):
+        host = D * tenths // 10
+        law = max(depth * D, depth * host, D + host + C)  # of ``depth`` steps
+        intervals = run_steady(loop, host, D, C)
+        sums = {sum(intervals[at : at + depth]) for at in range(len(intervals) - depth + 1)}
+        assert sums == {law}, tenths
+
+
+@given(st.integers(1, 300), st.integers(11, 200), st.integers(0, 300))
+@settings(max_examples=many(8, 80))
+def test_the_law_holds_for_any_costs(host: int, device: int, copy: int) -> None:
+    """A copy slower than both is a third thing that no step can be faster than."""
+    host, device, copy = 10 * host, 100 * device, 10 * copy
+    for loop in ("serial", "overlap"):
+        depth = LOOPS[loop].depth
+        intervals = run_steady(loop, host, device, copy)
+        law = max(depth * device, depth * host, depth * copy, device + host + copy)
+        assert {sum(intervals[at : at + depth]) for at in range(10)} == {law}
+
+
+few = st.one_of(st.just(0), st.integers(1, 9), st.integers(1, 60))
+HOST_PHASES = ("receive", "schedule", "prepare", "advance step", "launch", "launch eager", "fill",
+               "postprocess", "mask", "process", "output")  # fmt: skip
+OPS = ("forward_base", "forward_per_token", "sample", "copy", "verify", "draft", "recv", "logprobs")
+costs = st.builds(
+    lambda host, ops: CostModel(host, **ops),
+    st.fixed_dictionaries(dict.fromkeys(HOST_PHASES, few)),
+    st.fixed_dictionaries(dict.fromkeys(OPS, few)),
+)
+asked = st.lists(  # prompt, new tokens, when it comes
+    st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 900)), min_size=1, max_size=4
+)
+
+
+@given(costs, asked, st.sampled_from([name for name in LOOPS if name not in ("serial", "mixed")]))
+def test_an_exact_clock_beats_the_ceiling_only_with_less_work_or_more_devices(
+    cost: CostModel, asked: list[tuple[int, int, int]], loop: str
+) -> None:
+    """The law of the ceiling: each of host, device and copies does one thing at a time."""
+    requests = [
+        Request(f"r{at}", [at] * prompt, SamplingParams(max_new_tokens=new), arrival)
+        for at, (prompt, new, arrival) in enumerate(asked)
+    ]
+    serial, other = (run(name, *requests, cost=cost) for name in ("serial", loop))
+    before, after = measure(serial), measure(other)
+    lanes = ("host_busy_ns", "device_busy_ns", "copy_busy_ns")
+    assert before.unserved_ns + before.longest_ns <= before.makespan_ns
+    does_less = any(getattr(after, lane) < getattr(before, lane) for lane in lanes)
+    hosts = len({item.lane for item in other.slices if is_host(item.lane)})
+    if not does_less and after.devices == 1 and hosts == 1:
+        assert not beats_ideal(before, after)
+    said = versus_ideal(before, after, "virtual")
+    if speedup_over(before, after) is None:
+        assert said == "no time passed, so nothing was faster"
+    elif beats_ideal(before, after):
+        assert "more than the" in said and ("devices" in said or "work" in said or hosts > 1)
+    else:
+        assert f"{ideal_speedup(before):.2f} x" in said and "more than the" not in said
+
+
+# -- a recorded run, played again ------------------------------------------------------------------
+
+SHARED = {"prepare": "advance step", "launch": "launch eager"}  # costs of slices of one name
+NAMES = [name for name in HOST_PHASES if name not in SHARED.values()]
+
+
+def played(
+    workload: Workload, loop: str, relay: str, options: Mapping[str, Any], cost: CostModel
+) -> Trace:
+    """The trace of a fresh copy of a workload; who comes when goes by turns, not by time."""
+    device, workload = open_device("sim"), fresh(workload)
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
+    play(workload, loop, relay, dict(options), device, model, cost)
+    return device.recorder.trace(loop, "sim", "hash", "virtual")
+
+
+@given(
+    st.sampled_from(LOOP_OPTIONS), demanding(max_requests=4), costs,
+    st.sampled_from([*NAMES, "copy", "sample", "recv"]),
+)  # fmt: skip
+@settings(max_examples=many(40, 300))
+def test_any_run_is_explained_to_the_nanosecond(
+    item: Any, workload: Workload, cost: CostModel, name: str
+) -> None:
+    trace = played(workload, *item, cost)
+    check_replay(trace)
+    check_critical_path(trace)
+    check_bubbles(trace)
+    check_bound(trace)
+    if name in NAMES:  # what is free is what costs nothing, against a real run
+        less = replace(cost, host={**cost.host, name: 0, SHARED.get(name, name): 0})
+    else:
+        less = replace(cost, **{name: 0})
+    assert what_if(trace, unchanged) == trace.end
+    assert what_if(trace, free(name)) in (played(workload, *item, less).end, None)
+
+
+def check_replay(trace: Trace) -> None:
+    """Every slice gets its time; on a virtual clock each start has its reason in the trace."""
+    course = course_of(trace)
+    ran = replay(course.lanes)
+    assert {n: (r.start, r.end) for n, r in ran.items()} == {
+        n: (s.start, s.end) for n, s in course.slices.items()
+    }
+    assert replayed_end(unchanged(course)) == makespan_of(ran) == trace.end
+    for items in course.lanes.values():
+        for one in items:
+            assert (one.lane_lag, one.launch_lag, one.delay, one.release) == (0, 0, 0, 0)
+
+
+def check_critical_path(trace: Trace) -> None:
+    """It has no hole, lies on slices all the way, and each of them ended when the next began."""
+    slices = {item.id: item for item in trace.slices}
+    path = critical_path(trace)
+    assert sum(shares(trace, path).values()) == trace.end
+    at = 0
+    for segment in path:
+        here = slices[segment.slice]
+        assert (segment.start, segment.start, segment.end) == (at, here.start, here.end)
+        assert not segment.before or slices[segment.before].start == segment.end
+        at = segment.end
+    assert at == trace.end
+
+
+def check_bubbles(trace: Trace) -> None:
+    """They wait for what ran meanwhile, have known causes, and make up what marks say was lost."""
+    found, slices = bubbles(trace), {item.id: item for item in trace.slices}
+    causes, lost = by_cause(found), lost_ns(trace)
+    assert sum(causes.values()) == measure(trace).bubble_ns == sum(by_phase(found).values())
+    named = {reason: ns for reason, ns in lost.items() if ns and reason != HOST}
+    assert {cause: causes.get(cause, 0) for cause in named} == named
+    others = {"host", "token", "copy", "mask", "upload", "stage", "memory"}
+    assert causes.keys() - named.keys() <= others
+    for bubble in found:
+        assert bubble.start < bubble.end <= slices[bubble.op].start
+        assert slices[bubble.op].lane == bubble.lane
+        busy = union(trace.on(bubble.lane))
+        assert not any(start < bubble.end and end > bubble.start for start, end in busy)
+        if bubble.cause == ARRIVAL:
+            continue
+        waited = slices[bubble.waited_for[0]]
+        assert waited.start <= bubble.start and bubble.end <= waited.end
+        assert (waited.lane, waited.name) == (bubble.where, bubble.phase) != (bubble.lane, "")
+        assert bubble.cause != "host" or is_host(waited.lane)
+        assert bubble.cause != "stage" or is_forward(waited.lane)
+
+
+def check_bound(trace: Trace) -> None:
+    """Nothing beats it: not the run itself, and not the run with its steps launched ahead."""
+    best, ahead = bound(trace), what_if(trace, launch_ahead)
+    assert best.ns == max([best.chain_ns, *best.lanes.values()]) <= trace.end
+    assert ahead is None or best.ns <= ahead
+
+
+@pytest.mark.parametrize("loop", sorted(LOOPS))
+def test_each_loop_is_played_again_with_two_schedulers_and_late_requests(loop: str) -> None:
+    """Somebody sleeps until they come. What there is to be read is all of it, and can be stored."""
+    trace = run(loop, *(asks(f"r{i}", 4, 40 * i) for i in range(3)))
+    assert what_if(trace, unchanged) == trace.end >= bound(trace).ns
+    assert sum(segment.duration for segment in critical_path(trace)) == trace.end
+    findings = report(trace)
+    data = json.loads(json.dumps(findings.to_json()))
+    assert data["causes"] == findings.causes and data["verdict"]["word"] == findings.verdict.word
+    assert sum(data["phases"].values()) == sum(data["causes"].values()) == data["bubble_ns"]
+    assert sum(data["critical"].values()) == data["makespan_ns"]
+    assert 0 < data["bound"]["percent"] <= 100
+    if loop in ("serial", "overlap", "mindie_placeholder", "vllm_pp2"):
+        trace = run(loop, asks("a", 4), asks("b", 4))
+        again = replace(trace, program=())
+        assert bubbles(again) == bubbles(trace), "edges tell the same"
+
+
+@pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread"])
+def test_a_wall_clock_is_played_again_too(loop: str) -> None:
+    """Ops start while their launch still runs, and time passes that nothing explains."""
+    ran = run_loop(loop, open_device("thread"), open_model("hash", "thread"), [asks("r", 4)])
+    course = course_of(ran.trace)
+    assert all(course.ran[n].start == item.start for n, item in course.slices.items())
+    assert sum(segment.duration for segment in critical_path(ran.trace)) == ran.trace.end
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 5), st.integers(1, 3))
+def test_launching_ahead_makes_serial_what_overlap_is(
+    forward: int, host: int, copy: int, count: int
+) -> None:
+    """Up to the last token that somebody gets; ``overlap`` then runs one step more, for nobody."""
+    cost = CostModel(dict.fromkeys(SHARES, host), forward_base=forward, sample=1, copy=copy)
+    requests = [asks(f"r{i}", 6, prompt=[1, 2, 3 + i]) for i in range(count)]
+    serial, overlap = (run(loop, *requests, cost=cost) for loop in ("serial", "overlap"))
+    last = max(item.end for item in overlap.slices if item.name == "output")
+    one_step_less = 3 * host  # before its last result, overlap launches the step for nobody
+    predicted = what_if(serial, launch_ahead)
+    assert predicted is not None and last - one_step_less <= predicted <= last
+    if forward > 6 * host + copy:
+        assert predicted == last
+
+
+def test_the_remedy_for_serial_is_overlap_which_has_none() -> None:
+    serial = run("serial", asks("a", 6), asks("b", 6))
+    largest = largest_bubble(serial, bubbles(serial))
+    assert largest is not None and largest.cause == "host"
+    best = largest.removals[0]
+    assert best.change == AHEAD.format(which="each step") and best.was_ns == serial.end
+    assert best.ns == what_if(serial, launch_ahead)
+    for loop in ("overlap", "mini_overlap", "vllm_async", "mindie_single"):
+        trace = run(loop, asks("a", 6), asks("b", 6))
+        assert what_if(trace, launch_ahead) in (None, trace.end)
+    assert largest_bubble(trace := run("overlap", asks("a", 6)), bubbles(trace)) is None
+    grammar = run_with("overlap", "grammar")
+    quick = what_if(grammar, sample_at_once(grammar, "grammar"))
+    assert quick is not None and quick <= grammar.end
+    assert what_if(grammar, sample_at_once(grammar, "penalty")) is None
+
+
+def test_the_chain_of_one_request() -> None:
+    """Its tokens one after the other: forward and sample of each step, nothing of the host."""
+    trace = run("serial", asks("r0", 3))
+    ns = sum(item.duration for item in trace.on("forward"))
+    assert longest_chain(trace, course_of(trace)) == (ns, "r0")
+    stages = run("vllm_pp2", asks("r0", 3))
+    ops = [item for item in stages.slices if item.lane.startswith("stage")]
+    assert longest_chain(stages, course_of(stages)) == (sum(item.duration for item in ops), "r0")
+    assert not bound(stages).lane, "no stage has as much work as the request takes through both"
+    odd = by_hand(("forward", "forward", 0, 5, 1), ("forward", "forward", 4, 9, 2))
+    odd = replace(odd, edges=(Edge(1, 2, "token"),))  # clocks that disagree make no chain
+    assert bound(odd).ns == odd.end > bound(odd).chain_ns
+
+
+# -- what idle time is charged to ------------------------------------------------------------------
+
+TIGHT = SchedulerConfig(kv_tokens=9, page_size=1, disable_radix_cache=True, context_len=9)
+ROOMY = replace(TIGHT, kv_tokens=32)
+LONG = [asks("a", 1, prompt=range(8)), asks("b", 1, prompt=range(8, 16))]
+ONE = [asks("r", 4, prompt=[1, 2])]
+PER_STEP = 500 * US + 2200 * US  # the copy of a token, and its processing
+IDLE: list[tuple[str, Trace, dict[str, int | bool]]] = [
+    *((f"{phase} alone", run("serial", *ONE, cost=CostModel({phase: 7}, forward_base=5)),
+       {"host": 3 * 7}) for phase in ("schedule", "prepare", "launch", "output")),
+    ("a token over the host", run("serial", *ONE),
+     {"token": 3 * PER_STEP, "host": 3 * (800 + 2200 + 1000 + 500) * US}),
+    ("overlap", run("overlap", *ONE), {"token": False, "host": False}),
+    ("a copy without token", run("mini_normal", *ONE), {"copy": 3 * 500 * US, "token": False}),
+    ("prompts on their way", run("mini_overlap", asks("a", 2), Request(
+        "b", [3, 4], asks("b", 2).params, 10), cost=CostModel({"launch": 1}, 2, copy=50)),
+     {"upload": True}),
+    ("no room", run("overlap", *LONG, config=TIGHT), {"memory": True}),
+    ("room", run("overlap", *LONG, config=ROOMY), {"memory": False}),
+    ("grammar", run_with("mindie_plugin", "grammar"), {"grammar": True}),
+    ("penalties", run_with("mlx_async", "penalties"), {"penalty": True}),
+    ("stages", run("vllm_pp2", *ONE), {"stage": True}),
+    ("slow KV", run("pd", *(asks(f"r{i}", 2) for i in range(2)), bytes_per_second=10**6),
+     {"transfer": True}),
+    ("nobody there", run("serial", asks("a", 2), asks("b", 2, 2000)), {ARRIVAL: True}),
+    ("a host that sleeps", by_hand(
+        ("host", "launch", 0, 2, 1), ("forward", "forward", 2, 6, 1), ("host", "launch", 9, 10, 2),
+        ("forward", "forward", 10, 12, 2), edges="1-2 3-4"), {"unknown": 3 * US, "host": 1 * US}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("trace", "wanted"), [row[1:] for row in IDLE], ids=[r[0] for r in IDLE])
+def test_idle_time_has_its_cause(trace: Trace, wanted: dict[str, int | bool]) -> None:
+    """Nanoseconds, or whether there are some."""
+    causes = by_cause(bubbles(trace))
+    assert sum(causes.values()) == measure(trace).bubble_ns
+    for cause, ns in wanted.items():
+        assert bool(causes.get(cause)) is ns if isinstance(ns, bool) else causes[cause] == ns
+
+
+def test_a_program_that_waits_in_a_circle_and_a_trace_of_nothing_are_no_crash() -> None:
+    slices = tuple(
+        Slice(at, lane, "forward", start * US, (start + 1) * US, at)
+        for at, (lane, start) in enumerate([("stage 0", 0), ("stage 1", 0), ("stage 0", 4)], 1)
+    )
+    program = (
+        Act("stage 0", "wait", 2), Act("stage 0", "begin", 1), Act("stage 0", "begin", 3),
+        Act("stage 1", "wait", 1), Act("stage 1", "begin", 2),
+    )  # fmt: skip
+    circle = Trace("odd", "sim", "hash", "virtual", slices, (), (), (), program)
+    assert report(circle).causes == {"unknown": 3 * US} and report(circle).unknown_percent == 100
+    assert report(replace(circle, slices=(), program=())).verdict.word == "unknown"
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loop", "word"),
+    [("serial", "serial"), ("overlap", "overlapped"), ("mlx_async", "overlapped"),
+     ("vllm_step", "serial"), ("vllm_async", "overlapped"), ("multi_step", "partly")],
+)  # fmt: skip
+def test_the_verdict_on_our_own_loops(loop: str, word: str) -> None:
+    trace = run(loop, asks("r", 30))
+    found = verdict(trace)
+    assert found.word == word
+    assert (found.dry_percent == 0) == (measure(trace).bubble_ns == 0)
+    dry = sum(end - start for start, end in found.dry)
+    assert dry == measure(trace).bubble_ns, "the device ran dry whenever it idled"
+
+
+def test_who_was_blocked_is_named_and_only_who_was() -> None:
+    """The device is done at 5. A host that was blocked until 3 has been at work since then."""
+    for until, blocks in ((3, False), (6, True)):
+        trace = by_hand(
+            ("host", "launch", 0, 1, 1), ("forward", "forward", 1, 5, 1),
+            ("host", "wait", 1, until, 0), ("host", "launch", 8, 9, 2),
+            ("forward", "forward", 9, 12, 2), ("host", "launch", 9, 10, 3),
+            ("forward", "forward", 12, 14, 3), edges="1-2 4-5 6-7",
+        )  # fmt: skip
+        found = verdict(trace)
+        assert found.dry == ((5 * US, 9 * US),)
+        assert ("no blocking call" in found.blocking) is not blocks
+        assert ("the host was blocked in" in found.sentence) is blocks
+    threads = verdict(run("mindie_dual", asks("a", 6))).sentence
+    assert threads.endswith("no call had blocked the forward thread, which launches.")
+
+
+def test_a_device_that_nobody_asks_is_not_dry() -> None:
+    """Requests so far apart that each runs alone: the loop overlaps nevertheless."""
+    apart = [asks(f"r{at}", 4, 900 * at) for at in range(3)]
+    found = report(run("overlap", *apart))
+    assert found.verdict.ahead == found.verdict.pairs > 0 and not found.verdict.dry
+    assert (found.verdict.word, found.verdict.deserted) == ("overlapped", 2)
+    assert found.largest is not None and "only more of them" in found.largest.sentence
+    serial = verdict(run("serial", *apart))
+    assert len(serial.dry) == 9 and serial.deserted == 2
+
+
+def test_what_cannot_be_launched_ahead_is_not_advised() -> None:
+    """A step that waits for memory; a pipeline's stages; but late steps are named."""
+    config = SchedulerConfig(kv_tokens=16, page_size=1, disable_radix_cache=True, context_len=12)
+    found = report(run("overlap", asks("a", 9), asks("b", 9), config=config))
+    assert found.verdict.word == "overlapped" and found.verdict.late and found.largest is not None
+    assert [item.change for item in found.largest.removals] == ["let schedule take no time"]
+    stages = report(run("vllm_pp4", asks("a", 4), asks("b", 4))).largest
+    assert stages is not None and (stages.cause, stages.removals) == ("stage", ())
+    some = report(run("mlx_async", asks("a", 60), asks("b", 4, 50)))
+    assert some.verdict.word == "overlapped" and some.largest is not None
+    *most, last = some.verdict.late
+    steps = f"steps {', '.join(map(str, most))} and {last}, too"
+    assert most and some.largest.removals[0].change.startswith(f"launch {steps}")
