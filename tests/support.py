@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 
 from minisched.checks import play as checks_play
 from minisched.checks.clients import Clients
+from minisched.checks.draw.designs import read_design
+from minisched.checks.draw.draw import draw
+from minisched.checks.judge import judge
 from minisched.checks.laws import Broken as Broken
 from minisched.checks.laws import check_aborts as check_aborts
 from minisched.checks.laws import check_clients as check_clients
@@ -264,6 +267,17 @@ def check_all(workload: Workload, engine: Engine, outputs: Sequence[Output]) -> 
     if isinstance(outputs, Heard):
         check_clients(outputs.clients, engine, outputs)
         check_aborts(outputs.clients, outputs)
+
+
+def drawn_run(seed: int, design: str, cost: CostModel | None = None) -> tuple[Trace, list[Engine]]:
+    """What ``minisched check --seed SEED --loop DESIGN`` runs, if need be with other costs.
+
+    Gives its trace, and its engines.
+    """
+    engines: list[Engine] = []
+    case = draw(seed).on(read_design(design))
+    verdict = judge(replace(case, cost=cost or case.cost), engines.append)
+    return verdict.trace, engines
 
 
 LoopOptions = tuple[str, str, dict[str, Any]]  # loop, relay, what the loop is called with
