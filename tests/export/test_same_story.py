@@ -46,7 +46,7 @@ from minisched.export.window import steady_views, view_of_steps
 from minisched.loops.registry import LOOPS
 from minisched.trace import Counter as CounterEvent
 from minisched.trace import Edge, Mark, Slice, Trace
-from tests.support import SVG, drawn_run, many
+from tests.support import SVG, drawn_run, many, read_timing
 
 FILLS = {paint.fill: name for name, paint in [*PAINTS.items(), ("other", OTHER_PAINT)]}
 
@@ -194,30 +194,11 @@ def read_html(text: str) -> Shown:
     return Shown(boxes, arrows, run["end"])
 
 
-def read_timing(text: str) -> Shown:
-    """PlantUML timing: what each lane shows from when on, until it shows something else."""
-    boxes, arrows = Counter[Any](), Counter[Any]()
-    now, shows = 0, dict[str, tuple[str, int]]()
-    unit = re.findall(r"^caption time in (\w+)$", text, re.M)[0]
-
-    def time(written: str) -> int:
-        found = Decimal(written) * {"milliseconds": 10**6, "microseconds": 10**3}.get(unit, 1)
-        assert found == int(found)
-        return int(found)
-
-    for line in text.splitlines():
-        if found := re.fullmatch(r"@([\d.]+)", line):
-            now = time(found[1])
-        elif found := re.fullmatch(r'(\w+) is (?:\{-\}|".*" (#\w+))', line):
-            lane, fill = found[1], found[2]
-            if lane in shows:
-                boxes[(lane, *shows.pop(lane), now)] += 1
-            if fill and fill not in (BUBBLE.fill, WAIT.fill):  # an idle device is no slice
-                shows[lane] = (FILLS[fill], now)
-        elif found := re.fullmatch(r"(\w+)@([\d.]+) -\[#\w+\]> (\w+)@([\d.]+)", line):
-            arrows[found[1], time(found[2]), found[3], time(found[4])] += 1
-    assert not shows
-    return Shown(boxes, arrows, now)
+def shown_by_timing(text: str) -> Shown:
+    """PlantUML timing; an idle device is no slice."""
+    boxes, arrows, end = read_timing(text)
+    slices = [box for box in boxes.elements() if box[1] not in (BUBBLE.fill, WAIT.fill)]
+    return Shown(Counter((lane, FILLS[fill], *span) for lane, fill, *span in slices), arrows, end)
 
 
 def read_sequence(text: str) -> tuple[Counter[Any], Counter[Any]]:
@@ -241,7 +222,7 @@ def check_every_exporter(trace: Trace) -> None:
     assert read_chrome(to_chrome(trace)) == told
     assert read_svg(to_svg([trace], whole=True), trace) == told
     assert read_html(to_html([trace])) == told
-    assert read_timing(draw_whole(trace)) == told
+    assert shown_by_timing(draw_whole(trace)) == told
     lines = to_text([trace], whole=True).splitlines()
     view = make_view(trace)
     drawn = [line.partition("│")[0].strip() for line in lines if "│" in line]
@@ -257,7 +238,7 @@ def check_steps(trace: Trace, first: int, last: int) -> None:
         (lane_key(s), phase(s.name), *(min(max(t - view.start, 0), view.duration) for t in
                                        (s.start, s.end))) for s in inside
     )  # fmt: skip
-    timing = read_timing(to_timing(trace, first, last))
+    timing = shown_by_timing(to_timing(trace, first, last))
     assert timing.boxes == wanted and timing.end == view.duration
     notes, arrows = read_sequence(text := to_sequence(trace, first, last))
     assert notes == Counter(
