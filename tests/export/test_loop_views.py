@@ -243,8 +243,8 @@ def test_every_step_stands_in_the_queue_from_its_launch_until_it_was_processed()
         for step, item in by_step["process"].items():
             taken = by_step["wait"].get(step, item).start
             spans = (by_step["launch"][step].end, taken), (taken, item.end)
-            wanted.update((str(step), kind) for kind, (start, end) in
-                          zip(("queued", "admitted"), spans, strict=True) if end > start)  # fmt: skip
+            pairs = zip(("queued", "admitted"), spans, strict=True)
+            wanted.update((str(step), kind) for kind, (start, end) in pairs if end > start)
         found = Counter(
             (box["data-step"], kind)
             for kind in ("queued", "admitted")
