@@ -191,10 +191,8 @@ class Members(NamedTuple):
 
 @cache
 def code() -> Code:
-    found, drawn_at = (
-        Code({*LOOPS}, set(), {}, {}),
-        {n: at for _, at, n, *_ in CLASS.findall(DRAWN)},
-    )
+    found = Code({*LOOPS}, set(), {}, {})
+    drawn_at = {name: file for _, file, name, *_ in CLASS.findall(DRAWN)}
     for path in sorted((ROOT / "minisched").rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         symbols, here = found.symbols.setdefault(path, set()), str(path.relative_to(ROOT))
@@ -204,9 +202,7 @@ def code() -> Code:
             if isinstance(node, ast.ClassDef):
                 own = (item.name for item in node.body if isinstance(item, ast.FunctionDef))
                 symbols.update(f"{node.name}.{name}" for name in own)
-                if drawn_at.get(node.name, str(path.relative_to(ROOT))) == str(
-                    path.relative_to(ROOT)
-                ):
+                if drawn_at.get(node.name, here) == here:
                     found.classes[node.name] = members(node)
         for each in ast.walk(tree):
             if isinstance(each, ast.FunctionDef | ast.ClassDef):
@@ -214,8 +210,9 @@ def code() -> Code:
                 is_read = any("property" in ast.unparse(one) for one in each.decorator_list)
                 if isinstance(each, ast.FunctionDef) and not is_read:
                     found.functions.add(each.name)
-            elif isinstance(each, ast.Name | ast.Attribute | ast.arg):
-                found.names.add(ast.unparse(each).rpartition(".")[2].partition(":")[0])
+            for kind, field in ((ast.Name, "id"), (ast.Attribute, "attr"), (ast.arg, "arg")):
+                if isinstance(each, kind):
+                    found.names.add(getattr(each, field))
     return found
 
 
