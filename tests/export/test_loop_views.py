@@ -28,7 +28,6 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.topics import TOPICS
 from minisched.trace import Trace
-from minisched.trace.lanes import is_host
 from tests.support import VIEW_COST, Picture, boxes_in, drawn_run, forms_of, many, read_timing
 
 TOPIC_LOOPS = [topic for topic in TOPICS if TOPICS[topic] == "loops"]
@@ -188,33 +187,6 @@ def test_on_another_loop_s_trace_the_title_is_that_loop_s(topic: str) -> None:
             assert draw(topic, trace, "text", part).startswith("overlap: ")
             svg = draw(topic, trace, part=part)
             assert "<title>overlap: " in svg and (topic == "overlap" or f"{topic}:" not in svg)
-
-
-@pytest.mark.parametrize("loop", [*LOOPS, "vllm_async:pool", "overlap-token_pool"])
-def test_every_loop_s_own_name_shows_its_parts(loop: str) -> None:
-    assert {"timing", "sequence", "steps"} <= {*parts_of(loop)}
-    for part in parts_of(loop):
-        if part != "ledger":
-            assert "overlap" in Picture(draw(loop, trace_of("overlap"), part=part)).words
-
-
-def test_a_token_is_said_to_stay_or_to_go_over_the_host() -> None:
-    for topic, words in (
-        ("overlap", "stays on the device"),
-        ("serial", "goes over the host"),
-        ("mindie_plugin", "goes over the host"),  # from the copy, written into a placeholder
-    ):
-        text = draw(topic, trace_of(topic), "text", "sequence")
-        others = {"stays on the device", "goes over the host"} - {words}
-        assert words in text and not any(other in text for other in others)
-
-
-def test_a_thread_has_a_lane_of_its_own() -> None:
-    for topic in ("overlap_thread", "mindie_dual"):
-        for row in rows_of(trace_of(topic), 4):
-            launches = [box for box in row.boxes if box.slice.name == "launch"]
-            assert launches and all("thread" in box.lane.name for box in launches)
-            assert all(is_host(box.slice.lane) == (box.lane.side == "host") for box in row.boxes)
 
 
 # -- vllm_pp: batches that take turns --------------------------------------------------------------

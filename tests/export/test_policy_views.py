@@ -145,17 +145,6 @@ def test_the_tree_that_marks_tell_is_the_real_one_at_every_moment(
         assert (tree.size("protected"), tree.size("evictable")) == (protected, evictable)
 
 
-def test_the_golden_tree_splits_at_a_and_a_whole_path_is_locked() -> None:
-    """ABC is cached, AFG comes: A is split off and holds both locks."""
-    forms = forms_of("radix_cache", trace_of("radix_cache"))
-    assert forms
-    assert [b["data-pages"] for b in forms.picture.shapes("rect", panel="1 before")] == ["9"]
-    a, bc = sorted(forms.picture.shapes("rect", panel="1 after"), key=lambda b: b["data-pages"])
-    assert (a["data-pages"], a["data-lock"], bc["data-lock"]) == ("4", "2", "1")
-    assert bc["data-parent"] == a["data-node"] and bc["data-pages"] == "5"
-    assert "locked by abc, afg" in forms.text and "1 node evicted for x" in forms.text
-
-
 # -- page_allocator: every page in every hand ------------------------------------------------------
 
 
@@ -239,18 +228,6 @@ def schedule_policy(trace: Trace, forms: Forms, _: Engine) -> None:
 
 
 FACTS["schedule_policy"] = schedule_policy
-
-
-def test_the_golden_queue_is_overtaken() -> None:
-    """The questions on the cached document come before two that arrived earlier."""
-    forms = forms_of("schedule_policy", trace_of("schedule_policy"))
-    assert forms
-    columns = [[s["data-rid"] for s in forms.picture.shapes("rect", round=at)] for at in "02"]
-    assert columns == [
-        ["doc", "other", "doc-q1", "new", "doc-q2"],
-        ["doc-q1", "doc-q2", "other", "new"],
-    ]
-    assert "[doc-q1] doc-q2 other new\n     29.7 ms  doc-q2 other new\n" in forms.text
 
 
 # -- prefill: who is admitted and who is refused ---------------------------------------------------
@@ -448,17 +425,6 @@ FACTS["mixed_chunk"] = bars
 # -- unified: the same, under one budget -----------------------------------------------------------
 
 FACTS["unified"] = bars
-
-
-@pytest.mark.parametrize("topic", ["mixed_chunk", "unified"])
-def test_the_golden_bars_reach_the_limit_and_not_beyond(topic: str) -> None:
-    forms = forms_of(topic, trace_of(topic))
-    assert forms
-    assert [line["data-limit"] for line in forms.picture.shapes("line", limit="*")] == ["24"]
-    sums: Counter[str] = Counter()
-    for part in forms.picture.shapes("rect", step="*", tokens="*"):
-        sums[part["data-step"]] += int(part["data-tokens"])
-    assert max(sums.values()) == 24 and "mixed" in {item.mode for item in forwards(trace_of(topic))}
 
 
 # -- all of them -----------------------------------------------------------------------------------

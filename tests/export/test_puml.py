@@ -18,34 +18,22 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minisched.checks.overlap.overlap import measure
 from minisched.cli.diagrams import run_diagrams
-from minisched.core import Request
 from minisched.devices.cost import MILLISECOND
 from minisched.export import render_puml
-from minisched.export.figures import figures_of
 from minisched.export.layout import make_view
-from minisched.export.palette import PAINTS, SHARES
-from minisched.export.pictures import pictures
-from minisched.export.pictures.compare import side_by_side
+from minisched.export.palette import SHARES
 from minisched.export.pictures.runs import run_of
-from minisched.export.pictures.stages import prompt_run
 from minisched.export.puml_story import to_story
 from minisched.export.puml_style import creole
 from minisched.export.recipes import recipes
-from minisched.export.recipes.recipe import Recipe, tokens
 from minisched.export.render_puml import ADVICE, RenderError, find_renderer, has_driver, render
-from minisched.export.requests_view import longest_pause, requests_view, works
-from minisched.export.story import Actor, Story, events
-from minisched.export.three_way import COLUMNS, to_three_way
-from minisched.export.three_way_rows import ROWS
+from minisched.export.requests_view import requests_view
+from minisched.export.story import Actor, Story
 from minisched.export.views import draw
 from minisched.export.views.puml_stays import stays_to_puml
-from minisched.export.window import steady_views
-from minisched.loops.registry import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Edge, Mark, Slice, Trace
-from tests.support import read_timing
 
 # -- stories ---------------------------------------------------------------------------------------
 
@@ -130,25 +118,7 @@ def test_every_slice_is_an_event_and_the_queue_is_what_is_launched_and_not_taken
         assert all(int(after) == int(before) + 1 for before, after in pairwise(queue))
 
 
-# -- runs side by side, requests, and the written comparison ---------------------------------------
-
-
-def test_runs_side_by_side_show_what_each_shows_alone() -> None:
-    loops = {"serial": "Serial", "overlap": "Overlap", "mindie_dual": "Dual"}
-    views = steady_views([run_of(loop) for loop in loops], 3)
-    text, wanted = side_by_side(loops, "title"), Counter[object]()
-    for loop, view in zip(loops, views, strict=True):
-        for box in view.boxes:
-            start, end = view.clip(box.slice.start, box.slice.end)
-            fill = PAINTS[box.slice.name].fill
-            wanted[f"{loop}_{box.lane.key}", fill, start, end] += end > start
-        assert f"{loops[loop]}: 3 steps in {view.duration / MILLISECOND:g} ms" in text
-        busy = measure(view.trace).device_busy_percent
-        assert f"whole run: device busy {busy:.0f} %" in text
-        assert f"@{view.duration / MILLISECOND:g}\n" in text, "its bar ends where it does"
-    drawn = read_timing("\n".join(line for line in text.splitlines() if "run is" not in line))[0]
-    paints = {paint.fill for paint in PAINTS.values()}
-    assert Counter(box for box in drawn.elements() if box[1] in paints) == +wanted
+# -- requests ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loop", ["serial", "overlap", "vllm_pp2", "multi_step", "pd"])
@@ -173,56 +143,6 @@ def test_a_request_has_a_box_for_every_step_it_was_in(loop: str) -> None:
     for lane in view.lanes:
         spans = sorted((box.slice.start, box.slice.end) for box in view.on(lane))
         assert all(before[1] <= after[0] for before, after in pairwise(spans)), lane
-
-
-def test_mixing_keeps_those_who_decode_from_waiting() -> None:
-    whole, chunked, mixed = prompt_run(0, False), prompt_run(24, False), prompt_run(24, True)
-    assert longest_pause(mixed) < longest_pause(whole) < longest_pause(chunked)
-    prompts = {sum(step.tokens("prompt") for step in works(t)) for t in (whole, chunked, mixed)}
-    assert len(prompts) == 1
-    alone = Recipe("overlap", [Request("a", range(6), tokens(12))]).run()
-    ends = [item.end for item in alone.slices if item.name == "forward"]
-    assert longest_pause(alone) == max(b - a for a, b in pairwise(ends))
-
-
-@pytest.mark.thorough
-def test_the_written_comparison_has_every_answer_and_every_loop() -> None:
-    text = to_three_way()
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    for question, answers in ROWS.items():
-        (line,) = (line for line in lines if line.startswith(f"| **{question}** |"))
-        assert line.count("|") == len(COLUMNS) + 2 and len(answers) == len(COLUMNS) and all(answers)
-    table = text[text.index("## Every loop") :]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(LOOPS)
-    assert all(LOOPS[loop].source in text for loop in COLUMNS.values())
-    serial, overlap = figures_of("serial"), figures_of("overlap")
-    assert (serial.token_time, overlap.token_time) == (16_400_000, 9_200_000)  # d+h+c, and d
-    assert overlap.speedup == run_of("serial").end / run_of("overlap").end
-    assert "| SGLang (`overlap`) | 9.20 |" in text
-
-
-@pytest.mark.parametrize(
-    ("loop", "by_stop", "by_length"),
-    [("serial", 0, 0), ("overlap", 1, 1), ("overlap_thread", 1, 1), ("mlx_async", 1, 1),
-     ("mindie_plugin", 1, 1), ("mindie_dual", 1, 1), ("mindie_single", 1, 0),
-     ("vllm_step", 0, 0), ("vllm_async", 1, 0), ("mini_normal", 0, 0), ("mini_overlap", 1, 0)],
-)  # fmt: skip
-def test_an_end_costs_what_the_facts_say(loop: str, by_stop: int, by_length: int) -> None:
-    found = figures_of(loop)
-    assert (found.waste_of_stop, found.waste_of_length) == (by_stop, by_length)
-
-
-def test_titles_tell_of_what_is_shown_and_name_an_original_for_what_it_does() -> None:
-    """SGLang's penalties wait for nobody, and where the device drafts the device does not wait."""
-    made = pictures()
-    for loop, words in (("multi_step", "decoded four times"), ("vllm_pp", "one for each")):
-        assert words in made[loop]() and words not in made[f"{loop}_sequence"]()
-    penalties, drafts = made["wait_penalties"](), made["wait_speculation_drafts"]()
-    assert re.search(r"one token late, as in SGLang: .* the device never waits", penalties)
-    assert re.search(r"the host drafts .* the device waits [\d.]+ ms for the host", drafts)
-    assert re.search(r"the device drafts .* the device never waits", drafts)
-    chapter = made["vllm_cpu_gpu_overlap_dependency_points"]().partition("== Drafts: ")[2]
-    assert chapter.index("execute_model]](11)") < chapter.index("block on 10"), "launched first"
 
 
 # -- who renders -----------------------------------------------------------------------------------
