@@ -29,7 +29,7 @@ from minisched.export.puml_style import creole
 from minisched.export.recipes import recipes
 from minisched.export.render_puml import ADVICE, RenderError, find_renderer, has_driver, render
 from minisched.export.requests_view import requests_view
-from minisched.export.story import Actor, Story
+from minisched.export.story import Actor, Story, events
 from minisched.export.views import draw
 from minisched.export.views.puml_stays import stays_to_puml
 from minisched.topics import TOPICS
@@ -118,7 +118,7 @@ def test_every_slice_is_an_event_and_the_queue_is_what_is_launched_and_not_taken
         assert all(int(after) == int(before) + 1 for before, after in pairwise(queue))
 
 
-# -- requests ---------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loop", ["serial", "overlap", "vllm_pp2", "multi_step", "pd"])
