@@ -6,8 +6,9 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
@@ -15,8 +16,12 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import strategies as st
 
+from minisched.checks import judge
 from minisched.checks import play as checks_play
 from minisched.checks.clients import Clients
+from minisched.checks.draw.designs import all_designs, read_design
+from minisched.checks.draw.draw import Drawn, draw
+from minisched.checks.faults.in_step import step_fault
 from minisched.checks.laws import Broken as Broken
 from minisched.checks.laws import check_aborts as check_aborts
 from minisched.checks.laws import check_clients as check_clients
@@ -27,7 +32,7 @@ from minisched.checks.laws import check_races as check_races
 from minisched.checks.leaks.books import check_step
 from minisched.checks.leaks.books import leases_of as leases_of
 from minisched.checks.leaks.books import nodes_of as nodes_of
-from minisched.checks.overlap.overlap import step_intervals
+from minisched.checks.overlap.overlap import forwards, step_intervals
 from minisched.checks.play import Livelock as Livelock
 from minisched.checks.play import livelock, most_turns
 from minisched.checks.workload import VOCAB as VOCAB
@@ -40,7 +45,14 @@ from minisched.devices.registry import open_device as open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
+from minisched.export.puml_axis import UNITS
+from minisched.export.puml_style import creole
+from minisched.export.state import Stay
 from minisched.export.svg_style import char_width
+from minisched.export.views import FORMS, NothingToShow
+from minisched.export.views import draw as draw_view
+from minisched.export.views.puml_stays import fill
+from minisched.export.views.text_page import COLUMNS
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
@@ -49,7 +61,8 @@ from minisched.models.hash import HashModel
 from minisched.models.registry import hash_class
 from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.trace import Slice, Trace
+from minisched.topics import TOPICS
+from minisched.trace import Mark, Slice, Trace
 
 
 def many(plain: int, thorough: int) -> int:
@@ -302,6 +315,28 @@ def check_all(workload: Workload, engine: Engine, outputs: Sequence[Output]) -> 
     if isinstance(outputs, Heard):
         check_clients(outputs.clients, engine, outputs)
         check_aborts(outputs.clients, outputs)
+
+
+def drawn_run(
+    seed: int, design: str, cost: CostModel | None = None, odd: bool = True
+) -> tuple[Trace, list[Engine]]:
+    """What ``minisched check --seed SEED --loop DESIGN`` runs: its trace, and its engines.
+
+    If need be with other costs, or without ``odd`` requests and steps that fail.
+    """
+    case = draw(seed, odd).on(read_design(design))
+    workload, device = fresh(case.workload), SimDevice()
+    device.built_by_host |= case.built_by_host
+    faults = [step_fault(failure) for failure in workload.failures]
+
+    def patch(engine: Engine) -> None:
+        for fault in faults:
+            fault.put_in(engine)
+
+    model = judge.hash_model("sim", workload)
+    case = replace(case, cost=cost or case.cost)
+    engines, _ = judge.run(case, workload, device, model, patch, lambda engine: None)
+    return device.recorder.trace(case.loop, "sim", "hash", "virtual"), engines
 
 
 LoopOptions = tuple[str, str, dict[str, Any]]  # loop, relay, what the loop is called with
@@ -585,6 +620,159 @@ def check_text(text: ElementTree.Element, picture: Picture) -> None:
     x = float(text.attrib["x"])
     left = x - room * {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
     assert left >= -0.1 and left + room <= picture.width, (words, left, room)
+
+
+# -- a topic's view, read back ---------------------------------------------------------------------
+
+
+@dataclass
+class Forms:
+    """A view in each of its forms; ``puml`` is empty where PlantUML does not fit."""
+
+    picture: Picture
+    text: str
+    puml: str
+
+    @property
+    def words(self) -> str:
+        """The text, without its line breaks."""
+        return " ".join(self.text.split())
+
+
+def forms_of(topic: str, trace: Trace, part: str = "", is_damaged: bool = False) -> Forms | None:
+    """All forms, checked for what holds of every view; None if there is nothing to show in any."""
+    drawn, verdicts = dict[str, str](), set[str]()
+    for form in FORMS:
+        try:
+            drawn[form] = draw_view(topic, trace, form, part)
+        except NothingToShow as error:
+            verdicts.add(str(error))
+        except ValueError as error:
+            assert form == "puml" and "has no PlantUML form; " in str(error)
+    if verdicts:
+        assert is_damaged or (len(verdicts) == 1 and not drawn), "the forms agree"
+        sentence = re.sub(r"\d\.\d", "", verdicts.pop())
+        assert sentence.count(".") == 1 and sentence.endswith(".")
+        return None
+    picture, text, puml = Picture(drawn["svg"]), drawn["text"], drawn.get("puml", "")
+    check_picture(picture)
+    lines = text.splitlines()
+    assert picture.width <= 900 and drawn["svg"].endswith("</svg>\n")
+    assert max(map(len, lines)) <= COLUMNS and all(line == line.rstrip() for line in lines)
+    assert "\x1b" not in text and text.endswith("\n") and not text.endswith("\n\n")
+    assert not puml or (puml.startswith("@startuml\n") and puml.endswith("@enduml\n"))
+    return Forms(picture, text, puml)
+
+
+Boxes = dict[str, list[tuple[str, int, int]]]  # by lane: (fill, start, end), nanoseconds
+
+
+def read_timing(puml: str) -> tuple[Counter[Any], Counter[Any], int]:
+    """PlantUML timing: what each lane shows from when on, until it shows something else.
+
+    Gives (lane, fill, start, end), (lane, leaves, lane, arrives) and the end, in nanoseconds.
+    """
+    boxes, arrows, shows, now = Counter[Any](), Counter[Any](), dict[str, tuple[str, int]](), 0
+    unit = UNITS[re.findall(r"^caption time in (\w+)$", puml, re.M)[0]]
+
+    def time(written: str) -> int:
+        found = Decimal(written) * unit
+        assert found == int(found)
+        return int(found)
+
+    for line in puml.splitlines():
+        if found := re.fullmatch(r"@([\d.]+)", line):
+            now = time(found[1])
+        elif found := re.fullmatch(r'(\w+) is (?:\{-\}|".*" (#\w+))', line):
+            if found[1] in shows:
+                boxes[(found[1], *shows.pop(found[1]), now)] += 1
+            if found[2]:
+                shows[found[1]] = (found[2], now)
+        elif found := re.fullmatch(r"(\w+)@([\d.]+) -\[#\w+\]> (\w+)@([\d.]+)", line):
+            arrows[found[1], time(found[2]), found[3], time(found[4])] += 1
+    assert not shows, "every box ends"
+    return boxes, arrows, now
+
+
+def boxes_in(puml: str) -> Boxes:
+    """Its boxes by the title of their lane, in order of time."""
+    titles = re.findall(r'^rectangle "(.*)" as (lane\d+)$', puml, re.M)
+    assert len(titles) == len({title for title, _ in titles})
+    boxes = sorted(read_timing(puml)[0].elements(), key=lambda box: box[2])
+    return {
+        title: [(fill, start, end) for lane, fill, start, end in boxes if lane == name]
+        for title, name in titles
+    }
+
+
+def boxes_of(rows: Iterable[tuple[str, Iterable[Stay]]]) -> Boxes:
+    """The same, as stays say it."""
+    return {
+        creole(title): [(fill(stay.kind), stay.start, stay.end) for stay in stays]
+        for title, stays in rows
+    }
+
+
+def of_kind(puml: str, kind: str) -> int:
+    return sum(fill(kind) == paint for boxes in boxes_in(puml).values() for paint, *_ in boxes)
+
+
+def table_in(text: str, heading: str) -> list[list[str]]:
+    """The words of each line under a heading, without the row of column titles."""
+    lines = text.split(f"\n{heading}")[1].split("\n\n")[0].splitlines()
+    return [line.split() for line in lines[2:]]
+
+
+def marks(trace: Trace, *names: str) -> list[Mark]:
+    return [mark for mark in trace.marks if mark.name in names]
+
+
+def numbers(mark: Mark, name: str) -> list[int]:
+    return [int(word) for word in str(mark.attrs[name]).split()]
+
+
+def steps_shown(trace: Trace, most: int) -> set[int]:
+    return {item.step for item in forwards(trace)[:most]}
+
+
+def by_rid(found: Iterable[Mark]) -> Counter[tuple[str, ...]]:
+    return Counter((str(mark.attrs["rid"]),) for mark in found)
+
+
+VIEW_COST = CostModel(
+    {"receive": 3_000, "schedule": 7_000, "prepare": 2_000, "launch": 4_000, "process": 5_000,
+     "output": 1_000, "mask": 6_000, "launch sample": 2_000},
+    forward_base=60_000, forward_per_token=12_000, sample=9_000, copy=3_000,
+)  # fmt: skip
+
+RELAYS = {
+    "future_map": ("ring", "pool"), "token_pool": ("token_pool",), "lazy_chain": ("chain",),
+    "placeholder_fill": ("fill_host", "fill_device"), "prev_sampled": ("prev_sampled",),
+}  # fmt: skip
+
+WANTED: dict[str, Callable[[Drawn], bool]] = {
+    "retraction": lambda drawn: drawn.theme == "crowded",
+    "grammar_manager": lambda drawn: any(r.params.regex for r in drawn.workload.requests),
+}
+
+
+def runs_for(topic: str, count: int) -> Iterator[tuple[str, Trace, list[Engine]]]:
+    """So many runs in which there is something to show, of designs that the topic is about."""
+    designs = [
+        design.name
+        for design in all_designs()
+        if (design.relay in RELAYS[topic] if topic in RELAYS else design.loop != "pd")
+        and (TOPICS[topic] != "loops" or design.loop == topic)
+    ]
+    for seed in range(1000):
+        if topic in WANTED and not WANTED[topic](draw(seed, odd=False)):
+            continue
+        name = designs[seed * 7 % len(designs)]
+        trace, engines = drawn_run(seed, name, VIEW_COST, odd=False)
+        if forms_of(topic, trace):
+            yield f"minisched check --seed {seed} --loop {name}", trace, engines
+            if (count := count - 1) == 0:
+                return
 
 
 # -- a scheduler's books ---------------------------------------------------------------------------

@@ -46,7 +46,8 @@ def text(trace: Trace) -> str:
     for one in rounds:
         _write_round(page, one, scales)
     page.legend(NAMES)
-    page.write("", *explained(rounds))
+    if words := [*explained(rounds)]:
+        page.write("", *words)
     return page.finish()
 
 

@@ -1,0 +1,496 @@
+"""Law 6, the same story everywhere: each exporter shows the slices, edges and time of the trace.
+
+A reader for each form reads it back to boxes (lane, phase, start, end), arrows (lane, leaves, lane,
+arrives) and the total time, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisched.checks.draw.designs import all_designs
+from minisched.checks.overlap.overlap import forwards
+from minisched.export import native
+from minisched.export.chrome import to_chrome
+from minisched.export.chrome_marks import BOOKKEEPING
+from minisched.export.counter_units import counted
+from minisched.export.html import SCRIPTS, to_html
+from minisched.export.lane import FORWARD
+from minisched.export.layout import make_view
+from minisched.export.letters import LETTERS, OTHER, letter
+from minisched.export.palette import OTHER as OTHER_PAINT
+from minisched.export.palette import PAINTS
+from minisched.export.puml_sequence import to_sequence
+from minisched.export.puml_style import BUBBLE, WAIT
+from minisched.export.puml_timing import Panel, draw_panels, to_timing
+from minisched.export.recipes import trace_of
+from minisched.export.svg import RIGHT, WIDTH, left_of, to_svg
+from minisched.export.text import BUBBLE as IDLE
+from minisched.export.text import row, to_text
+from minisched.export.text_axis import draw_axis
+from minisched.export.units import exact, ms, tick_step
+from minisched.export.window import steady_views, view_of_steps
+from minisched.loops.registry import LOOPS
+from minisched.trace import Counter as CounterEvent
+from minisched.trace import Edge, Mark, Slice, Trace
+from tests.support import SVG, drawn_run, many, read_timing
+
+FILLS = {paint.fill: name for name, paint in [*PAINTS.items(), ("other", OTHER_PAINT)]}
+
+
+@dataclass
+class Shown:
+    """What a picture shows."""
+
+    boxes: Counter[Any]
+    arrows: Counter[Any]
+    end: int
+
+
+HOST_LANES = {
+    **dict.fromkeys(("receive", "schedule", "prepare", "launch"), "scheduler"),
+    **dict.fromkeys(("wait", "postprocess", "process", "output"), "process"),
+}
+
+
+def truth(trace: Trace) -> Shown:
+    """What a picture of the whole run must show; boxes of length zero cannot be seen."""
+    slices = {item.id: item for item in trace.slices}
+    lanes = {item.id: lane_key(item) for item in trace.slices}
+    boxes = Counter(
+        (lanes[item.id], phase(item.name), item.start, item.end)
+        for item in trace.slices
+        if item.duration
+    )
+    arrows = Counter(
+        (lanes[e.src], slices[e.src].end, lanes[e.dst], slices[e.dst].start) for e in trace.edges
+    )
+    return Shown(boxes, arrows, trace.end)
+
+
+def lane_key(item: Slice) -> str:
+    if item.lane == "host":
+        return HOST_LANES.get(item.name, "scheduler")
+    word = item.lane.replace(" ", "_")
+    if item.lane.endswith(("host", "thread")):
+        return f"thread_{word}"
+    return word if word in ("forward", "copy") else f"stream_{word}"
+
+
+def phase(name: str) -> str:
+    return name if name in PAINTS else "other"
+
+
+def ns(microseconds: float) -> int:
+    return round(microseconds * 1000)
+
+
+# -- a reader for each form ------------------------------------------------------------------------
+
+
+def chrome_end(event: dict[str, Any]) -> int:
+    return ns(event["ts"]) + ns(event["dur"])
+
+
+def chrome_lanes(events: list[dict[str, Any]]) -> dict[int, str]:
+    """Lane keys by thread, from the names that the reader sees."""
+    usual = {"Scheduler": "scheduler", "Process": "process"}
+    usual |= {"Forward stream": "forward", "Copy stream": "copy"}
+    lanes = {}
+    for event in events:
+        if event["name"] == "thread_name":
+            name, _, side = event["args"]["name"].rpartition(" ")
+            word = name.lower().removesuffix(" stream").replace(" ", "_")
+            kind = "thread" if side == "(host)" else "stream"
+            lanes[event["tid"]] = usual.get(name) or f"{kind}_{word}"
+    return lanes
+
+
+def read_chrome(text: str) -> Shown:
+    """Chrome Trace Event JSON; a flow binds to the slice that is open when it leaves."""
+    events = json.loads(text)["traceEvents"]
+    lanes = chrome_lanes(events)
+    slices = {event["args"]["id"]: event for event in events if event["ph"] == "X"}
+    starts, ends = ({e["id"]: e for e in events if e["ph"] == ph} for ph in "sf")
+    boxes = Counter(
+        (lanes[e["tid"]], phase(e["cat"]), ns(e["ts"]), chrome_end(e))
+        for e in slices.values()
+        if e["dur"]
+    )
+    arrows: Counter[Any] = Counter()
+    assert starts.keys() == ends.keys()
+    for found, start in starts.items():
+        src, dst = (slices[start["args"][name]] for name in ("src", "dst"))
+        assert (start["tid"], ends[found]["tid"]) == (src["tid"], dst["tid"])
+        assert ends[found]["bp"] == "e"
+        inside = ns(src["ts"]) <= ns(start["ts"]) < chrome_end(src) + (not src["dur"])
+        assert inside and ns(dst["ts"]) <= ns(ends[found]["ts"]) <= chrome_end(dst)
+        arrives = ns(ends[found]["ts"])
+        arrows[lanes[start["tid"]], chrome_end(src), lanes[dst["tid"]], arrives] += 1
+    return Shown(boxes, arrows, max(map(chrome_end, slices.values()), default=0))
+
+
+def read_svg(text: str, trace: Trace) -> Shown:
+    """The SVG of one whole run: from where its shapes lie, to half a tenth of a pixel."""
+    root, view = ElementTree.fromstring(text), make_view(trace)
+    left = left_of([view])
+    scale = (WIDTH - left - RIGHT) / max(1, view.duration)
+    rects = list(root.iter(f"{SVG}rect"))
+    tops = [float(rect.attrib["y"]) + 3 for rect in rects if rect.get("class") == "lane"]
+    by_id = {str(box.slice.id): box for box in view.boxes}
+    boxes, arrows = Counter[Any](), Counter[Any]()
+    for rect in rects:
+        if not (found := rect.get("data-id")):
+            continue
+        item = by_id[found].slice
+        x, y, width = (float(rect.attrib[name]) for name in ("x", "y", "width"))
+        assert abs(x - left - item.start * scale) < 0.051
+        assert abs(width - max(1, item.duration * scale)) < 0.051  # at least a pixel, to be seen
+        lane, times = view.lanes[tops.index(y)].key, ("data-start", "data-end")
+        start, end = (int(rect.attrib[name]) for name in times)
+        boxes[lane, rect.attrib["class"].split()[-1].replace("-", " "), start, end] += 1
+    for path in root.iter(f"{SVG}path"):
+        if "data-src" not in path.attrib:
+            continue
+        src, dst = (by_id[path.attrib[f"data-{name}"]].slice for name in ("src", "dst"))
+        points = [float(number) for number in re.findall(r"-?[\d.]+", path.attrib["d"])]
+        if "L" in path.attrib["d"]:  # not a bow within a lane
+            assert abs(points[0] - left - src.end * scale) < 0.051
+            assert abs(points[2] - left - dst.start * scale) < 0.051
+        rows = [max(i for i, top in enumerate(tops) if top - 2 <= y) for y in points[1::2]]
+        arrows[view.lanes[rows[0]].key, src.end, view.lanes[rows[-1]].key, dst.start] += 1
+    return Shown(boxes, arrows, max((key[3] for key in boxes), default=0))
+
+
+def read_html(text: str) -> Shown:
+    """The data of the page's one run."""
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.S)
+    assert found
+    data = json.loads(found[1])
+    run, names = data["runs"][0], data["names"]
+    lane_of = {one[0]: lane["key"] for lane in run["lanes"] for one in lane["slices"]}
+    boxes = Counter(
+        (lane["key"], phase(names[number]), start, end)
+        for lane in run["lanes"]
+        for _, number, start, end, *_ in lane["slices"]
+        if end > start
+    )
+    arrows = Counter(
+        (lane_of[src], start, lane_of[dst], end) for src, dst, _, start, end in run["edges"]
+    )
+    return Shown(boxes, arrows, run["end"])
+
+
+def shown_by_timing(text: str) -> Shown:
+    """PlantUML timing; an idle device is no slice."""
+    boxes, arrows, end = read_timing(text)
+    slices = [box for box in boxes.elements() if box[1] not in (BUBBLE.fill, WAIT.fill)]
+    return Shown(Counter((lane, FILLS[fill], *span) for lane, fill, *span in slices), arrows, end)
+
+
+def read_sequence(text: str) -> tuple[Counter[Any], Counter[Any]]:
+    """PlantUML sequence has no time axis: (lane, label, duration) and (lane, lane)."""
+    plain = re.sub(r"</?color[^>]*>", "", text)
+    notes = re.findall(r"rnote over (\w+) #\w+ : (.*)\\n(.*) ms", plain)
+    return Counter(notes), Counter(re.findall(r"^(\w+) -\[#\w+\]-?>+ (\w+) : ", plain, re.M))
+
+
+def draw_whole(trace: Trace) -> str:
+    """A timing diagram of the whole run, however its steps are numbered."""
+    return draw_panels([Panel(make_view(trace))], trace.loop)
+
+
+def check_every_exporter(trace: Trace) -> None:
+    """All of them against the trace."""
+    text, told = native.to_json(trace), truth(trace)
+    assert native.from_json(text) == trace and native.to_json(native.from_json(text)) == text
+    kinds = (trace.slices, trace.edges, trace.counters, trace.marks, trace.program)
+    assert sum(line.startswith("{") for line in text.splitlines()[1:]) == sum(map(len, kinds))
+    assert read_chrome(to_chrome(trace)) == told
+    assert read_svg(to_svg([trace], whole=True), trace) == told
+    assert read_html(to_html([trace])) == told
+    assert shown_by_timing(draw_whole(trace)) == told
+    lines = to_text([trace], whole=True).splitlines()
+    view = make_view(trace)
+    drawn = [line.partition("│")[0].strip() for line in lines if "│" in line]
+    assert f"whole run: {ms(trace.end)} ms" in lines[0]
+    assert drawn == [lane.title for lane in view.lanes]
+
+
+def check_steps(trace: Trace, first: int, last: int) -> None:
+    """A window of steps: what touches it, cut where it ends."""
+    view = view_of_steps(trace, first, last)
+    inside = [s for s in trace.slices if s.end > view.start and s.start < view.end and s.duration]
+    wanted = Counter(
+        (lane_key(s), phase(s.name), *(min(max(t - view.start, 0), view.duration) for t in
+                                       (s.start, s.end))) for s in inside
+    )  # fmt: skip
+    timing = shown_by_timing(to_timing(trace, first, last))
+    assert timing.boxes == wanted and timing.end == view.duration
+    notes, arrows = read_sequence(text := to_sequence(trace, first, last))
+    assert notes == Counter(
+        (box.lane.key, box.label, ms(box.slice.duration))
+        for box in view.boxes
+        if box.slice.duration
+    )
+    ids = {box.slice.id: lane_key(box.slice) for box in view.boxes}
+    assert arrows == Counter(
+        (ids[e.src], ids[e.dst]) for e in trace.edges if {e.src, e.dst} <= ids.keys()
+    )
+    assert f"steps {first} to {last} of " in text and f", {ms(view.duration)} ms, device" in text
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_every_exporter_tells_the_story_of_every_design(loop: str) -> None:
+    designs = [design.name for design in all_designs() if design.loop == loop]
+    for seed in range(many(4, 6 * len(designs))):
+        trace, _ = drawn_run(seed, designs[seed % len(designs)])
+        check_every_exporter(trace)
+        if (steps := sorted(item.step for item in forwards(trace))) and loop != "pd":
+            first, last = steps[seed % len(steps)], steps[-1 - seed // 2 % len(steps)]
+            check_steps(trace, *sorted((first, last)))
+        events = json.loads(to_chrome(trace))["traceEvents"]
+        marks = [mark.name for mark in trace.marks if mark.name not in BOOKKEEPING]
+        assert [e["name"] for e in events if e["ph"] == "i"] == marks
+        shown = [(ns(e["ts"]), *e["args"].items()) for e in events if e["ph"] == "C"]
+        assert shown == [
+            (c.time, (of.unit or "number", of.value(c.value)))
+            for c in trace.counters
+            for of in [counted(c.name)]
+        ]
+
+
+# -- the lanes of any design, and times down to a nanosecond ---------------------------------------
+
+LANES = (
+    ["host", "worker thread", "forward", "copy"],
+    ["host", "stage 0", "stage 1", "copy"],
+    ["prefill host", "prefill forward", "kv transfer", "decode host", "decode forward", "copy"],
+)
+times = st.sampled_from([0, 1, 999, 1000, 250_000, 3_000_001])
+
+
+@st.composite
+def odd_traces(draw: st.DrawFn) -> Trace:
+    """Slices and edges of any length, with phases that no loop has had yet."""
+    clocks = dict.fromkeys(draw(st.sampled_from(LANES)), 0)
+    slices: list[Slice] = []
+    names = st.sampled_from(["forward", "launch", "wait", "fill", "transfer", "new"])
+    for at in range(1, draw(st.integers(1, 12)) + 1):
+        lane = draw(st.sampled_from(sorted(clocks)))
+        start = clocks[lane] + draw(times)
+        clocks[lane] = end = start + draw(times) + 1
+        slices.append(Slice(at, lane, draw(names), start, end, draw(st.integers(0, 3))))
+    pairs = [(a.id, b.id) for a in slices for b in slices if a is not b and a.end <= b.start]
+    chosen = draw(st.lists(st.sampled_from(pairs), max_size=4, unique=True)) if pairs else []
+    edges = sorted(Edge(src, dst, "token") for src, dst in chosen)
+    ordered = sorted(slices, key=lambda item: (item.start, item.end, item.id))
+    return Trace("odd", "sim", "hash", "virtual", tuple(ordered), tuple(edges), (), ())
+
+
+@given(odd_traces())
+def test_several_hosts_threads_stages_and_devices_tell_the_same_story(trace: Trace) -> None:
+    check_every_exporter(trace)
+    spans: dict[Any, list[Any]] = {}
+    for event in json.loads(to_chrome(trace))["traceEvents"]:
+        if event["ph"] == "X":
+            spans.setdefault(event["tid"], []).append((ns(event["ts"]), chrome_end(event)))
+    assert all(a[1] <= b[0] for lane in spans.values() for a, b in pairwise(sorted(lane)))
+
+
+def trace_with(*slices: tuple[Any, ...], edges: tuple[Edge, ...] = ()) -> Trace:
+    return Trace("hand", "sim", "hash", "virtual", tuple(Slice(*s) for s in slices), edges, (), ())
+
+
+def test_each_device_idles_on_its_own_lane() -> None:
+    trace = trace_with(
+        (1, "stage 0", "forward", 0, 4, 1), (2, "stage 1", "forward", 4, 6, 1),
+        (3, "stage 0", "forward", 4, 8, 2), (4, "stage 1", "forward", 8, 10, 2),
+    )  # fmt: skip
+    (bubble,) = make_view(trace).bubbles
+    assert (bubble.lane.name, bubble.start, bubble.end) == ("Stage 1", 6, 8)
+    assert to_svg([trace]).count('class="bubble"') == 2  # one on its lane, one in the legend
+    assert draw_whole(trace).count(BUBBLE.fill) == 2
+    drawn = [line.strip() for line in to_text([trace]).splitlines()]
+    assert [line.partition(" (")[0] for line in drawn if "│" in line and IDLE in line] == [
+        "Stage 1"
+    ]
+
+
+def test_a_schedule_belongs_to_the_step_that_its_own_host_prepared_next() -> None:
+    trace = trace_with(
+        (1, "prefill host", "schedule", 0, 2), (2, "decode host", "schedule", 1, 3),
+        (3, "prefill host", "prepare", 2, 3, 5), (4, "decode host", "prepare", 3, 4, 8),
+        (5, "decode host", "prepare", 4, 5, 9), (6, "decode host", "schedule", 6, 7),
+    )  # fmt: skip
+    assert [box.step for box in make_view(trace).boxes] == [5, 8, 5, 8, 9, 0]
+
+
+def test_an_op_that_starts_inside_its_launch_points_forward() -> None:
+    """On a wall clock the device may start before the host's call has returned."""
+    slices = (1, "host", "launch", 0, 50, 1), (2, "forward", "forward", 20, 90, 1)
+    trace = replace(trace_with(*slices, edges=(Edge(1, 2, "launch"),)), clock="wall")
+    (arrow,) = make_view(trace).arrows
+    assert (arrow.start, arrow.end) == (20, 20)
+    flows = {e["ph"]: e["ts"] for e in json.loads(to_chrome(trace))["traceEvents"] if "id" in e}
+    assert flows["s"] < flows["f"]
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+@given(
+    parts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), min_size=1, max_size=12),
+    window=st.tuples(st.integers(0, 100), st.integers(1, 300)),
+    longer=st.integers(0, 50),
+    cells=st.integers(1, 40),
+)
+def test_each_cell_of_text_shows_what_took_the_most_of_it(
+    parts: list[tuple[int, int]], window: tuple[int, int], longer: int, cells: int
+) -> None:
+    slices, time = [], 0
+    for number, (gap, duration) in enumerate(parts):
+        name = ("forward", "sample", "copy")[number % 3]
+        slices.append((number + 1, "forward", name, time + gap, time + gap + duration))
+        time += gap + duration
+    view = make_view(trace_with(*slices), window[0], sum(window))
+    longest = view.duration + longer
+    for cell, seen in enumerate(row(view, FORWARD, longest, cells)):
+        start = view.start + cell * longest // cells
+        end = min(view.start + (cell + 1) * longest // cells, view.end)
+        shares = [min(item[4], end) - max(item[3], start) for item in slices]
+        most = max(shares)
+        assert seen in ([letter(slices[shares.index(most)][2])] if most > 0 else [" ", IDLE])
+
+
+def test_every_letter_is_one_things_small_for_the_host_and_large_for_the_device() -> None:
+    assert len(set(LETTERS.values())) == len(LETTERS)
+    for loop in ("serial", "overlap_thread", "mindie_plugin", "pd"):
+        for box in make_view(trace_of(loop)).boxes:
+            sign = LETTERS[box.slice.name]
+            assert len(sign) == 1 and (sign == "·" or sign.islower() == (box.lane.side == "host"))
+
+
+@given(st.integers(0, 10**10), st.integers(0, 10**10), st.integers(20, 90), st.integers(6, 40))
+def test_an_axis_has_its_marks_at_its_times(
+    start: int, longest: int, cells: int, wide: int
+) -> None:
+    line, numbers = draw_axis(longest, cells, wide, start)
+    step, long = tick_step(max(1, longest)), max(1, longest)
+    assert len(line) == wide + cells and len(numbers) <= wide + cells
+    ticks = [at for n in range(13) if start <= (at := start // step * step + step * n)]
+    where = {t: min((t - start) * cells // long, cells - 1) for t in ticks if t <= start + long}
+    assert {at for at, sign in enumerate(line[wide:]) if sign == "┴"} == {*where.values()}
+    for found in re.finditer(r"[\d.]+", numbers[wide:]):
+        assert where[round(Decimal(found[0]) * 1_000_000)] == found.start()
+
+
+@given(st.integers(0, 10**13))
+def test_times_are_written_exactly_or_rounded(time: int) -> None:
+    for digits in (0, 3, 6):
+        whole, _, rest = exact(time, 10**digits).partition(".")
+        assert int(whole) * 10**digits + int(rest.ljust(digits, "0") or "0") == time
+    assert abs(float(ms(time)) * 10**6 - time) <= (50_000 if time >= 10**9 else 5_000)
+    step = tick_step(time)
+    assert time <= 10 * step and str(step).strip("0") in ("1", "2", "5")
+
+
+# -- runs side by side, names from outside, requests that cannot be met ----------------------------
+
+
+def test_runs_are_compared_over_the_same_steps_and_name_what_they_show() -> None:
+    traces = [trace_of(name) for name in ("serial", "overlap", "mlx_async")]
+    views = steady_views(traces, 3)
+    assert len({(view.first_step, view.last_step) for view in views}) == 1
+    assert len({box.slice.rids for view in views for box in view.boxes if box.slice.rids}) == 1
+    assert [v.duration for v in views] == [3 * 16_400_000, *[3 * 9_200_000] * 2]  # d+h+c, d, d
+    svg, page = to_svg(traces[:2]), to_html(traces)
+    words = " ".join(ElementTree.fromstring(svg).itertext())
+    for wanted in ("serial", "overlap", "device busy", "time in ms", "21.6 ms saved", "speed-up"):
+        assert wanted in words
+    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://|<link|@import|src=", page), "the page needs no network"
+    assert page.count("</script>") == 1 + len(SCRIPTS)
+    for draw in (to_svg, to_html):
+        assert "<title>serial against overlap against mlx_async" in draw(traces)
+        assert "<title>4 loops side by side" in draw([traces[0]] * 4)
+
+
+def test_names_and_lanes_from_outside_are_shown_as_they_are() -> None:
+    odd = (1, "forward", "forward", 0, 10, 1, "decode", ('</script><b>&"a\n',))
+    trace = replace(trace_with(odd, (2, "detokenize", "gather", 10, 12, 1)), loop="<l>", model="&")
+    check_every_exporter(trace)
+    assert "<b>" not in to_html([trace]) and '"<l>' not in to_timing(trace)
+    title = "Detokenize stream (device)"
+    assert title in to_timing(trace) and title in to_chrome(trace)
+    (line,) = (line for line in to_text([trace]).splitlines() if title in line)
+    assert OTHER in line
+
+
+@pytest.mark.parametrize(("draw", "says"), [
+    (lambda trace: to_timing(trace, 3, 99), "steps 3 to 99 .* the run has steps 1 to 30"),
+    (lambda trace: to_svg([]), "at least one trace, but got 0"),
+    (lambda trace: to_html([trace], []), "at least 1 trace and a report for each"),
+    (lambda trace: to_text([trace], columns=10), "60 columns, but got 1 and 10"),
+])  # fmt: skip
+def test_a_picture_that_cannot_be_is_refused(draw: Callable[[Trace], str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        draw(trace_of("serial"))
+
+
+GOOD = Trace(
+    "serial", "sim", "hash", "virtual",
+    (Slice(1, "host", "launch", 0, 5, 1, "decode", ("a",), {"x": 1}),
+     Slice(2, "copy", "copy", 5, 6)),
+    (Edge(1, 2, "launch"),),
+    (CounterEvent("running", 3, 1),),
+    (Mark("wasted row", 4, {"rid": "a"}),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d.update(format="other"), 'lacks "format"'),
+        (lambda d: d.update(version=2), "of version 2; this program reads 1"),
+        (lambda d: d.pop("slices"), "the trace has slices = null"),
+        (lambda d: d.update(loop=3), "the trace has loop = 3"),
+        (lambda d: d["slices"].append(7), "slices[2] is not an object"),
+        (lambda d: d["slices"][0].pop("start"), "slices[0] has start = null"),
+        (lambda d: d["slices"][0].update(end="5"), 'slices[0] has end = "5"'),
+        (lambda d: d["slices"][0].update(end=True), "slices[0] has end = true"),
+        (lambda d: d["slices"][0].update(rids=[1]), "slices[0] has rids = [1]"),
+        (lambda d: d["slices"][1].update(end=1), "slice 2 ends at 1, before it starts"),
+        (lambda d: d["edges"][0].update(src=9), "edge 9 to 2 names a slice that is not there"),
+        (lambda d: d["marks"][0].update(time=1.5), "marks[0] has time = 1.5"),
+    ],
+)
+def test_a_damaged_trace_is_refused_in_one_sentence(change: Any, says: str) -> None:
+    data = json.loads(native.to_json(GOOD))
+    change(data)
+    with pytest.raises(native.NotATrace) as caught:
+        native.from_json(json.dumps(data), "x.json")
+    message = str(caught.value)
+    assert message.startswith("x.json is") and says in message and message.endswith(".")
+
+
+def test_a_file_is_read_back_or_is_no_trace(tmp_path: Path) -> None:
+    native.write(GOOD, tmp_path / "y")
+    assert native.read(tmp_path / "y") == GOOD
+    for content in (b"", b"hello", b"[1]", b"\xff\xfe\x00", b'{"traceEvents": []}'):
+        (tmp_path / "x").write_bytes(content)
+        with pytest.raises(native.NotATrace, match="is not a minisched trace"):
+            native.read(tmp_path / "x")
