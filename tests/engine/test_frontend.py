@@ -1,13 +1,11 @@
 """What the frontend hands over, and when; what an engine does with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Output, Request, SamplingParams
@@ -17,73 +15,54 @@ from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine
 from minisched.scheduler import SchedulerConfig
-from tests.support import (
-    PHASES,
-    SOME_LOOPS,
-    Workload,
-    a_request,
-    check_ends,
-    check_identity,
-    check_leaks,
-    hash_model,
-    play_timed,
-    timed_workloads,
-)
+from tests.support import PHASES, SOME_LOOPS, Workload, a_request, hash_model, play_timed
 
 times = st.lists(st.integers(0, 50), max_size=12)
 aborts = st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["r0", "r1", "r9"])), max_size=6)
 looks = st.lists(st.integers(0, 60), min_size=1).map(lambda drawn: [*sorted(drawn), 60])
-EVERY_KIND = pytest.mark.parametrize("is_streamed", [False, True])
 
 
 def requests_at(arrivals: list[int]) -> list[Request]:
     return [a_request(f"r{i}", time) for i, time in enumerate(arrivals)]
 
 
-def in_order(requests: list[Request]) -> list[Request]:
-    return sorted(requests, key=lambda req: req.arrival_time)
+# -- what is taken -----------------------------------------------------------------------------
 
 
-def named(messages: list[Message]) -> list[str]:
-    return [item.rid if isinstance(item, Request) else str(item) for item in messages]
-
-
-@EVERY_KIND
-@given(arrivals=times, looks=looks)
-def test_every_request_comes_once_in_order_and_never_before_its_time(
-    is_streamed: bool, arrivals: list[int], looks: list[int]
+@given(st.booleans(), times, aborts, looks)
+def test_all_comes_once_in_order_of_time_and_never_before_however_one_looks(
+    is_streamed: bool, arrivals: list[int], aborts: list[tuple[int, str]], looks: list[int]
 ) -> None:
+    """Stably, and a request before an abort; of a stream one request is read ahead."""
     requests = requests_at(arrivals)
-    frontend = Frontend(iter(in_order(requests)) if is_streamed else requests)
-    got: list[Message] = []
-    for now in looks:
-        due = [req.arrival_time for req in requests if req not in got]
-        assert frontend.next_arrival == min(due, default=None)
-        taken = frontend.take(now)
-        assert all(isinstance(item, Request) and item.arrival_time <= now for item in taken)
-        got += taken
-        assert sorted(named(got)) == sorted(req.rid for req in requests if req.arrival_time <= now)
-    assert got == in_order(requests)  # a stable order
-    assert frontend.is_empty and frontend.next_arrival is None and frontend.take(99) == []
-
-
-@given(arrivals=times, looks=looks)
-def test_a_stream_is_read_one_request_ahead(arrivals: list[int], looks: list[int]) -> None:
+    in_order = sorted(requests, key=lambda req: req.arrival_time)
     read: list[Request] = []
 
     def stream() -> Iterator[Request]:
-        for req in in_order(requests_at(arrivals)):
+        for req in in_order:
             read.append(req)
             yield req
 
-    frontend = Frontend(stream())
-    taken = 0
+    frontend = Frontend(stream() if is_streamed else requests)
+    for at, rid in aborts:
+        frontend.abort(rid, at=at)
+    timed: list[tuple[int, int, Message]] = [(req.arrival_time, 0, req) for req in requests]
+    timed += [(at, 1, AbortReq(rid)) for at, rid in aborts]
+    timed.sort(key=lambda entry: entry[:2])
+    got: list[Message] = []
     for now in looks:
-        taken += len(frontend.take(now))
-        assert len(read) == min(taken + 1, len(arrivals))
+        coming = [time for time, _, _ in timed[len(got) :]]
+        assert frontend.next_message == min(coming, default=None)
+        due = [req.arrival_time for req in requests if req not in got]
+        assert frontend.next_arrival == min(due, default=None)
+        got += frontend.take(now)
+        assert got == [message for time, _, message in timed if time <= now]
+        taken = sum(isinstance(message, Request) for message in got)
+        assert not is_streamed or len(read) == min(taken + 1, len(requests))
+    assert frontend.is_empty and frontend.take(99) == []
 
 
-@given(arrivals=st.lists(st.integers(0, 50), min_size=2, max_size=8))
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=8))
 def test_a_stream_that_goes_back_in_time_is_refused(arrivals: list[int]) -> None:
     requests = requests_at(arrivals)
     frontend = Frontend(iter(requests))
@@ -94,25 +73,8 @@ def test_a_stream_that_goes_back_in_time_is_refused(arrivals: list[int]) -> None
     ahead, late = backwards[0]
     with pytest.raises(ValueError) as refusal:
         frontend.take(50)
-    text = str(refusal.value)
-    assert f"request {late.rid} arrives at {late.arrival_time} ns" in text
-    assert f"arrives at {ahead.arrival_time} ns;" in text and text.count(".") == 1
-
-
-@EVERY_KIND
-@given(arrivals=times, aborts=aborts, looks=looks)
-def test_it_does_not_matter_when_one_looks(
-    is_streamed: bool, arrivals: list[int], aborts: list[tuple[int, str]], looks: list[int]
-) -> None:
-    """All that is timed comes in order of time, requests first: as if the look were continuous."""
-    requests = requests_at(arrivals)
-    frontend = Frontend(iter(in_order(requests)) if is_streamed else requests)
-    for at, rid in aborts:
-        frontend.abort(rid, at=at)
-    timed: list[tuple[int, int, Message]] = [(req.arrival_time, 0, req) for req in requests]
-    timed += [(at, 1, AbortReq(rid)) for at, rid in aborts]
-    expected = [item for _, _, item in sorted(timed, key=lambda entry: entry[:2])]
-    assert [item for now in looks for item in frontend.take(now)] == expected
+    assert f"request {late.rid} arrives at {late.arrival_time} ns" in str(refusal.value)
+    assert f"arrives at {ahead.arrival_time} ns;" in str(refusal.value)
 
 
 def test_what_is_said_comes_at_the_next_look_in_the_order_it_was_said() -> None:
@@ -128,45 +90,25 @@ def test_what_is_said_comes_at_the_next_look_in_the_order_it_was_said() -> None:
     assert not frontend.has_said and frontend.next_arrival == 100
 
 
-def test_an_interrupt_sends_a_list_to_its_end_and_aborts_all() -> None:
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_interrupt_sends_what_is_known_and_aborts_all(is_streamed: bool) -> None:
+    """A list to its end; the rest of a stream is left unread."""
     requests = requests_at([0, 10, 20])
-    frontend = Frontend(requests)
-    frontend.take(0)
+    stream = iter(requests)
+    frontend = Frontend(stream if is_streamed else requests)
+    assert frontend.take(0) == requests[:1]
     frontend.interrupt()
     assert frontend.has_said
-    assert frontend.take(1) == [*requests[1:], AbortReq(abort_all=True)]
+    sent = requests[1:2] if is_streamed else requests[1:]
+    assert frontend.take(1) == [*sent, AbortReq(abort_all=True)]
+    assert not is_streamed or list(stream) == requests[2:]
     assert frontend.take(2) == [] and not frontend.has_said and frontend.is_empty
     late = a_request("after the interrupt")
     frontend.push(late)
     assert frontend.take(3) == [late, AbortReq(abort_all=True)]
 
 
-def test_an_interrupt_leaves_the_rest_of_a_stream_unread() -> None:
-    requests = requests_at([0, 10, 20])
-    stream = iter(requests)
-    frontend = Frontend(stream)
-    frontend.interrupt()
-    assert frontend.take(0) == [requests[0], requests[1], AbortReq(abort_all=True)]
-    assert frontend.is_empty and list(stream) == [requests[2]]
-
-
-@SOME_LOOPS
-@EVERY_KIND
-@given(workload=timed_workloads())
-@settings(max_examples=80, deadline=None)
-def test_an_abort_at_any_time_ends_a_request_once(
-    is_streamed: bool, loop: str, relay: str, options: dict[str, Any], workload: Workload
-) -> None:
-    """Also of a request that has not come, that has ended, or that nobody ever sends."""
-    run = play_timed(workload, loop, relay, options, is_streamed=is_streamed)
-    check_identity(workload)
-    check_ends(workload, [output for _, output in run.heard])
-    check_leaks(run.engine)
-    aborted_at = {rid: max(t for t, r in workload.aborts.items() if r == rid)
-                  for rid in workload.aborts.values()}  # fmt: skip
-    for req in workload.requests:
-        if req.finish_reason is FinishReason.ABORT:
-            assert aborted_at[req.rid] >= req.arrival_time, "nobody asked while it was there"
+# -- what an engine does with it ---------------------------------------------------------------
 
 
 @SOME_LOOPS
@@ -209,14 +151,8 @@ def test_a_sleeping_loop_hears_what_is_said(
             ended_at.append(device.now())
 
     frontend = Frontend([late], hear)
-
-    def speak() -> None:
-        if what == "interrupt":
-            frontend.interrupt()
-        else:
-            frontend.push(pushed)
-
-    device.at(second, 0, speak)
+    said = frontend.interrupt if what == "interrupt" else lambda: frontend.push(pushed)
+    device.at(second, 0, said)
     model = hash_model("sim", frozenset())
     engine = make_engine(loop, device, model, SchedulerConfig(), frontend, relay=relay)
     turns = LOOPS[loop].run(engine, **options)
