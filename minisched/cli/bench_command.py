@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from .bench_parts import MUTATION, PARTS
+from .bench_parts import PARTS
 from .exit import exit_with
 
 
 def bench(
-    part: Annotated[str, typer.Argument(help=", ".join([*PARTS, MUTATION]) + ".")],
+    part: Annotated[str, typer.Argument(help=", ".join(PARTS) + ".")],
     device: Annotated[str | None, typer.Option(help="thread, cuda or mlx.")] = None,
     model: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
     dtype: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
@@ -23,24 +23,12 @@ def bench(
         Path | None, typer.Option(help="A checkout of nano-vllm, for scheduler and host.")
     ] = None,
     vidur: Annotated[Path | None, typer.Option(help="A checkout of vidur, for simulator.")] = None,
-    sample: Annotated[
-        str | None, typer.Option(help="mutation: how many changes are tried, or all (200).")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="mutation: another sample (0).")] = None,
-    module: Annotated[str | None, typer.Option(help="mutation: one package only.")] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="mutation: keep the work, and go on with it.")
-    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Measure one part, and keep its table under traces/bench."""
     from .bench import run_bench
     from .bench_call import BenchCall
-    from .bench_mutation import check_part, run_mutation
 
-    check_part(part, sample=sample, seed=seed, module=module, folder=folder)
-    if part == "mutation":
-        exit_with(lambda: run_mutation(sample, seed, module, folder, json))
     call = BenchCall(
         part, device, model, requests, max_new_tokens, repeat, nano_vllm=nano_vllm, vidur=vidur,
         dtype=dtype,

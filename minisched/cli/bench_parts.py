@@ -23,7 +23,6 @@ PARTS = {
     "prediction": "how far sim is from the clock, by a profile measured just before",
     "cuda": "one GPU: busy in steady decode, the limit of its memory, and transformers",
 }
-MUTATION = "mutation"  # has options and a report of its own
 
 
 def find_part(name: str) -> Callable[[BenchCall], list[Figure]]:
@@ -33,8 +32,7 @@ def find_part(name: str) -> Callable[[BenchCall], list[Figure]]:
         ValueError: there is no such part.
     """
     if name not in PARTS:
-        known = ", ".join([*PARTS, MUTATION])
-        raise ValueError(f"unknown part {name!r}; the parts are {known}.")
+        raise ValueError(f"unknown part {name!r}; the parts are {', '.join(PARTS)}.")
     measure: Callable[[BenchCall], list[Figure]] = import_module(
         f".bench_{name}", __package__
     ).measure

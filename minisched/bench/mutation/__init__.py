@@ -1,1 +1,0 @@
-"""How many changes of the code the tests see: begin at ``mutants``."""

@@ -1,0 +1,742 @@
+"""What benches make of their measurements, whom they ask in turn, and that each part runs small.
+
+No time is asserted: what is slow on one machine is fast on another. Peers are stood in for.
+"""
+
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import astuple, replace
+from itertools import accumulate, groupby
+from multiprocessing import active_children
+from pathlib import Path
+from statistics import median
+from textwrap import dedent
+from typing import Any, ClassVar, Self
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from minisched.bench import exporters, recording
+from minisched.bench.arm import SETTLING, Arm, ArmStopped, Spent, running
+from minisched.bench.case import Case
+from minisched.bench.generation import side_by_side
+from minisched.bench.generation.load import Choice, Load
+from minisched.bench.generation.side_by_side import OURS, Contest, Rival, equal_share
+from minisched.bench.kept import keep
+from minisched.bench.limit import limit as limits
+from minisched.bench.limit.parts import Part, Shape, each, parts
+from minisched.bench.overlap import cells as overlap_cells
+from minisched.bench.overlap import shares, ways
+from minisched.bench.overlap.in_turn import tokens_for
+from minisched.bench.overlap.shares import AIM, Cell, rows_of
+from minisched.bench.overlap.step import ROUND, Step, rounds_of, typical
+from minisched.bench.overlap.ways import PROCESS, PYTHON, QUICK, SERIAL, SLEEP, WAYS
+from minisched.bench.peers import missing, own_torch, transformers_static
+from minisched.bench.peers.llama_cpp import generate
+from minisched.bench.peers.long_run import run as long_run
+from minisched.bench.peers.peer import Peer, PeerError
+from minisched.bench.peers.vidur import StandIn as VidursPredictor
+from minisched.bench.rows import Figure, SideBySide, as_json, not_measured
+from minisched.bench.scheduling import phases, radix, scheduler
+from minisched.bench.scheduling.engines import PAGE, Minisched, RunAhead, Workload
+from minisched.bench.scheduling.nano_vllm import find_nano_vllm
+from minisched.bench.scheduling.prompts import OWN, SHARED, cached_prompts, new_prompts, prompts
+from minisched.bench.simulator.made_trace import make_trace
+from minisched.bench.simulator.simulator import PEER, Replays, memory, speed
+from minisched.cli.bench import name_of
+from minisched.cli.bench_call import BenchCall
+from minisched.core import Request, SamplingParams
+from minisched.defaults import overlapped_loop
+from minisched.devices.cost import SIM_COST
+from minisched.devices.profiles import find_profile
+from minisched.devices.registry import open_device
+from minisched.devices.thread import ThreadDevice
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.models.hash_torch import HashTorch
+from minisched.models.llama_torch import LlamaTorch, script
+from minisched.models.registry import open_model
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import NullRecorder, Recorder, Slice
+
+times = st.floats(0.01, 100.0)
+
+
+def quiet(doing: str) -> None:
+    """Nobody reads it."""
+
+
+def make_case(device: str, model: Any, asked: list[list[int]], new_tokens: int) -> Case:
+    """Requests of one length each."""
+    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
+    requests = [Request(f"r{at}", prompt, params) for at, prompt in enumerate(asked)]
+    return Case(device, model, requests, SchedulerConfig())
+
+
+def hash_case(new_tokens: int, batch: int = 1) -> Case:
+    model: Any = HashTorch(eos_ids=frozenset())
+    return overlap_cells.make_case("thread", model, batch, new_tokens)
+
+
+def numbers(*values: float) -> Callable[[], float]:
+    return iter(values).__next__
+
+
+# -- figures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "aim", "at_most", "met"), [
+    (2.0, None, False, None), (2.0, 3.0, False, False), (3.0, 3.0, False, True),
+    (2.0, 3.0, True, True), (4.0, 3.0, True, False), (None, 3.0, True, None),
+])  # fmt: skip
+def test_an_aim_is_a_floor_or_a_ceiling(
+    value: float | None, aim: float | None, at_most: bool, met: bool | None
+) -> None:
+    assert Figure("it", value, value, value, "us", aim, at_most).met is met
+
+
+def test_ours_and_theirs_take_turns_and_a_ratio_is_taken_repetition_by_repetition() -> None:
+    ours = {"a": numbers(1.0, 2.0), "b": numbers(3.0, 3.0), "c": numbers(5.0, 5.0)}
+    theirs = {"a": numbers(2.0, 2.0), "b": numbers(2.0, 2.0), "c": None}
+    why = {"a": "so", "b": "so"}
+    turns: list[str] = []
+    part = SideBySide("peer", ours, theirs, [("b", "a")], reason="none", slower=why)
+    rows = {row.name: row for row in part.figures(2, turns.append)}
+    names = ["minisched: a", "peer: a", "minisched: b", "peer: b", "minisched: c"]
+    assert turns == [f"{name}, repetition {n} of 2" for n in (1, 2) for name in names]
+    assert {name: (row.min, row.max, row.met, row.reason) for name, row in rows.items()} == {
+        "minisched: a": (1.0, 2.0, None, ""),
+        "peer: a": (2.0, 2.0, None, ""),
+        "minisched / peer: a": (0.5, 1.0, True, ""),
+        "minisched: b": (3.0, 3.0, None, ""),
+        "peer: b": (2.0, 2.0, None, ""),
+        "minisched / peer: b": (1.5, 1.5, False, "1.0 us more: so"),
+        "minisched: c": (5.0, 5.0, None, ""),
+        "peer: c": (None, None, None, "none"),
+        "minisched / peer: c": (None, None, None, "none"),
+        "growth: b / a": (1.5, 3.0, False, ""),
+    }
+
+
+@pytest.mark.parametrize(("call", "name"), [
+    (BenchCall("overlap"), "overlap"),
+    (BenchCall("overlap", device="mlx"), "overlap-device-mlx"),
+    (BenchCall("cuda", model="8B", repetitions=7), "cuda-model-8B"),
+    (BenchCall("hidden", model="/some/where", repetitions=1), "hidden-model-where-repeat-1"),
+])  # fmt: skip
+def test_both_files_say_the_same_and_a_part_of_a_part_has_files_of_its_own(
+    tmp_path: Path, call: BenchCall, name: str
+) -> None:
+    rows = [Figure("a", 2.0, 1.0, 3.0, "ms", 2.5, at_most=True), not_measured("b", "ms", "why")]
+    document = as_json(rows)
+    data, table = keep(name_of(call), document, tmp_path)
+    assert data.stem == table.stem == name and json.loads(data.read_text()) == document
+    text = table.read_text()
+    assert (
+        "| a | 2 | 1 | 3 | ms | 2.5 | yes |" in text and "| b | - | - | - | ms |  | why |" in text
+    )
+
+
+# -- loops that take turns ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["thread", "mlx"])
+def subject(request: Any, tiny_llama: Path) -> tuple[str, Any]:
+    """A device, and a model that keeps its KV in itself."""
+    return request.param, open_model(str(tiny_llama), request.param)
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=9), min_size=1, max_size=3),
+    st.lists(st.integers(0, 5), max_size=4),
+)
+@settings(max_examples=5)
+def test_loops_that_take_turns_give_what_they_give_alone(
+    subject: tuple[str, Any], asked: list[list[int]], turns: list[int]
+) -> None:
+    """And a turn is a step: after so many turns so many forward passes were launched."""
+    device, model = subject
+    case = make_case(device, model, asked, SETTLING + sum(turns) + 3)
+    alone = run_loop("serial", open_device(device), model, list(case.requests), case.config)
+    with ExitStack() as stack:
+        loops = ["serial", *[overlapped_loop(device)] * 2]
+        arms = [stack.enter_context(running(case, loop, together=True)) for loop in loops]
+        for done in accumulate(turns):
+            for arm, count in zip(arms, [done - launched(arms[0]) + SETTLING] * 3, strict=True):
+                arm.go_on(count)
+                assert launched(arm) == SETTLING + done
+        assert [arm.finish().outputs for arm in arms] == [alone.outputs] * 3
+
+
+def launched(arm: Arm) -> int:
+    """How many steps a loop has launched so far."""
+    so_far = arm.engine.device.recorder.trace(arm.loop, "", "", "virtual")
+    return len({item.step for item in so_far.on("host") if item.name == "launch"})
+
+
+def test_a_turn_without_a_step_is_an_error() -> None:
+    with running(hash_case(6), "overlap") as arm, pytest.raises(ArmStopped, match="nothing to run"):
+        arm.go_on(9)
+    config = SchedulerConfig(context_len=5)
+    refused = running(replace(hash_case(6), config=config), "overlap")
+    with pytest.raises(ArmStopped, match=r"nothing to run: r0: .*5"), refused:
+        pass
+
+
+def test_whatever_happens_devices_are_closed_and_settings_are_given_back() -> None:
+    before = threading.active_count(), torch.get_num_threads()
+    case = hash_case(50)
+    with pytest.raises(KeyboardInterrupt), running(case, "serial"), running(case, "overlap") as arm:
+        arm.go_on(2)
+        raise KeyboardInterrupt
+    assert (threading.active_count(), torch.get_num_threads()) == before
+    for order in ((0, 1), (1, 0)):
+        try:
+            torch.set_num_threads(4)
+            devices = [ThreadDevice(), ThreadDevice()]
+            assert [device.torch_threads for device in devices] == [3, 3], "they compute alike"
+            devices[order[0]].close()
+            assert torch.get_num_threads() == 1
+            devices[order[1]].close()
+            assert torch.get_num_threads() == 4
+        finally:
+            torch.set_num_threads(before[1])
+
+
+# -- overlap: what is hidden of what could be ---------------------------------------------------
+
+
+@given(host=times, device=times, share=st.floats(0.0, 1.0))
+def test_what_is_hidden_is_a_share_of_what_could_be(
+    host: float, device: float, share: float
+) -> None:
+    serial, hideable = host + device, min(host, device)
+    assume(abs(hideable - 1.0) > 1e-6)
+    taken = serial - share * hideable
+    beside = [Step(taken, device, host, hideable / 4)]
+    steps = {SERIAL: [Step(serial, device, host, 0.0)], PYTHON: beside, QUICK: beside}
+    rows = {row.name: row for row in rows_of("it", {**steps, PROCESS: [], SLEEP: []})}
+    found = {name.removeprefix("it: "): row.median for name, row in rows.items()}
+    assert len(rows) == 8 and found["host"] == pytest.approx(host)
+    assert found["side by side"] == pytest.approx(25.0)
+    assert found["hidden"] == pytest.approx(100 * share, abs=1e-6)
+    assert rows["it: hidden"].aim == (AIM if hideable > 1.0 else None)
+    over, speed = found["makespan / max(host, device)"], found["speed-up / ideal"]
+    assert over and speed and over * speed == pytest.approx(1.0)
+    assert over == pytest.approx(taken / max(host, device))
+
+
+def test_the_lock_and_the_cores_are_told_apart() -> None:
+    taken = {
+        way: [Step(whole, 21.5, 20.0, 9.0)]
+        for way, whole in {PYTHON: 31.0, QUICK: 22.0, PROCESS: 24.0, SLEEP: 20.0}.items()
+    }
+    taken[SERIAL] = [Step(40.0, 20.0, 20.0, 0.0)]
+    rows = {row.name.removeprefix("it: "): row.median for row in rows_of("it", taken)}
+    assert (rows["the lock costs"], rows["the cores cost"]) == (7.0, 4.0)
+    assert rows["device, longer beside the host"] == 1.5
+    names = ("hidden", "hidden, by a worker process", "hidden, by a sleep")
+    assert [rows[name] for name in names] == pytest.approx([45.0, 80.0, 100.0])
+
+
+@pytest.mark.parametrize(("found", "met"), [
+    ([95, 100, 99, 70, 120], True),  # four of five
+    ([95, 100, 80, 70, 120], None), ([89, 20, 95, -5, 50], False), ([89, 20, 95, 95, 50], None),
+    ([89], False), ([90], True),
+])  # fmt: skip
+def test_runs_that_disagree_tell_nothing(found: list[float], met: bool | None) -> None:
+    serial, ideal = [30.0] * len(found), [20.0] * len(found)
+    taken = [whole - share / 10 for whole, share in zip(serial, found, strict=True)]
+    row = shares.hidden("it", serial, ideal, taken, "so it is")
+    assert row.met == met and (row.reason == "so it is") == (met is False)
+    assert row.median == pytest.approx(sorted(found)[len(found) // 2])
+
+
+@given(
+    steps=st.lists(st.tuples(*[st.floats(0.1, 10.0)] * 4), min_size=1, max_size=9),
+    slow=st.data(),
+)
+def test_a_machine_that_drifts_changes_nothing_of_what_runs_beside(
+    steps: list[tuple[float, float, float, float]], slow: st.DataObject
+) -> None:
+    """Each round may be any number of times slower, for both loops: a step stays as it was."""
+    factors = slow.draw(st.lists(st.floats(0.2, 5.0), min_size=len(steps), max_size=len(steps)))
+    one = Step(*steps[0])
+    serial = [Step(8.0, 4.0, 4.0, 0.0).times(factor) for factor in factors]
+    found = typical([one.times(factor) for factor in factors], serial)
+    speed = median(step.whole_ms for step in serial) / 8.0
+    assert astuple(found.times(1 / speed)) == pytest.approx(astuple(one))
+
+
+def test_repetitions_go_through_all_cells_and_one_that_fails_costs_its_own_rows_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[float] = []
+
+    def measured(cell: Cell, ways: object) -> dict[str, Step]:
+        asked.append(cell.work_ms)
+        if cell.work_ms == 7.0:
+            raise ArmStopped("r0: it was lost")
+        chosen = WAYS if cell.work_ms else WAYS[:3]
+        return {way: Step(10.0 + cell.work_ms, 6.0, 4.0 + cell.work_ms, 0.0) for way in chosen}
+
+    monkeypatch.setattr(shares, "side_by_side", measured)
+    cells = [Cell(f"{work}", hash_case(4), "overlap", work, 3) for work in (0.0, 5.0, 7.0)]
+    rows = shares.overlap_figures(cells, dict.fromkeys(WAYS, print), 2, quiet)
+    assert asked[:3] == [0.0, 5.0, 7.0] and asked[3:5] == [0.0, 5.0]
+    [bad] = [row for row in rows if row.median is None]
+    assert bad.name == "7.0: hidden" and "it was lost" in bad.reason
+    assert len({row.name for row in rows}) == len(rows) == 8 + 12 + 1
+
+
+def test_a_step_that_takes_seconds_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap_cells, "SLOW_S", 0.0)
+    model: Any = HashTorch()
+    cells = overlap_cells.make_cells("it", "thread", model, 1, "overlap")
+    (row,) = shares.overlap_figures(cells, {}, 2, quiet)
+    assert row.median is None and row.reason.startswith("a step takes 0.0 s, and 20 ms are ")
+
+
+@pytest.mark.parametrize(("work", "rounds", "batch"), [(0.0, 2, 1), (1.0, 2, 3)])
+def test_every_way_has_its_loop_and_its_work(
+    monkeypatch: pytest.MonkeyPatch, work: float, rounds: int, batch: int
+) -> None:
+    """The serial loop and the others take turns, and each does its work in its own way."""
+    monkeypatch.setattr(shares, "QUICK_S", 0.001)  # else threads take the lock from each other
+    doing: list[str] = []
+    cell = Cell("it", hash_case(tokens_for(rounds), batch), "overlap", work, rounds)
+    by_way: dict[str, Any] = {way: lambda cost, way=way: doing.append(way) for way in WAYS}
+    steps = shares.side_by_side(cell, by_way)
+    chosen = list(WAYS) if work else list(WAYS[:3])
+    assert list(steps) == chosen
+    assert all(0 < step.device_ms <= step.whole_ms for step in steps.values())
+    turns = [way for way, _ in groupby(doing)]
+    assert turns[: len(turns) // len(chosen) * len(chosen)] == (chosen * rounds if work else [])
+
+
+@pytest.mark.parametrize(("loop", "percent"), [("serial", 0.0), ("overlap", 100.0)])
+def test_what_ran_side_by_side_is_read_off_the_trace(loop: str, percent: float) -> None:
+    """On ``sim``, where a step of the host is shorter than the device's: all of it is hidden."""
+    model: Any = HashModel()
+    case = overlap_cells.make_case("sim", model, 2, SETTLING + 3 * ROUND)
+    run = run_loop(loop, open_device("sim"), model, list(case.requests), case.config, SIM_COST)
+    first, *others = rounds_of(run.trace, 3)
+    assert 0 < first.host_ms < first.device_ms <= first.whole_ms and len(others) == 2
+    assert first.beside_percent == pytest.approx(percent)
+    assert all(astuple(step) == pytest.approx(astuple(first), rel=0.1) for step in others)
+
+
+def test_the_worker_process_is_another_one_and_ends() -> None:
+    with ways.ways() as doing:
+        assert tuple(doing) == WAYS
+        doing[PROCESS](100_000)
+        (worker,) = active_children()
+        assert worker.pid != os.getpid()
+    assert not worker.is_alive()
+
+
+# -- scheduler and host: workloads are what they are called ------------------------------------
+
+
+@pytest.mark.parametrize("engine_of", [Minisched, RunAhead])
+@pytest.mark.parametrize("load", [
+    scheduler.DECODING, replace(scheduler.POOL_FULL, waiting=5),
+    replace(scheduler.BATCH_FULL, waiting=5),
+    replace(scheduler.AFTER_OTHERS, running=8, finished=20, distinct=20),
+], ids=["decoding", "pool full", "batch full", "after others"])  # fmt: skip
+def test_those_who_run_decode_and_nobody_else(
+    engine_of: Callable[[Workload], Minisched], load: Workload
+) -> None:
+    """``step_us`` raises if anybody else takes part; nobody must have ended, and pages be begun."""
+    engine = engine_of(load)
+    if load.finished and engine_of is Minisched:  # the history leaves its prompts in the tree
+        tree: Any = engine.scheduler.tree
+        assert tree.total_size == load.distinct + load.running * (load.prompt_len // PAGE)
+    before = engine.scheduler.num_used_tokens
+    scheduler.timed(engine, 1, 1)
+    _, taken_part = scheduler.timed(engine, scheduler.WARM_UP - 2, scheduler.STEPS)
+    assert taken_part == load.running * scheduler.STEPS
+    assert len(engine.scheduler.waiting_queue) == load.waiting
+    assert len(engine.scheduler.running_batch) == load.running
+    assert engine.scheduler.num_used_tokens == before + load.running * PAGE
+
+
+def test_admitting_admits_prompts_and_nothing_else() -> None:
+    engine = Minisched(scheduler.ADMITTING)
+    _, admitted = scheduler.timed(engine, 1, scheduler.ADMITTING_STEPS)
+    left = len(engine.scheduler.waiting_queue)
+    in_warm_up = scheduler.ADMITTING.waiting - left - admitted
+    assert 0 < in_warm_up < admitted and left > 0
+    assert len(engine.scheduler.running_batch) == admitted + in_warm_up
+
+    class Idle:
+        def step(self) -> int:
+            return 3
+
+    with pytest.raises(RuntimeError, match=r"3\.0 requests ran in a step, not 4"):
+        scheduler.step_us(lambda load: Idle(), Workload(running=4))
+
+
+@pytest.mark.parametrize("page_size", radix.PAGE_SIZES)
+def test_the_tree_knows_what_is_looked_for(page_size: int) -> None:
+    size = radix.TREES[0]
+    tree = radix.our_tree(page_size, size)
+    assert 0.9 * size < tree.total_size * page_size < 2 * size
+    for spread in (False, True):
+        for tokens in cached_prompts(size, spread):
+            assert len(tree.match_prefix(tokens).pages) * page_size == SHARED + OWN
+    for tokens in new_prompts():
+        assert len(tree.match_prefix(tokens).pages) * page_size == SHARED
+    known, asked = prompts(1_000)[0], cached_prompts(1_000, False)[0]
+    assert asked == known, "and a client's integers are not the tree's, or they would be identical"
+    assert all(mine is not its for mine, its in zip(asked, known, strict=True) if mine > 256)
+
+
+def test_what_lies_between_phases_is_neither_work_nor_the_devices_time() -> None:
+    spans = [("schedule", 0, 10), ("prepare", 11, 20), ("launch", 22, 30), ("wait", 60, 90),
+             ("process", 95, 100), ("output", 103, 110), ("schedule", 117, 130)]  # fmt: skip
+    turn = [Slice(at, "host", name, start, end) for at, (name, start, end) in enumerate(spans)]
+    assert [phases.spent(turn, name) for name in phases.STEP_PHASES] == [10, 9, 8, 5, 7]
+    assert phases.between_phases(turn) == (11 - 10) + (22 - 20) + (103 - 100) + (117 - 110)
+    turns = phases.split(phases.record(3, 4))
+    assert len(turns) == phases.SETTLED + phases.TURNS
+    assert {tuple(item.name for item in turn) for turn in turns} == {
+        tuple(name for name, _, _ in spans)
+    }
+
+
+def test_another_engine_is_found_or_there_is_a_reason(tmp_path: Path) -> None:
+    """Of nano-vllm, a checkout without what it needs; of packages, a stand-in for those named."""
+    folder = tmp_path / "nanovllm"
+    (folder / "engine").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "7.8"\n', encoding="utf-8")
+    for name in ("__init__", "sampling_params", "engine/sequence", "engine/block_manager"):
+        (folder / f"{name}.py").write_text("import no_such_hash\n")
+    (folder / "engine/scheduler.py").write_text("import nanovllm.engine.block_manager\n")
+    nano, reason = find_nano_vllm(tmp_path)
+    assert nano is None and "'no_such_hash', which is not installed" in reason
+    assert not [name for name in sys.modules if name.startswith("nanovllm")]
+    finders, modules = list(sys.meta_path), set(sys.modules)
+    try:
+        missing.stand_in("no_such_kernels")
+        import no_such_kernels.language as kernels  # type: ignore[import-not-found]
+
+        assert kernels.jit(test_another_engine_is_found_or_there_is_a_reason).__name__
+        with pytest.raises(ModuleNotFoundError, match="no_such_other"):
+            __import__("no_such_other")
+    finally:
+        sys.meta_path[:] = finders
+        for name in set(sys.modules) - modules:
+            del sys.modules[name]
+
+
+# -- peers in their own processes --------------------------------------------------------------
+
+ECHO = """
+    import sys
+    from minisched.bench.peers.serve import serve
+
+    def start(settings):
+        if settings.get("refuse"):
+            raise ValueError("no such model")
+        print("a library talks")
+
+        def answer(question):
+            if question.get("die"):
+                sys.exit("out of memory")
+            return {"sum": settings["base"] + question["add"]}
+
+        return answer
+
+    serve(start)
+"""
+
+
+def test_a_peer_answers_one_question_at_a_time_or_says_why_not(tmp_path: Path) -> None:
+    script, python = tmp_path / "echo.py", tmp_path / "python"
+    script.write_text(dedent(ECHO), encoding="utf-8")
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}"\n', encoding="utf-8")
+    python.chmod(python.stat().st_mode | stat.S_IEXEC)
+    with Peer(python, "echo", {"base": 40}, os.environ) as peer:
+        assert [peer.ask({"add": number})["sum"] for number in (1, 2)] == [41, 42]
+        with pytest.raises(PeerError, match="echo: KeyError: 'add'"):
+            peer.ask({})
+        assert peer.ask({"add": 3}) == {"sum": 43}
+        with pytest.raises(PeerError, match="echo has ended: out of memory"):
+            peer.ask({"die": True})
+    assert peer.process.poll() is not None
+    with pytest.raises(PeerError, match="echo: ValueError: no such model"):
+        Peer(python, "echo", {"refuse": True}, os.environ)
+
+
+# -- generation: processes in turn -------------------------------------------------------------
+
+LOAD, OTHER = Load((3, 5), 4), Load((3,), 4)
+RIVALS = (
+    Rival("slow", "slow", "slow_peer", 1.2),
+    Rival("other", "other", "other_peer", 3.0, "both wait for memory"),
+)
+WARM_UP = 2  # new tokens of the question that nobody times
+
+
+class StandIn:
+    """A process that answers at once: ours takes a second, others two; some break."""
+
+    asked: ClassVar[list[str]] = []
+    breaks: ClassVar[tuple[str, int]] = ("", 0)  # whose, and at which question; 0 is the start
+
+    def __init__(self, python: Path, script: str, *others: object) -> None:
+        self.script, self.count = script, -1
+        self.ask({"prompts": [], "new_tokens": 0})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.asked.append(f"{self.script} ends")
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        self.count += 1
+        if self.breaks == (self.script, self.count):
+            raise PeerError(f"{self.script} broke.")
+        asked, new_tokens = question["prompts"], question["new_tokens"]
+        if asked:
+            self.asked.append(f"{self.script} {len(asked)}x{new_tokens}")
+        tokens = [[1] * new_tokens for _ in asked]
+        if self.script == "slow_peer" and asked:
+            tokens[0][0] = 2
+        ttft = 9.0 if new_tokens == WARM_UP else 0.5
+        return {"seconds": 1.0 if self.script == "own" else 2.0, "ttft": ttft, "tokens": tokens}
+
+
+def contest(
+    monkeypatch: pytest.MonkeyPatch, *loads: Load, breaks: tuple[str, int] = ("", 0)
+) -> dict[str, Figure]:
+    monkeypatch.setattr(StandIn, "asked", [])
+    monkeypatch.setattr(StandIn, "breaks", breaks)
+    monkeypatch.setattr(side_by_side, "Peer", StandIn)
+    monkeypatch.setattr(side_by_side, "environment", lambda *which: Path("python"))
+    rows = Contest("case", "own", RIVALS, {}, {}, loads).figures(2, quiet, Path("home"))
+    assert len(rows) == len({row.name for row in rows})
+    return {row.name.removeprefix("case, "): row for row in rows}
+
+
+def test_processes_take_turns_after_a_question_that_nobody_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = contest(monkeypatch, LOAD)
+    turn = ["own 2x4", "slow_peer 2x4", "other_peer 2x4"]
+    warm_ups = [asked.replace("x4", f"x{WARM_UP}") for asked in turn]
+    ends = ["other_peer ends", "slow_peer ends", "own ends"]
+    assert StandIn.asked == [*warm_ups, *turn, *turn, *ends]
+    case = "batch 2, prompts of 3 to 5, 4 new"
+    assert {name: (row.median, row.met) for name, row in rows.items()} == {
+        f"{case}: {OURS}": (8.0, None),
+        f"{case}: slow": (4.0, None),
+        f"{case}: other": (4.0, None),
+        f"{case}: {OURS} / slow": (2.0, True),
+        f"{case}: {OURS} / other": (2.0, False),
+        f"{case}: {OURS}, TTFT": (500.0, None),
+        f"{case}: slow, TTFT": (500.0, None),
+        f"{case}: other, TTFT": (500.0, None),
+        f"{case}: slow, tokens equal to ours": (7 / 8, None),
+        f"{case}: other, tokens equal to ours": (1.0, None),
+    }
+    reasons = {name: row.reason for name, row in rows.items() if row.reason}
+    assert reasons == {f"{case}: {OURS} / other": "both wait for memory"}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3], ids=["start", "warm-up", "first", "last"])
+@pytest.mark.parametrize("who", ["slow_peer", "own"])
+def test_who_breaks_is_told_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, who: str, count: int
+) -> None:
+    rows = contest(monkeypatch, LOAD, OTHER, breaks=(who, count))
+    ratios = [rows[f"{LOAD.name}: {OURS} / {rival}"] for rival in ("slow", "other")]
+    assert [row.aim for row in ratios] == [1.2, 3.0]
+    reasons = ["slow_peer broke", "both wait for memory"]
+    assert [row.reason for row in ratios] == (reasons if who != "own" else ["own broke"] * 2)
+    if who == "slow_peer" and count:  # it is asked the next load
+        assert rows[f"{OTHER.name}: {OURS} / slow"].median == 2.0
+
+
+def test_prompts_differ_and_tokens_are_compared_place_by_place() -> None:
+    for load in (*Choice().loads(), *Choice(3, 9).loads()):
+        asked: Any = load.question["prompts"]
+        assert tuple(map(len, asked)) == load.prompt_lens
+        assert len({tuple(prompt) for prompt in asked}) == len(asked)
+    assert equal_share([[1, 2], [3, 4]], [[1, 5], [3, 4]]) == 0.75
+
+
+@pytest.mark.thorough
+def test_transformers_makes_the_tokens_that_ours_makes(tiny_llama: Path) -> None:
+    settings = {"folder": str(tiny_llama), "dtype": "float32", "threads": 1}
+    question = {"prompts": [[5, 6, 7], [8, 9]], "new_tokens": 6}
+    ours, theirs = (script.start(settings)(question) for script in (own_torch, transformers_static))
+    assert all(0 < answer["ttft"] <= answer["seconds"] for answer in (ours, theirs))
+    assert list(map(len, ours["tokens"])) == [6, 6] and ours["tokens"] == theirs["tokens"]
+
+
+def test_llama_cpp_computes_every_token_once_and_in_its_place() -> None:
+    class Counting:
+        """Stands for llama.cpp: the next token is the sum of the sequence so far."""
+
+        seen: ClassVar[dict[int, list[int]]] = {}
+
+        def next_tokens(self, tokens: Any) -> dict[int, int]:
+            for token in tokens:
+                line = self.seen.setdefault(token.sequence, [])
+                assert token.position == len(line)
+                line.append(token.token)
+            return {it.sequence: sum(self.seen[it.sequence]) for it in tokens if it.wanted}
+
+    stands_for: Any = Counting()
+    answer = generate(stands_for, [[5, 6, 7], [8, 9]], 3)
+    assert answer["tokens"] == [[18, 36, 72], [17, 34, 68]]
+    assert stands_for.seen == {0: [5, 6, 7, 18, 36], 1: [8, 9, 17, 34]}
+
+
+# -- limit: parts that are a whole step --------------------------------------------------------
+
+
+def test_a_step_reads_each_weight_and_what_is_remembered_once(tiny_llama: Path) -> None:
+    model = LlamaTorch(tiny_llama)
+    w, (kv_heads, d) = model.weights, model.kv_shape
+    found = parts(model, Shape(batch=3, extend=1, before=99))
+    matrices = [*w.qkv, *w.out, *w.gate_up, *w.down, w.head]
+    remembered = 2 * model.num_layers * 3 * 100 * kv_heads * d
+    assert found["step"].num_bytes == 4 * (sum(m.numel() for m in matrices) + remembered)
+    assert found["qkv"].operations == 2 * 3 * sum(m.numel() for m in w.qkv)
+    for shape in (Shape(3, 1, 70), Shape(1, 66, 0), Shape(2, 40, 5)):
+        with torch.inference_mode():
+            logits, *_ = (part.run() for part in parts(model, shape).values())
+        assert isinstance(logits, torch.Tensor) and logits.isfinite().all()
+        assert logits.shape == (shape.batch, model.vocab_size)
+
+
+def test_a_case_that_misses_its_aim_or_exceeds_the_limit_is_explained() -> None:
+    assert limits.share(500, [2.0, 1.0], 500_000.0) == [limits.AIM, 100.0]
+    part = Part(lambda: None, num_bytes=2_000_000)
+    found = dict.fromkeys(["step", "attention", *limits.MATRICES], part)
+    values = {name: [1.0] for name in found} | {"rate": [1e9, 2e9], "step": [10.0]}
+    rows = limits.rows_of("decode, batch 1", values, found, decodes=True)
+    [missed] = [row for row in rows if "the limit is 1.0; called by themselves" in row.reason]
+    assert missed.name == "decode, batch 1: step, of the limit"
+    found = {"step": part} | dict.fromkeys(["attention", *limits.MATRICES], Part(lambda: None))
+    for ms, reason in ((1.0, limits.DRIFTED), (3.0, "")):
+        values = {name: [ms] for name in found} | {"rate": [1e9]}
+        row = limits.rows_of("decode, batch 2", values, found, True)[2]
+        assert row.median == pytest.approx(200.0 / ms) and row.reason == reason
+
+
+def test_no_product_is_left_out() -> None:
+    """torch.jit unrolls the loop by eight, and drops a product that nobody sees."""
+    x, good, bad = torch.ones(4, 8), torch.ones(3, 8), torch.ones(3, 7)
+    compiled = script(each)
+    for _ in range(limits.WARM_UP):
+        compiled(x, [good] * 20, [x])
+    for at in range(20):
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            compiled(x, [good] * at + [bad] + [good] * (19 - at), [x])
+
+
+# -- simulator and tracing ---------------------------------------------------------------------
+
+
+def test_the_simulator_takes_turns_with_a_peer_on_the_same_requests(tmp_path: Path) -> None:
+    make_trace(tmp_path / "a.csv", 50)
+    make_trace(tmp_path / "b.csv", 50)
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    replays, said = Replays(tmp_path / "a.csv", 5), list[str]()
+    answer = {"seconds": 2.0, "steps": 10, "requests": 5}
+    rows = {row.name: row for row in speed(replays, lambda question: answer, "", 2, said.append)}
+    turns = [line.split(",")[0] for line in said]
+    assert turns == ["minisched serial", "minisched overlap", "vidur"] * 2
+    assert rows[f"{PEER}: requests"].median == 2.5 and rows[f"{PEER}: steps"].median == 5
+    taken = rows[f"minisched serial / {PEER}: time for steps"]
+    ours = rows["minisched serial: steps"]
+    assert (taken.aim, taken.at_most) == (1.0, True) and ours.max
+    assert taken.min == pytest.approx(5 / ours.max)
+    missing = [row for row in speed(replays, None, "no", 1, quiet) if row.median is None]
+    assert [(row.reason, "vidur" in row.name) for row in missing] == [("no", True)] * 4
+    mib = memory(lambda steps: {"mib": 20 + steps, "bytes": 2**21}, (5, 10, 20), quiet)
+    assert (mib[-1].median, mib[-1].at_most, mib[-1].met) == (40 / 25, True, False)
+
+
+def test_the_stand_in_costs_what_our_serial_step_does() -> None:
+    class Seen:
+        num_processed_tokens = 100
+
+    class Batch:
+        requests = (Seen, Seen)
+        num_tokens = (1, 7)
+
+    predictor, cost = VidursPredictor("llama8b-h100"), find_profile("llama8b-h100").cost
+    host = sum(cost.host[name] for name in ("schedule", "prepare", "launch", "process", "output"))
+    expected = cost.forward_rows([(100, 1), (100, 7)]) + cost.sample + cost.copy + host
+    assert predictor.get_execution_time(Batch, 0).total_time == pytest.approx(expected / 1e9)
+
+
+def test_a_long_run_takes_about_the_steps_it_was_asked_for(tmp_path: Path) -> None:
+    answer = long_run(600, tmp_path)
+    assert 500 < answer["steps"] < 900 and answer["bytes"] > 100 * answer["steps"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_recording_is_measured_with_and_without_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    go_on = Arm.go_on
+
+    def noted(arm: Arm, turns: int) -> Spent:
+        asked.append(type(arm.engine.device.recorder).__name__)
+        return go_on(arm, turns)
+
+    monkeypatch.setattr(Arm, "go_on", noted)
+    rows = recording.recording(hash_case(15), "overlap", 2, quiet)
+    one, other = Recorder.__name__, NullRecorder.__name__
+    assert asked == [one, other, *[one, one, other, other] * 2] * 2  # the prompts first
+    assert [(row.aim, row.at_most) for row in rows[2:]] == [(1.03, True), (3.0, True)]
+    pairs = [(Spent(round(1020 * slow), 320), Spent(1000 * slow, 300)) for slow in (1000, 5000)]
+    *steps, by_the_clock, own = recording.rows_of("it", [pairs, pairs])
+    assert by_the_clock.median == pytest.approx(1.02), "although the machine drifts"
+    assert by_the_clock.met and own.median and len(steps) == 2
+
+
+# -- each part, small, as a user calls it ------------------------------------------------------
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("line", [
+    "hidden --model hash --requests 2 --max-new-tokens 20",
+    "overlap --device mlx --model small --requests 2",
+    "limit --model {llama} --dtype float32",
+    "simulator --requests 20",
+    "tracing --device thread --model hash --max-new-tokens 20",
+])  # fmt: skip
+def test_a_part_measures_all_its_rows(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, tiny_llama: Path, line: str
+) -> None:
+    monkeypatch.setattr(overlap_cells, "WORKS_MS", (0.0, 1.0))
+    monkeypatch.setattr(overlap_cells, "MEASURE_S", 0.0)
+    monkeypatch.setattr("minisched.cli.bench_hidden.WORKS_MS", (1.0,))
+    monkeypatch.setattr("minisched.cli.bench_tracing.SLICES", 600)
+    monkeypatch.setattr("minisched.cli.bench_simulator.LENGTHS", (300, 600))
+    monkeypatch.setattr(limits, "DECODES", (Shape(1, 1, 9), Shape(2, 1, 9)))
+    monkeypatch.setattr(limits, "PREFILL", Shape(1, 8, 0))
+    code, out, _ = cli(f"bench {line.format(llama=tiny_llama)} --repeat 1 --json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and len(rows) > 4
+    assert all(row["median"] is not None or "checkout" in row["reason"] for row in rows)
+
+
+@pytest.mark.thorough
+def test_every_exporter_is_measured() -> None:
+    figures = exporters.exporters(600, 1, quiet)
+    assert len(figures) == 10 and all(row.median for row in figures)

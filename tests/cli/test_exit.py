@@ -1,0 +1,297 @@
+"""How every command ends where its output is lost, and files, which are whole or not there at all.
+
+Exit codes are in ``minisched/cli/exit.py``; that of a bad option is in the transcripts.
+"""
+
+import ast
+import errno
+import os
+import pty
+import resource
+import select
+import signal
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import minisched.loops.run
+from minisched.cli import bench
+from minisched.cli.app import app
+from minisched.cli.exit import BAD_INPUT, INTERRUPTED, NOBODY_READS
+from minisched.loops.run import Run, run_loop
+from minisched.trace.files import WholeFile, write_whole
+
+ROOT = Path(__file__).resolve().parents[2]
+FAR = 300  # seconds; only ends a hang
+CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n0.2,396,109\n"
+SAYING = {  # each command with something to say; where that takes long or needs Node, its help
+    "bench": "bench --help",
+    "calibrate": "calibrate --help",
+    "check": f"check {ROOT}/traces/overlap.json",
+    "check many": "check --workloads 1 --loop overlap --jobs 1",
+    "check faults": "check --faults --loop overlap --jobs 1",
+    "compare": "compare --requests 2 --max-new-tokens 4",
+    "compare json": "compare --json --requests 2 --max-new-tokens 4",
+    "diagrams": "diagrams --help",
+    "doctor": "doctor",
+    "fetch": "fetch --help",
+    "first-run": "first-run --help",
+    "log": "run --log --requests 1 --max-new-tokens 2",
+    "museum": "museum run stale_placeholder",
+    "nothing": "",
+    "presets": "presets",
+    "replay": "replay requests.csv",
+    "replay json": "replay requests.csv --json --advise",
+    "run": "run --requests 2 --max-new-tokens 4",
+    "scenario": "scenario --help",
+    "stepper": f"stepper {ROOT}/traces/overlap.json",
+    "version": "--version",
+    "view": f"view decode {ROOT}/traces/decode.json --form text",
+    "watch": f"watch {ROOT}/traces/overlap.json --frames 2",
+}
+EACH = pytest.mark.parametrize("line", SAYING.values(), ids=SAYING)
+
+
+def full() -> Any:
+    return open("/dev/full", "w")
+
+
+def unread() -> Any:
+    """Nobody reads from the beginning on, so the first byte is one too many."""
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    return open(ours, "w")
+
+
+# -- output that is lost -----------------------------------------------------------------------
+
+
+def test_no_command_is_left_out() -> None:
+    names = {name.split()[0] for name in SAYING if name not in ("log", "nothing", "version")}
+    assert names == {*typer.main.get_command(app).commands}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("opened", "code", "said"), [
+    (full, BAD_INPUT, ["minisched: stdout can't be written: No space left on device."]),
+    (unread, NOBODY_READS, []),
+], ids=["full", "unread"])  # fmt: skip
+@EACH
+def test_stdout_that_is_lost_ends_a_command(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    line: str, opened: Any, code: int, said: list[str],
+) -> None:  # fmt: skip
+    (tmp_path / "requests.csv").write_text(CSV)
+    with opened() as lost:
+        monkeypatch.setattr(sys, "stdout", lost)
+        ended, _, err = cli(line)
+    assert ended == code
+    assert [text for text in err.splitlines() if not text.startswith("[")] == said, "but the log"
+
+
+@pytest.mark.parametrize(("ends", "code", "said"), [
+    ("| true", NOBODY_READS, b""),
+    (">&-", BAD_INPUT, b"minisched: stdout is closed, so nothing can be said.\n"),
+])  # fmt: skip
+def test_a_shell_hears_of_it(tmp_path: Path, ends: str, code: int, said: bytes) -> None:
+    """And Python itself has nothing to complain about at its end."""
+    command = f"{{ sleep 0.1; {sys.executable} -m minisched presets; echo $? >code; }} {ends}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True)
+    assert (int((tmp_path / "code").read_text()), done.stderr) == (code, said)
+
+
+def test_a_log_that_nobody_reads_ends_a_run_too(tmp_path: Path) -> None:
+    """``logging`` would print a traceback for every line and go on."""
+    command = [sys.executable, "-m", "minisched", "run", "--log", "--requests", "1"]
+    with unread() as lost:
+        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=lost)
+    assert done.returncode == NOBODY_READS
+
+
+# -- runs that end otherwise -------------------------------------------------------------------
+
+
+def test_a_difference_is_exit_code_1_and_says_where(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoiled(loop: str, *args: Any, **options: Any) -> Run:
+        run = run_loop(loop, *args, **options)
+        if loop == "overlap":
+            run.requests[1].output_ids[3] += 1
+        return run
+
+    monkeypatch.setattr(minisched.loops.run, "run_loop", spoiled)
+    code, out, _ = cli("compare --requests 2 --max-new-tokens 6")
+    said = " ".join(out.split())
+    assert code == 1 and "top-2 logit margin" in said
+    assert "overlap: request r1 differs first at output 3: expected" in said
+
+
+def test_a_bench_whose_loop_stops_keeps_no_table(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measure(call: Any) -> list[Any]:
+        raise bench.ArmStopped("r0: it was lost")
+
+    monkeypatch.setattr(bench, "find_part", lambda part: measure)
+    code, out, err = cli("bench tracing")
+    assert (code, out) == (1, "") and not list(tmp_path.iterdir())
+    assert err.endswith("minisched: bench tracing stopped: r0: it was lost\n")
+
+
+@pytest.mark.parametrize(("command", "first"), [
+    ("run --host-work 200 --log", "max_running_requests="),  # the loop turns
+    pytest.param("compare --host-work 200 --log", "max_running_", marks=pytest.mark.thorough),
+    pytest.param("bench hidden --model hash", "repetition 1 of 5", marks=pytest.mark.thorough),
+])  # fmt: skip
+def test_ctrl_c_ends_with_one_sentence(command: str, first: str, tmp_path: Path) -> None:
+    """A real interrupt, on threads, once stderr has said ``first``; more would take far longer."""
+    line = f"{command} --device thread --requests 2 --max-new-tokens 3000"
+    ours, theirs = pty.openpty()
+    started = subprocess.Popen(
+        [sys.executable, "-m", "minisched", *line.split()], cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=theirs, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+
+    def heard() -> str:
+        assert select.select([ours], [], [], FAR)[0], f"it said nothing for {FAR} seconds"
+        with suppress(OSError):  # how Linux says that nobody has the other end
+            return os.read(ours, 65536).decode(errors="replace")
+        return ""
+
+    said = ""
+    try:
+        while first not in said:
+            more = heard()
+            assert more, f"it ended by itself: {said}"
+            said += more
+        started.send_signal(signal.SIGINT)
+        while more := heard():
+            said += more
+        assert started.wait(FAR) == INTERRUPTED
+        assert "interrupted" in said and "Traceback" not in said
+    finally:
+        started.kill()
+        started.wait()
+        os.close(ours)
+
+
+@pytest.mark.parametrize(("device", "package"), [("thread", "torch"), ("mlx", "mlx")])
+def test_a_missing_extra_is_one_sentence(tmp_path: Path, device: str, package: str) -> None:
+    program = (
+        f"import sys; sys.modules[{package!r}] = sys.modules['mlx.core'] = None\n"
+        f"sys.argv = ['minisched', 'compare', '--device', {device!r}]\n"
+        "from minisched.cli.app import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"needs the package '{package}" in done.stderr
+    assert f"pip install 'minisched[{package}]'" in done.stderr
+
+
+# -- files: whole, or as they were -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", [
+    "compare --requests 2 --max-new-tokens 9 --out .",
+    f"view decode {ROOT}/traces/decode.json --out found.svg",
+    f"stepper {ROOT}/traces/overlap.json --out found.html",
+    "museum run stale_placeholder --out found.html",
+    "replay requests.csv --out found.json --loop serial",
+    "replay requests.csv --trace found.json",
+])  # fmt: skip
+def test_a_full_disk_leaves_no_half_of_a_file(cli: Any, tmp_path: Path, line: str) -> None:
+    """A limit on the size of files stands for the disk, which it takes root to make a small one."""
+    names = ("found.svg", "found.html", "found.json", "compare.html")
+    (tmp_path / "requests.csv").write_text(CSV)
+    for name in names:
+        (tmp_path / name).write_text("what was there")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, hard))
+    try:
+        code, _, err = cli(line)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert code == 2 and err.count("\n") == 1 and "can't be written: File too large." in err
+    left = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert left == {"requests.csv": CSV, **dict.fromkeys(names, "what was there")}
+
+
+def test_a_folder_in_the_place_of_a_picture_is_named(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "out" / "compare.html").mkdir(parents=True)
+    code, _, err = cli("compare --requests 1 --max-new-tokens 2")
+    assert code == 2 and "out/compare.html can't be written: Is a directory." in err
+
+
+def test_only_one_function_writes_files() -> None:
+    """Whoever opens a file himself can leave half of it. (Scratch folders may.)"""
+    scratch = {
+        "export/render_server.py", "models/gguf.py", "models/gguf_tokenizer.py", "models/tiny.py",
+        "bench/cuda/random_llama.py", "bench/simulator/made_trace.py", "trace/files.py",
+    }  # fmt: skip
+    package = ROOT / "minisched"
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                mode = next(iter(node.args), None)
+                writes = isinstance(mode, ast.Constant) and str(mode.value)[:1] in "wax"
+                name = node.func.attr
+                if name in ("write_text", "write_bytes") or (name == "open" and writes):
+                    found.add(path.relative_to(package).as_posix())
+    assert found <= scratch
+
+
+def test_a_file_appears_when_it_is_whole_and_a_new_one_has_the_usual_rights(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.json"
+    with WholeFile(path) as file:
+        file.write("all")
+        file.flush()
+        assert not path.exists()
+    assert path.read_text() == "all" and list(tmp_path.iterdir()) == [path]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+    with pytest.raises(KeyboardInterrupt), WholeFile(path) as file:
+        file.write("new")
+        raise KeyboardInterrupt
+    assert path.read_text() == "all" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_and_rights_stay_as_they_were(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.json", tmp_path / "link.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_whole(link, "new")
+    assert link.is_symlink() and path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_what_can_not_be_replaced_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_whole(Path("/dev/null"), "gone")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(ValueError, match=r"^/dev/full can't be written: No space"):
+        write_whole(Path("/dev/full"), "gone")
+    with pytest.raises(ValueError, match=r"can't be written: Is a directory"):
+        write_whole(tmp_path, "gone")
+
+    def full_at_the_last_moment(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full_at_the_last_moment)
+    with pytest.raises(ValueError, match=r"a\.json can't be written: No space"):
+        write_whole(tmp_path / "a.json", "new")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,265 @@
+"""``import minisched``: three lines in a notebook, a script or a terminal, and what it refuses."""
+
+import doctest
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minisched as ms
+import minisched.core.request
+import minisched.core.sampling_params
+from minisched.core import ScheduleBatch
+from minisched.devices.cost import CostModel
+from minisched.devices.profiles import PROFILES
+from minisched.engine.engine import Engine
+from minisched.export.native import to_json
+from minisched.loops.registry import LOOPS
+from minisched.loops.spec import LoopSpec
+from minisched.scheduler import SchedulerConfig
+from minisched.worker.batch_record import OverlapWorker
+
+PACKAGE = Path(ms.__file__).parent
+README = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+NAMES = ["Request", "SamplingParams", "check", "compare", "requests", "run", "show"]
+
+
+def alone(program: str) -> str:
+    """What a program prints in an interpreter of its own, without site-packages."""
+    program = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})\n{program}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_three_lines_of_the_readme_need_nothing_installed() -> None:
+    (lines,) = re.findall(r"## In Python\n\n```python\n(.*?)```", README, re.DOTALL)
+    assert lines.count("\n") == 3
+    said = alone(lines)
+    assert "Identical: overlap gave every request the same tokens as serial." in said
+    assert re.search(r"^overlap +66 +256 +623\.1 ", said, re.MULTILINE)
+
+
+def test_the_import_is_the_standard_library_and_little_else() -> None:
+    """And its functions are still there once modules of the commands' names were loaded."""
+    loaded = "print(*[m for m in sys.modules if m.startswith('minisched.')])"
+    said = alone(f"import minisched\n{loaded}\nimport minisched.checking, minisched.comparison\n"
+                 f"print(*[callable(getattr(minisched, name)) for name in {NAMES!r}])")  # fmt: skip
+    modules, callables = said.splitlines()
+    assert all(name.startswith("minisched.core") for name in modules.split())
+    assert callables.split() == ["True"] * len(NAMES) and sorted(ms.__all__) == NAMES
+    assert not {path.stem for path in PACKAGE.iterdir()} & set(NAMES)
+
+
+def test_every_name_has_an_example_and_the_examples_are_true() -> None:
+    assert all(">>> " in getattr(ms, name).__doc__ for name in NAMES)
+    for module in (ms, minisched.core.request, minisched.core.sampling_params):
+        tried = doctest.testmod(module)
+        assert tried.attempted >= 2 and tried.failed == 0
+
+
+# -- runs --------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_those_of_the_command_line(cli: Any) -> None:
+    result = json.loads(cli("compare --json --tokens")[1])
+    found = ms.compare()
+    assert found.runs[0].outputs == result["outputs"]
+    assert [item.makespan_ns for item in found.reports] == [
+        item["makespan_ns"] for item in result["runs"]
+    ]
+    assert found.speedup == result["speedup"] and found.ideal == result["ideal"]
+    assert ms.run().trace.end == found.reports[1].makespan_ns
+
+
+def test_settings_are_named_and_costs_are_given() -> None:
+    cost = PROFILES["llama8b-h100"].cost
+    config = {"page_size": 16, "enable_mixed_chunk": True, "max_running_requests": 2}
+    found = ms.compare(ms.requests(4), ["vllm_async:pool"], config=config, cost=cost)
+    own = ms.run(ms.requests(4), "vllm_async:pool", config=config, cost=cost)
+    assert found.identical and own.trace.end == found.reports[1].makespan_ns
+    assert own.trace.end != ms.run(ms.requests(4), "vllm_async:pool", config=config).trace.end
+    whole = SchedulerConfig(kv_tokens=512, context_len=256)
+    assert ms.run(ms.requests(2), config=whole).outputs == ms.run(ms.requests(2)).outputs
+    free = ms.compare(ms.requests(2), cost=CostModel())  # nothing takes any time
+    assert set(free.speedup.values()) == {None} and free.ideal == 1
+    assert "no time passed" in repr(free)
+
+
+def test_requests_are_as_they_were_and_run_again() -> None:
+    asked = ms.requests(3, ms.SamplingParams(max_new_tokens=5))
+    first, second = ms.run(asked), ms.run(iter(asked), "serial")
+    assert first.outputs == second.outputs and set(map(len, first.outputs.values())) == {5}
+    assert ms.compare(asked).identical
+    assert all(not request.output_ids and request.finish_reason is None for request in asked)
+
+
+def test_who_is_refused_is_named() -> None:
+    asked = [ms.Request("a", [1, 2]), ms.Request("b", [3], ms.SamplingParams(top_p=2))]
+    found = ms.compare(asked)
+    assert "Request b: top_p is 2" in repr(found) and found.errors.keys() == {"b"}
+    assert ms.run([ms.Request("a", [1.5])]).errors["a"]  # type: ignore[list-item]
+    none = ms.compare([], ["overlap"])
+    assert none.identical and "nothing to compare" in repr(none)
+
+
+def test_a_terminal_that_knows_no_letters_gets_question_marks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = ms.run(ms.requests(1))
+    ms.show([ran, ran.trace])
+    assert "Forward stream (device) │" in capsys.readouterr().out
+
+    class Ascii(StringIO):
+        encoding = "ascii"
+
+    plain = Ascii()
+    monkeypatch.setattr(sys, "stdout", plain)
+    ms.show(ran)
+    assert "Forward stream (device) ?" in plain.getvalue() and plain.getvalue().isascii()
+
+
+@pytest.mark.thorough
+def test_a_notebook_shows_the_player() -> None:
+    program = (
+        "import nbformat, sys; from nbclient import NotebookClient\n"
+        "cell = nbformat.v4.new_code_cell('import minisched as ms\\n'\n"
+        "    'ms.compare(ms.requests(2), loops=[\"overlap\"]).show(height=500)')\n"
+        "book = nbformat.v4.new_notebook(cells=[cell])\n"
+        "NotebookClient(book, kernel_name='python3').execute()\n"
+        "sys.stdout.write(book.cells[0].outputs[0]['data']['text/html'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.startswith("<iframe") and "height:500px" in done.stdout, done.stderr
+
+
+# -- what is wrong is said in one sentence -----------------------------------------------------
+
+REQUESTS = "requests is a list of Request, such as minisched.requests(4), "
+one: Any = ms  # whose arguments are of wrong types here
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: one.compare(ms.requests(2), loops="overlap"), "not the string 'overlap'."),
+    (lambda: one.compare("overlap"), REQUESTS + "not the string 'overlap'."),
+    (lambda: one.compare(["overlap"]), REQUESTS + "but it holds the string 'overlap'."),
+    (lambda: one.run(ms.requests(1)[0]), REQUESTS + "not a Request."),
+    (lambda: one.run([one.Request("a", "hello")]), "prompt is 'hello', but it must be"),
+    (lambda: ms.run([ms.Request("a", [1]), ms.Request("a", [2])]), "have the id 'a'"),
+    (lambda: one.run(loop=["overlap"]), "loop is one name, such as 'overlap', not ['overlap']."),
+    (lambda: ms.run(loop="overlop"), "unknown loop 'overlop'; the loops are "),
+    (lambda: ms.run(device="gpu"), "unknown device 'gpu'; the devices are sim, "),
+    (lambda: ms.run(model="gpt"), "model 'gpt' can't run on device 'sim'"),
+    (lambda: ms.run(config={"pagesize": 4}), "no setting 'pagesize'; did you mean 'page_size'?"),
+    (lambda: ms.run(config={"page_size": "4"}), "config has a value of a wrong type"),
+    (lambda: ms.run(config={"kv_tokens": 2**30}), "lower kv_tokens, page_size or"),
+    (lambda: one.run(config=[1]), "config is settings by name, such as {'page_size': 4}, not [1]."),
+    (lambda: one.run(cost=5), "cost is a CostModel (devices/cost.py), not 5."),
+    (lambda: one.requests(1, 5), "params is a SamplingParams, not 5."),
+    (lambda: ms.requests("hello"), "prompts is a list of texts"),
+    (lambda: ms.requests(0), "prompts is 0, but there must be at least 1."),
+    (lambda: ms.requests([]), "prompts is empty, but there must be at least 1."),
+    (lambda: one.requests([1]), "but it holds 1."),
+    (lambda: ms.compare(device="thread", loops=["pd"]), "does not run on device 'thread'"),
+    (lambda: ms.check("overlap"), "it is check(loops=['overlap'])."),
+    (lambda: ms.check("no_such_file.json"), "no_such_file.json can't be read"),
+    (lambda: one.check(3), "check takes runs, traces, their files or one loop, but not 3."),
+    (lambda: ms.check(loops="serial"), "loops is a list of texts"),
+    (lambda: ms.check(workloads=0), "workloads is 0, but it must be a whole number from 1 on."),
+    (lambda: one.check(len), "len has no `yield`"),
+    (lambda: ms.check(turns, turns), "checked alone, but 2 things were given."),
+    (lambda: ms.check(turns, loops=["serial"]), "a loop of your own is checked alone"),
+    (lambda: ms.check(ms.run(ms.requests(1)), workloads=3), "are not for recorded runs."),
+    (lambda: ms.check(ms.run(ms.requests(2)), ms.run(ms.requests(3))), "can't be compared"),
+    (lambda: ms.show([]), "there is no run to show; give at least one."),
+    (lambda: one.show("overlap"), "but one is the string 'overlap'."),
+    (lambda: ms.show(ms.run(ms.requests(1)), height=0), "at least 1 pixel high"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_what_is_wrong_is_said_in_one_sentence(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+# -- checks ------------------------------------------------------------------------------------
+
+
+def turns(engine: Engine) -> Iterator[Any]:
+    """Serial, as anybody would write it."""
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            engine.process_batch_result(engine.run_batch(batch))
+        else:
+            engine.on_idle()
+        yield batch
+
+
+def too_late(engine: Engine) -> Iterator[Any]:
+    """Launches three steps before it processes the first, and takes the last one first."""
+    pending: list[Any] = []
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if isinstance(batch, ScheduleBatch):
+            pending.append(engine.run_batch(batch))
+        if len(pending) == 2 or (pending and not batch):
+            engine.process_batch_result(pending.pop())
+        elif not batch:
+            engine.on_idle()
+        yield batch
+
+
+def test_a_loop_of_ones_own_is_judged() -> None:
+    good: Any = ms.check(turns, workloads=12)
+    assert good.holds is True and len(good.tally.cases) == 12 and repr(good).startswith("✓ ")
+    bad: Any = ms.check(too_late, workloads=12)
+    assert bad.holds is False and "repeats it" in repr(bad)
+    first = bad.tally.first[0]
+    again: Any = ms.check(too_late, seed=first.seed, workloads=1)
+    assert first in again.tally.failures
+
+
+def test_a_design_of_ones_own_keeps_the_name_of_a_loop_alone() -> None:
+    def serial(engine: Engine) -> Iterator[Any]:
+        yield from turns(engine)
+
+    before = dict(LOOPS)
+    found: Any = ms.check(LoopSpec(serial, depth=1, relays=("host",)), workloads=3)
+    assert found.holds and set(found.tally.by_loop) == {"your_serial"}
+    spec = LoopSpec(serial, 2, ("ring",), overrun=1, worker=OverlapWorker)
+    assert ms.check(replace(spec, refuses={}), workloads=2).holds and before == LOOPS
+
+
+def test_runs_and_their_files_are_judged_as_the_command_does(cli: Any, tmp_path: Path) -> None:
+    found = ms.compare(ms.requests(2), ["overlap", "vllm_async"])
+    judged = ms.check(found)
+    assert judged.holds is True and list(judged.answers) == ["serial", "overlap", "vllm_async"]
+    files = [str(tmp_path / f"{run.loop}.json") for run in found.runs]
+    for file, run in zip(files, found.runs, strict=True):
+        Path(file).write_text(to_json(run.trace), encoding="utf-8")
+    read = ms.check(*files)
+    said = json.loads(cli(f"check --json {' '.join(files)}")[1])
+    assert said["holds"] is read.holds is True
+    for run_said in said["runs"]:
+        for answer in read.answers[run_said["file"]]:
+            assert run_said[answer.question] == json.loads(json.dumps(answer.as_json()))
+    assert list(ms.check(found.runs[1], found.runs[1].trace).answers) == ["overlap", "overlap (2)"]
+
+
+def test_random_workloads_are_those_of_the_command(cli: Any) -> None:
+    found: Any = ms.check(workloads=3, seed=5, loops=["overlap", "mlx_async"])
+    line = "check --workloads 3 --seed 5 --loop overlap --loop mlx_async --json --jobs 1"
+    said = json.loads(cli(line)[1])
+    assert found.tally.as_json() == {k: v for k, v in said.items() if k != "files"}

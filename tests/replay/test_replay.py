@@ -1,0 +1,424 @@
+"""Replay: everybody finishes, twice the same, and as the ordinary worker would have it.
+
+Also of any length: recorded straight into a file, with figures that take no room. And the guide's
+long document.
+"""
+
+import csv
+import gzip
+import io
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minisched.core import FinishReason, Request
+from minisched.devices.cost import SIM_COST, CostModel
+from minisched.devices.profiles import (
+    H100,
+    LLAMA_8B,
+    PROFILES,
+    AttentionCost,
+    Profile,
+    find_profile,
+)
+from minisched.devices.sim import SimDevice
+from minisched.engine.frontend import Frontend
+from minisched.engine.metrics import Metrics, percentiles
+from minisched.export import native
+from minisched.export.native_stream import StreamRecorder
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import drive, make_engine
+from minisched.models.length import LengthModel
+from minisched.replay import flat_metrics
+from minisched.replay.arrival import Arrival
+from minisched.replay.claims import verdicts
+from minisched.replay.defaults import default_settings
+from minisched.replay.flat_metrics import FlatMetrics, Sample
+from minisched.replay.long_document import SETTINGS, Outcome, long_document, requests
+from minisched.replay.mooncake import BLOCK
+from minisched.replay.play import Played, check_replayable, play
+from minisched.replay.tally import RecordedTally
+from minisched.replay.trace_file import TraceFile
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Recorder, Slice
+from tests.support import many
+
+MILLISECOND = 10**6
+MACHINE = find_profile("llama8b-h100")
+NO_MEMORY = Profile("none", "a machine without room", MACHINE.cost, 0)
+HEADER = "arrived_at,num_prefill_tokens,num_decode_tokens"
+POLICIES = ("fcfs", "lpm", "dfs-weight", "lof", "random", "priority")
+
+
+def is_replayable(loop: str) -> bool:
+    try:
+        check_replayable(loop, LOOPS[loop])
+    except ValueError:
+        return False
+    return True
+
+
+REPLAYED = [loop for loop in LOOPS if is_replayable(loop) and loop != "mixed"]  # needs chunks
+EACH_LOOP = pytest.mark.parametrize("loop", REPLAYED)
+
+
+def write(path: Path, rows: list[Arrival]) -> TraceFile:
+    """A Mooncake file if prompts have blocks, else one with seconds."""
+    if rows[0].hash_ids:
+        names = ("timestamp", "input_length", "output_length", "hash_ids")
+        lines = [
+            json.dumps(dict(zip(names, (row.time / MILLISECOND, *row[1:]), strict=True)))
+            for row in rows
+        ]
+    else:
+        lines = [HEADER, *(f"{r.time / 10**9},{r.prompt_len},{r.output_len}" for r in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return TraceFile(path)
+
+
+def replay(
+    trace: TraceFile, loop: str = "overlap", machine: Profile = NO_MEMORY,
+    page_size: int | None = None, recorder: Recorder | None = None, metrics: Metrics | None = None,
+    **changed: Any,
+) -> Played:  # fmt: skip
+    """As the command does it; on a machine whose pool holds the longest request and little more."""
+    survey = trace.survey()
+    fields = default_settings(survey, machine, page_size or survey.format.page_size)
+    config = SchedulerConfig(**{**fields, **changed})
+    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
+    tally = RecordedTally(recorder) if recorder else None
+    return play(
+        loop, model, trace.requests(), config, machine.cost, tally=tally, metrics=metrics
+    )  # fmt: skip
+
+
+@st.composite
+def traces(draw: st.DrawFn, longest: int = 300) -> list[Arrival]:
+    """A few requests of up to three blocks, close together; with or without shared prefixes."""
+    with_blocks, time, rows = draw(st.booleans()), 0, []
+    for _ in range(draw(st.integers(1, 7))):
+        length = draw(st.sampled_from([1, 30, BLOCK, BLOCK + 1, 3 * BLOCK - 7]))
+        ids = draw(st.tuples(*[st.integers(0, 2)] * -(-length // BLOCK)))
+        output = min(longest, draw(st.sampled_from([1, 2, 40, 300])))
+        rows.append(Arrival(time, length, output, ids if with_blocks else ()))
+        time += draw(st.sampled_from([0, 1, 20, 5000])) * MILLISECOND
+    return rows
+
+
+any_settings = st.builds(
+    lambda one, other: {**one, **other},
+    st.fixed_dictionaries({
+        "schedule_policy": st.sampled_from(POLICIES),
+        "run_first": st.sampled_from(["prefill", "decode", "unified"]),
+        "disable_radix_cache": st.booleans(),
+        "page_size": st.sampled_from([1, 16, BLOCK]),
+        "max_running_requests": st.sampled_from([1, 2, 256]),
+        "schedule_conservativeness": st.sampled_from([0.0, 1.0]),
+    }),
+    st.sampled_from([
+        {"chunked_prefill_size": -1},
+        {"chunked_prefill_size": BLOCK},
+        {"chunked_prefill_size": BLOCK, "enable_mixed_chunk": True, "run_first": "prefill"},
+    ]),
+)  # fmt: skip
+
+
+# -- every loop --------------------------------------------------------------------------------
+
+
+@EACH_LOOP
+@given(rows=traces(), options=any_settings, room=st.sampled_from([0, 5 * BLOCK]))
+@settings(max_examples=many(8, 50))
+def test_everybody_finishes_with_what_the_file_says_and_twice_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    loop: str, rows: list[Arrival], options: dict[str, Any], room: int,
+) -> None:  # fmt: skip
+    trace = write(tmp_path_factory.getbasetemp() / "replay", rows)
+    machine = replace(NO_MEMORY, kv_tokens=room)
+    run, again = (replay(trace, loop, machine, **options) for _ in range(2))
+    ended = {item.rid: item for item in run.metrics.ended}
+    assert run.metrics.num_finished == len(ended) == len(rows)
+    for number, row in enumerate(rows):
+        item = ended[f"r{number}"]
+        assert item.finish_reason is FinishReason.LENGTH and item.arrival == row.time
+        assert (item.prompt_tokens, item.output_tokens) == (row.prompt_len, row.output_len)
+        assert item.scheduled is not None and item.scheduled >= row.time
+    assert run.metrics.ended == again.metrics.ended and run.tally.busy_ns == again.tally.busy_ns
+    assert (run.tally.end, run.num_steps, run.peak_tokens, run.num_retractions) == (
+        again.tally.end, again.num_steps, again.peak_tokens, again.num_retractions,
+    )  # fmt: skip
+
+
+@EACH_LOOP
+def test_small_pools_do_retract(tmp_path: Path, loop: str) -> None:
+    """That the law above holds under pressure would mean little if there was none."""
+    rows = [Arrival(n * 20 * MILLISECOND, 100, 600) for n in range(5)]
+    run = replay(write(tmp_path / "t", rows), loop, kv_tokens=1600, schedule_conservativeness=0.0)
+    assert run.num_retractions > 0 and run.metrics.num_finished == 5
+
+
+@EACH_LOOP
+@given(rows=traces(longest=40), options=any_settings)
+@settings(max_examples=many(4, 15))
+def test_the_worker_that_ships_nothing_takes_the_ordinary_worker_s_time(
+    tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[Arrival],
+    options: dict[str, Any],
+) -> None:  # fmt: skip
+    trace = write(tmp_path_factory.getbasetemp() / "compared", rows)
+    lean = replay(trace, loop, replace(NO_MEMORY, cost=SIM_COST), **options)
+    device, survey = SimDevice(), trace.survey()
+    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
+    asked = list(trace.requests())
+    engine = make_engine(loop, device, model, lean.config, Frontend(asked), SIM_COST)
+    drive(LOOPS[loop].start(engine), engine)
+    recorded = device.recorder.trace(loop, "sim", "length", "virtual")
+    assert engine.metrics.ended == lean.metrics.ended and recorded.end == lean.tally.end
+    for lane in ("host", "forward", "copy"):
+        busy = sum(item.duration for item in recorded.on(lane) if item.name != "wait")
+        assert busy == lean.tally.busy_ns[lane]
+    assert {item.step for item in recorded.on("forward")} == set(range(1, lean.num_steps + 1))
+    tokens = [token for req in asked for token in req.output_ids]
+    assert len(set(tokens)) == len(rows) and max(tokens) < model.vocab_size
+    assert min(tokens) > max(max(req.prompt) for req in asked), "answers are nobody's prompt"
+
+
+def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
+    trace = write(tmp_path / "trace", [Arrival(0, 10, 10)])
+    refused = {"mini_normal", "mini_overlap", "vllm_pp2", "vllm_pp4", "pd"}
+    assert set(LOOPS) - set(REPLAYED) == refused | {"mixed"}
+    for loop in refused:
+        with pytest.raises(ValueError, match=r"can't be replayed: (it|its) .*; take another"):
+            replay(trace, loop)
+
+
+# -- the cache, and time -----------------------------------------------------------------------
+
+
+def apart(*prompts: tuple[int, ...]) -> list[Arrival]:
+    """One request after another, each long after the last has ended."""
+    return [Arrival(n * 10**10, BLOCK * len(ids), 2, ids) for n, ids in enumerate(prompts)]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=9))
+def test_with_memory_for_all_the_cache_gives_what_a_set_of_prefixes_would(
+    tmp_path_factory: pytest.TempPathFactory, prompts: list[list[int]]
+) -> None:
+    """By the token, too; and a prompt's last token is always computed."""
+    rows = apart(*map(tuple, prompts))
+    trace = write(tmp_path_factory.getbasetemp() / "hits", rows)
+    by_page = replay(trace, machine=MACHINE).metrics
+    by_token = replay(trace, machine=MACHINE, page_size=1).metrics
+    known: set[tuple[int, ...]] = set()
+    for row, paged, exact in zip(rows, by_page.ended, by_token.ended, strict=True):
+        prefixes = [row.hash_ids[:n] for n in range(1, len(row.hash_ids) + 1)]
+        assert paged.cached_tokens == sum(prefix in known for prefix in prefixes[:-1]) * BLOCK
+        found = sum(prefix in known for prefix in prefixes) * BLOCK
+        assert exact.cached_tokens == min(found, row.prompt_len - 1)
+        known.update(prefixes)
+    total = sum(item.cached_tokens for item in by_page.ended)
+    assert by_page.cache_hit_rate == total / sum(row.prompt_len for row in rows)
+    assert replay(trace, machine=MACHINE, disable_radix_cache=True).metrics.cache_hit_rate == 0
+
+
+def test_a_trace_without_content_shares_nothing(tmp_path: Path) -> None:
+    rows = [row._replace(hash_ids=()) for row in apart((1,), (1,), (1,))]
+    run = replay(write(tmp_path / "trace", rows), machine=MACHINE, page_size=1)
+    assert run.metrics.cache_hit_rate == 0
+
+
+def test_time_passes_between_arrivals_and_counts_as_idle(tmp_path: Path) -> None:
+    rows = [Arrival(10**18, 10, 1), Arrival(3 * 10**18, 10, 1)]
+    run = replay(write(tmp_path / "trace", rows))
+    assert run.metrics.first_arrival == 10**18 and run.tally.end > 3 * 10**18
+    assert 0 < run.device_busy < 1e-9
+    alone = replay(write(tmp_path / "trace", rows[:1]))
+    assert 0.5 < alone.device_busy <= 1, "what came before the first request does not count"
+
+
+def test_ctrl_c_ends_a_replay_and_leaves_the_handler_as_it_was(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[Request]:
+        for number, req in enumerate(write(tmp_path / "trace", apart(*[(1,)] * 9)).requests()):
+            if number == 5:
+                signal.raise_signal(signal.SIGINT)
+            yield req
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        play("overlap", LengthModel(10, 10, 1000), interrupted(), SchedulerConfig(kv_tokens=2048),
+             MACHINE.cost)  # fmt: skip
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(0, 99), st.integers(0, 99))
+def test_attention_costs_the_same_in_one_piece_and_in_chunks(
+    lengths: list[int], base: int, token: int
+) -> None:
+    pairs_only = AttentionCost(attention_ps=1_000_000)
+    chunks = [(sum(lengths[:n]), length) for n, length in enumerate(lengths)]
+    total = sum(lengths)
+    in_chunks = sum(pairs_only.forward_rows([chunk]) for chunk in chunks)
+    assert in_chunks == pairs_only.forward_rows([(0, total)])
+    assert in_chunks == 1000 * sum(range(1, total + 1)), "each token attends to itself and before"
+    plain = AttentionCost(forward_base=base, forward_per_token=token)
+    assert plain.forward_rows(chunks) == CostModel({}, base, token).forward(total)
+
+
+def test_a_profile_is_what_its_sources_say() -> None:
+    """Worked out by hand: 8.03 G weights of 2 bytes at 80 % of 3.35 TB/s, and so on."""
+    cost: Any = MACHINE.cost
+    assert LLAMA_8B.kv_bytes == 131_072
+    assert cost.forward_base == pytest.approx(5.993e6, rel=1e-3)
+    assert cost.forward_per_token == pytest.approx(32_478, rel=1e-3)
+    assert cost.kv_read_ps == pytest.approx(48_907, rel=1e-3)
+    assert cost.attention_ps == pytest.approx(1_060, rel=1e-3)
+    assert MACHINE.kv_tokens * 131_072 + 2 * 8.03e9 == pytest.approx(0.9 * H100.memory, rel=0.01)
+    assert all(item.kv_tokens > 2**18 for item in PROFILES.values())
+
+
+# -- of any length -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loop", sorted({*REPLAYED, "mixed"}))
+@given(rows=traces(longest=40))
+@settings(max_examples=many(3, 10))
+def test_a_stream_writes_what_a_recorder_keeps_and_neither_changes_a_figure(
+    tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[Arrival]
+) -> None:
+    folder = tmp_path_factory.mktemp("streamed")
+    trace, path = write(folder / "rows", rows), folder / "run.json"
+    config = {"chunked_prefill_size": BLOCK, "page_size": 16, "max_running_requests": 4}
+    kept, streamed = Recorder(), StreamRecorder(path, loop, "sim", "length")
+    plain = replay(trace, loop, **config)
+    runs = [
+        replay(trace, loop, recorder=recorder, metrics=FlatMetrics(), **config)
+        for recorder in (kept, streamed)
+    ]
+    streamed.close()
+    in_memory = kept.trace(loop, "sim", "length", "virtual")
+    assert native.read(path) == replace(in_memory, program=())
+    assert in_memory.slices and in_memory.edges and in_memory.counters[-1].time > 0
+    for run in runs:
+        assert not run.metrics.ended and not run.metrics.live
+        for figure in ("ttft", "itl", "queue", "num_finished", "num_retractions", "throughput"):
+            assert getattr(plain.metrics, figure) == getattr(run.metrics, figure), figure
+        assert run.tally.busy_ns["forward"] == sum(s.duration for s in in_memory.on("forward"))
+        assert run.tally.end == in_memory.end
+
+
+def test_an_edge_waits_for_its_slice_and_is_written_once(tmp_path: Path) -> None:
+    recorder = StreamRecorder(tmp_path / "run.json", "a", "sim", "b")
+    first, second, never = recorder.new_id(), recorder.new_id(), recorder.new_id()
+    recorder.edge("launch", 0, first)  # launched outside every slice
+    for target in (second, second, never):
+        recorder.edge("copy", first, target)
+    recorder.slice(Slice(first, "forward", "forward", 0, 5))
+    recorder.slice(Slice(second, "copy", "copy", 5, 6))
+    for _ in range(2):
+        recorder.edge("token", first, second)
+    recorder.close()
+    edges = json.loads((tmp_path / "run.json").read_text())["edges"]
+    assert edges == [{"src": 1, "dst": 2, "kind": kind} for kind in ("copy", "token")]
+
+
+@given(values=st.lists(st.integers(0, 10**12), max_size=60), exact=st.integers(0, 80))
+def test_percentiles_are_right_to_four_digits(values: list[int], exact: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flat_metrics, "EXACT", exact)
+        sample = Sample()
+        for at in range(0, len(values), 7):
+            sample.extend(values[at : at + 7])
+    right, found = percentiles(values), sample.percentiles
+    assert len(values) > exact or found == right
+    for one, other in zip(found or (), right or (), strict=True):
+        assert abs(one - other) * 2000 <= other
+
+
+# -- the command -------------------------------------------------------------------------------
+
+ROWS = [("0.0", "374", "44"), ("0.2", "396", "109"), ("3.5e-1", "91", "16")]
+NAMES = tuple(HEADER.split(","))
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_ALL, csv.QUOTE_MINIMAL])
+@pytest.mark.parametrize("more", [(), ("user", "model, and its size")], ids=["alone", "more"])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_csv_as_other_programs_write_it(
+    cli: Any, tmp_path: Path, quoting: Any, more: tuple[str, ...], packed: bool
+) -> None:
+    """Quoted, with other columns before and behind, in gzip whatever its name: the same run."""
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=quoting)
+    writer.writerow([*more, *NAMES, *(f"{name} again" for name in more)])
+    writer.writerows([*(["a, 'b'"] * len(more)), *row, *["x"] * len(more)] for row in ROWS)
+    data = text.getvalue().encode("utf-8-sig")
+    (tmp_path / "mine.csv").write_bytes(gzip.compress(data) if packed else data)
+    (tmp_path / "plain.csv").write_text("\n".join(map(",".join, [NAMES, *ROWS])))
+    found = []
+    for name in ("mine", "plain"):
+        code, out, _ = cli(f"replay {name}.csv --json --out {name}.json")
+        found.append(json.loads(out))
+        assert code == 0 and json.loads((tmp_path / f"{name}.json").read_text()) == found[-1]
+        del found[-1]["host_seconds"], found[-1]["requests_per_second"]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("rows", "said"), [
+    (['"0.0","10","5"', '"0.0","10"'], "line 3: it has 2 fields"),
+    (["1.0,10,5", "0.5,10,5"], "line 3: it is 500.0 ms earlier than the request before it"),
+    (['"0.0,10,5'], "line 2: it has 1 fields"),
+    ([f"0.0,10,{'9' * 200_000}"], "line 2: it is not CSV: field larger than field limit"),
+])  # fmt: skip
+def test_bad_csv_is_named_before_anything_runs(
+    cli: Any, tmp_path: Path, rows: list[str], said: str
+) -> None:
+    (tmp_path / "bad.csv").write_text("\n".join([HEADER, *rows]))
+    code, out, err = cli("replay bad.csv --out result.json")
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+    assert not (tmp_path / "result.json").exists()
+
+
+# -- the guide's long document -----------------------------------------------------------------
+
+
+def test_the_case_is_the_guide_s() -> None:
+    found = list(requests())
+    lengths = [len(req.prompt) for req in found]
+    assert len(found) == 21 and lengths.index(100_000) == 6, "six are there already"
+    assert found == sorted(found, key=lambda req: req.arrival_time)
+    assert len({req.prompt[0] for req in found}) == 21, "nobody shares a prefix"
+
+
+@pytest.mark.parametrize("loop", ["serial", "overlap"])
+def test_chunks_bound_a_step_and_only_mixing_lets_anybody_decode_between_them(loop: str) -> None:
+    for name in PROFILES:
+        plain, chunked, mixed = long_document(loop, find_profile(name))
+        assert [item.peak_tokens for item in (plain, chunked, mixed)] == [100_000, 2048, 2048]
+        assert plain.document_ttft < chunked.document_ttft
+        if name != "smollm2-h100":  # where all who come before the document have ended
+            assert plain.longest_pause > 0.9 * plain.document_ttft
+            assert chunked.longest_pause > 0.9 * chunked.document_ttft
+            assert mixed.longest_pause * 10 < chunked.longest_pause
+
+
+def test_which_claims_hold() -> None:
+    """The finding that the README and the docstring report; if it changes, they have to."""
+    found = verdicts(long_document("overlap", MACHINE))
+    holds = {"TTFT of the others": False, "throughput": False, "peak memory": True}
+    assert [(item.claim.about, item.after.name, item.holds) for item in found] == [
+        (about, name, yes) for about, yes in holds.items() for name in [*SETTINGS][1:]
+    ]
+
+
+@given(st.integers(1, 20_000), st.floats(50, 400), st.integers(1, 200_000))
+def test_a_verdict_is_what_the_guide_s_figures_say(ttft: int, throughput: float, peak: int) -> None:
+    plain = Outcome("plain", 15_000, 0, 0, 0, 100.0, 100_000, 0)
+    other = replace(plain, mean_ttft=ttft, tokens_per_second=throughput, peak_tokens=peak)
+    found = [item.holds for item in verdicts([plain, other])]
+    assert found == [ttft <= 500, throughput >= 200, peak <= 40_000]
