@@ -77,6 +77,74 @@ def in_time(check: Callable[P, R]) -> Callable[P, R]:
     return timed
 
 
+@dataclass
+class Guard:
+    """What is counted of the learner's lines, between the beginning and the end of ``bounded``."""
+
+    left: int
+    clock: Clock
+    ours: FrameType  # all frames below it are the learner's, or what they call
+    is_on: bool = True
+    has_said_so: bool = False  # a TooLong is on its way, or kept by somebody
+
+    def on_call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        """Every call; of the learner's, each instruction is looked at."""
+        try:
+            return self.watch(frame) if is_learners(frame.f_code.co_filename) else None
+        except BaseException:  # a full stack, Ctrl-C: Python lets go of the watch once it is out
+            self.watch(frame)
+            raise
+
+    def watch(self, frame: FrameType) -> Watch:
+        """Have a frame's instructions looked at."""
+        frame.f_trace_opcodes = True
+        if not isinstance(frame.f_trace, Watch) or frame.f_trace.guard is not self:
+            watch = Watch()
+            watch.guard = self
+            frame.f_trace = watch
+        return frame.f_trace
+
+    def again(self) -> None:
+        """Look at the learner's instructions again, after Python has forgotten it."""
+        frame: FrameType | None = sys._getframe(1) if self.is_on else None
+        while frame is not None and frame is not self.ours:
+            if is_learners(frame.f_code.co_filename):
+                self.watch(frame)
+            frame = frame.f_back
+        if self.is_on:
+            self.has_said_so = False
+            sys.settrace(self.on_call)
+
+
+class Watch:
+    """What looks at one frame's instructions.
+
+    Python forgets what traces it when that raises, whatever it is: Ctrl-C may strike in here as
+    well. If it was not the guard's own word, the frame loses this, and so it begins again at once.
+    """
+
+    guard: Guard  # set from outside: on a full stack there is no room for another call
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Watch | None:
+        """One event of the frame."""
+        guard = self.guard
+        if not guard.is_on:
+            return None
+        guard.left -= event == "opcode"
+        if guard.left < 0 or guard.clock.seconds > MOST_SECONDS:
+            words = "" if guard.left < 0 else _so_long(guard.clock)
+            guard.has_said_so = True
+            raise TooLong(words, guard.again)
+        return self
+
+    def __del__(self) -> None:
+        """Where the learner's lines are running and nothing traces them, this has been lost."""
+        guard = self.guard
+        is_lost = sys.gettrace() is None and guard.clock.since is not None
+        if guard.is_on and is_lost and not guard.has_said_so:
+            guard.again()
+
+
 @contextmanager
 def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
     """Count the learner's instructions as they run, whoever calls them, and their seconds.
@@ -87,39 +155,15 @@ def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
     Raises:
         TooLong: there were more than ``most``, or the check's seconds are used up.
     """
-    left, before, is_on, clock = most, sys.gettrace(), True, _clocks[-1]
-    was_running, ours = clock.since is not None, sys._getframe(2)
-
-    def on_opcode(frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        nonlocal left
-        if not is_on:
-            return None
-        left -= event == "opcode"
-        if left < 0 or clock.seconds > MOST_SECONDS:
-            raise TooLong("" if left < 0 else _so_long(clock), again)
-        return on_opcode
-
-    def on_call(frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        if not is_learners(frame.f_code.co_filename):
-            return None
-        frame.f_trace_opcodes = True
-        return on_opcode
-
-    def again() -> None:
-        frame: FrameType | None = sys._getframe(2) if is_on else None
-        while frame is not None and frame is not ours:
-            if is_learners(frame.f_code.co_filename):
-                frame.f_trace, frame.f_trace_opcodes = on_opcode, True
-            frame = frame.f_back
-        if is_on:
-            sys.settrace(on_call)
-
+    before, clock = sys.gettrace(), _clocks[-1]
+    was_running = clock.since is not None
+    guard = Guard(most, clock, sys._getframe(2))
     clock.start()
-    sys.settrace(on_call)
+    sys.settrace(guard.on_call)
     try:
         yield
     finally:
-        is_on = False
+        guard.is_on = False
         sys.settrace(before)
         if not was_running:
             clock.stop()
