@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from time import monotonic
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -16,14 +16,16 @@ from .blame import is_learners
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_OPCODES = 200_000  # of the learner's, in one run; what is right takes a few thousand
+GRACE = 1000  # of those that may follow while somebody keeps the exception; then half of it, ...
 MOST_SECONDS = 20.0  # of the learner's lines, in one check; what is right takes one or two
 
 
 class TooLong(BaseException):
     """The learner's lines go on and on.
 
-    Python forgets what traces it when that raises. So where lines of theirs catch this, it comes
-    to life again as soon as it is let go of: at the next instruction it is raised once more.
+    Where lines of theirs catch this, it is raised once more at the next instruction after it is
+    let go of. It may be kept, too: by lines of theirs, or by a hook for what nobody can catch, if
+    it was raised where the collector of garbage calls them. Then they have ``Guard.grace``.
     """
 
     def __init__(self, words: str = "", again: Callable[[], None] = lambda: None) -> None:
@@ -77,15 +79,15 @@ def in_time(check: Callable[P, R]) -> Callable[P, R]:
     return timed
 
 
-@dataclass
+@dataclass(eq=False)
 class Guard:
     """What is counted of the learner's lines, between the beginning and the end of ``bounded``."""
 
     left: int
     clock: Clock
     ours: FrameType  # all frames below it are the learner's, or what they call
+    grace: int = GRACE
     is_on: bool = True
-    has_said_so: bool = False  # a TooLong is on its way, or kept by somebody
 
     def on_call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
         """Every call; of the learner's, each instruction is looked at."""
@@ -98,11 +100,30 @@ class Guard:
     def watch(self, frame: FrameType) -> Watch:
         """Have a frame's instructions looked at."""
         frame.f_trace_opcodes = True
-        if not isinstance(frame.f_trace, Watch) or frame.f_trace.guard is not self:
-            watch = Watch()
-            watch.guard = self
-            frame.f_trace = watch
+        if not isinstance(frame.f_trace, Watch) or frame.f_trace.args != (self,):
+            frame.f_trace = Watch(Guard.look, self)
         return frame.f_trace
+
+    def look(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        """One event of a frame of the learner's."""
+        if not self.is_on:
+            return None
+        self.left -= event == "opcode"
+        has_time = self.grace < GRACE or self.clock.seconds <= MOST_SECONDS
+        if self.left < 0 or not has_time:
+            raise self.too_long()
+        return frame.f_trace
+
+    def too_long(self) -> TooLong:
+        """What is raised now; if it is caught and kept, their lines can't go on for long."""
+        words = "" if self.left < 0 else _so_long(self.clock)
+        self.left, self.grace = self.grace, self.grace // 2
+        return TooLong(words, self.at_once)
+
+    def at_once(self) -> None:
+        """Let go of: whatever instruction is next is one too many."""
+        self.left = -1
+        self.again()
 
     def again(self) -> None:
         """Look at the learner's instructions again, after Python has forgotten it."""
@@ -112,36 +133,20 @@ class Guard:
                 self.watch(frame)
             frame = frame.f_back
         if self.is_on:
-            self.has_said_so = False
             sys.settrace(self.on_call)
 
 
-class Watch:
-    """What looks at one frame's instructions.
+class Watch(partial[Any]):
+    """``Guard.look`` for one frame.
 
-    Python forgets what traces it when that raises, whatever it is: Ctrl-C may strike in here as
-    well. If it was not the guard's own word, the frame loses this, and so it begins again at once.
+    Python forgets what traces it when that raises, whatever it is: Ctrl-C may strike in there as
+    well. Then the frame loses this, which nobody else knows, and so it begins again at once.
     """
-
-    guard: Guard  # set from outside: on a full stack there is no room for another call
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> Watch | None:
-        """One event of the frame."""
-        guard = self.guard
-        if not guard.is_on:
-            return None
-        guard.left -= event == "opcode"
-        if guard.left < 0 or guard.clock.seconds > MOST_SECONDS:
-            words = "" if guard.left < 0 else _so_long(guard.clock)
-            guard.has_said_so = True
-            raise TooLong(words, guard.again)
-        return self
 
     def __del__(self) -> None:
         """Where the learner's lines are running and nothing traces them, this has been lost."""
-        guard = self.guard
-        is_lost = sys.gettrace() is None and guard.clock.since is not None
-        if guard.is_on and is_lost and not guard.has_said_so:
+        guard: Guard = self.args[0]
+        if guard.is_on and guard.clock.since is not None and sys.gettrace() is None:
             guard.again()
 
 
@@ -150,7 +155,7 @@ def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
     """Count the learner's instructions as they run, whoever calls them, and their seconds.
 
     Not their lines: ``while True: pass`` never gets to another one. A single call that does not
-    come back, or an ``except`` that itself runs for ever, can't be cut off.
+    come back can't be cut off.
 
     Raises:
         TooLong: there were more than ``most``, or the check's seconds are used up.
