@@ -169,7 +169,7 @@ def test_a_lapped_slot_is_named_and_outlined_and_who_is_still_to_read_it_sees_it
         assert not picture.shapes("rect", "stale", slot=slot, step=own, rid=what.rid)
         assert "nobody will read it" not in picture.words
         seen += 1
-    assert seen > 3
+    assert seen >= 3
 
 
 def test_a_counter_that_never_wraps_is_told_so_and_its_slot_is_drawn() -> None:
@@ -254,7 +254,7 @@ calls, really = 0, guard.monotonic
 def interrupted():  # Ctrl-C, while the guard looks at the clock
     global calls
     calls += 1
-    if calls % 3000 == 0:
+    if calls == 3000:
         raise KeyboardInterrupt
     return really()
 
@@ -275,7 +275,7 @@ CATCHING = {
     "      except BaseException as error: kept.append(error)",
     "always": f"    while True:\n      try:{SPIN}\n      except BaseException: pass",
     "a full stack": "    def down(): down()\n    while True:\n      try: down()\n"
-    "      except RecursionError: pass",
+    "      except (RecursionError, KeyboardInterrupt): pass",
 }
 
 
