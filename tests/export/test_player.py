@@ -251,7 +251,7 @@ def test_keys_and_buttons_go_through_every_event_and_playing_stops_at_the_end(
             press(page, "End")
             assert press(page, key) == clicked < before
         page.select_option("#speed", "0.25")  # a minute and more: nobody is late for the end
-        page.locator("#speed").blur()
+        page.evaluate("document.activeElement.blur()")
         before = press(page, "Home", " ")
         page.wait_for_function("(before) => page.time > before", arg=before)
         assert before < press(page, " ") < trace.end
@@ -414,11 +414,6 @@ def test_the_cursor_is_dragged_and_slices_and_panels_answer_the_pointer(
 ) -> None:
     trace = golden("overlap")
     with stepper(browser, tmp_path, [trace]) as page:
-        for panel, place in (("set", "b"), ("rows", "row 4")):
-            page.click(f'[data-panel="{panel}"] [data-place="{place}"]')
-            rid = next(text for at, _, text in check(page, trace)[panel] if at == place)
-            assert page.evaluate("[...page.chosen]") == [rid.lstrip("0123456789")]
-        press(page, "Escape")
         pixel = "(page.view.end - page.view.start) / (axis.clientWidth - LEFT)"
         time, start, per = time_of(page), page.evaluate("page.view.start"), page.evaluate(pixel)
         (_, y), x = middle_of(page, "canvas.run"), x_of(page, time)
@@ -455,6 +450,11 @@ def test_the_cursor_is_dragged_and_slices_and_panels_answer_the_pointer(
         assert f"forward, step {item.step}" in page.inner_text("#tip")
         page.mouse.move(5, 5)
         expect(page.locator("#tip")).to_be_hidden()
+        page.evaluate("goTo(data.now)")
+        for panel, place in (("set", "b"), ("rows", "row 4")):
+            page.click(f'[data-panel="{panel}"] [data-place="{place}"]')
+            rid = next(text for at, _, text in check(page, trace)[panel] if at == place)
+            assert page.evaluate("[...page.chosen]") == [rid.lstrip("0123456789")]
 
 
 def test_a_slice_leads_to_its_requests_whole_life_and_dims_the_others(
