@@ -6,7 +6,6 @@ on what this machine happens to have.
 
 from __future__ import annotations
 
-import ast
 import base64
 import re
 import tomllib
@@ -24,9 +23,12 @@ from packaging.utils import canonicalize_name
 
 from minisched.topics import TOPICS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+
+# -- the run ---------------------------------------------------------------------------------------
 
 BLOCK = """
 import sys
@@ -49,78 +51,46 @@ for name in ("torch", "hypothesis", "mlx.core", "typer"):
 """
 
 
-# -- what a lesson may import ----------------------------------------------------------------------
-
-
 def closure(extras: list[str]) -> set[str]:
     """The distributions that installing minisched with these extras brings, as far as they are."""
-    wanted = [*PROJECT["dependencies"]]
-    for extra in extras:
-        wanted += PROJECT["optional-dependencies"][extra]
+    wanted = PROJECT["dependencies"] + [
+        text for extra in extras for text in PROJECT["optional-dependencies"][extra]
+    ]
     found: set[tuple[str, str]] = set()
     todo = [(Requirement(text), "") for text in wanted]
     while todo:
         requirement, extra = todo.pop()
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
             continue
-        for one in ["", *requirement.extras]:
-            name = canonicalize_name(requirement.name)
-            if (name, one) not in found:
-                found.add((name, one))
-                todo += [(Requirement(text), one) for text in needs(name)]
+        name = canonicalize_name(requirement.name)
+        for one in {"", *requirement.extras} - {one for at, one in found if at == name}:
+            found.add((name, one))
+            try:
+                todo += [(Requirement(text), one) for text in requires(name) or []]
+            except PackageNotFoundError:
+                continue
     return {name for name, _ in found}
 
 
-def needs(name: str) -> list[str]:
-    """What a distribution says it requires; nothing if it is not installed."""
-    try:
-        return requires(name) or []
-    except PackageNotFoundError:
-        return []
-
-
-def blocked(extras: list[str]) -> list[str]:
-    """Modules of installed packages that none of the extras brings."""
-    allowed = closure(extras) | {"minisched"}
-    return sorted(
+def executed(path: Path) -> Any:
+    """The notebook after its run, and what the probe at its end said."""
+    notebook = jupytext.read(path)
+    allowed = closure(notebook.metadata["minisched"]["extras"]) | {"minisched"}
+    blocked = sorted(
         module
         for module, owners in packages_distributions().items()
         if not allowed & {canonicalize_name(owner) for owner in owners}
     )
-
-
-# -- reading and executing -------------------------------------------------------------------------
-
-
-@cache
-def executed(path: Path) -> Any:
-    """The notebook after its run, and what the probe at its end said."""
-    notebook = jupytext.read(path)
-    modules = blocked(notebook.metadata["minisched"]["extras"])
-    before = notebook.cells[0].copy()
-    before.update(cell_type="code", source=f"BLOCKED = {modules!r}\n{BLOCK}", outputs=[],
-                  execution_count=None)  # fmt: skip
-    after = before.copy()
-    after["source"] = PROBE
-    notebook.cells = [before, *notebook.cells, after]
+    before, after = (
+        {**notebook.cells[0], "cell_type": "code", "source": source, "outputs": [],
+         "execution_count": None}
+        for source in (f"BLOCKED = {blocked!r}\n{BLOCK}", PROBE)
+    )  # fmt: skip
+    notebook.cells = [type(notebook.cells[0])(before), *notebook.cells,
+                      type(notebook.cells[0])(after)]  # fmt: skip
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute(cwd=str(ROOT))
     notebook.cells = notebook.cells[1:]
     return notebook
-
-
-def code(notebook: Any) -> list[Any]:
-    """Its code cells, without the probe."""
-    return [cell for cell in notebook.cells[:-1] if cell.cell_type == "code"]
-
-
-def exercises(notebook: Any) -> list[Any]:
-    """The cells in which the learner writes."""
-    return [cell for cell in code(notebook) if "exercise" in cell.metadata.get("tags", [])]
-
-
-def prose(notebook: Any) -> str:
-    """All markdown."""
-    return "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
 
 def html_of(cell: Any) -> str:
@@ -134,52 +104,47 @@ def pictures(cell: Any) -> list[str]:
     return [base64.b64decode(data).decode() for data in found]
 
 
-lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-
-
-# -- the run ---------------------------------------------------------------------------------------
-
-
+@pytest.mark.thorough
 @lesson
-def test_it_runs_with_the_extras_that_it_names_and_no_others(path: Path) -> None:
+def test_it_runs_with_the_extras_that_it_names_and_every_exercise_starts_wrong(path: Path) -> None:
     notebook = executed(path)  # raises where a cell does
-    said = "".join(output["text"] for output in notebook.cells[-1].outputs)
+    *cells, probe = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    said = "".join(output["text"] for output in probe.outputs)
     has_mlx = "mlx" in notebook.metadata["minisched"]["extras"]
     for module in ("torch", "hypothesis"):
         assert f"{module} is in no extra that the lesson names" in said
     assert ("mlx.core is there" in said) == has_mlx and "typer is there" in said
-
-
-@lesson
-def test_it_shows_pictures_and_every_one_is_an_svg(path: Path) -> None:
-    shown = [svg for cell in code(executed(path)) for svg in pictures(cell)]
-    assert len(shown) >= 4
-    for svg in shown:
-        assert ElementTree.fromstring(svg).tag.endswith("svg")
-        assert "prefers-color-scheme: dark" in svg
-
-
-@lesson
-def test_every_exercise_starts_wrong_and_is_drawn(path: Path) -> None:
-    found = exercises(executed(path))
-    assert 2 <= len(found) <= 3
-    for cell in found:
-        assert "✗ Not yet" in html_of(cell), cell.source
-        assert pictures(cell), cell.source
-
-
-def test_the_first_one_has_a_stepper_and_sliders_that_need_no_kernel() -> None:
-    shown = "".join(map(html_of, code(executed(LESSONS[0]))))
-    assert shown.count("<iframe") == 2
-    assert "id=&quot;host&quot;" in shown and "id=&quot;device&quot;" in shown
+    shown = [svg for cell in cells for svg in pictures(cell)]
+    assert len(shown) >= 4 and all("prefers-color-scheme: dark" in svg for svg in shown)
+    assert all(ElementTree.fromstring(svg).tag.endswith("svg") for svg in shown)
+    assert any("minisched-source" in html_of(cell) for cell in cells)
+    exercises = [cell for cell in cells if "exercise" in cell.metadata.get("tags", [])]
+    assert 2 <= len(exercises) <= 3
+    for cell in exercises:
+        assert "✗ Not yet" in html_of(cell) and pictures(cell), cell.source
+    if path == LESSONS[0]:  # a stepper, and sliders that need no kernel
+        html = "".join(map(html_of, cells))
+        assert html.count("<iframe") == 2
+        assert "id=&quot;host&quot;" in html and "id=&quot;device&quot;" in html
 
 
 # -- the text --------------------------------------------------------------------------------------
 
 
+@cache
+def read(path: Path) -> tuple[dict[str, Any], str, list[str], list[str]]:
+    """A lesson that has not run: its header, its prose, its code, and of that the exercises."""
+    notebook = jupytext.read(path)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    exercises = [cell.source for cell in code if "exercise" in cell.metadata.get("tags", [])]
+    prose = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    about = notebook.metadata["minisched"]
+    return about, "\n\n".join(prose), [cell.source for cell in code], exercises
+
+
 @lesson
-def test_its_header_names_topics_and_extras_that_there_are(path: Path) -> None:
-    about = jupytext.read(path).metadata["minisched"]
+def test_it_has_its_parts_and_its_header_names_topics_and_extras_that_there_are(path: Path) -> None:
+    about, prose, _, exercises = read(path)
     assert set(about) == {"title", "topics", "extras", "minutes"}
     assert about["topics"][0] == path.stem[3:] and set(about["topics"]) <= set(TOPICS)
     assert set(about["extras"]) <= set(PROJECT["optional-dependencies"])
@@ -187,88 +152,49 @@ def test_its_header_names_topics_and_extras_that_there_are(path: Path) -> None:
     row = next(row for row in index.splitlines() if f"({path.name})" in row)
     assert about["title"].lower() in row and f"{about['minutes']} minutes" in row
     assert re.findall(r"`(\w+)`(?=[,| ])", row.split("|")[3]) == about["extras"]
-
-
-@lesson
-def test_it_has_all_its_parts(path: Path) -> None:
-    notebook = executed(path)
-    heads = re.findall(r"^##? (.*)$", prose(notebook), re.M)
-    assert heads[0] == notebook.metadata["minisched"]["title"]
-    assert "**The question.**" in prose(notebook) and "A run" in heads
-    assert any(head.startswith("A picture") for head in heads)
-    assert "What the real systems do" in heads
-    assert sum(head.startswith("Exercise") for head in heads) == len(exercises(notebook))
-    assert any("minisched-source" in html_of(cell) for cell in code(notebook))
+    heads = re.findall(r"^##? (.*)$", prose, re.M)
+    assert heads[0] == about["title"] and {"A run", "What the real systems do"} < set(heads)
+    assert "**The question.**" in prose and any(head.startswith("A picture") for head in heads)
+    assert sum(head.startswith("Exercise") for head in heads) == len(exercises)
+    for name in re.findall(r"`(\d\d_\w+\.py)`", prose):
+        assert (ROOT / "lessons" / name).exists(), name
 
 
 @lesson
 def test_half_an_hour_is_enough_to_read_it_twice(path: Path) -> None:
     """Words and lines stay few: at 200 words a minute, reading takes less than a third of it."""
-    notebook = jupytext.read(path)
-    words = len(re.sub(r"\]\([^)]*\)", "]", prose(notebook)).split())
-    lines = sum(bool(line.strip()) for cell in code_of(notebook) for line in cell.splitlines())
+    _, prose, code, exercises = read(path)
+    words = len(re.sub(r"\]\([^)]*\)", "]", prose).split())
+    lines = sum(bool(line.strip()) for cell in code for line in cell.splitlines())
     assert words <= 1100 and lines <= 90, (words, lines)
-    for cell in exercises_of(notebook):
-        assert len(cell.splitlines()) <= 16, "a start that is read in a minute"
+    assert all(len(cell.splitlines()) <= 16 for cell in exercises), "a start, read in a minute"
 
 
-def code_of(notebook: Any) -> list[str]:
-    """The sources of code cells of a notebook that has not run."""
-    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+def threes(text: str) -> set[tuple[str, ...]]:
+    """Every three lines that follow one another, without what is empty."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return set(zip(lines, lines[1:], lines[2:], strict=False))
 
 
-def exercises_of(notebook: Any) -> list[str]:
-    """Those that are exercises."""
-    return [
-        cell.source for cell in notebook.cells if "exercise" in cell.metadata.get("tags", [])
-    ]  # fmt: skip
-
-
-@cache
-def package_lines() -> set[tuple[str, ...]]:
-    """Every three lines that follow one another in the package, without what is empty."""
-    found: set[tuple[str, ...]] = set()
-    for path in (ROOT / "minisched").rglob("*.py"):
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        lines = [line for line in lines if line]
-        found.update(zip(lines, lines[1:], lines[2:], strict=False))
-    return found
-
-
-@lesson
-def test_source_is_shown_and_never_pasted(path: Path) -> None:
-    notebook = jupytext.read(path)
-    pasted = set(exercises_of(notebook))
-    for source in (source for source in code_of(notebook) if source not in pasted):
-        ast.parse(source)
-        lines = [line.strip() for line in source.splitlines() if line.strip()]
-        for three in zip(lines, lines[1:], lines[2:], strict=False):
-            assert three not in package_lines(), three
-
-
-LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
-GITHUB = r"https://github\.com/[\w.-]+/[\w.-]+"
+def test_source_is_shown_and_never_pasted() -> None:
+    files = (ROOT / "minisched").rglob("*.py")
+    package = set().union(*(threes(path.read_text(encoding="utf-8")) for path in files))
+    for path in LESSONS:
+        _, _, code, exercises = read(path)
+        for source in set(code) - set(exercises):
+            assert not threes(source) & package, path
 
 
 @lesson
 def test_references_are_links_that_say_where_they_lead(path: Path) -> None:
-    text = prose(jupytext.read(path))
-    links = LINK.findall(text)
+    link, github = r"\[([^\]]+)\]\(([^)\s]+)\)", r"https://github\.com/[\w.-]+/[\w.-]+"
+    prose = read(path)[1]
+    links = re.findall(link, prose)
     assert len(links) >= 3
     for words, address in links:
-        assert re.fullmatch(rf"{GITHUB}(/(issues|pull)/\d+|/blob/main/[\w./-]+)?", address), address
+        assert re.fullmatch(rf"{github}(/(issues|pull)/\d+|/blob/main/[\w./-]+)?", address), address
         if number := re.search(r"#(\d+)", words):
             assert address.endswith(f"/{number[1]}"), (words, address)
         elif "/blob/" in address and "/" in words:
             assert address.endswith(words.strip("`")), (words, address)
-    bare = re.findall(r"(?<!before )#\d{2,}", LINK.sub("", text))
-    assert not bare, f"{bare} are no links"
-
-
-@lesson
-def test_names_in_the_text_are_names_that_there_are(path: Path) -> None:
-    """A file of the lessons, or a command, that the text names exists."""
-    text = prose(jupytext.read(path))
-    for name in re.findall(r"`(\d\d_\w+\.py)`", text):
-        assert (ROOT / "lessons" / name).exists(), name
-    assert "minisched compare" in text or path.stem != "01_serial"
+    assert re.findall(r"(?<!before )#\d{2,}", re.sub(link, "", prose)) == [], "no links"
