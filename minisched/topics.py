@@ -45,11 +45,23 @@ def parts(topic: str) -> dict[str, str]:
         "code": f"minisched/{TOPICS[topic]}/{topic}.py",
         "diagram": f"diagrams/{topic}.puml",
         "picture": f"diagrams/{topic}.svg",
-        "laws": f"tests/test_{topic}.py",
+        "laws": f"tests/{TOPICS[topic]}/test_*.py",  # which of them: ``laws``
         "trace": f"traces/{topic}.json",
         "lesson": f"lessons/[0-9][0-9]_{topic}.py",
         "view": f"minisched/export/views/{topic}.py",
     }
+
+
+def laws(topic: str, tests: Path) -> Path | None:
+    """The file of its folder that tests a topic: by its name, or by a heading in it.
+
+    In a file of several topics such a heading is a line ``# -- vllm_pp: stages of a pipeline ---``.
+    """
+    heading = re.compile(rf"^# -- {topic}: ", re.M)
+    for path in sorted(tests.glob(f"{TOPICS[topic]}/test_*.py")):
+        if path.stem == f"test_{topic}" or heading.search(path.read_text(encoding="utf-8")):
+            return path
+    return None
 
 
 def taught(lessons: Path) -> dict[str, str]:

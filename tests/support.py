@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -794,3 +799,78 @@ def check_books(scheduler: Scheduler) -> None:
     """All of it."""
     check_step(scheduler)
     check_queues(scheduler)
+
+
+# -- pages in a real browser -----------------------------------------------------------------------
+
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+OWN = ("file:", "data:", "blob:", "about:")  # what a page that needs no network may ask for
+FAR = 120_000  # milliseconds; only ends a hang: a machine may be busy, and nothing is measured
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium, driven by Playwright; a module of tests imports this.
+
+    While it is open, an event loop runs in this thread, so that ``asyncio.run`` (nbclient's, too)
+    belongs in another process.
+    """
+    from playwright.sync_api import expect, sync_playwright
+
+    names = (os.environ.get("MINISCHED_CHROMIUM", ""), *CHROMIUMS)
+    found = next((path for path in map(shutil.which, filter(None, names)) if path), None)
+    if found is None:
+        pytest.fail(
+            "the tests of pages need Chromium: install it (apt-get install chromium), or set "
+            "MINISCHED_CHROMIUM to where it is.",
+            pytrace=False,
+        )
+    expect.set_options(timeout=FAR)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=QUIET, timeout=FAR)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def watch(browser: Any, allowed: tuple[str, ...] = OWN, **options: Any) -> Iterator[Any]:
+    """A fresh page that may ask for addresses with these beginnings only.
+
+    At the end, there must have been no error, in the console or thrown, and no request for anything
+    else. ``options`` are Playwright's for a context, such as ``viewport``.
+    """
+    context = browser.new_context(**options)
+    context.set_default_timeout(FAR)
+    page, wrong = context.new_page(), list[str]()
+
+    def decide(route: Any) -> None:
+        if route.request.url.startswith(allowed):
+            route.continue_()
+        else:
+            wrong.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", decide)
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    try:
+        yield page
+        assert wrong == []
+    finally:
+        context.close()
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address at which a folder is served, on this machine alone."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()

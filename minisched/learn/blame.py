@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
-LIBRARY = sysconfig.get_paths()["stdlib"]
+LIBRARIES = tuple(sysconfig.get_path(of) for of in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class Mistake(ValueError):
@@ -16,9 +16,8 @@ class Mistake(ValueError):
 
 
 def is_learners(filename: str) -> bool:
-    """Whether a file is neither the package's nor the standard library's."""
-    own = filename.startswith((PACKAGE, LIBRARY)) and "site-packages" not in filename
-    return not (own or filename.startswith("<frozen"))
+    """Whether a file is neither the package's nor of a library."""
+    return not filename.startswith((PACKAGE, *LIBRARIES, "<frozen"))
 
 
 def blame(error: BaseException) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 from functools import partial
+from html import unescape
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
 from xml.etree import ElementTree
 
 import pytest
@@ -17,7 +19,6 @@ from hypothesis import strategies as st
 from minisched import learn
 from minisched.checks.tokens.oracle import hash_oracle
 from minisched.core import SamplingParams
-from minisched.learn import formula_exercise, slider
 from minisched.learn.exercise import attempt, draw_trial, shrink
 from minisched.learn.guard import TooLong, bounded
 from minisched.learn.laws import Broken, broken
@@ -25,37 +26,49 @@ from minisched.learn.loop_exercise import best_step_ms
 from minisched.learn.oracle import alone
 from minisched.learn.ring_exercise import PLAIN, draw_slots, play_ring, why
 from minisched.learn.ring_size_exercise import CHUNKED, CONTEXT, GRID, needed
-from minisched.learn.simulate import TIE, VOCAB, settled_step_ms
-from minisched.learn.source import Excerpt
+from minisched.learn.simulate import TIE, VOCAB, makespan_ms, settled_step_ms
+from minisched.learn.slider import DEVICES, HOSTS, LENGTHS, LOOPS
 from minisched.learn.trial import Trial, play
 from minisched.learn.wording import ordinal
 from minisched.learn.workload import STOPS, Shape, Workload, simpler
 from minisched.loops.overlap import overlap
 from minisched.loops.serial import serial
 from minisched.relay import FutureMapRing
-from tests import lesson_solutions as lines
-from tests.lesson_solutions import MISTAKES, SOLUTIONS, Mistake
-from tests.support import Picture, check_picture
+from tests.learn import solutions
+from tests.learn.solutions import MISTAKES, SOLUTIONS, Mistake
+from tests.support import Picture, check_picture, many
 
 seeds = st.integers(0, 10**6)
 
+# -- what a checker says ---------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("check", "solution"), SOLUTIONS, ids=lambda item: item.__name__)
+
+@pytest.mark.parametrize(
+    ("check", "solution"), SOLUTIONS, ids=[f"{check.__name__}-{at}" for at, (check, _) in
+                                           enumerate(SOLUTIONS)]
+)  # fmt: skip
 def test_a_solution_passes(check: Any, solution: Any) -> None:
     verdict = check(solution)
     assert verdict.passed, repr(verdict)
     assert re.match("Checked (on|with|against) [0-9]+", verdict.sentences[0])
 
 
-def name_of(mistake: Mistake) -> str:
-    """A function's name, or what stands in its place."""
-    return getattr(mistake.lines, "__name__", str(mistake.lines))
+def some_mistakes() -> list[Any]:
+    """All of them; plain pytest tries the first three of each exercise."""
+    seen: list[str] = []
+    found = []
+    for mistake in MISTAKES:
+        seen.append(name := mistake.check.__name__)
+        marks = [pytest.mark.thorough] if seen.count(name) > 3 else []
+        found.append(pytest.param(mistake, marks=marks, id=f"{name}-{seen.count(name)}"))
+    assert set(seen) == {n for n in learn.__all__ if n[:6] == "check_"} - {"check_losing_case"}
+    return found
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=name_of)
+@pytest.mark.parametrize("mistake", some_mistakes())
 def test_a_mistake_is_told_and_drawn(mistake: Mistake) -> None:
     verdict = mistake.check(mistake.lines)
-    assert not verdict.passed and mistake.says in " ".join(verdict.sentences)
+    assert not verdict.passed and mistake.says in " ".join(verdict.sentences), repr(verdict)
     assert bool(verdict.figures) == mistake.draws
     assert all(len(said) < 400 and "Traceback" not in said for said in verdict.sentences)
     for figure in verdict.figures:
@@ -63,20 +76,10 @@ def test_a_mistake_is_told_and_drawn(mistake: Mistake) -> None:
     ElementTree.fromstring(verdict._repr_html_().replace("&times;", "×"))
 
 
-def test_every_exercise_has_several_mistakes() -> None:
-    checks = [name for name in learn.__all__ if name.startswith("check_")]
-    for name in checks:
-        if name != "check_losing_case":
-            check = getattr(learn, name)
-            assert sum(mistake.check is check for mistake in MISTAKES) >= 4, name
-            assert any(solved is check for solved, _ in SOLUTIONS), name
-
-
 # -- the truth -------------------------------------------------------------------------------------
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
 def test_the_truth_is_the_oracle_of_the_tests(seed: int) -> None:
     for one in Shape().draw(seed).asked:
         stops = STOPS if one.may_stop else frozenset[int]()
@@ -85,29 +88,28 @@ def test_the_truth_is_the_oracle_of_the_tests(seed: int) -> None:
         assert alone(one.prompt, 1, set(), VOCAB) == one.truth[:1]
 
 
+@settings(max_examples=many(15, 100))
 @given(seeds, st.sampled_from([serial, overlap]))
-@settings(max_examples=30, deadline=None)
 def test_a_healthy_loop_breaks_no_law(seed: int, loop: Any) -> None:
     relay = "host" if loop is serial else "ring"
     assert broken(play(Shape().draw(seed), loop, relay)) is None
 
 
+@settings(max_examples=many(15, 150))
 @given(seeds, st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
 def test_the_first_wrong_token_is_found_at_its_step(seed: int, lost: int) -> None:
     """A ring that spoils one placeholder of one step: that step's token is the first wrong one."""
-    spoiled: list[int] = []
+    calls, spoiled = [0], list[int]()
 
     def spoil(ids: list[int], token_ids_map: list[int]) -> list[int]:
-        spoil.calls += 1  # type: ignore[attr-defined]
-        found = lines.resolve(ids, token_ids_map)
-        if spoil.calls >= lost and not spoiled and min(ids) < 0:  # type: ignore[attr-defined]
-            spoiled.append(spoil.calls)  # type: ignore[attr-defined]
+        calls[0] += 1
+        found = solutions.resolve(ids, token_ids_map)
+        if calls[0] >= lost and not spoiled and min(ids) < 0:
+            spoiled.append(calls[0])
             at = next(at for at, token in enumerate(ids) if token < 0)
             found[at] = (found[at] + 1) % VOCAB
         return found
 
-    spoil.calls = 0  # type: ignore[attr-defined]
     trial = play_ring(PLAIN.draw(seed), resolve=spoil)
     what = broken(trial)
     assume(what is not None)  # else no placeholder came so late, or the row was wasted
@@ -126,12 +128,12 @@ def check_outline(trial: Trial, what: Broken) -> None:
     """The outlined boxes of the picture are those of the offending step on the device."""
     (figure,) = draw_trial(trial, what)
     picture = Picture(figure.svg)
-    check_picture(picture)
     outlined = picture.shapes("rect", "wrong", wrong=str(what.step))
     ran = {
-        str(item.id) for item in trial.trace.slices
+        str(item.id)
+        for item in trial.trace.slices
         if item.step == what.step and item.lane != "host" and item.duration
-    }  # fmt: skip
+    }
     boxes = [box for box in picture.shapes("rect", "box", id="*") if box["data-id"] in ran]
     assert len(boxes) == len(ran) > 0
     places = sorted((box["x"], box["width"]) for box in boxes)
@@ -139,18 +141,21 @@ def check_outline(trial: Trial, what: Broken) -> None:
     assert f"step {what.step}: {what.rid}'s token" in picture.words
 
 
-def test_a_lapped_slot_is_named_and_outlined() -> None:
+def test_a_lapped_slot_is_named_and_outlined_and_who_is_still_to_read_it_sees_it_full() -> None:
     """What the words say is what the marks of the trace say."""
+    said_of = re.compile(
+        r"Step (\d+) read slot (\d+) for request (\w): step (\d+) had put its token there, but "
+        r"step (\d+) has put"
+    )
     seen = 0
-    for seed in range(30):
+    for seed in range(many(12, 60)):
         trial = play_ring(CHUNKED.draw(seed), limit=3)
         what = broken(trial)
         if what is None or not (said := why(trial, what)):
             continue
-        step, slot, _, own, thief = re.match(
-            r"Step (\d+) read slot (\d+) for request (\w): step (\d+) had put its token there, but "
-            r"step (\d+) has put", said[0],
-        ).groups()  # type: ignore[union-attr]  # fmt: skip
+        found = said_of.match(said[0])
+        assert found
+        step, slot, _, own, thief = found.groups()
         slots = {
             str(mark.attrs["step"]): str(mark.attrs["slots"]).split()
             for mark in trial.trace.marks
@@ -159,39 +164,36 @@ def test_a_lapped_slot_is_named_and_outlined() -> None:
         assert slot in slots[own] and slot in slots[thief] and int(own) < int(thief) < int(step)
         (figure,) = draw_slots(trial, what)
         assert f'.box[data-slot="{slot}"]' in figure.svg
-        assert Picture(figure.svg).shapes("rect", "box", slot=slot)
+        picture = Picture(figure.svg)
+        assert picture.shapes("rect", "box", slot=slot)
+        assert not picture.shapes("rect", "stale", slot=slot, step=own, rid=what.rid)
+        assert "nobody will read it" not in picture.words
         seen += 1
-    assert seen > 5
+    assert seen >= 3
+
+
+def test_a_counter_that_never_wraps_is_told_so_and_its_slot_is_drawn() -> None:
+    """Resets are counted, not slots at the limit; and the slot behind the limit is outlined."""
+    verdict = learn.check_alloc(solutions.alloc_that_never_wraps)
+    (figure,) = verdict.figures
+    picture = Picture(figure.svg)
+    assert ", 0 times here" in picture.words
+    slot = re.search(r"range\((\d+),", verdict.sentences[0])
+    assert slot and picture.shapes("rect", slot=slot[1])
+    assert f"slot {slot[1]}, outlined" in figure.title
 
 
 @given(st.integers(1, 300), st.integers(2, 10**5), st.integers(1, 10**4))
 def test_what_is_needed_is_less_than_the_published_size(m: int, context: int, chunk: int) -> None:
-    assert m <= needed(m, context, chunk) <= lines.limit(m, context, chunk)
+    assert m <= needed(m, context, chunk) <= solutions.limit(m, context, chunk)
 
 
 def test_the_grid_has_what_the_runs_have_not() -> None:
     requests, contexts, chunks = GRID
     assert max(chunks) > min(contexts) and max(requests) > 8
-    for seed in range(200):
+    for seed in range(many(40, 200)):
         for one in CHUNKED.draw(seed).asked:
             assert len(one.prompt) < CONTEXT and len(one.prompt) + one.new_tokens <= CONTEXT
-
-
-@given(seeds)
-@settings(max_examples=20, deadline=None)
-def test_a_token_that_is_not_read_yet_is_not_dotted(seed: int) -> None:
-    """In the lessons' ring, whoever is still to read a slot finds it drawn as full."""
-    trial = play_ring(CHUNKED.draw(seed), limit=3)
-    what = broken(trial)
-    if what is None or not why(trial, what):
-        return
-    (figure,) = draw_slots(trial, what)
-    picture = Picture(figure.svg)
-    step, slot = re.match(r"Step (\d+) read slot (\d+)", why(trial, what)[0]).groups()  # type: ignore[union-attr]
-    own = trial.parts["notes"].reads[int(step), what.rid].own
-    mine = {"slot": slot, "step": str(own), "rid": what.rid}
-    assert not picture.shapes("rect", "stale", **mine)
-    assert "nobody will read it" not in picture.words
 
 
 # -- shrinking -------------------------------------------------------------------------------------
@@ -206,7 +208,6 @@ def size(workload: Workload) -> int:
 
 
 @given(seeds)
-@settings(max_examples=20, deadline=None)
 def test_simpler_is_simpler(seed: int) -> None:
     workload = CHUNKED.draw(seed)
     assert workload == CHUNKED.draw(seed)
@@ -224,24 +225,73 @@ def test_a_counterexample_is_as_small_as_it_gets() -> None:
 
 # -- the guard -------------------------------------------------------------------------------------
 
+ENDLESS = solutions.lines("def endless():\n    while True: pass")  # it never gets to another line
+
 
 def test_what_goes_on_and_on_is_stopped_and_tracing_is_as_before() -> None:
     def quiet(*args: Any) -> None:
         return None
 
-    names: dict[str, Any] = {}
-    exec("def endless():\n    while True: pass", names)  # which never gets to another line
     before = sys.gettrace()
     try:
         sys.settrace(quiet)
         with pytest.raises(TooLong), bounded():
-            names["endless"]()
+            ENDLESS()
         assert sys.gettrace() is quiet
         with bounded():
             sum(range(1000))
         assert sys.gettrace() is quiet
     finally:
         sys.settrace(before)
+
+
+STUBBORN = """
+import signal, sys
+from minisched.learn import guard
+
+calls, really = 0, guard.monotonic
+
+def interrupted():  # Ctrl-C, while the guard looks at the clock
+    global calls
+    calls += 1
+    if calls == 3000:
+        raise KeyboardInterrupt
+    return really()
+
+if sys.argv[1] == "ctrl_c":
+    guard.monotonic = interrupted
+names = {}
+exec(compile(sys.argv[2], "<lines>", "exec"), names)
+try:
+    with guard.bounded():
+        names["stubborn"]()
+except guard.TooLong:
+    print("stopped")
+"""
+SPIN = "\n        while True: pass"
+CATCHING = {
+    "once": f"    try:{SPIN}\n    except BaseException: pass{SPIN[:1]}    while True: pass",
+    "and keeping": f"    kept = []\n    while True:\n      try:{SPIN}\n"
+    "      except BaseException as error: kept.append(error)",
+    "always": f"    while True:\n      try:{SPIN}\n      except BaseException: pass",
+    "a full stack": "    def down(): down()\n    while True:\n      try: down()\n"
+    "      except (RecursionError, KeyboardInterrupt): pass",
+}
+
+
+@pytest.mark.parametrize("how", ["alone", "ctrl_c"])
+@pytest.mark.parametrize("catching", CATCHING)
+def test_what_strikes_inside_the_guard_does_not_end_it(how: str, catching: str) -> None:
+    """Python forgets what traces it when that raises; these lines catch all, and go on.
+
+    That a library's hook was run by the garbage collector, and pytest kept what it raised, once
+    made the checkers hang.
+    """
+    lines = f"def stubborn():\n{CATCHING[catching]}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", STUBBORN, how, lines], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr[-1000:]
 
 
 class Stopwatch:
@@ -259,10 +309,11 @@ class Stopwatch:
 def test_lines_that_sleep_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 20 s of theirs in the whole check, not in each of its runs."""
     watch, turns = Stopwatch(), 0
+    ((_, my_loop), _, (_, step_time), *_) = SOLUTIONS
 
     def sleeping(engine: Any) -> Any:
         nonlocal turns
-        for _ in lines.my_loop(engine):
+        for _ in my_loop(engine):
             turns += 1
             watch.sleep(1)
             yield
@@ -272,19 +323,19 @@ def test_lines_that_sleep_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict.sentences[0].startswith("Your lines took 21 s in this check, and it stops there")
     assert turns == 21
 
-    def step_time(host: float, device: float, copy: float, in_flight: int) -> float:
+    def slow(*costs: float) -> float:
         watch.sleep(1)
-        return lines.step_time(host, device, copy, in_flight)
+        return step_time(*costs)  # type: ignore[no-any-return]
 
-    said = learn.check_step_time(step_time).sentences[0]  # which calls nothing of the package
+    said = learn.check_step_time(slow).sentences[0]  # which calls nothing of the package
     assert "our lines took 21 s in this check" in said
 
 
 # -- runs, costs, tables, pictures, sources --------------------------------------------------------
 
 
+@settings(max_examples=many(10, 100))
 @given(st.integers(1, 16), st.integers(1, 16), st.integers(0, 4))
-@settings(max_examples=20, deadline=None)
 def test_the_formula_that_passes_is_that_of_the_readme(h: int, d: int, c: int) -> None:
     for loop, best in (("serial", h + d + c), ("overlap", best_step_ms(h, d, c))):
         run = learn.simulate(
@@ -293,8 +344,8 @@ def test_the_formula_that_passes_is_that_of_the_readme(h: int, d: int, c: int) -
         assert settled_step_ms(run) == pytest.approx(best)
 
 
+@settings(max_examples=many(10, 100))
 @given(st.integers(0, 12), st.integers(1, 12), st.integers(1, 9))
-@settings(max_examples=20, deadline=None)
 def test_a_losing_case_is_one_in_which_the_run_takes_longer(h: int, d: int, n: int) -> None:
     traces = [
         learn.simulate(loop, host_ms=h, device_ms=d, requests=1, new_tokens=n, stop=True).trace
@@ -306,45 +357,59 @@ def test_a_losing_case_is_one_in_which_the_run_takes_longer(h: int, d: int, n: i
     assert verdict.passed == (times[1] > times[0] and not is_tie)
     assert ("a tie" in verdict.sentences[0]) == is_tie
     (figure,) = verdict.figures
-    wasted = Picture(figure.svg).shapes("rect", "wasted", id="*")
     steps = {mark.attrs["step"] for mark in traces[1].marks if mark.name == "wasted row"}
-    ran = [
-        item for item in traces[1].slices
+    ran = {
+        (str(item.start), str(item.end))
+        for item in traces[1].slices
         if item.step in steps and item.lane != "host" and item.duration
-    ]  # fmt: skip
-    assert len(wasted) == len(ran) > 0
-    assert {(box["data-start"], box["data-end"]) for box in wasted} == {
-        (str(item.start), str(item.end)) for item in ran
     }
+    wasted = Picture(figure.svg).shapes("rect", "wasted", id="*")
+    assert {(box["data-start"], box["data-end"]) for box in wasted} == ran != set()
+    assert len(wasted) == len(ran)
+
+
+@settings(max_examples=many(3, 30))
+@given(h=st.integers(0, 12), d=st.integers(1, 100), n=st.integers(1, 14))
+def test_only_a_stop_token_costs_every_loop_a_step(h: int, d: int, n: int) -> None:
+    """What lesson 1 says: by length only SGLang's loop as published loses one, for it can count."""
+    for loop in ("serial", "overlap", "vllm_async", "mini_overlap", "mindie_single"):
+        for stop in (True, False):
+            run = learn.simulate(
+                loop, host_ms=h, device_ms=d, requests=1, new_tokens=n, stop=stop
+            )  # fmt: skip
+            reasons = {mark.attrs["reason"] for mark in run.trace.marks if mark.name == "finish"}
+            assert (reasons, len(run.outputs["a"])) == ({"stop" if stop else "length"}, n)
+            loses = loop != "serial" and (stop or loop == "overlap")
+            assert [mark.name for mark in run.trace.marks].count("wasted row") == loses
+            ran = [item for item in run.trace.slices if item.name == "forward"]
+            assert len(ran) == n + loses
 
 
 @pytest.mark.parametrize(
-    ("costs", "says"),
+    ("name", "value"),
     [
-        ({"host_ms": -1, "device_ms": 1, "new_tokens": 2}, "host_ms is -1, but it must be"),
-        ({"host_ms": 1, "device_ms": 1, "new_tokens": 0}, "new_tokens is 0, but it must be"),
-        ({"host_ms": 1, "device_ms": 1, "new_tokens": 99}, "whole number of at most 40"),
-        ({"host_ms": 1, "device_ms": float("inf"), "new_tokens": 2}, "device_ms is inf, but"),
-        ({"host_ms": float("nan"), "device_ms": 1, "new_tokens": 2}, "host_ms is nan, but"),
-        ({"host_ms": "6", "device_ms": 1, "new_tokens": 2}, "host_ms is '6', but it must be"),
+        ("host_ms", -1),
+        ("new_tokens", 0),
+        ("new_tokens", 99),
+        ("device_ms", float("inf")),
+        ("host_ms", float("nan")),
+        ("host_ms", "6"),
     ],
 )
-def test_bad_costs_are_one_sentence(costs: dict[str, Any], says: str) -> None:
+def test_bad_costs_are_one_sentence(name: str, value: Any) -> None:
+    costs: dict[str, Any] = {"host_ms": 1, "device_ms": 1, "new_tokens": 2, name: value}
     verdict = learn.check_losing_case(**costs)
-    assert not verdict.passed and says in verdict.sentences[0]
+    assert not verdict.passed and f"{name} is {value!r}, but it must" in verdict.sentences[0]
 
 
-def test_a_table_says_what_the_runs_say() -> None:
+def test_tables_say_what_the_runs_and_their_marks_say() -> None:
     runs = [learn.simulate(loop) for loop in ("serial", "overlap")]
     shown = learn.table(*runs)
     assert shown.rows[1][5] == f"{runs[0].trace.end / runs[1].trace.end:.2f}×"
     assert [row[0] for row in shown.rows] == ["serial", "overlap"]
     assert all(word in repr(shown) and word in shown._repr_html_() for word in shown.rows[0])
-    with pytest.raises(ValueError, match="there are 1 names, but 2 runs"):
+    with pytest.raises(ValueError, match="1 names, but 2 runs"):
         learn.table(*runs, names=["one"])
-
-
-def test_the_inputs_that_were_sent_are_those_of_the_marks() -> None:
     rows = learn.inputs_sent(learn.simulate("overlap", requests=2)).rows
     assert rows[0][2:] == ("the tokens of the prompts", "slots 1 and 2")
     for before, row in pairwise(rows):
@@ -375,50 +440,37 @@ def test_a_source_is_shown_as_it_stands(thing: Any) -> None:
 def test_a_part_of_a_source() -> None:
     shown = learn.show(serial, "while True", "yield batch", look_at=("process_batch_result",))
     assert shown.lines[0].strip() == "while True:" and shown.lines[-1].strip() == "yield batch"
-    assert isinstance(shown, Excerpt) and len(shown.marked) == 1
+    assert len(shown.marked) == 1
     assert shown._repr_html_().count("class=look") == repr(shown).count("\n>") == 1
     with pytest.raises(ValueError, match=r"no line of minisched/loops/serial\.py has 'nowhere'"):
         learn.show(serial, "nowhere")
 
 
-COUNTING = ("vllm_async", "mini_overlap", "mindie_single")
+# -- two sliders, in one page ----------------------------------------------------------------------
 
 
-@given(h=st.integers(0, 12), d=st.integers(1, 100), n=st.integers(1, 14))
-@settings(max_examples=12, deadline=None)
-def test_only_a_stop_token_costs_every_loop_a_step(h: int, d: int, n: int) -> None:
-    """What lesson 1 says: by length only SGLang's loop as published loses one, for it can count."""
-    for loop in ("serial", "overlap", *COUNTING):
-        for stop in (True, False):
+def test_every_number_of_the_sliders_is_a_runs_and_overlap_wins_ties_and_loses() -> None:
+    slider = learn.cost_slider()
+    frame = re.search(r'sandbox="allow-scripts".*srcdoc="([^"]*)"', slider._repr_html_())
+    assert frame and unescape(frame[1]) == slider.page and slider._repr_html_().isascii()
+    assert not re.search(r"https?://(?!www\.w3\.org)", slider.page)
+    found = re.search(
+        r'<script id="data" type="application/json">(.*?)</script>', slider.page, re.S
+    )
+    assert found
+    data = json.loads(found[1])
+    assert (data["hosts"], data["devices"]) == (list(HOSTS), list(DEVICES))
+    for length, h, d in ((0, 1, 4), (1, 3, 4), (1, 10, 0), (0, 0, 9)):
+        for loop, shown in zip(LOOPS, data["grids"][length][h][d], strict=True):
             run = learn.simulate(
-                loop, host_ms=h, device_ms=d, requests=1, new_tokens=n, stop=stop
+                loop, host_ms=HOSTS[h], device_ms=DEVICES[d], requests=1,
+                new_tokens=LENGTHS[length], stop=True,
             )  # fmt: skip
-            names = [mark.name for mark in run.trace.marks]
-            reasons = {mark.attrs["reason"] for mark in run.trace.marks if mark.name == "finish"}
-            assert reasons == {"stop" if stop else "length"}
-            assert len(run.outputs["a"]) == n
-            loses = loop != "serial" and (stop or loop == "overlap")
-            assert names.count("wasted row") == loses
-            ran = [item for item in run.trace.slices if item.name == "forward"]
-            assert len(ran) == n + loses
-
-
-def test_the_slider_and_the_losing_case_end_with_a_stop_token() -> None:
-    """The verdict blames a token that the host had not seen, so it must not have been countable."""
-    with patch.object(formula_exercise, "simulate", wraps=learn.simulate) as asked:
-        assert learn.check_losing_case(host_ms=1, device_ms=100, new_tokens=2).passed
-    with patch.object(slider, "simulate", wraps=learn.simulate) as slid:
-        learn.cost_slider([1], [2], [3])
-    for call in (*asked.call_args_list, *slid.call_args_list):
-        assert call.kwargs["stop"]
-
-
-def test_a_counter_that_never_wraps_is_told_so_and_its_slot_is_drawn() -> None:
-    """Resets are counted, not slots at the limit; and the slot behind the limit is outlined."""
-    verdict = learn.check_alloc(lines.alloc_that_never_wraps)
-    (figure,) = verdict.figures
-    picture = Picture(figure.svg)
-    assert ", 0 times here" in picture.words
-    slot = re.search(r"range\((\d+),", verdict.sentences[0])
-    assert slot and picture.shapes("rect", slot=slot[1])
-    assert f"slot {slot[1]}, outlined" in figure.title
+            assert (shown["makespan"], shown["step"]) == (makespan_ms(run), settled_step_ms(run))
+            forwards = {box[2] for box in shown["boxes"] if box[1] == "forward"}
+            assert forwards <= {item.step for item in run.trace.on("forward")} and forwards
+            wasted = {mark.attrs["step"] for mark in run.trace.marks if mark.name == "wasted row"}
+            assert {box[2] for box in shown["boxes"] if box[5]} == forwards & wasted
+    pairs = [pair for grid in data["grids"] for row in grid for pair in row]
+    factors = [one["makespan"] / other["makespan"] for one, other in pairs]
+    assert {(f > 1 + TIE) - (f < 1 - TIE) for f in factors} == {-1, 0, 1}

@@ -1,0 +1,385 @@
+"""The exercises of the lessons, solved; and mistakes that learners make, with what is said."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from math import ceil
+from typing import Any, NamedTuple
+
+from minisched import learn
+
+
+class Mistake(NamedTuple):
+    """Lines that are wrong, a part of what their verdict says, and whether it draws something."""
+
+    check: Callable[[Any], Any]
+    lines: Any
+    says: str
+    draws: bool = True
+
+
+def lines(text: str) -> Any:
+    """The function that a learner wrote, whose lines a traceback can quote."""
+    place, names = f"<lines {hash(text)}>", dict[str, Any]()
+    linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+    exec(compile(text, place, "exec"), names)
+    return names[text.split("(")[0].split()[-1]]
+
+
+def but(text: str, *changes: str) -> Any:
+    """The same lines, in which some words are others: old, new, old, new, ..."""
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        assert old in text, old
+        text = text.replace(old, new)
+    return lines(text)
+
+
+# -- lesson 1: a loop, and how long its step takes -------------------------------------------------
+
+LOOP = """def my_loop(engine):
+    last = None
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        pending = engine.run_batch(batch) if batch else None
+        if last:
+            engine.process_batch_result(last)
+        elif not batch:
+            engine.on_idle()
+        last = pending
+        yield
+"""
+QUEUE = """def loop_with_a_queue(engine):
+    queue = []
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            queue.append(engine.run_batch(batch))
+        if queue and (len(queue) > 1 or not batch):
+            engine.process_batch_result(queue.pop(0))
+        elif not batch:
+            engine.on_idle()
+        yield
+"""
+CATCHES_ALL = """def loop_that_catches_all(engine):
+    while True:
+        try:
+            engine.recv_requests()
+            engine.run_batch(engine.get_next_batch_to_run())
+        except:
+            continue
+        yield
+"""
+CATCHES_THE_GUARD = """def loop_that_catches_the_guard(engine):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+        yield
+"""
+WILL_NOT_CLOSE = """def loop_that_will_not_close(engine):
+    while True:
+        try:
+            yield
+        except GeneratorExit:
+            while True:
+                pass
+"""
+TURNS = ("last = pending", "last = None", "if last:", "if pending:", "(last)", "(pending)")
+FORGETS = ("if last:", "if batch and last:", "last = pending", "last = pending or last")
+NO_IDLE = ("        elif not batch:\n            engine.on_idle()\n", "")
+RUNS_NOTHING = ("engine.run_batch(batch) if batch else None", "engine.run_batch(batch)")
+
+LESSON_1 = [
+    (learn.check_loop, but(LOOP, *TURNS), "it takes 17 ms a step, on average; 10 ms"),
+    (learn.check_loop, but(QUEUE, "pop(0)", "pop()"), "step 2 came back, but 1 is next"),
+    (learn.check_loop, lines(CATCHES_THE_GUARD), "never end", False),
+    (learn.check_loop, but(LOOP, *FORGETS), "step 1 was launched and never processed"),
+    (
+        learn.check_loop,
+        but(LOOP, "last = pending", "last = pending or last"),
+        "Step 1 has already been processed",
+    ),
+    (learn.check_loop, but(QUEUE, "> 1", "> 2"), "a queue of 3"),
+    (learn.check_loop, but(LOOP, *NO_IDLE), "did not call on_idle()"),
+    (learn.check_loop, but(LOOP, *RUNS_NOTHING), "nothing to run; test `batch` first"),
+    (learn.check_loop, lines(CATCHES_ALL), "never end"),
+    (learn.check_loop, lines(WILL_NOT_CLOSE), "had not ended", False),
+    (learn.check_loop, but(LOOP, "        yield\n", ""), "has no `yield`", False),
+    (learn.check_loop, but(LOOP, "        yield\n", "    yield\n"), "never end"),
+    (
+        learn.check_loop,
+        lines("def loop_that_ends(engine):\n    engine.recv_requests()\n    yield\n"),
+        "came to its end after 1 turns",
+        False,
+    ),
+    (
+        learn.check_loop,
+        but(LOOP, "recv_requests", "recv_request"),
+        "at your line `engine.recv_request()`",
+        False,
+    ),
+    (learn.check_loop, None, "of type NoneType, but it must be a function", False),
+    (
+        learn.check_step_time,
+        lambda h, d, c, n: h + d + c if n == 1 else max(h, d),
+        "you say 6 ms; the run took 6.5 ms",
+    ),
+    (learn.check_step_time, lambda h, d, c, n: (h + d + c) / n, "the run took 10 ms"),
+    (
+        learn.check_step_time,
+        lambda h, d, c, n: h + d + c if n == 1 else max(h, d, (h + d + c) / 2),
+        "you say 16 ms; the run took 20 ms",
+    ),
+    (learn.check_step_time, lambda h, d, c, n: None, "not a number", False),
+    (
+        learn.check_step_time,
+        lambda h, d, c, n: h / (n - 1),
+        "ZeroDivisionError at your line",
+        False,
+    ),
+    (learn.check_step_time, max, "can't be called", False),
+]
+
+# -- lesson 2: a ring of future slots --------------------------------------------------------------
+
+
+def resolve(ids: list[int], token_ids_map: list[int]) -> list[int]:
+    return [token_ids_map[-token] if token < 0 else token for token in ids]
+
+
+def alloc(future_ct: int, num_reqs: int, limit: int) -> Any:
+    return range(future_ct + 1, future_ct + 1 + num_reqs), (future_ct + num_reqs) % limit
+
+
+def alloc_that_never_wraps(future_ct: int, num_reqs: int, limit: int) -> Any:
+    return range(future_ct + 1, future_ct + 1 + num_reqs), future_ct + num_reqs
+
+
+def alloc_up_to_the_limit(future_ct: int, num_reqs: int, limit: int) -> Any:
+    behind = future_ct + num_reqs
+    return range(future_ct + 1, behind + 1), 0 if behind > limit else behind
+
+
+def resolve_in_place(ids: list[int], token_ids_map: list[int]) -> Any:
+    ids[:] = [token_ids_map[-token] if token < 0 else token for token in ids]
+
+
+def alloc_for_ever(future_ct: int, num_reqs: int, limit: int) -> Any:
+    while future_ct > -1:
+        pass
+
+
+def limit(max_running_requests: int, context_len: int, chunk: int) -> int:
+    return max_running_requests * (3 + ceil(context_len / chunk))
+
+
+def after(ct: int, n: int) -> range:
+    """The slots behind a counter."""
+    return range(ct + 1, ct + 1 + n)
+
+
+LAPPED = "The slot was lapped"
+LESSON_2 = [
+    (learn.check_resolve, lambda ids, m: [m[t] if t < 0 else t for t in ids], "Your lines made"),
+    (learn.check_resolve, lambda ids, m: [m[t] for t in ids], "IndexError at your line"),
+    (
+        learn.check_resolve,
+        lambda ids, m: [m[-t] for t in ids] if ids[0] < 0 else ids,
+        "should give [5, 47]",
+        False,
+    ),
+    (learn.check_resolve, lambda ids, m: [m[abs(t)] for t in ids], "IndexError at your line"),
+    (
+        learn.check_resolve,
+        lambda ids, m: [m[-t] if t <= 0 else t for t in ids],
+        "Step 1 was sent the id 0; your lines made",
+    ),
+    (
+        learn.check_resolve,
+        lambda ids, m: [m[-t] for t in ids if t < 0],
+        "must give a list of 1 integer",
+    ),
+    (learn.check_resolve, resolve_in_place, "gave None"),
+    (learn.check_alloc, alloc_that_never_wraps, "but slots begin at 1 again once"),
+    (learn.check_alloc, alloc_up_to_the_limit, "Your alloc(12, 1, 12) gave"),
+    (learn.check_alloc, lambda ct, n, most: (range(1, 1 + n), ct), LAPPED),
+    (
+        learn.check_alloc,
+        lambda ct, n, most: ([(ct + i) % (most + 1) + 1 for i in range(n)], (ct + n) % (most + 1)),
+        "Your alloc(12, 1, 12) gave",
+    ),
+    (
+        learn.check_alloc,
+        lambda ct, n, most: (after(ct, n - 1), (ct + n) % most),
+        "a list or range of 1 slot.",
+        False,
+    ),
+    (
+        learn.check_alloc,
+        lambda ct, n, most: (after(ct - 1, n), (ct + n) % most),
+        "0 would be a token",
+        False,
+    ),
+    (learn.check_alloc, lambda ct, n, most: (after(ct, n), (ct + 1) % most), LAPPED),
+    (
+        learn.check_alloc,
+        lambda ct, n, most: ([ct + 1] * n, (ct + 1) % most),
+        "two rows with one slot",
+    ),
+    (learn.check_alloc, lambda ct, n, most: after(ct, n), "must give two things", False),
+    (learn.check_alloc, alloc_for_ever, "never end", False),
+    (
+        learn.check_limit,
+        lambda most, context, chunk: 10 * most,
+        "memory is dear. (19: the longest",
+        False,
+    ),
+    (learn.check_limit, lambda most, context, chunk: most, LAPPED),
+    (learn.check_limit, lambda most, context, chunk: 3 * most, LAPPED),  # before PR 13713
+    (learn.check_limit, lambda most, context, chunk: most * context / chunk, "whole number", False),
+    (learn.check_limit, lambda most, context, chunk: 10**9, "memory is dear", False),
+    (
+        learn.check_limit,
+        lambda most, context, chunk: most * (context // chunk) - most + 1,
+        "a slot for each request",
+        False,
+    ),
+    (
+        learn.check_limit,
+        lambda most, context, chunk: most * (1 + min(5000, context) // chunk),
+        "prompts may stand in front",
+        False,
+    ),
+    (learn.check_limit, lambda most, context, chunk: 3 * most + ceil(context / chunk), LAPPED),
+    (learn.check_limit, lambda most, context, chunk: most * ceil(context / chunk), LAPPED),
+    (learn.check_limit, lambda most, context, chunk: 2 * most + context // chunk * 2, LAPPED),
+    (learn.check_limit, lambda most, context, chunk: most * (context // chunk), LAPPED),
+]
+
+# -- lesson 3: lazy graphs -------------------------------------------------------------------------
+
+GENERATE = """def generate(step, first, count, async_eval, host_work):
+    tokens, y = [], step(first)
+    async_eval(y)
+    for _ in range(count):
+        following = step(y)
+        async_eval(following)
+        tokens.append(y.item())
+        host_work(tokens[-1])
+        y = following
+    return tokens
+"""
+ALL_AT_ONCE = """def generate_all_at_once(step, first, count, async_eval, host_work):
+    ys = [step(first)]
+    for _ in range(count - 1):
+        ys.append(step(ys[-1]))
+    async_eval(ys[-1])
+    tokens = []
+    for y in ys:
+        tokens.append(y.item())
+        host_work(tokens[-1])
+    return tokens
+"""
+START, HAND_OVER = "    async_eval(y)\n", "        async_eval(following)\n"
+WORK, READ = "        host_work(tokens[-1])\n", "        tokens.append(y.item())\n"
+BUILD = "        following = step(y)\n"
+TURN = """def turn(engine, pending):
+    batch = engine.chain(pending.batch)
+    following = engine.run_batch(batch, pending) if batch else None
+    engine.process_batch_result(pending)
+    return following
+"""
+SKETCH = """def turn_of_the_sketch(engine, pending):
+    engine.process_batch_result(pending)
+    batch = engine.chain(pending.batch)
+    return engine.run_batch(batch) if batch else None
+"""
+PROCESS = "    engine.process_batch_result(pending)\n"
+CHAINS_NOTHING = f"def turn_that_chains_nothing(engine, pending):\n{PROCESS}"
+
+LESSON_3 = [
+    (
+        learn.check_generate,
+        but(GENERATE, START, "", HAND_OVER, "", WORK, WORK + HAND_OVER),
+        "it takes 16 ms from one token to the next",
+    ),
+    (
+        learn.check_generate,
+        but(GENERATE, BUILD + HAND_OVER + READ, READ + BUILD + HAND_OVER),
+        "it takes 11 ms from one token to the next",
+    ),
+    (learn.check_generate, lines(ALL_AT_ONCE), "13 steps would be wasted"),
+    (learn.check_generate, but(GENERATE, "y.item()", "following.item()"), "The 1st token is"),
+    (learn.check_generate, but(GENERATE, WORK, ""), "host_work was called 0 times"),
+    (
+        learn.check_generate,
+        but(
+            GENERATE,
+            WORK,
+            "",
+            "    return",
+            f"    for token in tokens:\n{WORK}    return",
+            "(tokens[-1])",
+            "(token)",
+        ),
+        "was read before host_work had got",
+    ),
+    (
+        learn.check_generate,
+        but(GENERATE, "y.item()", "y", "tokens[-1]", "y.item()"),
+        "lazy token of step 1, should be 78: you kept",
+    ),
+    (
+        learn.check_generate,
+        but(GENERATE, "step(y)", "step(y.item())"),
+        "it takes the first token, or a lazy one",
+    ),
+    (learn.check_turn, lines(SKETCH), "it takes 17 ms a step, on average; 10 ms"),
+    (learn.check_turn, but(TURN, ", pending) if", ") if"), "run_batch was not told which step"),
+    (learn.check_turn, but(TURN, PROCESS, ""), "`turn` never processed `pending`"),
+    (
+        learn.check_turn,
+        but(TURN, "return following", "return"),
+        "launched step 3 but gave back None",
+    ),
+    (learn.check_turn, lines(CHAINS_NOTHING), "it takes 17 ms a step, on average; 10 ms"),
+    (
+        learn.check_turn,
+        lines(CHAINS_NOTHING + "    return pending.batch\n"),
+        "gave back a ScheduleBatch",
+    ),
+    (learn.check_may_chain, lambda batch, waiting, ended: True, "has ended: its place"),
+    (learn.check_may_chain, lambda batch, waiting, ended: not ended, "waited while"),
+    (learn.check_may_chain, lambda batch, waiting, ended: not waiting, "has ended: its place"),
+    (
+        learn.check_may_chain,
+        lambda batch, waiting, ended: not waiting and not ended and len(batch) <= 2,
+        "With 4 requests, host 6 ms",
+    ),
+    (learn.check_may_chain, lambda batch, waiting, ended: False, "it takes 17 ms a step"),
+]
+
+MISTAKES = [Mistake(*row) for row in (*LESSON_1, *LESSON_2, *LESSON_3)]  # type: ignore[arg-type]
+SOLUTIONS: list[tuple[Callable[[Any], Any], Any]] = [
+    (learn.check_loop, lines(LOOP)),
+    (learn.check_loop, lines(QUEUE)),
+    (
+        learn.check_step_time,
+        lambda h, d, c, n: h + d + c if n == 1 else max(h, d, c, (h + d + c) / 2),
+    ),
+    (learn.check_resolve, resolve),
+    (learn.check_alloc, alloc),
+    (
+        learn.check_alloc,
+        lambda ct, n, most: ([(ct + i) % most + 1 for i in range(n)], (ct + n) % most),
+    ),
+    (learn.check_limit, limit),
+    (learn.check_generate, lines(GENERATE)),
+    (learn.check_turn, lines(TURN)),
+    (learn.check_may_chain, lambda batch, waiting, ended: not waiting and not ended),
+]

@@ -1,0 +1,200 @@
+"""The lessons: executed from top to bottom in a fresh kernel with only the extras they name.
+
+Every installed package that is outside of those is blocked there, so a lesson cannot come to lean
+on what this machine happens to have.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import tomllib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jupytext
+import nbclient
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from minisched.topics import TOPICS
+
+ROOT = Path(__file__).resolve().parents[2]
+LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+
+# -- the run ---------------------------------------------------------------------------------------
+
+BLOCK = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class NotNamed(MetaPathFinder):
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{fullname} is in no extra that the lesson names")
+
+sys.meta_path.insert(0, NotNamed())
+"""
+PROBE = """
+for name in ("torch", "hypothesis", "mlx.core", "typer"):
+    try:
+        __import__(name)
+        print(name, "is there")
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+
+
+def closure(extras: list[str]) -> set[str]:
+    """The distributions that installing minisched with these extras brings, as far as they are."""
+    wanted = PROJECT["dependencies"] + [
+        text for extra in extras for text in PROJECT["optional-dependencies"][extra]
+    ]
+    found: set[tuple[str, str]] = set()
+    todo = [(Requirement(text), "") for text in wanted]
+    while todo:
+        requirement, extra = todo.pop()
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        for one in {"", *requirement.extras} - {one for at, one in found if at == name}:
+            found.add((name, one))
+            try:
+                todo += [(Requirement(text), one) for text in requires(name) or []]
+            except PackageNotFoundError:
+                continue
+    return {name for name, _ in found}
+
+
+def executed(path: Path) -> Any:
+    """The notebook after its run, and what the probe at its end said."""
+    notebook = jupytext.read(path)
+    allowed = closure(notebook.metadata["minisched"]["extras"]) | {"minisched"}
+    blocked = sorted(
+        module
+        for module, owners in packages_distributions().items()
+        if not allowed & {canonicalize_name(owner) for owner in owners}
+    )
+    before, after = (
+        {**notebook.cells[0], "cell_type": "code", "source": source, "outputs": [],
+         "execution_count": None}
+        for source in (f"BLOCKED = {blocked!r}\n{BLOCK}", PROBE)
+    )  # fmt: skip
+    notebook.cells = [type(notebook.cells[0])(before), *notebook.cells,
+                      type(notebook.cells[0])(after)]  # fmt: skip
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute(cwd=str(ROOT))
+    notebook.cells = notebook.cells[1:]
+    return notebook
+
+
+def html_of(cell: Any) -> str:
+    """What a cell shows."""
+    return "".join(output.get("data", {}).get("text/html", "") for output in cell.outputs)
+
+
+def pictures(cell: Any) -> list[str]:
+    """The SVGs in what a cell shows."""
+    found = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html_of(cell))
+    return [base64.b64decode(data).decode() for data in found]
+
+
+@pytest.mark.thorough
+@lesson
+def test_it_runs_with_the_extras_that_it_names_and_every_exercise_starts_wrong(path: Path) -> None:
+    notebook = executed(path)  # raises where a cell does
+    *cells, probe = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    said = "".join(output["text"] for output in probe.outputs)
+    has_mlx = "mlx" in notebook.metadata["minisched"]["extras"]
+    for module in ("torch", "hypothesis"):
+        assert f"{module} is in no extra that the lesson names" in said
+    assert ("mlx.core is there" in said) == has_mlx and "typer is there" in said
+    shown = [svg for cell in cells for svg in pictures(cell)]
+    assert len(shown) >= 4 and all("prefers-color-scheme: dark" in svg for svg in shown)
+    assert all(ElementTree.fromstring(svg).tag.endswith("svg") for svg in shown)
+    assert any("minisched-source" in html_of(cell) for cell in cells)
+    exercises = [cell for cell in cells if "exercise" in cell.metadata.get("tags", [])]
+    assert 2 <= len(exercises) <= 3
+    for cell in exercises:
+        assert "✗ Not yet" in html_of(cell) and pictures(cell), cell.source
+    if path == LESSONS[0]:  # a stepper, and sliders that need no kernel
+        html = "".join(map(html_of, cells))
+        assert html.count("<iframe") == 2
+        assert "id=&quot;host&quot;" in html and "id=&quot;device&quot;" in html
+
+
+# -- the text --------------------------------------------------------------------------------------
+
+
+@cache
+def read(path: Path) -> tuple[dict[str, Any], str, list[str], list[str]]:
+    """A lesson that has not run: its header, its prose, its code, and of that the exercises."""
+    notebook = jupytext.read(path)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    exercises = [cell.source for cell in code if "exercise" in cell.metadata.get("tags", [])]
+    prose = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    about = notebook.metadata["minisched"]
+    return about, "\n\n".join(prose), [cell.source for cell in code], exercises
+
+
+@lesson
+def test_it_has_its_parts_and_its_header_names_topics_and_extras_that_there_are(path: Path) -> None:
+    about, prose, _, exercises = read(path)
+    assert set(about) == {"title", "topics", "extras", "minutes"}
+    assert about["topics"][0] == path.stem[3:] and set(about["topics"]) <= set(TOPICS)
+    assert set(about["extras"]) <= set(PROJECT["optional-dependencies"])
+    index = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
+    row = next(row for row in index.splitlines() if f"({path.name})" in row)
+    assert about["title"].lower() in row and f"{about['minutes']} minutes" in row
+    assert re.findall(r"`(\w+)`(?=[,| ])", row.split("|")[3]) == about["extras"]
+    heads = re.findall(r"^##? (.*)$", prose, re.M)
+    assert heads[0] == about["title"] and {"A run", "What the real systems do"} < set(heads)
+    assert "**The question.**" in prose and any(head.startswith("A picture") for head in heads)
+    assert sum(head.startswith("Exercise") for head in heads) == len(exercises)
+    for name in re.findall(r"`(\d\d_\w+\.py)`", prose):
+        assert (ROOT / "lessons" / name).exists(), name
+
+
+@lesson
+def test_half_an_hour_is_enough_to_read_it_twice(path: Path) -> None:
+    """Words and lines stay few: at 200 words a minute, reading takes less than a third of it."""
+    _, prose, code, exercises = read(path)
+    words = len(re.sub(r"\]\([^)]*\)", "]", prose).split())
+    lines = sum(bool(line.strip()) for cell in code for line in cell.splitlines())
+    assert words <= 1100 and lines <= 90, (words, lines)
+    assert all(len(cell.splitlines()) <= 16 for cell in exercises), "a start, read in a minute"
+
+
+def threes(text: str) -> set[tuple[str, ...]]:
+    """Every three lines that follow one another, without what is empty."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return set(zip(lines, lines[1:], lines[2:], strict=False))
+
+
+def test_source_is_shown_and_never_pasted() -> None:
+    files = (ROOT / "minisched").rglob("*.py")
+    package = set().union(*(threes(path.read_text(encoding="utf-8")) for path in files))
+    for path in LESSONS:
+        _, _, code, exercises = read(path)
+        for source in set(code) - set(exercises):
+            assert not threes(source) & package, path
+
+
+@lesson
+def test_references_are_links_that_say_where_they_lead(path: Path) -> None:
+    link, github = r"\[([^\]]+)\]\(([^)\s]+)\)", r"https://github\.com/[\w.-]+/[\w.-]+"
+    prose = read(path)[1]
+    links = re.findall(link, prose)
+    assert len(links) >= 3
+    for words, address in links:
+        assert re.fullmatch(rf"{github}(/(issues|pull)/\d+|/blob/main/[\w./-]+)?", address), address
+        if number := re.search(r"#(\d+)", words):
+            assert address.endswith(f"/{number[1]}"), (words, address)
+        elif "/blob/" in address and "/" in words:
+            assert address.endswith(words.strip("`")), (words, address)
+    assert re.findall(r"(?<!before )#\d{2,}", re.sub(link, "", prose)) == [], "no links"
