@@ -30,8 +30,7 @@ from minisched.export.recipes import recipes
 from minisched.export.recipes.recipe import Recipe
 from minisched.loops.registry import LOOPS
 from minisched.trace import Trace
-from tests.browser import FAR, browser
-from tests.support import VOCAB
+from tests.support import FAR, VOCAB, browser
 
 __all__ = ["browser"]
 

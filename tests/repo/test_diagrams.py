@@ -29,7 +29,7 @@ from minisched.export.render_puml import DRIVER
 from minisched.loops.registry import LOOPS
 from minisched.museum.files import museum_makers
 from minisched.relay.future_map import FutureMapRing
-from tests.browser import browser, watch
+from tests.support import browser, watch
 
 __all__ = ["browser"]
 

@@ -22,7 +22,7 @@ from minisched.checks.overlap.overlap import step_intervals
 from minisched.comparison import compare_loops
 from minisched.export.native import to_json
 from minisched.models.hash import HashModel
-from tests.browser import FAR, browser, served, watch
+from tests.support import FAR, browser, served, watch
 
 SITE = Path(__file__).resolve().parents[1] / "lessons" / "site"
 sys.path[:0] = [str(SITE), str(SITE / "lab")]

@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from minisched.museum import exhibits
 from minisched.topics import TOPICS
-from tests.browser import FAR, browser, served, watch
+from tests.support import FAR, browser, served, watch
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "lessons" / "site"
