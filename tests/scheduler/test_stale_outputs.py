@@ -108,7 +108,7 @@ def tight(seed: int, loop: str) -> Case:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_books_agree_where_output_is_stale_and_dropping_it_is_right_as_well(loop: str) -> None:
     books = list[Books]()
-    for seed in range(many(8, 300)):
+    for seed in range(many(6, 300)):
         kept = judge(tight(seed, loop), lambda engine: books.append(Books(engine)))
         assert kept.holds, (seed, kept.findings)
         dropped = judge(tight(seed, loop), drop)
