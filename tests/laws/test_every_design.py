@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from minisched.checks.draw.designs import Design, all_designs
+from minisched.checks.draw.draw import ALGORITHMS, THEMES, dealt
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
 from minisched.checks.tally import Failure
@@ -30,12 +31,24 @@ LONGEST = 600  # characters of a finding
 
 
 def seeds_of(design: Design, count: int) -> list[int]:
-    """Workloads for a design, others than its neighbours have.
+    """Workloads for a design, others than its neighbours have; of three in a row one of each kind:
 
-    Drafts go round with the seed, and of any three in a row one has some.
+    too little memory; drafts, or where it takes none, urgent requests; and whatever comes.
     """
-    first = 37 * DESIGNS.index(design)
-    return [first + 1001 * number for number in range(count)]
+    drafts = {*ALGORITHMS} - design.refuses() - {""}
+    seeds, seed = list[int](), 1001 * DESIGNS.index(design)
+    while len(seeds) < count:
+        theme, algorithm = dealt(THEMES, seed, "theme"), ALGORITHMS[seed % len(ALGORITHMS)]
+        kind = len(seeds) % 3
+        if kind == 0:
+            is_wanted = theme == "crowded" and not algorithm
+        elif kind == 1:
+            is_wanted = algorithm in drafts if drafts else theme == "urgent"
+        else:
+            is_wanted = True
+        seeds += [seed] * is_wanted
+        seed += 1
+    return seeds
 
 
 def broken(design: Design, seeds: list[int], device: str) -> str:

@@ -84,37 +84,37 @@ def tight(seed: int, loop: str) -> Case:
     requests = [
         Request(
             f"r{at}",
-            [rng.randrange(VOCAB) for _ in range(rng.randint(1, 8))],
-            SamplingParams(rng.choice((0.0, 0.7)), max_new_tokens=rng.randint(4, 12), seed=at),
+            [rng.randrange(VOCAB) for _ in range(rng.randint(1, 5))],
+            SamplingParams(rng.choice((0.0, 0.7)), max_new_tokens=rng.randint(8, 14), seed=at),
         )
         for at in range(rng.randint(2, 4))
     ]
     page_size = rng.choice((1, 2))
     longest = max(req.max_device_len for req in requests)
     config = SchedulerConfig(
-        kv_tokens=(-(-longest // page_size) + rng.randrange(4)) * page_size,
+        kv_tokens=(-(-longest // page_size) + rng.randrange(3)) * page_size,
         page_size=page_size,
         max_running_requests=4,
         chunked_prefill_size=rng.choice((-1, 2 * page_size)),
-        run_first=rng.choice(("prefill", "decode", "unified")),
+        run_first=rng.choice(("prefill", "unified")),
         disable_radix_cache=rng.random() < 0.5,
         schedule_conservativeness=0.0,
         context_len=32,
     )
-    workload = Workload(requests, [0] * len(requests), {}, config, frozenset({2}))
+    workload = Workload(requests, [0] * len(requests), {}, config, frozenset())
     return Case(workload, design.loop, design.relay, design.options)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_books_agree_where_output_is_stale_and_dropping_it_is_right_as_well(loop: str) -> None:
     books = list[Books]()
-    for seed in range(many(12, 300)):
+    for seed in range(many(6, 300)):
         kept = judge(tight(seed, loop), lambda engine: books.append(Books(engine)))
         assert kept.holds, (seed, kept.findings)
         dropped = judge(tight(seed, loop), drop)
         assert dropped.holds, (seed, dropped.findings)
         assert not marks(dropped.trace, "stale output")
-    assert sum(book.stale for book in books) > 0
+    assert sum(book.stale for book in books) > 3
 
 
 def marks(trace: Trace, name: str) -> Counter[str]:

@@ -1,11 +1,11 @@
-"""Drafters: logits at several places of a row, prompt lookup, and draft models, which say the same
-whatever was rejected before, and whoever has the row next. No scheduler, no worker, no target.
+"""Drafters: prompt lookup and draft models, which say the same whatever was rejected before, and
+whoever had the row before; and what their targets are to them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -13,14 +13,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checks.judge import judge
+from minisched.checks.many import case_of
 from minisched.checks.tokens.oracle import hash_logits
 from minisched.core import (
     ForwardMode,
     Lease,
     Request,
+    Result,
     SamplingParams,
     ScheduleBatch,
     get_model_worker_batch,
@@ -28,26 +31,25 @@ from minisched.core import (
 from minisched.devices.base import Device
 from minisched.devices.registry import load, open_device
 from minisched.devices.vector import Vector
+from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
 from minisched.models.base import Model
-from minisched.models.forward_batch import ForwardBatch, make_forward_batch
+from minisched.models.forward_batch import make_forward_batch
 from minisched.models.hash import HashModel
-from minisched.models.mix import P
 from minisched.models.registry import open_model
-from minisched.models.tiny import write_tiny_llama
 from minisched.scheduler import SchedulerConfig
-from minisched.speculative.base import Drafter
-from minisched.speculative.draft_model import DraftModel
 from minisched.speculative.hash_draft import open_hash_draft
-from minisched.speculative.lookup_drafter import LookupDrafter
 from minisched.speculative.prompt_lookup import lookup, propose
-from minisched.speculative.registry import LOOKUPS, check_fits, open_draft_model
-from tests.support import EVERY_BACKEND, VOCAB, hash_model, many
+from minisched.speculative.registry import (
+    LOOKUPS,
+    MAX_N,
+    MIN_N,
+    check_fits,
+    open_draft_model,
+)
+from tests.support import EVERY_BACKEND, Workload, check_ends, check_leaks, many, play
 
-MAX_LEN = 40
-NUM_ROWS = 3
-
-# -- steps laid out by hand ------------------------------------------------------------------------
+Oracle = Callable[[list[int], int], list[int]]
 
 
 @contextmanager
@@ -57,164 +59,6 @@ def opened(backend: str) -> Iterator[Device]:
         yield device
     finally:
         device.close()
-
-
-class Rows:
-    """Requests with pages, and steps over them, as scheduler and worker would lay them out."""
-
-    def __init__(self, device: Device, pad_to: int, page_size: int = 1, max_len: int = MAX_LEN):
-        self.device, self.pad_to, self.page_size, self.max_len = device, pad_to, page_size, max_len
-        self.page_table = device.memory("page table", (NUM_ROWS + 1) * max_len)
-        self.free = list(range(1, 12 * NUM_ROWS * max_len // page_size))  # page 0 is nobody's
-        self.num_slots = (len(self.free) + 1) * page_size
-        Random(0).shuffle(self.free)
-        self.live: dict[int, Request] = {}
-
-    def admit(self, row: int, prompt: list[int], shared: Sequence[int] = ()) -> Request:
-        """A request in ``row``; the KV of its first tokens lies in ``shared`` pages already."""
-        req = Request(f"r{row}", prompt, SamplingParams(max_new_tokens=self.max_len))
-        req.start(Lease(row, pages=list(shared), settled_len=len(shared) * self.page_size))
-        self.live[row] = req
-        return req
-
-    def step(
-        self, prompts: list[tuple[Request, int]], verifies: list[tuple[Request, list[int]]]
-    ) -> tuple[ScheduleBatch, ForwardBatch]:
-        """Chunks of so many positions, and last tokens with drafts behind them."""
-        mode = ForwardMode.EXTEND if prompts else ForwardMode.TARGET_VERIFY
-        batch = ScheduleBatch(1, mode, len(prompts))
-        for req, length in prompts:
-            end = req.computed_len + length
-            self._add(batch, req, req.tokens(req.computed_len, end), end == req.known_len)
-        for req, drafts in verifies:
-            self._add(batch, req, (req.tokens(req.computed_len, req.known_len)[0], *drafts), True)
-        ids = [token for row in batch.ids for token in row if token is not None]
-        dests = [lease.row for lease in batch.leases]
-        flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
-        inputs = make_forward_batch(flat, self.device.xp, self.pad_to)
-        if len(inputs.table_index):
-            self.page_table[inputs.table_index] = inputs.table_slots
-        return batch, inputs
-
-    def _add(
-        self, batch: ScheduleBatch, req: Request, ids: tuple[int | None, ...], deliver: bool
-    ) -> None:
-        lease = req.lease
-        assert lease is not None
-        short = -(-(req.computed_len + len(ids)) // self.page_size) - len(lease.pages)
-        lease.pages += [self.free.pop() for _ in range(short)]
-        if lease.sent_pages < len(lease.pages):
-            at = lease.sent_pages
-            batch.new_pages[len(batch.reqs)] = (at, lease.pages[at:])
-            lease.sent_pages = len(lease.pages)
-        batch.reqs.append(req)
-        batch.leases.append(lease)
-        batch.starts.append(req.computed_len)
-        batch.ids.append(ids)
-        batch.delivers.append(deliver)
-
-    def settle(self, batch: ScheduleBatch, tokens: list[int], accepted: list[int]) -> None:
-        """A step has come back: of each row's tokens the first ``accepted`` count."""
-        at = 0
-        for row, count, samples in zip(batch.rows, accepted, batch.sample_lens, strict=True):
-            req, is_prompt = row.req, row.start < len(row.req.prompt)
-            req.computed_len += len(row.ids) if is_prompt else count
-            for token in tokens[at : at + count] if row.deliver else []:
-                req.append_host(token)
-            at += samples
-
-
-def known(req: Request) -> list[int]:
-    """All tokens that a request has."""
-    return list(req.known_tokens(0, req.known_len))
-
-
-Oracle = Callable[[list[int], int], list[int]]
-
-
-class Play:
-    """Steps as a scheduler might make them, with tokens and verdicts that are merely random.
-
-    A drafter knows nothing of the target; it is told what was chosen and how much of it counts.
-    So any story will do: chunks beside rows that verify, rows that are left out, prefixes that
-    other requests have computed, rows that get another request.
-    """
-
-    def __init__(
-        self,
-        drafter: Drafter,
-        oracle: Oracle,
-        rows: Rows,
-        rnd: Random,
-        letters: int,
-        context_len: int | None = None,
-    ) -> None:
-        self.drafter, self.oracle, self.rows, self.rnd = drafter, oracle, rows, rnd
-        self.letters = letters
-        self.context_len = context_len or rows.max_len
-        self.cached: list[tuple[list[int], list[int]]] = []  # tokens and their pages
-        drafter.allocate(rows.device, rows.num_slots, NUM_ROWS, rows.max_len)
-
-    def text(self, length: int) -> list[int]:
-        return [self.rnd.randrange(self.letters) for _ in range(length)]
-
-    def turn(self) -> None:
-        """One step, and its drafts checked."""
-        prompts: list[tuple[Request, int]] = []
-        verifies: list[tuple[Request, list[int]]] = []
-        for row in range(1, NUM_ROWS + 1):
-            req = self.rows.live.get(row) or self.admit(row)
-            left = len(req.prompt) - req.computed_len
-            room = self.context_len - 1 - req.known_len
-            if self.rnd.random() < 0.2:
-                continue
-            if left > 0:
-                prompts.append((req, self.rnd.randint(1, left)))
-            elif room < 0 or self.rnd.random() < 0.15:
-                self.close(row)
-            else:
-                most = min(room, self.drafter.num_draft_tokens)
-                verifies.append((req, self.text(self.rnd.randint(0, most))))
-        if prompts or verifies:
-            self.step(prompts, verifies)
-
-    def step(
-        self, prompts: list[tuple[Request, int]], verifies: list[tuple[Request, list[int]]]
-    ) -> None:
-        drafter, rows, k = self.drafter, self.rows, self.drafter.num_draft_tokens
-        batch, inputs = rows.step(prompts, verifies)
-        tokens = self.text(batch.num_samples)
-        accepted = [self.rnd.randint(1, count) for count in batch.sample_lens]
-        xp = rows.device.xp
-        drafts = drafter.draft(
-            inputs, drafter.bind(batch, xp), xp.asarray(tokens), xp.asarray(accepted),
-            rows.page_table,
-        ).tolist()  # fmt: skip
-        rows.settle(batch, tokens, accepted)
-        assert len(drafts) == k * len(batch.reqs)
-        assert all(0 <= token < VOCAB for token in drafts)
-        for at, row in enumerate(batch.rows):
-            if row.deliver:
-                text = known(row.req)
-                used = min(k, self.context_len + 1 - len(text))  # the others have no place to go
-                mine = drafts[at * k : at * k + used]
-                assert mine == self.oracle(text, used), (text, row)
-
-    def admit(self, row: int) -> Request:
-        """A new request, perhaps behind a prefix that somebody else has computed."""
-        tokens, pages = self.rnd.choice([([], []), *self.cached])
-        size, room = self.rows.page_size, self.context_len - 1
-        shared = self.rnd.randint(0, min(len(pages), (room - 1) // size))
-        prefix = tokens[: shared * size]
-        most = min(8, room - len(prefix))
-        return self.rows.admit(row, prefix + self.text(self.rnd.randint(1, most)), pages[:shared])
-
-    def close(self, row: int) -> None:
-        """A request ends; what it has computed may be shared from now on."""
-        req = self.rows.live.pop(row)
-        assert req.lease is not None
-        settled = (req.known_len - 1) // self.rows.page_size
-        self.cached.append((known(req), req.lease.pages[:settled]))
 
 
 def alone(model: Model, device: Device) -> Oracle:
@@ -245,102 +89,7 @@ def alone(model: Model, device: Device) -> Oracle:
     return drafts
 
 
-# -- logits at several places of a row ---------------------------------------------------------
-
-
-def prefilled(rows: Rows, model: Model, rnd: Random, tokens: Sequence[int]) -> list[Request]:
-    """Requests in every row, their prompts computed and a token of each known that is not."""
-    model.allocate(rows.device, rows.num_slots, rows.max_len)
-    for row in range(1, NUM_ROWS + 1):
-        rows.admit(
-            row, [rnd.choice(tokens) for _ in range(rnd.choice([1, 2, 5, 9, rows.max_len // 2]))]
-        )
-    reqs = list(rows.live.values())
-    batch, inputs = rows.step([(req, len(req.prompt)) for req in reqs], [])
-    model.forward(inputs, inputs.ids, rows.page_table)
-    rows.settle(batch, [rnd.choice(tokens) for _ in reqs], [1] * len(reqs))
-    return reqs
-
-
-def several_at_once(rows: Rows, model: Model, rnd: Random, tokens: Sequence[int]) -> Any:
-    """One step with drafts gives the same logits, to the bit, as a step for each token.
-
-    Gives the texts after which they were computed, and the logits.
-    """
-    reqs = prefilled(rows, model, rnd, tokens)
-    count = rnd.choice([0, 1, 3, None])  # None: the rows differ, so that they form several groups
-    drafts = [
-        [rnd.choice(tokens) for _ in range(rnd.randint(0, 4) if count is None else count)]
-        for _ in reqs
-    ]
-    _, inputs = rows.step([], list(zip(reqs, drafts, strict=True)))
-    at_once = numbers(model.forward(inputs, inputs.ids, rows.page_table))
-    one_by_one: list[list[float]] = []
-    texts: list[list[int]] = []
-    for req, ahead in zip(reqs, drafts, strict=True):
-        for token in [*ahead, 0]:
-            _, inputs = rows.step([], [(req, [])])
-            one_by_one += numbers(model.forward(inputs, inputs.ids, rows.page_table))
-            texts.append(known(req))
-            req.computed_len += 1
-            req.append_host(token)
-    assert at_once == one_by_one
-    return texts, at_once
-
-
-def numbers(logits: Any) -> list[list[float]]:
-    """Logits as lists."""
-    return [row if isinstance(row, list) else row.tolist() for row in logits]
-
-
-def hashes(logits: list[list[float]]) -> list[list[int]]:
-    """The integers that the exact model's logits are made of."""
-    return [[round(value * P / 10) for value in row] for row in logits]
-
-
-@EVERY_BACKEND
-@given(rnd=st.randoms(use_true_random=False), page_size=st.sampled_from([1, 3]))
-def test_the_exact_model_has_logits_wherever_they_are_wanted(
-    backend: str, rnd: Random, page_size: int
-) -> None:
-    with opened(backend) as device:
-        model = hash_model(backend, frozenset())
-        texts, logits = several_at_once(
-            Rows(device, model.pad_to, page_size), model, rnd, range(VOCAB)
-        )
-        assert hashes(logits) == hashes([hash_logits(text, VOCAB) for text in texts])
-
-
-@pytest.fixture(scope="module", params=["thread", "mlx"])
-def llama(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> tuple[str, Any]:
-    """A backend, and a tiny Llama on it that normalizes queries and keys and has biases."""
-    return request.param, open_model(str(kinds["qwen3 biases"]), request.param)
-
-
-@given(rnd=st.randoms(use_true_random=False))
-@settings(max_examples=many(6, 60))
-def test_a_llama_has_the_same_bits_wherever_they_are_wanted(
-    llama: tuple[str, Any], rnd: Random
-) -> None:
-    backend, model = llama
-    with opened(backend) as device:
-        rows = Rows(device, model.pad_to, max_len=rnd.choice([40, 90, 150]))
-        several_at_once(rows, model, rnd, range(512))
-
-
-@pytest.mark.weights
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
-def test_a_real_model_has_the_same_bits_wherever_they_are_wanted(
-    backend: str, smollm2: Path
-) -> None:
-    model: Any = open_model(str(smollm2), backend)
-    with opened(backend) as device:
-        for seed in range(2):
-            rows = Rows(device, model.pad_to)
-            several_at_once(rows, model, Random(seed), range(model.vocab_size))
-
-
-# -- prompt lookup -----------------------------------------------------------------------------
+# -- prompt lookup ---------------------------------------------------------------------------------
 
 histories = st.integers(1, 3).flatmap(  # letters in the alphabet
     lambda letters: st.lists(st.integers(0, letters - 1), min_size=1, max_size=24)
@@ -394,80 +143,103 @@ def test_the_device_looks_up_what_the_host_does(
     assert lookup(Vector(flat), width, numbers, Vector(lengths), count, *ns) == drafts
 
 
-# -- drafters over steps -----------------------------------------------------------------------
+# -- drafts are of the settled tokens alone --------------------------------------------------------
+
+
+class Watched:
+    """Holds every draft of a run against an oracle: of nothing rejected, and of no other's row."""
+
+    def __init__(self, oracle: Oracle, context_len: int) -> None:
+        self.oracle, self.context_len, self.seen = oracle, context_len, 0
+
+    def patch(self, engine: Engine) -> None:
+        process, k = engine.scheduler.process, engine.scheduler.config.num_draft_tokens
+
+        def checked(batch: ScheduleBatch, result: Result) -> Any:
+            outputs = process(batch, result)
+            for at, row in enumerate(batch.rows):
+                going = row.req.lease is row.lease and not row.req.finished
+                if result.drafts and row.deliver and going:
+                    text = list(row.req.known_tokens(0, row.req.known_len))
+                    used = min(k, self.context_len + 1 - len(text))  # others have no place to go
+                    assert result.drafts[at * k : at * k + used] == self.oracle(text, used), text
+                    self.seen += used
+            return outputs
+
+        engine.scheduler.process = checked  # type: ignore[method-assign]
 
 
 @EVERY_BACKEND
-@given(
-    rnd=st.randoms(use_true_random=False),
-    page_size=st.sampled_from([1, 1, 3]),
-    k=st.integers(1, 4),
-    agree=st.sampled_from([0, 4, 7, 10]),
+@pytest.mark.parametrize(("algorithm", "first"), [("NGRAM_GPU", 5), ("STANDALONE", 7)])
+@pytest.mark.parametrize(
+    "loop", ["overlap:pool", pytest.param("vllm_async:pool:depth=4", marks=pytest.mark.thorough)]
 )
-@settings(max_examples=many(8, 60))
-def test_drafts_are_what_the_draft_model_says_of_the_settled_tokens_alone(
-    backend: str, rnd: Random, page_size: int, k: int, agree: int
+def test_drafts_are_what_a_drafter_says_of_the_settled_tokens_alone(
+    backend: str, algorithm: str, first: int, loop: str
 ) -> None:
-    """Hence never of what was rejected, nor of anybody else's memory."""
-    target = HashModel(VOCAB)
-    with opened(backend) as device, opened("sim") as sim:
-        drafter = DraftModel(open_hash_draft(backend, target, agree), k)
-        oracle = alone(open_hash_draft("sim", target, agree), sim)
-        play = Play(drafter, oracle, Rows(device, 1, page_size, max_len=24), rnd, VOCAB)
-        for _ in range(20):
-            play.turn()
+    """Over drawn workloads: chunks, cached prefixes, retractions, requests that end."""
+    seen = 0
+    for seed in range(first, first + 8 * many(3, 60), 8):
+        case = case_of(seed, loop, backend)
+        config, vocab_size = case.workload.config, case.workload.vocab_size
+        assert config.speculative_algorithm == algorithm
+        with opened("sim") as sim:
+            if algorithm == "STANDALONE":
+                agree = int(config.speculative_draft_model_path.partition(":")[2])
+                draft = open_hash_draft("sim", HashModel(vocab_size), agree)
+                oracle = alone(draft, sim)
+            else:
+                oracle = looked_up
+            watched = Watched(oracle, config.context_len)
+            verdict = judge(case, watched.patch)
+        assert verdict.holds, (seed, verdict.findings)
+        seen += watched.seen
+    assert seen > 10
+
+
+def looked_up(text: list[int], count: int) -> list[int]:
+    return propose(text, count, MIN_N, MAX_N) or [text[-1]] * count
 
 
 @pytest.fixture(scope="module", params=["thread", "mlx"])
-def short_llama(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Any]:
-    """A backend, and a tiny Llama that knows of 24 positions only."""
-    directory = write_tiny_llama(tmp_path_factory.mktemp("short_llama"), vocab=VOCAB, context=24)
-    return request.param, open_model(str(directory), request.param)
+def llama(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> tuple[str, Any]:
+    """A backend, and a tiny Llama on it that normalizes queries and keys and has biases."""
+    return request.param, open_model(str(kinds["qwen3 biases"]), request.param)
 
 
-@given(rnd=st.randoms(use_true_random=False), k=st.integers(1, 3), layers=st.integers(1, 2))
-@settings(max_examples=many(4, 25))
-def test_a_llama_drafts_from_the_settled_tokens_alone(
-    short_llama: tuple[str, Any], rnd: Random, k: int, layers: int
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_llama_drafts_from_the_settled_tokens_alone_and_verifies_to_the_bit(
+    llama: tuple[str, Any], layers: int
 ) -> None:
-    """Up to the end of its context, and not a position further."""
-    backend, model = short_llama
-    with opened(backend) as device:
-        drafter = DraftModel(model.first_layers(layers), k)
-        oracle = alone(model.first_layers(layers), device)
-        rows = Rows(device, model.pad_to, max_len=27)
-        play = Play(drafter, oracle, rows, rnd, VOCAB, context_len=24)
-        for _ in range(20):
-            play.turn()
+    """Logits at several places of a row are those of a step for each token."""
+    backend, model = llama
+    told = []
+    for algorithm in ("", "STANDALONE"):
+        params = SamplingParams(
+            max_new_tokens=12, ignore_eos=True, return_logprob=True, top_logprobs_num=4
+        )
+        prompts = [[5, 6, 7], [9] * 11, [5, 6, 7, 1, 2, 3, 4], [3]]
+        requests = [Request(f"r{at}", prompt, params) for at, prompt in enumerate(prompts)]
+        config = SchedulerConfig(
+            kv_tokens=90, page_size=2, chunked_prefill_size=4, context_len=64,
+            schedule_conservativeness=0.0, speculative_algorithm=algorithm,
+            speculative_num_draft_tokens=3,
+            speculative_draft_model_path=f"first_layers:{layers}" if algorithm else "",
+        )  # fmt: skip
+        workload = Workload(requests, [0, 0, 2, 5], {}, config)
+        with opened(backend) as device:
+            watched = Watched(alone(model.first_layers(layers), device), 64)
+            engine, outputs = play(
+                workload, "overlap", "pool", {}, open_device(backend), model, patch=watched.patch
+            )
+        check_ends(workload, outputs)
+        check_leaks(engine)
+        assert watched.seen > 20 or not algorithm
+        told.append([(req.output_ids, req.output_token_logprobs) for req in requests])
+    assert told[0] == told[1]
 
 
-@EVERY_BACKEND
-@given(
-    rnd=st.randoms(use_true_random=False),
-    page_size=st.sampled_from([1, 3]),
-    k=st.integers(1, 4),
-    ns=sizes,
-    letters=st.integers(1, 4),
-)
-@settings(max_examples=many(8, 60))
-def test_a_lookup_reads_the_settled_tokens_alone(
-    backend: str, rnd: Random, page_size: int, k: int, ns: tuple[int, int], letters: int
-) -> None:
-    def oracle(text: list[int], count: int) -> list[int]:
-        return propose(text, count, *ns) or [text[-1]] * count
-
-    module, extra = LOOKUPS[backend]
-    on_device: Any = load(module, "lookup", extra, "a test")
-    with opened(backend) as device:
-        drafter = LookupDrafter(on_device, k, *ns)
-        play = Play(drafter, oracle, Rows(device, 1, page_size, max_len=24), rnd, letters)
-        for _ in range(20):
-            play.turn()
-
-
-# -- draft models ------------------------------------------------------------------------------
+# -- draft models ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("agree", [0, 3, 7, 10])
