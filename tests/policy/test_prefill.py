@@ -345,3 +345,30 @@ def test_those_who_decode_are_paid_from_the_chunk(
         scheduler.process(batch, Result([5] * len(batch.rows)))
     assert sum(lengths) == prompt
     assert lengths[:-1] == [chunk - decodes] * (len(lengths) - 1)
+
+
+@pytest.mark.parametrize("who", ["prompt", "running"])
+def test_a_batch_that_returns_logprobs_is_never_mixed(who: str) -> None:
+    config = SchedulerConfig(chunked_prefill_size=8, enable_mixed_chunk=True)
+    scheduler = with_running(2, config, return_logprob=who == "running")
+    params = SamplingParams(max_new_tokens=1, return_logprob=who == "prompt")
+    scheduler.receive([Request("new", [1] * 4, params)])
+    batch = turn(scheduler)
+    assert (batch.mode, batch.rids) == (ForwardMode.EXTEND, ("new",))
+
+
+def test_without_memory_for_those_who_decode_the_prompt_runs_alone() -> None:
+    """Three who need a page each, and three pages of four tokens: the rules see twelve tokens."""
+    config = SchedulerConfig(
+        kv_tokens=24, page_size=4, chunked_prefill_size=16, enable_mixed_chunk=True,
+        schedule_conservativeness=0.0, disable_radix_cache=True,
+    )  # fmt: skip
+    scheduler, params = Scheduler(config), SamplingParams(max_new_tokens=6, ignore_eos=True)
+    for i in range(4):  # one after the other, each a token longer than the one before
+        scheduler.receive([Request(f"r{i}", [i] * (i + 1), params)] if i < 3 else [])
+        turn(scheduler)
+    assert [req.computed_len for req in scheduler.running_batch] == [4, 4, 4]
+    assert scheduler.allocator.available_pages == 3
+    scheduler.receive([Request("new", [1] * 3, ONE)])
+    batch = turn(scheduler)
+    assert (batch.mode, batch.rids) == (ForwardMode.EXTEND, ("new",))

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason, ForwardMode, Request, Result, SamplingParams, ScheduleBatch
@@ -15,6 +15,7 @@ from minisched.policy.new_token_ratio import DECAY_STEPS
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import RUN_FIRST
 from minisched.trace import NullRecorder, Recorder
+from tests.support import check_books
 
 EIGHT = SamplingParams(max_new_tokens=8, ignore_eos=True)
 
@@ -80,6 +81,22 @@ def test_the_last_request_that_can_never_fit_ends_with_a_reason(run_first: str) 
     (output,) = scheduler.take_outputs()
     assert output.finish_reason is FinishReason.ERROR and req.finished
     assert output.error == "it needs 2 pages of KV memory, but only 1 can be had."
+
+
+def test_a_prompt_that_is_only_partly_computed_gives_way_first() -> None:
+    """It has produced nothing; its chunks, and those who decode beside them, fill the memory."""
+    config = SchedulerConfig(
+        kv_tokens=36, chunked_prefill_size=8, enable_mixed_chunk=True,
+        schedule_conservativeness=0.0, disable_radix_cache=True,
+    )  # fmt: skip
+    scheduler = Scheduler(config, Recorder())
+    scheduler.receive([Request(f"r{i}", [i], EIGHT) for i in range(6)])
+    scheduler.receive([Request("long", [9] * 12, SamplingParams(max_new_tokens=1))])
+    batch = turn(scheduler)
+    while not scheduler.num_retractions:
+        batch = turn(scheduler)
+    assert marked(scheduler, "retraction", "rid") == ["long"]
+    assert batch.rids == tuple(f"r{i}" for i in range(6))
 
 
 def test_while_a_step_starves_the_victim_is_not_admitted_again() -> None:
@@ -182,6 +199,41 @@ def test_the_budget_is_spent_on_who_runs_first_and_never_exceeded(
         if all(req.finished for req in reqs):
             return
     raise AssertionError("somebody never ended")
+
+
+@example(waiting=[(1, 3, 0), (15, 3, 0)], extra=0, page=1, run_ahead=False)  # one gives way
+@given(waiting=workloads, extra=st.integers(0, 20), page=st.sampled_from([1, 2, 4]),
+       run_ahead=st.booleans())  # fmt: skip
+def test_the_newest_is_preempted_and_nobody_is_admitted_in_that_step(
+    waiting: list[tuple[int, int, int]], extra: int, page: int, run_ahead: bool
+) -> None:
+    """Nor in one that leaves somebody out: memory in flight comes back by itself."""
+    longest = max(length + new for length, new, _ in waiting)
+    pages = -(-longest // page) + extra // page
+    scheduler = unified(16, pages * page, page, run_ahead=run_ahead, overrun=int(run_ahead))
+    flying = deque[ScheduleBatch]()
+    scheduler.receive(requests_of(waiting))
+    while scheduler.live:
+        before = list(scheduler.running_batch)
+        ready = scheduler.decode.schedule_next_batch()
+        batch = scheduler.next_batch()
+        check_books(scheduler)
+        running = scheduler.running_batch
+        gone = [req for req in before if req not in running]
+        for victim in gone:
+            assert all(victim.order > req.order for req in before if req in running)
+        rows = batch.reqs if batch else []
+        left = [req for req in ready if req in running and req not in rows]
+        if gone or left:
+            assert not batch or all(row.start for row in batch.rows[: batch.num_extend_reqs])
+            if scheduler.waiting_queue:
+                reason = str(marked(scheduler, "refuse", "reason")[-1])
+                assert reason.startswith("somebody was preempted or starves")
+        if batch:
+            flying.append(batch)
+        if len(flying) == 1 + run_ahead or not batch:
+            oldest = flying.popleft()
+            scheduler.process(oldest, Result([5] * len(oldest.reqs)))
 
 
 @given(waiting=workloads, budget=st.integers(1, 12), drafts=st.integers(1, 4), known=st.booleans())

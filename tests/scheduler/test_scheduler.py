@@ -86,6 +86,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def commit(self, chain: bool) -> None:
         last = self.in_flight[-1][0] if self.in_flight else None
         chains = chain and last and self.scheduler.can_chain(last)
+        assert not (chains and last and (last.num_extend_reqs or last.anyone_left))
         batch = self.scheduler.chain(last) if chains else self.scheduler.next_batch()
         if batch:
             self.check_batch(batch)

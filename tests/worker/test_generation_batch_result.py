@@ -21,7 +21,7 @@ from minisched.checks.case import Case
 from minisched.checks.draw.designs import Design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
-from minisched.core import NoBatch, Request, SamplingParams, ScheduleBatch
+from minisched.core import ForwardMode, NoBatch, Request, SamplingParams, ScheduleBatch
 from minisched.core.residence import residences
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
@@ -133,6 +133,24 @@ def test_sampling_that_nobody_launched_is_a_result_with_an_error(
     with put_in([edit]):
         run = run_loop("serial", SimDevice(), HashModel(), [Request("r", [1])])
     assert "nobody has launched it since" in run.errors["r"]
+
+
+def test_a_failed_step_has_ended_before_anybody_hears_of_it() -> None:
+    ended: list[str] = []
+
+    def op(name: str, error: Exception | None = None) -> Any:
+        def synchronize() -> None:
+            ended.append(name)
+            if error:
+                raise error
+
+        return SimpleNamespace(synchronize=synchronize)
+
+    batch = ScheduleBatch(7, ForwardMode.DECODE, 0)
+    late = RuntimeError("no memory")
+    pending = GenerationBatchResult(batch, op("logits"), op("tokens"), copy_done=op("copy", late))
+    assert "step 7 failed: no memory" in pending.result().error and pending.has_failed
+    assert ended == ["copy", "logits", "tokens", "copy"]
 
 
 # -- the record that pins a batch: as many slots as steps are in flight ----------------------------
