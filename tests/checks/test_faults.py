@@ -468,15 +468,6 @@ def test_what_has_no_memory_is_known_by_what_it_says() -> None:
     assert reason_of(RuntimeError("one line\nand another")) == "one line"
 
 
-@SOME_LOOPS
-def test_a_run_that_finds_no_memory_to_begin_with_says_what_it_asked_for(
-    loop: str, relay: str, options: dict[str, Any]
-) -> None:
-    config = SchedulerConfig(kv_tokens=10**15, context_len=32)
-    with pytest.raises(ValueError, match=r"^device 'sim' has no memory for a KV pool of 10{15} "):
-        run_loop(loop, SimDevice(), HashModel(), some_requests(), config, relay=relay, **options)
-
-
 # -- threads ---------------------------------------------------------------------------------------
 
 

@@ -113,14 +113,14 @@ def batches(depth: int, count: int) -> Callable[[Part], int]:
     return law
 
 
-def pipeline(stages: int, count: int) -> Callable[[Part], int]:
+def pipeline(stages: int, count: int, depth: int = 0) -> Callable[[Part], int]:
     """The slowest stage, or the latency of all of them shared by the batches in flight."""
-    at_once = min(stages, count)
+    at_once = min(depth or stages, count)
 
     def law(p: Part) -> int:
         each = [p.forward // stages + (p.recv if stage else 0) for stage in range(stages)]
         each[-1] += p.sample
-        host = p.h + (p.sum("schedule") if count < stages else 0)
+        host = p.h + (p.sum("schedule") if count < (depth or stages) else 0)
         return max(at_once * max(*each, p.c, host), sum(each) + p.c + p.h)
 
     return law
@@ -222,6 +222,9 @@ RHYTHMS = [
              count=count) for depth, count in ((1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 3))),
     *(Rhythm(f"vllm_pp{stages}", min(stages, count), pipeline(stages, count), count=count)
       for stages, count in ((2, 1), (2, 2), (2, 3), (4, 1), (4, 3), (4, 5))),
+    *(Rhythm(f"vllm_pp{stages}:host:depth={stages + 1}", stages + 1,
+             pipeline(stages, stages + 1, stages + 1), count=stages + 1) for stages in (2, 4)),
+    Rhythm("mlx_async", 1, lambda p: in_turn(p) + p.sum("mask"), GRAMMAR),
     Rhythm("overlap:ring:delay_sample=true", 2, late_sampling(True), splits=True),
     *(Rhythm(name, 2, late_sampling(True), wish, splits=True)
       for name in ("overlap", "vllm_async", "mindie_single") for wish in (GRAMMAR, PENALTY)),
@@ -411,20 +414,6 @@ def test_all_that_the_device_does_but_the_copy_is_on_the_engines_stream() -> Non
 # -- mini_overlap: one step of lag -----------------------------------------------------------------
 
 
-@given(workload=workloads(with_aborts=False))
-@settings(max_examples=many(8, 150))
-def test_a_wasted_row_is_that_of_the_step_after_the_last_token(workload: Workload) -> None:
-    """In a crowd: at most one row for each end; none where the next step is somebody's prompt."""
-    trace = played(workload, "mini_overlap", "token_pool")
-    wasted = {(m.attrs["step"], m.attrs["rid"]) for m in trace.marks if m.name == "wasted row"}
-    retracted = marked(trace, "retraction")
-    forwards = named(trace, "forward")
-    for rid in {rid for _, rid in wasted} - retracted.keys():
-        assert [step for step, who in wasted if who == rid] == [
-            max(step for step, item in forwards.items() if rid in item.rids)
-        ]
-
-
 @pytest.mark.parametrize("loop", ["mini_overlap", "overlap", "overlap_thread", "vllm_async"])
 def test_a_result_is_processed_while_the_next_step_runs(loop: str) -> None:
     """Each step but the last is processed after the next one's launch, and before its end."""
@@ -450,16 +439,6 @@ def test_receiving_blocks_only_if_there_is_nothing_else_to_do(loop: str) -> None
 
 
 # -- vllm_step: the mask is built beside the forward pass ------------------------------------------
-
-
-@pytest.mark.parametrize("wish", [GRAMMAR, PENALTY], ids=str)
-def test_the_pass_is_launched_before_the_mask_and_sampling_after(wish: dict[str, Any]) -> None:
-    trace = run_alone("vllm_step", 1, SIM_COST, **wish)
-    forwards, samples, masks = (named(trace, name) for name in ("forward", "sample", "mask"))
-    assert masks.keys() == forwards.keys() and not marked(trace, "wait")
-    for step, mask in masks.items():
-        assert mask.start <= forwards[step].end and forwards[step].start <= mask.start
-        assert mask.end <= samples[step].start
 
 
 def test_an_abort_goes_before_the_tokens_of_the_step_that_ran_meanwhile() -> None:
