@@ -85,7 +85,7 @@ def check_places(kind: type[Fault], device: str, times: int) -> None:
 
 @EVERY_FAULT
 def test_every_fault_is_hit_and_survived(kind: type[Fault]) -> None:
-    check_places(kind, "sim", many(5, 150))
+    check_places(kind, "sim", many(4, 150))
 
 
 @EVERY_FAULT
