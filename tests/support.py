@@ -361,7 +361,7 @@ VARIANTS: list[LoopOptions] = [
     ("multi_step", "pool", {"num_steps": 3}),
 ]
 ONE_ENGINE = [name for name in LOOPS if name not in ("pd", "mixed")]
-"""Not ``pd``, which has two engines; ``mixed`` needs chunks."""
+"""Not ``pd``, whose two engines tests/loops/test_pd.py drives; ``mixed`` needs chunks."""
 
 LOOP_OPTIONS: list[LoopOptions] = [
     *((loop, relay, {}) for loop in ONE_ENGINE for relay in LOOPS[loop].relays),

@@ -167,28 +167,6 @@ def test_a_finish_wastes_its_row_of_the_step_in_flight_and_no_other(workload: Wo
     assert [(mark["rid"], mark["step"]) for mark in wasted] == expected
 
 
-@given(workload=timed_workloads())
-@settings(max_examples=many(12, 200))
-def test_idle_means_that_nothing_is_pending_and_nothing_leaks(workload: Workload) -> None:
-    for at, req in enumerate(workload.requests):
-        req.arrival_time += at * 1_000_000  # so that the loop falls idle between any two
-    idle: list[int] = []
-
-    def watch(engine: Engine) -> None:
-        on_idle = engine.on_idle
-
-        def look() -> None:
-            if not engine.scheduler.live:
-                idle.append(engine.scheduler.batches_in_flight)
-                engine.scheduler.self_check()
-            on_idle()
-
-        engine.on_idle = look  # type: ignore[method-assign]
-
-    played = play_timed(workload, "mlx_async", "chain", {}, watch)
-    assert len(idle) >= len(workload.requests) - 1 and not any(idle) and played.device.is_idle
-
-
 # -- mlx_async: what its jobs hold, and what its runner keeps --------------------------------------
 
 

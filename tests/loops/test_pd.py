@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.case import Case
+from minisched.checks.draw.designs import Design
+from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap.overlap import measure
-from minisched.checks.play import most_turns
-from minisched.checks.play_pd import SIDES
-from minisched.core import Lease, Output, Request
+from minisched.core import Lease, Request
 from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
@@ -28,84 +28,41 @@ from minisched.engine.frontend import Frontend
 from minisched.export.pd_or_mixed import pause, rows
 from minisched.export.pd_or_mixed_page import both, other_runs
 from minisched.export.recipes import recipes
-from minisched.loops.pd import Pair
 from minisched.loops.pd_decode import DecodeEngine
 from minisched.loops.pd_kv_transfer import Link
 from minisched.loops.pd_messages import Message, Transferred
 from minisched.loops.pd_prefill import PrefillEngine
-from minisched.loops.pd_run import RELAYS, make_pair
+from minisched.loops.pd_run import RELAYS
 from minisched.loops.registry import find_loop
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
 from minisched.relay.registry import RELAYS as REGISTERED
 from minisched.relay.registry import RelayShape
-from minisched.scheduler import MemoryLeak, SchedulerConfig
+from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from tests.support import (
     COST,
     VOCAB,
     Workload,
-    check_all,
-    check_leaks,
-    hash_model,
-    marked,
-    timed_workloads,
+    many,
     tokens,
 )
 
 LINK = {"latency": 5, "bytes_per_second": 10**9, "slot_bytes": 2}
 SLOW = {"latency": 60, "bytes_per_second": 10**9, "slot_bytes": 15}  # several steps long
-links = st.fixed_dictionaries({
-    "latency": st.sampled_from([0, 1, 20, 300]),
-    "bytes_per_second": st.just(10**9),
-    "slot_bytes": st.sampled_from([0, 1, 15]),
-    "prealloc_first": st.booleans(),
-})  # fmt: skip
-"""From a network that costs nothing to one that is slower than everything else."""
+LINKS = [  # from a network that costs nothing to one that is slower than everything else
+    {"latency": latency, "bytes_per_second": 10**9, "slot_bytes": slot, "prealloc_first": first}
+    for latency, slot, first in ((0, 0, True), (1, 15, False), (20, 1, True), (300, 15, False))
+]
 
 
-@dataclass
-class PdRun:
-    """A run that is over."""
-
-    pair: Pair
-    heard: list[tuple[int, Output]]  # in order of time
-
-    @property
-    def trace(self) -> Trace:
-        """What both sides recorded."""
-        return self.pair.decode.device.recorder.trace("pd", "sim", "hash", "virtual")
-
-
-def play_pd(
-    workload: Workload,
-    options: dict[str, Any],
-    patch: Callable[[Pair], None] = lambda pair: None,
-    relay: str = "",
-) -> PdRun:
-    """Turn both sides until nothing is left, and hold the laws of tokens, ends and memory."""
-    device = SimDevice()
-    heard: list[tuple[int, Output]] = []
-    frontend = Frontend(workload.requests, lambda output: heard.append((device.now(), output)))
-    for time, rid in workload.aborts.items():
-        frontend.abort(rid, at=time)
-    model, requests = hash_model("sim", workload.eos_ids), workload.requests
-    pair = make_pair(device, model, requests, workload.config, frontend, COST, relay, **options)
-    patch(pair)
-    for _ in range(SIDES * most_turns(workload, pair.decode.worker.depth)):
-        if not pair.is_done:
-            pair.turn()
-    check_all(workload, pair.decode, [output for _, output in heard])
-    check_leaks(pair.prefill)
-    assert pair.prefill.sim.is_idle and pair.decode.sim.is_idle
-    return PdRun(pair, heard)
-
-
-def workload_of(*requests: Request, **config: Any) -> Workload:
-    """Requests that come when they say, under a small configuration."""
-    settings = {"kv_tokens": 64, "max_running_requests": 4, "context_len": 32, **config}
-    return Workload(list(requests), [0] * len(requests), {}, SchedulerConfig(**settings))
+def case_of(*requests: Request, relay: str = "pool", **options: Any) -> Case:
+    """Requests under a small configuration; what is no option of the link is the scheduler's."""
+    link = {name: options.pop(name, LINK.get(name)) for name in LINK}
+    config = {"kv_tokens": 64, "max_running_requests": 4, "context_len": 32, **options}
+    workload = Workload(list(requests), [0] * len(requests), {}, SchedulerConfig(**config))
+    return Case(workload, "pd", relay, link, COST)
 
 
 def run(*requests: Request, config: SchedulerConfig | None = None, **options: Any) -> Run:
@@ -117,40 +74,43 @@ def run(*requests: Request, config: SchedulerConfig | None = None, **options: An
 # -- pd: what holds of every run -------------------------------------------------------------------
 
 
-@given(workload=timed_workloads(), options=links)
-def test_transfers_come_between_and_messages_never_too_late(
-    workload: Workload, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("link", LINKS, ids=str)
+def test_transfers_come_between_and_messages_never_too_late(link: dict[str, Any]) -> None:
+    for seed in range(many(8, 400)):
+        check_run(replace(draw(seed, odd=False).on(Design("pd", "pool")), options=link, cost=COST))
+
+
+def check_run(case: Case) -> None:
+    """Look at messages as they are sent, and at the trace afterwards."""
     answers: Counter[str] = Counter()
 
-    def watch(pair: Pair) -> None:
-        for side in (pair.prefill, pair.decode):
-            begun = [0]
-            receive, post = side.recv_requests, side.mailbox.post
+    def watch(side: Any) -> None:
+        begun = [0]
+        receive, post = side.recv_requests, side.mailbox.post
 
-            def turn(side: Any = side, receive: Any = receive, begun: list[int] = begun) -> None:
-                begun.append(side.device.now())
-                receive()
+        def turn() -> None:
+            begun.append(side.device.now())
+            receive()
 
-            def check(
-                time: int, message: Message, after: int, post: Any = post, begun: Any = begun
-            ) -> None:
-                assert begun[-1] <= time, f"{message} arrives at {time}, a turn began {begun[-1]}"
-                answers[message.room] += isinstance(message, Transferred)
-                post(time, message, after)
+        def check(time: int, message: Message, after: int) -> None:
+            assert begun[-1] <= time, f"{message} arrives at {time}, a turn began {begun[-1]}"
+            answers[message.room] += isinstance(message, Transferred)
+            post(time, message, after)
 
-            side.recv_requests = turn  # type: ignore[method-assign]
-            side.mailbox.post = check  # type: ignore[method-assign]
+        side.recv_requests, side.mailbox.post = turn, check
 
-    found = play_pd(workload, options, watch).trace
-    assert answers == Counter({req.rid for req in workload.requests}), "each is answered once"
+    verdict = judge(case, watch)
+    found, requests = verdict.trace, verdict.workload.requests
+    assert verdict.holds, verdict.findings
+    assert answers == Counter(req.bootstrap_room for req in requests), "each is answered once"
     sides = {f"{side} {lane}" for side in ("prefill", "decode")
              for lane in ("host", "forward", "copy")}  # fmt: skip
     assert {item.lane for item in found.slices} <= sides | {"kv transfer"}
     assert {item.mode for item in found.on("prefill forward")} <= {"extend"}
-    assert {item.mode for item in found.on("decode forward")} <= {"decode"}
-    assert not marked(found, "retraction"), "room for the longest outputs was reserved"
-    check_transfers(found, workload, Link(**{k: options[k] for k in LINK}))
+    assert {item.mode for item in found.on("decode forward")} <= {"decode", "target verify"}
+    retracted = [mark for mark in found.marks if mark.name == "retraction"]
+    assert all(mark.attrs["side"] == "prefill" for mark in retracted), "the other side has reserved"
+    check_transfers(found, verdict.workload, Link(**{name: case.options[name] for name in LINK}))
 
 
 def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
@@ -175,22 +135,25 @@ def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
 
 @pytest.mark.parametrize("relay", RELAYS)
 def test_both_sides_have_the_relay_that_was_asked_for(relay: str) -> None:
-    pair = play_pd(workload_of(Request("r", [1, 2], tokens(2))), LINK, relay=relay).pair
-    asked_for = type(REGISTERED[relay].make(SimDevice(), RelayShape(1, 1)))
-    assert {type(side.worker.relay) for side in (pair.prefill, pair.decode)} == {asked_for}
+    kinds: list[type] = []
+    case = case_of(Request("r", [1, 2], tokens(2)), relay=relay)
+    assert judge(case, lambda engine: kinds.append(type(engine.worker.relay))).holds
+    assert kinds == [type(REGISTERED[relay].make(SimDevice(), RelayShape(1, 1)))] * 2
 
 
-@pytest.mark.parametrize("side", ["prefill", "decode"])
-def test_a_leak_on_either_side_is_found_when_nothing_runs(side: str) -> None:
+@pytest.mark.parametrize("side", [PrefillEngine, DecodeEngine])
+def test_a_leak_on_either_side_is_found_when_nothing_runs(side: type[Engine]) -> None:
     """Not only at the end: the second request is still to come."""
-    second = Request("second", [3, 4], tokens(2), arrival_time=10**6)
 
-    def lose_a_row(pair: Pair) -> None:
-        getattr(pair, side).scheduler.leases.table.alloc()
+    def lose_a_row(engine: Engine) -> None:
+        if isinstance(engine, side):
+            engine.scheduler.leases.table.alloc()
 
-    with pytest.raises(MemoryLeak, match="3 of 4 rows are free"):
-        play_pd(workload_of(Request("first", [1, 2], tokens(2)), second), LINK, lose_a_row)
-    assert not second.finished
+    case = case_of(Request("first", [1, 2], tokens(2)), Request("second", [3, 4], tokens(2)))
+    case.workload.arrivals[1] = 10**4
+    verdict = judge(case, lose_a_row)
+    assert verdict.broke("leak") and not verdict.finished
+    assert not verdict.workload.requests[1].finished
 
 
 # -- pd: the bugs that the hold is there against, each of which a law catches ----------------------
@@ -263,12 +226,10 @@ def long_prompts(seed: int) -> Case:
     at = [(seed * 7 + i * i * 5) % 11 for i in range(4)]
     requests = [Request(f"r{i}", [at[i] + j for j in range(4 + (seed + i) % 6)],
                         tokens(2 + (seed * 3 + i) % 12)) for i in range(4)]  # fmt: skip
-    workload = replace(
-        workload_of(*requests, kv_tokens=30 + seed % 16, chunked_prefill_size=(-1, 4)[seed % 2],
-                    disable_radix_cache=seed % 4 < 2),
-        arrivals=sorted(at), aborts={at[0] + 6: "r1"},
-    )  # fmt: skip
-    return Case(workload, "pd", "pool", SLOW, COST)
+    case = case_of(*requests, kv_tokens=30 + seed % 16, chunked_prefill_size=(-1, 4)[seed % 2],
+                   disable_radix_cache=seed % 4 < 2, **SLOW)  # fmt: skip
+    case.workload.arrivals, case.workload.aborts = sorted(at), {at[0] + 6: "r1"}
+    return case
 
 
 @pytest.mark.parametrize("bug", [
@@ -276,7 +237,7 @@ def long_prompts(seed: int) -> Case:
     decode_before_the_kv_is_there, one_chunk_is_not_sent, table_row_not_sent,
 ])  # fmt: skip
 def test_a_law_catches_the_bug(bug: Callable[[Engine], None]) -> None:
-    for seed in range(200):
+    for seed in range(20, 99):
         laws = {item.law for item in judge(long_prompts(seed), bug).findings}
         if "identity" in laws:
             assert judge(long_prompts(seed)).holds, "the healthy pair must pass"
@@ -287,21 +248,21 @@ def test_a_law_catches_the_bug(bug: Callable[[Engine], None]) -> None:
 # -- pd: what is held, and who waits ---------------------------------------------------------------
 
 
-def held_pages(run: PdRun, at: int) -> int:
+def held_pages(trace: Trace, at: int) -> int:
     """KV slots in use on the prefill side at a moment."""
-    found = [item for item in run.trace.counters if item.name == "prefill kv used"]
+    found = [item for item in trace.counters if item.name == "prefill kv used"]
     return next(item.value for item in reversed(found) if item.time <= at)
 
 
 @pytest.mark.parametrize("prealloc_first", [True, False])
 def test_pages_are_held_until_the_transfer_ends(prealloc_first: bool) -> None:
     """Without a radix cache, so that what is used is held: all of it at the last moment."""
-    workload = workload_of(Request("r", [1] * 8, tokens(3)), disable_radix_cache=True)
-    played = play_pd(workload, {**SLOW, "prealloc_first": prealloc_first})
-    (transfer,) = played.trace.on("kv transfer")
+    config = SchedulerConfig(kv_tokens=64, disable_radix_cache=True)
+    request = Request("r", [1] * 8, tokens(3))
+    trace = run(request, config=config, prealloc_first=prealloc_first, **SLOW).trace
+    (transfer,) = trace.on("kv transfer")
     assert transfer.duration == SLOW["latency"] + 8 * SLOW["slot_bytes"]
-    assert held_pages(played, transfer.end - 1) == 8
-    assert played.pair.prefill.scheduler.num_used_tokens == 0
+    assert held_pages(trace, transfer.end - 1) == 8 and held_pages(trace, trace.end) == 0
 
 
 @pytest.mark.parametrize("prealloc_first", [True, False])
@@ -309,15 +270,14 @@ def test_a_prompt_waits_for_its_reservation_or_its_pages_do(prealloc_first: bool
     """Decode has room for one: with SGLang's order the second prompt is not computed before the
     first request is done; with vLLM's it is computed, and its pages are held so long."""
     requests = Request("first", [1] * 8, tokens(20)), Request("second", [2] * 8, tokens(20))
-    workload = workload_of(*requests, kv_tokens=30, disable_radix_cache=True)
-    played = play_pd(workload, {**LINK, "prealloc_first": prealloc_first})
-    end = next(t for t, out in played.heard if out.rid == "first" and out.finish_reason)
-    trace = played.trace
-    computed = next(s.start for s in trace.on("prefill forward") if "second" in s.rids)
-    sent = next(s.start for s in trace.on("kv transfer") if s.rids == ("second",))
+    config = SchedulerConfig(kv_tokens=30, disable_radix_cache=True, context_len=30)
+    found = run(*requests, config=config, prealloc_first=prealloc_first, **LINK)
+    end = next(item.last_token or 0 for item in found.metrics.ended if item.rid == "first")
+    computed = next(s.start for s in found.trace.on("prefill forward") if "second" in s.rids)
+    sent = next(s.start for s in found.trace.on("kv transfer") if s.rids == ("second",))
     assert sent > end, "no transfer without pages on the other side"
     assert (computed > end) == prealloc_first
-    assert held_pages(played, end) == (0 if prealloc_first else 8)
+    assert held_pages(found.trace, end) == (0 if prealloc_first else 8)
 
 
 def test_a_prompt_on_its_way_does_not_delay_who_decodes() -> None:

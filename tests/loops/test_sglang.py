@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 
-import minisched.loops.overlap as overlap_module
 import minisched.loops.overlap_thread_worker as tp_worker_thread
-from minisched.checks.draw.designs import Design
-from minisched.checks.draw.draw import draw
-from minisched.checks.judge import judge
 from minisched.core import FinishReason, ForwardMode, NoBatch, Output, Request, ScheduleBatch
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
@@ -37,7 +33,6 @@ from tests.support import (
     check_identity,
     check_no_thread_left,
     hash_model,
-    many,
     marked,
     named,
     open_device,
@@ -83,27 +78,6 @@ def test_overlap_is_disabled_for_two_reasons_and_no_other() -> None:
         prefills = option and {kind, last} <= {"extend", "mixed"}  # prompts are in both
         blind_draft = kind in ("decode", "verify") and speculates and results > 0
         assert disabled == ("prefill" if prefills else missing if blind_draft else "")
-
-
-def test_a_loop_that_must_know_the_last_token_before_a_decode_has_one_in_flight(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def always(*args: Any, **options: Any) -> str:
-        blind = {**options, "is_speculative": True, "missing_history": "grammar"}
-        return is_disable_overlap_for_batch(*args, **blind)
-
-    monkeypatch.setattr(overlap_module, "is_disable_overlap_for_batch", always)
-    decodes = 0
-    for seed in range(many(8, 100)):
-        verdict = judge(replace(draw(seed, odd=False).on(Design("overlap", "ring")), cost=COST))
-        assert verdict.holds, verdict.findings
-        host = verdict.trace.on("host")
-        processed = {item.step: item.end for item in host if item.name == "process"}
-        for item in host:
-            if item.name == "launch" and item.mode == "decode" and item.step - 1 in processed:
-                assert processed[item.step - 1] <= item.start
-                decodes += 1
-    assert decodes > 50
 
 
 @pytest.mark.parametrize("loop", ["overlap", "mixed"])

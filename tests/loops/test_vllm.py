@@ -28,22 +28,18 @@ from minisched.loops.vllm_pp import vllm_pp
 from minisched.models.hash import NUM_LAYERS, HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
-from minisched.worker import GenerationBatchResult
 from minisched.worker.pipeline import PipelineWorker, get_pp_indices
 from tests.support import (
     ALONE,
     VOCAB,
-    Broken,
     Workload,
     check_all,
-    check_identity,
     hash_model,
     many,
     marked,
     named,
     play,
     run_alone,
-    settled,
     tokens,
     workloads,
 )
@@ -121,50 +117,6 @@ def test_the_rule_of_late_leaves_results_unread_and_the_older_one_does_not(loop:
     assert late.outputs == older.outputs
     assert passed_over(late.trace) > 1 >= passed_over(older.trace)
     assert older.trace.end < late.trace.end
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5])
-@pytest.mark.parametrize(("loop", "relay"), [("vllm_batch_queue", "host"), ("vllm_async", "pool")])
-def test_filling_beats_harvesting(loop: str, relay: str, depth: int) -> None:
-    in_flight: list[int] = []
-    returned: list[int] = []
-
-    def watch(engine: Engine) -> None:
-        in_flight.append(engine.scheduler.batches_in_flight)
-        returned.append(engine.scheduler.leases.returned_step)
-
-    workload = Workload(some_alone(depth), [0] * depth, {}, ALONE)
-    played(workload, loop, relay, each_turn=watch, depth=depth)
-    assert max(in_flight) == depth - 1, "a turn ends when the oldest has come back"
-    assert in_flight[: depth - 1] == list(range(1, depth))
-    assert returned[: depth - 1] == [0] * (depth - 1), "nothing before the queue is full"
-
-
-@given(workload=workloads(), depth=st.integers(1, 5))
-def test_without_async_scheduling_a_request_is_in_one_batch_in_flight(
-    workload: Workload, depth: int
-) -> None:
-    flying: list[ScheduleBatch] = []
-
-    def watch(engine: Engine) -> None:
-        launch, process = engine.launch_batch, engine.process_result
-
-        def launched(batch: ScheduleBatch, *args: Any) -> GenerationBatchResult:
-            live = [row for row in batch.rows if row.deliver]
-            for other in flying:
-                delivered = {row.req for row in other.rows if row.deliver}
-                assert not delivered & {row.req for row in live if row.lease in other.leases}
-            flying.append(batch)
-            return launch(batch, *args)
-
-        def processed(pending: GenerationBatchResult, *args: Any) -> None:
-            flying.remove(pending.batch)
-            process(pending, *args)
-
-        engine.launch_batch = launched  # type: ignore[method-assign]
-        engine.process_result = processed  # type: ignore[method-assign]
-
-    played(workload, "vllm_batch_queue", "host", watch, depth=depth)
 
 
 def test_depths_that_cannot_be_are_refused() -> None:
@@ -260,7 +212,7 @@ def test_vllms_rule_for_a_foreseen_length_is_ours_at_depth_two(depth: int) -> No
     assert any(apart) == (depth > 2)
 
 
-# -- vllm_batch_queue: deferred sampling, and outputs that are held --------------------------------
+# -- vllm_batch_queue: deferred sampling -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("params", "reason"), [
@@ -281,28 +233,6 @@ def test_in_steady_decode_a_structured_request_defers_every_step(
         assert masks[step].end <= samples[step].start
     trace = run_alone("vllm_batch_queue", 2, cost, **params)
     assert not num_waits(trace), "nothing runs ahead, nothing is deferred"
-
-
-@pytest.mark.parametrize("depth", [3, 5])
-@pytest.mark.parametrize("is_held", [True, False])
-def test_a_step_in_flight_holds_its_output(depth: int, is_held: bool) -> None:
-    """With one buffer for all, a copy that had to wait brings another step's tokens.
-
-    It takes three steps: at depth 2 the third is launched only when the first was copied.
-    """
-
-    def take_away(engine: Engine) -> None:
-        if not is_held:
-            del engine.worker.outputs.buffers[1:]
-
-    workload = Workload(some_alone(1, 12), [0], {}, SchedulerConfig(context_len=32))
-    slow_copy = CostModel(forward_base=10, copy=25)
-    played(workload, "vllm_async", "pool", take_away, slow_copy, depth=depth)
-    if is_held:
-        check_identity(workload)
-    else:
-        with pytest.raises(Broken, match="identity"):
-            check_identity(workload)
 
 
 # -- vllm_pp: stages of a pipeline -----------------------------------------------------------------
@@ -420,18 +350,6 @@ def test_with_a_batch_for_each_stage_all_are_busy_back_to_back(stages: int) -> N
         assert pauses_of(full, number) == []
         pauses = pauses_of(short, number)
         assert len(pauses) > 5 and set(pauses) == {400 // stages}
-
-
-@EVERY_PIPELINE
-def test_host_and_copy_open_a_gap_that_one_more_batch_in_flight_closes(stages: int) -> None:
-    """As many steps in flight as stages leave the host's time as a bubble; one more hides it."""
-    cost = CostModel({"schedule": 25, "process": 15}, forward_base=400, copy=20)
-    tight = run_alone(f"vllm_pp{stages}", stages, cost)
-    assert settled(tight, stages) == {400 + 40 + 20} and sum(pauses_of(tight, 0)) > 0
-    deeper = f"vllm_pp{stages}:host:depth={stages + 1}"
-    roomy = run_alone(deeper, stages + 1, cost)
-    assert settled(roomy, 1) == {400 // stages}
-    assert all(pauses_of(roomy, number) == [] for number in range(stages))
 
 
 def test_requests_that_share_a_batch_leave_the_other_stages_idle() -> None:

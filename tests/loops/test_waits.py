@@ -218,30 +218,7 @@ def check_waits(case: Case) -> None:
     assert sum(lost.values()) == measure(trace).bubble_ns and min(lost.values()) >= 0
 
 
-# -- what waits, and for how long ------------------------------------------------------------------
-
-
-@EVERY_WISH
-def test_the_plugin_builds_the_bitmask_before_the_forward_pass(reason: str) -> None:
-    """On its thread, from tokens that were filled in before the scheduler hears of them."""
-    trace = run_one("mindie_plugin", "fill_host", {}, WISHES[reason])
-    masks, launches, copies, processed = (
-        named(trace, name) for name in ("mask", "launch", "copy", "process")
-    )
-    assert {item.lane for item in masks.values()} == {"forward thread"}
-    for step in range(3, LENGTH):
-        assert copies[step - 1].end <= masks[step].start
-        assert masks[step].end == launches[step].start
-        assert masks[step].end < processed[step - 1].end
-
-
-@EVERY_WISH
-def test_mlx_launches_nothing_before_the_step_in_front_is_processed(reason: str) -> None:
-    trace = run_one("mlx_async", "chain", {}, WISHES[reason])
-    forwards, processed, masks = (named(trace, name) for name in ("forward", "process", "mask"))
-    for step in range(2, LENGTH):
-        assert processed[step - 1].end <= masks[step].start
-        assert masks[step].end <= forwards[step].start, "it enters the graph, as in the original"
+# -- with drafts -----------------------------------------------------------------------------------
 
 
 def run_speculative(loop: str, relay: str, algorithm: str, reason: str) -> Trace:
