@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import huggingface_hub
 import numpy as np
 import pytest
+from huggingface_hub import constants as hub
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -257,8 +257,8 @@ def test_a_name_is_a_known_one_or_one_of_hugging_face(
     assert complaint("smollm2") == unknown
     for name in ("smolm2", "/no/such/folder", "./model", "a/b/c", ""):
         assert complaint(name).startswith(f"No model {name!r}: it is no known name (smollm2), ")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path))
     assert complaint("org/name").startswith("org/name could not be taken from Hugging Face: ")
     of_hub, revision = tmp_path / "models--org--name", "0" * 40
     shutil.copytree(tiny_llama, of_hub / "snapshots" / revision)
