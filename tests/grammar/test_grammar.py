@@ -117,7 +117,7 @@ def check_readers(regex: str, texts: list[str]) -> None:
 
 
 @given(regex=regexes | soups, texts=texts)
-@settings(max_examples=many(400, 2000))
+@settings(max_examples=many(250, 2000))
 def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> None:
     check_readers(regex, texts)
 
@@ -251,7 +251,7 @@ def walk(
 
 
 @given(regex=regexes, vocabulary=vocabularies, rng=st.randoms(use_true_random=False))
-@settings(max_examples=many(200, 1000))
+@settings(max_examples=many(100, 1000))
 def test_what_the_masks_lead_to_matches(
     regex: str, vocabulary: Vocabulary, rng: random.Random
 ) -> None:
