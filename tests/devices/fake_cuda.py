@@ -61,7 +61,6 @@ class GpuTensor(Tensor):
         raise RuntimeError(f"{func} on a thread that is on no GPU (torch.cuda.device)")
 
     def tolist(self) -> Any:
-        """Wait for the numbers."""
         return self.cpu().tolist()
 
 
@@ -95,7 +94,6 @@ class Operations(TorchDispatchMode):
             return self.pin(out) if pinned else out
 
     def pin(self, tensor: Tensor) -> Tensor:
-        """Let copies of it run beside the host."""
         self.gpu.unsafe("cudaHostAlloc")
         tensor.untyped_storage().pinned = True  # type: ignore[attr-defined]
         return tensor
@@ -211,7 +209,6 @@ def is_composite(func: Any) -> bool:
 
 @cache
 def writes(func: Any) -> bool:
-    """Whether it writes to what it is given."""
     return any(arg.alias_info and arg.alias_info.is_write for arg in func._schema.arguments)
 
 
@@ -224,12 +221,10 @@ def needs_numbers(func: Any, args: Sequence[Any]) -> bool:
 
 
 def is_pinned(tensor: Tensor) -> bool:
-    """Whether a copy of it can run beside the host."""
     return getattr(tensor.untyped_storage(), "pinned", False)
 
 
 def tensors_in(items: Sequence[Any]) -> Iterator[Tensor]:
-    """Every tensor in lists and tuples, whatever they are in."""
     for item in items:
         if isinstance(item, Tensor):
             yield item
@@ -268,7 +263,6 @@ def form_of(item: Any) -> Any:
 
 
 def on(device: torch.device, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments for another device."""
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
     return {**kwargs, "device": device} if kwargs.get("device") is not None else kwargs
 

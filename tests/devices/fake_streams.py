@@ -54,13 +54,11 @@ class Gpu:
 
     @property
     def current(self) -> Stream:
-        """This thread's stream."""
         stream: Stream = getattr(self.here, "stream", self.streams[0])
         return stream
 
     @contextmanager
     def on(self, stream: Stream | None) -> Iterator[None]:
-        """``torch.cuda.stream``."""
         before, self.here.stream = self.current, stream or self.current
         try:
             yield
@@ -68,7 +66,6 @@ class Gpu:
             self.here.stream = before
 
     def find(self, sentence: str) -> None:
-        """Something was let go too early."""
         self.findings.append(Finding(time.perf_counter_ns(), sentence))
 
     def unsafe(self, what: str) -> None:
@@ -87,7 +84,6 @@ class Gpu:
         self.current.synchronize()
 
     def synchronize(self, device: object = None) -> None:
-        """``torch.cuda.synchronize``."""
         for stream in list(self.streams):
             stream.synchronize()
 
@@ -138,7 +134,6 @@ class Stream:
         self.wait_event(other.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Put an event here."""
         event = event or Event()
         event.record(self)
         return event
@@ -159,12 +154,7 @@ class Stream:
             if self.capture is None:
                 self.queue.append(("wait", moment))
 
-    def query(self) -> bool:
-        """Whether all that is queued has run."""
-        return self.record_event().query()
-
     def synchronize(self) -> None:
-        """Block the host until it has."""
         self.record_event().synchronize()
 
     def advance(self) -> bool:
@@ -191,24 +181,17 @@ class Stream:
 
 
 class Event:
-    """``torch.cuda.Event``."""
-
     def __init__(self, enable_timing: bool = False, **options: object) -> None:
         self.gpu, self.timed = the_gpu(), enable_timing
         self.moment: Moment | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Stand behind what is queued on a stream now."""
         with self.gpu.lock:
             stream = stream or self.gpu.current
             self.moment = Moment(stream)
             if stream.capture is None:
                 stream.queue.append(("moment", self.moment))
                 self.gpu.go_on()
-
-    def wait(self, stream: Stream | None = None) -> None:
-        """Let a stream go on only after it."""
-        (stream or self.gpu.current).wait_event(self)
 
     def query(self) -> bool:
         """Whether the GPU has got past it; it does sooner or later, however often it is asked."""
@@ -223,7 +206,6 @@ class Event:
             return is_done
 
     def synchronize(self) -> None:
-        """Block the host until the GPU has got past it."""
         with self.gpu.lock:
             self.gpu.unsafe("cudaEventSynchronize")
             if self.moment is not None:
@@ -291,7 +273,6 @@ class CUDAGraph:
         raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({what})")
 
     def replay(self) -> None:
-        """Queue it all again on the current stream."""
         with self.gpu.lock:
             stream = self.gpu.current
             for ref, what in self.named.values():
@@ -301,14 +282,6 @@ class CUDAGraph:
                     block.used_by(stream, stream.count + len(self.kernels), what)
             for kernel in self.kernels:
                 self.gpu.queue(stream, kernel)
-
-    def pool(self) -> object:
-        """Whose memory other graphs may share."""
-        return self.token
-
-    def reset(self) -> None:
-        """Forget it."""
-        self.kernels.clear()
 
 
 class Block:
@@ -354,7 +327,6 @@ class Block:
 
 
 def know(clock: Clock, other: Clock) -> None:
-    """A clock learns all that another one knows."""
     for stream, count in other.items():
         clock[stream] = max(count, clock.get(stream, 0))
 
@@ -386,5 +358,4 @@ there: list[Gpu] = []  # the GPUs that there are; the last one is seen
 
 
 def the_gpu() -> Gpu:
-    """The one that torch sees."""
     return there[-1]

@@ -400,6 +400,7 @@ def test_the_counts_of_a_run_worked_out_by_hand(loop: str) -> None:
     assert device.thread_waits == ({} if loop == "overlap" else {"sync_event": 3})
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("nobody_collects")
 def test_counting_changes_nothing_and_no_cycle_keeps_memory() -> None:
     """What is alive is what is named, so the figures are the same every time."""

@@ -199,7 +199,7 @@ def any_loop(data: st.DataObject, device: str) -> tuple[str, str, dict[str, Any]
 @ON_BOTH
 @pytest.mark.parametrize("kind", FEW_KINDS)
 @given(data=st.data())
-@settings(max_examples=many(8, 40))
+@settings(max_examples=many(4, 40))
 def test_a_llama_is_exact_to_the_bit(
     kind: str, device: str, data: st.DataObject, subjects: Subjects
 ) -> None:

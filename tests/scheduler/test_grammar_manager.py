@@ -26,9 +26,9 @@ from minisched.export.views.steps import forwards_of
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import drive, make_engine, run_loop
 from minisched.models.hash import HashModel
-from minisched.scheduler import SchedulerConfig, grammar_manager, results
+from minisched.scheduler import SchedulerConfig
 from minisched.scheduler.grammar_manager import process_req_with_grammar
-from minisched.trace import Mark, NullRecorder, Trace
+from minisched.trace import Mark, Trace
 from tests.support import LOOP_OPTIONS, VOCAB, Picture, check_picture, demanding, many, play
 
 US = 1000  # nanoseconds
@@ -216,21 +216,6 @@ def test_drafts_have_a_mask_each() -> None:
     assert max(len(str(mark.attrs["allowed"]).split()) for mark in masks) == 3
     assert numbers(accepts, "tokens") == run.outputs["r"] and len(accepts) < 9
     assert r"[\x01-\x02]{9}" in Picture(view(run.trace)).words, "no picture can show these bytes"
-
-
-def test_a_run_without_grammars_is_not_asked_for_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is one that nobody records."""
-
-    def never(*args: Any) -> None:
-        raise AssertionError("a run without a grammar came here")
-
-    monkeypatch.setattr(results, "record_accepted", never)
-    run = run_loop("overlap", SimDevice(), HashModel(), [Request("r", [1, 2])])
-    assert not run.errors and run.outputs["r"]
-    monkeypatch.setattr(grammar_manager.Recorder, "mark", never)
-    req = Request("g", [1], SamplingParams(regex="a"))
-    process_req_with_grammar(req, lambda params: Watched(req))  # type: ignore[arg-type]
-    grammar_manager.record_grammar(NullRecorder(), req)
 
 
 @settings(max_examples=many(15, 150))
