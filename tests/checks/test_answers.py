@@ -134,6 +134,9 @@ def test_runs_of_two_lengths_say_so(cli: Any) -> None:
     ):
         code, out, _ = cli(f"check {line}")
         assert code == 1 and f"ended {how}" in " ".join(out.split()) and "None" not in out
+    cli("compare --requests 2 --max-new-tokens 9 --loops serial --out few")
+    code, out, err = cli("check long/serial.json few/serial.json")
+    assert (code, out) == (2, "") and "only one of the two runs has" in err
 
 
 @pytest.mark.parametrize(("edit", "kept"), [(LOCKED, ["serial"]), (BREAKS, ["serial", "overlap"])])

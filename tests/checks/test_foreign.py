@@ -307,7 +307,9 @@ def test_idle_time_is_the_oracles(path: Path) -> None:
     """
     oracle = json.loads(path.read_text())["oracle"]
     exact, rounded = oracle["exact"], oracle["rounded"]
-    trace = read_foreign(path).trace
+    read = read_foreign(path)
+    trace = read.trace
+    assert read.lacks == ()
     ops = [item for item in trace.slices if not is_host(item.lane)]
     idle = sum(gap.duration for gap in device_gaps(trace, "forward")) / 1000
     assert idle == pytest.approx(exact["idle"], abs=0.01)

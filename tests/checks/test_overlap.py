@@ -436,7 +436,9 @@ def test_a_program_that_waits_in_a_circle_and_a_trace_of_nothing_are_no_crash() 
     )  # fmt: skip
     circle = Trace("odd", "sim", "hash", "virtual", slices, (), (), (), program)
     assert report(circle).causes == {"unknown": 3 * US} and report(circle).unknown_percent == 100
-    assert report(replace(circle, slices=(), program=())).verdict.word == "unknown"
+    nothing = replace(circle, slices=(), program=())
+    assert report(nothing).verdict.word == "unknown" and what_if(nothing, unchanged) in (0, None)
+    assert makespan_of({}) == 0
 
 
 # -- the verdict -----------------------------------------------------------------------------------
