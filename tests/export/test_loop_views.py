@@ -132,8 +132,7 @@ def steps(trace: Trace) -> None:
         assert [len(rows_of(trace, count)) for count in counts] == [min(n, most) for n in counts]
 
 
-# -- serial, overlap, overlap_thread, mini_normal, mini_overlap, mlx_async, vllm_step: the rhythm --
-# -- mindie_plugin, mindie_dual, mindie_single, multi_step: and of these ---------------------------
+# -- every loop's golden run -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("topic", TOPIC_LOOPS)
