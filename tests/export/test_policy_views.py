@@ -396,7 +396,7 @@ def test_the_new_token_ratio_s_heading_is_its_course(values: tuple[int, ...]) ->
 # -- mixed_chunk: what each step computes ----------------------------------------------------------
 
 
-def bars(trace: Trace, forms: Forms, _: Engine) -> None:
+def bars(trace: Trace, forms: Forms, engine: Engine) -> None:
     """As high as the tokens that the device had: the time that a forward took tells how many."""
     table = {int(row[0]): row for row in table_in(forms.text, "Tokens a step") if row[0] != "▼"}
     steps = forwards(trace)[:60]
@@ -408,7 +408,7 @@ def bars(trace: Trace, forms: Forms, _: Engine) -> None:
         assert table[item.step][1:3] == [item.mode[:1].upper(), str(tokens)]
         stages = [s for s in trace.slices if (s.name, s.step) == (item.name, item.step)]
         time = sum(stage.duration for stage in stages)
-        if item.mode in ("extend", "decode", "mixed") and not marks(trace, "draft"):
+        if not engine.scheduler.config.speculative_algorithm:
             assert tokens == (time - VIEW_COST.forward_base) / VIEW_COST.forward_per_token, item
         heights = [float(part["height"]) / int(part["data-tokens"]) for part in parts]
         assert max(heights) - min(heights) < 0.11
