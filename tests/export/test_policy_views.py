@@ -20,8 +20,9 @@ from minisched.export.recipes import trace_of
 from minisched.export.state import Stay, memory, up_to
 from minisched.export.state.requests import stays_of
 from minisched.export.views import draw
+from minisched.export.views.page_bands import BANDS, KINDS
 from minisched.export.views.page_forms import MOST_EVENTS, lanes_of
-from minisched.export.views.page_story import panels, shown_part
+from minisched.export.views.page_story import MOST_PAGES, panels, shown_part
 from minisched.export.views.radix_story import changes, choose
 from minisched.export.views.radix_tree import Tree, tree_at
 from minisched.export.views.set_story import lives, requests_of
@@ -29,9 +30,11 @@ from minisched.export.views.step_forms import step_rows
 from minisched.export.views.steps import opening, requests_in, steps_of
 from minisched.export.views.text_page import GLYPHS
 from minisched.memory import RadixCache
+from minisched.memory.page_allocator import PageAllocator
 from minisched.memory.radix_node import TreeNode
+from minisched.memory.req_to_token import ReqToTokenPool
 from minisched.trace import Counter as Count
-from minisched.trace import Mark, Recorder, Trace
+from minisched.trace import Mark, Recorder, Slice, Trace
 from tests.support import (
     VIEW_COST,
     Forms,
@@ -191,6 +194,45 @@ def fate(stay: Stay) -> tuple[str, str, int, int]:
 
 
 FACTS["page_allocator"] = page_allocator
+
+
+def large(num_pages: int, requests: int) -> Trace:
+    """A pool of which all is given out in turn, to one request after another."""
+    recorder, now = Recorder(), 0
+    recorder.now = lambda: now
+    recorder.mark("kv pool", pages=num_pages, page_size=1, rows=requests)
+    allocator, table = PageAllocator(num_pages, 1, recorder), ReqToTokenPool(requests, recorder)
+    for at in range(requests):
+        now = 1_000_000 * at
+        allocator.alloc(lease := table.alloc(f"r{at}"), num_pages // requests)
+        recorder.slice(Slice(at + 1, "forward", "forward", now, now + 900_000, at + 1, "extend"))
+        now += 500_000
+        recorder.mark("finish", rid=lease.rid, reason="length", outputs=1)
+        if at % 2:
+            allocator.disown(lease.pages)
+    return recorder.trace("serial", "sim", "hash", "virtual")
+
+
+def test_more_pages_than_can_be_told_apart_are_shown_in_bands_by_their_share() -> None:
+    for count in (MOST_PAGES, MOST_PAGES + 40):
+        forms = forms_of("page_allocator", large(count, requests=count))
+        assert forms and bool(forms.picture.shapes("rect", unit="page")) == (count == MOST_PAGES)
+    trace = large(10_000, requests=80)
+    forms = forms_of("page_allocator", trace)
+    assert (
+        forms
+        and "10000 pages in bands of 313" in forms.words
+        and "in bands of 313: a colour" in (forms.picture.words)
+    )
+    bands = forms.picture.shapes("path", band="*", whose="*")
+    assert len({band["data-band"] for band in bands}) == BANDS
+    time, drawn = Counter[str](), Counter[str]()
+    for stay in panels(trace)[0].stays:
+        time[stay.kind] += stay.end - stay.start
+    for band in bands:
+        places = min(313, 10_001 - int(band["data-band"]))
+        drawn[band["data-whose"]] += float(band["data-share"]) * places * trace.end
+    assert all(abs(drawn[kind] - time[kind]) <= 0.5 * trace.end + 1 for kind in KINDS)
 
 
 # -- schedule_policy: the queue as it was sorted ---------------------------------------------------
