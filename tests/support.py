@@ -66,7 +66,6 @@ from minisched.models.hash import HashModel
 from minisched.models.registry import hash_class
 from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.topics import TOPICS
 from minisched.trace import Mark, Slice, Trace
 
 
@@ -766,8 +765,7 @@ def runs_for(topic: str, count: int) -> Iterator[tuple[str, Trace, list[Engine]]
     designs = [
         design.name
         for design in all_designs()
-        if (design.relay in RELAYS[topic] if topic in RELAYS else design.loop != "pd")
-        and (TOPICS[topic] != "loops" or design.loop == topic)
+        if design.loop != "pd" and (topic not in RELAYS or design.relay in RELAYS[topic])
     ]
     for seed in range(1000):
         if topic in WANTED and not WANTED[topic](draw(seed, odd=False)):

@@ -267,7 +267,7 @@ FACTS["grammar_manager"] = grammar_manager
 
 @pytest.mark.parametrize("topic", FACTS)
 def test_each_form_of_a_view_shows_what_the_trace_says(topic: str) -> None:
-    for line, trace, (engine, *_) in runs_for(topic, many(10, 200)):
+    for line, trace, (engine, *_) in runs_for(topic, many(10, 60)):
         forms = forms_of(topic, trace)
         try:
             assert forms

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checks.draw.designs import all_designs
 from minisched.core import Request
 from minisched.export import native
 from minisched.export.palette import PAINTS, SHARES, Paint
@@ -24,9 +25,11 @@ from minisched.export.views import NothingToShow, decode, draw, parts_of
 from minisched.export.views.look import LOOKS
 from minisched.export.views.puml_stays import fill
 from minisched.export.views.text_page import COLUMNS, GLYPHS, HEIGHTS, TextPage
+from minisched.loops.registry import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Trace
 from tests.support import (
+    drawn_run,
     forms_of,
     many,
 )
@@ -58,6 +61,15 @@ def damaged(mark: Mark, dice: random.Random) -> Mark:
     name = dice.choice(sorted(mark.attrs))
     attrs = {key: value for key, value in mark.attrs.items() if key != name}
     return replace(mark, attrs=attrs if dice.random() < 0.5 else {**attrs, name: 0.5})
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_any_run_is_drawn_or_one_sentence_says_why_not(loop: str) -> None:
+    designs = [design.name for design in all_designs() if design.loop == loop]
+    for seed in range(many(1, 8)):
+        trace, _ = drawn_run(seed, designs[(seed + 3) * 5 % len(designs)])
+        for topic in [*NO_LOOPS, "vllm_batch_queue", "mindie_placeholder"]:
+            forms_of(topic, trace)
 
 
 @pytest.mark.thorough
