@@ -1,0 +1,554 @@
+"""``bench cuda`` and ``first-run`` on the GPU that is not there: every step sees what it is for.
+
+What no device but a real one can do says so, and is no success.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from minisched.bench.calibration.calibrate import observe_all
+from minisched.bench.cuda import cuda, first_run, foreseen, instruments
+from minisched.bench.cuda import sanitized as sanitized_run
+from minisched.bench.cuda.cuda import (
+    FEW,
+    LOOPS,
+    PEER,
+    PEER_SHARE,
+    Load,
+    TransformersPeer,
+    answer,
+    cuda_figures,
+)
+from minisched.bench.cuda.first_run import (
+    FAILED,
+    NOT_RUN,
+    OK,
+    STEADY,
+    STEPS,
+    WINDOW,
+    Errand,
+    Failed,
+    Found,
+    take,
+    trace_steady_decode,
+)
+from minisched.bench.cuda.instruments import NotRun
+from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
+from minisched.bench.steady import steady_busy_percent
+from minisched.cli import bench_cuda
+from minisched.cli import first_run as command
+from minisched.cli.bench_call import BenchCall
+from minisched.devices.cost import SIM_COST
+from minisched.models.llama_graphs import CudaGraphRunner, LlamaGraphs
+from minisched.museum.patch import Edit, put_in
+from minisched.trace import Recorder, Slice
+from tests.devices.fake_cuda import Gpu, fake_cuda
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "lessons/site/docs/first_run_on_a_gpu.md").read_text(encoding="utf-8")
+BY_NAME = {step.name: step for step in STEPS}
+FEW_DESIGNS = ("overlap:pool", "serial", "vllm_async", "mini_overlap")  # which run here
+LOAD = Load(rows=2, prompt_len=20, new_tokens=12)
+SMALL = {
+    **COMMON, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8, "vocab_size": 200,
+}  # fmt: skip
+HERE_NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
+
+
+def quiet(doing: str) -> None:
+    """Nobody reads it."""
+
+
+# -- bench cuda --------------------------------------------------------------------------------
+
+
+class StandIn:
+    """A peer that writes down what is done."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+        events.append("make")
+
+    def generate(self, asked: Sequence[list[int]], new_tokens: int) -> None:
+        self.events.append(f"peer {len(asked)} x {len(asked[0])} + {new_tokens}")
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+@pytest.fixture
+def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only a GPU has is played."""
+    monkeypatch.setattr(cuda, "DEVICE", "thread")
+    monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
+    for name in ("calibrate", "observe_all"):
+        monkeypatch.setattr(foreseen, name, lambda *what, **how: SIM_COST)
+
+
+def small_llama(folder: Path, events: list[str] | None = None) -> LlamaGraphs:
+    """Graphs are played: captured, a step runs, and each time that it is replayed."""
+
+    def captured(step: Callable[[], None]) -> Callable[[], None]:
+        if events is not None:
+            events.append("make")
+        step()
+        return step
+
+    return LlamaGraphs(
+        write_random_llama(folder, SMALL), "bfloat16", scripted=False, capture=captured
+    )
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+def test_every_figure_is_there(tmp_path: Path) -> None:
+    keep = partial(bench_cuda.keep_pair, tmp_path / "kept", "small")
+    model = small_llama(tmp_path)
+    rows = cuda_figures("small", SMALL, model, lambda: StandIn([]), LOAD, 2, quiet, keep)
+    kept = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert kept >= {"small-overlap.svg", "small-overlap-measured.json"} and len(kept) == 9
+    by_name: dict[str, Any] = {row.name: row for row in rows}
+    assert len(by_name) == len(rows) == len(LOOPS) * 9 + 7
+    assert all(row.min <= row.median <= row.max for row in by_name.values())
+    assert all(row.met for name, row in by_name.items() if name.endswith("races"))
+    for loop in LOOPS:  # what is measured here is far from what these costs say
+        name = f"small: {loop}, makespan"
+        wrong = 100 * (by_name[f"{name} that sim predicts"].median / by_name[name].max - 1)
+        assert by_name[f"{name}, off by"].min == pytest.approx(wrong)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("without_a_gpu")
+def test_nothing_is_made_within_a_timing_and_each_begins_with_an_empty_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def answered(model: Any, loop: str, load: Load, new_tokens: int) -> Any:
+        events.append(f"{loop} {load.rows} x {load.prompt_len} + {new_tokens}")
+        return answer(model, loop, load, new_tokens)
+
+    def looked() -> float:
+        events.append("clock")
+        return float(len(events))
+
+    monkeypatch.setattr(cuda, "answer", answered)
+    monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=looked))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("empty"))
+    model = small_llama(tmp_path, events)
+    cuda_figures("small", SMALL, model, lambda: StandIn(events), LOAD, 3, quiet)
+    looks = [at for at, event in enumerate(events) if event == "clock"]
+    assert [events[at - 2 : at + 3] for at in looks[::2]] == [
+        ["empty", f"{side} 2 x 20 + {FEW}", "clock", f"{side} 2 x 20 + 12", "clock"]
+        for side in [*LOOPS, "peer"] * 3
+    ]
+    made = [at for at, event in enumerate(events) if event == "make"]
+    assert len(made) > 1 and made[-1] < looks[0]
+    assert events.count("close") == 1 and events.index("close") > looks[-1]
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+@pytest.mark.parametrize("fails", ["make", pytest.param("generate", marks=pytest.mark.thorough)])
+def test_a_peer_that_fails_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise OSError("no such kernel\nand more")
+
+    monkeypatch.setattr(StandIn, "__init__" if fails == "make" else fails, broken)
+    monkeypatch.setattr(StandIn, "events", [], raising=False)
+    model = small_llama(tmp_path)
+    rows = cuda_figures("small", SMALL, model, lambda: StandIn([]), LOAD, 1, quiet)
+    [row] = [row for row in rows if row.name == "small: transformers / overlap"]
+    assert (row.median, row.reason) == (None, "transformers: no such kernel")
+    assert not any(PEER in row.name for row in rows)
+
+
+@pytest.mark.thorough
+def test_transformers_keeps_what_it_made_and_computes_all_of_it_again(tmp_path: Path) -> None:
+    """The library itself, on the CPU: as many tokens as asked for, run after run."""
+    asked = [request.prompt for request in LOAD.requests()]
+    peer = TransformersPeer(write_random_llama(tmp_path, SMALL), LOAD, "cpu")
+    manager, cache = peer.manager, peer.manager.batch_processor.cache
+    assert manager.continuous_batching_config.max_memory_percent == PEER_SHARE
+    assert not cache.use_prefix_sharing
+    try:
+        for new_tokens in (12, FEW, 12):
+            peer.generate(asked, new_tokens)
+            assert peer.manager is manager and manager.batch_processor.cache is cache
+        with pytest.raises(RuntimeError, match="it made 0 tokens, not 24"):
+            peer.generate([[1] * 10_000] * 2, 12)  # no room for these
+    finally:
+        peer.close()
+    assert not manager.is_running()
+
+
+@pytest.mark.thorough
+def test_costs_are_fitted_to_what_is_to_be_predicted(tmp_path: Path) -> None:
+    """Every number of rows and the longest step are in it, and nobody makes new graphs for it."""
+    load, made = Load(rows=4, prompt_len=48, new_tokens=20), list[str]()
+    model: Any = small_llama(tmp_path, made)
+    design = foreseen.design_of(load.requests(), load.config())
+    observe_all("thread", model, LOOPS, design=design)
+    captured = len(made)
+    runs = observe_all("thread", model, LOOPS, design=design)
+    assert len(made) == captured > 0
+    passes = [rows for run in runs for rows in run.rows.values()]
+    decodes = {len(rows) for rows in passes if all(length == 1 for _, length in rows)}
+    prompts = {sum(n for _, n in rows) for rows in passes if any(n > 1 for _, n in rows)}
+    assert decodes >= {1, 2, 4} and max(decodes) == load.rows
+    assert min(prompts) > load.rows and max(prompts) == load.rows * load.prompt_len
+    for count in (1, 32, 100):
+        design = foreseen.design_of(Load(rows=count).requests(), Load(rows=count).config())
+        assert min(item.prompt for item in (*design.serial, *design.loops)) > count
+        assert max(item.requests for item in design.serial) == count
+
+
+@pytest.mark.parametrize(("reports", "code", "median"), [(0, 0, 0), (2, 1, 2), (0, 1, None)])
+def test_a_race_is_counted_although_torch_ends_the_run_at_it(
+    monkeypatch: pytest.MonkeyPatch, reports: int, code: int, median: float | None
+) -> None:
+    said = f"{bench_cuda.RACE} on tensor\n" * reports + "the last line"
+    done = SimpleNamespace(returncode=code, stdout="", stderr=said)
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: done)
+    row = bench_cuda.sanitized("1B", "overlap", Path("nowhere"), BenchCall("cuda"))
+    assert row.median == median
+    assert row.reason == ("" if median is not None else "the run ended with 1: the last line")
+
+
+def test_what_the_sanitizer_watches_runs_and_weights_are_of_the_published_sizes(
+    tmp_path: Path,
+) -> None:
+    watched = sanitized_run.watched(write_random_llama(tmp_path, SMALL), "overlap", "thread")
+    assert watched == sanitized_run.LOAD.rows * sanitized_run.LOAD.new_tokens
+    for shape, billions in (("1B", 1.24), ("8B", 7.5)):
+        assert num_parameters({**COMMON, **SHAPES[shape]}) / 1e9 == pytest.approx(billions, 0.01)
+
+
+def test_busy_is_of_settled_decode_steps_alone() -> None:
+    """Ten decode steps of 100 ns, of which the device works for some; a prefill goes before."""
+    for busy in (1, 50, 99, 100):
+        recorder = Recorder()
+        spans = [(0, 1000), *((start, start + busy) for start in range(1000, 2000, 100))]
+        for step, (start, end) in enumerate(spans):
+            mode = "decode" if step else "extend"
+            slot = recorder.new_id()
+            recorder.slice(Slice(slot, "forward", "forward", start, end, step=step, mode=mode))
+        assert steady_busy_percent(recorder.trace("serial", "cuda", "hash", "wall")) == busy
+    with pytest.raises(ValueError, match="0 steps has no steady part"):
+        steady_busy_percent(Recorder().trace("serial", "cuda", "hash", "wall"))
+
+
+# -- first-run: each step ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    """A GPU for a few of the loops; nsys is nowhere."""
+    every = first_run.designs()
+    monkeypatch.setattr(
+        first_run, "designs", lambda: [it for it in every if it.name in FEW_DESIGNS]
+    )
+    monkeypatch.setattr(instruments, "FREED", ((512, 2), (4096, 1)))
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with fake_cuda() as made:
+        yield made
+
+
+@pytest.mark.thorough
+def test_each_step_that_can_be_taken_here_is_ok(gpu: Gpu, cli: Any, tmp_path: Path) -> None:
+    code, out, _ = cli("first-run --here --seconds 0.5 --out found --json")
+    told = json.loads(out)
+    verdicts = {step["step"]: (step["verdict"], step["said"]) for step in told["steps"]}
+    left_out = {"trace": "profiler sees nothing of a GPU", "figures": "GiB are free, and"}
+    assert code == 0 and list(verdicts) == list(BY_NAME)
+    for name, (verdict, said) in verdicts.items():
+        assert verdict == (NOT_RUN if name in left_out else OK), said
+        assert left_out.get(name, "") in said
+    assert json.loads((tmp_path / "found" / "report.json").read_text())["steps"] == told["steps"]
+
+
+FAULTS = {  # what is wrong; which step fails; what it says; where
+    "the copy brings nothing": ("machine", "came to", Edit(
+        "devices.torch_device:TorchDevice.bring_to_host",
+        "target.copy_(values, non_blocking=True)", "target.fill_(7)")),
+    "a number is asked for in a forward pass": ("waiting", "called a synchronizing", Edit(
+        "worker.worker:Worker._forward", "    self.token_edges.took(batch, ids)\n",
+        "    self.token_edges.took(batch, ids)\n    int(ids[0])\n")),
+    "the clock of the GPU runs ahead": ("clock", "begins before its launch", Edit(
+        "devices.cuda:GpuClock.time", "    return zero.at +", "    return zero.at - 10**8 +")),
+    "an op drops its arguments": ("memory", "was let go before", Edit(
+        "devices.cuda:CudaOp.run", "    self.named = fn, *args\n", "")),
+    "a step is laid out when the GPU is done": ("waiting", "waits for the GPU", Edit(
+        "worker.worker:Worker.prepare", "    self.declare(batch, flat)\n",
+        "    self.declare(batch, flat)\n    self.forward_stream.stream.synchronize()\n")),
+    "graphs keep the wrong page table": ("graphs", "", Edit(
+        "models.llama_graphs:LlamaGraphs.init_cuda_graphs",
+        "(len(runner.page_table), runner.max_bs) != (len(page_table), max_bs)", "False")),
+    "a graph looks at the rows of the step before": ("graphs", "without graphs", Edit(
+        "models.llama_graphs:CudaGraphRunner.run", "batch.token_rows)", "places[2].clone())")),
+    "a copy does not wait": ("hash", "race: ", Edit(
+        "worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")),
+}  # fmt: skip
+QUICK = list(FAULTS)[:3]
+
+
+@pytest.mark.parametrize(
+    "fault", [*QUICK, *(pytest.param(it, marks=pytest.mark.thorough) for it in [*FAULTS][3:])]
+)
+def test_a_fault_fails_the_step_that_is_for_it(gpu: Gpu, tmp_path: Path, fault: str) -> None:
+    name, says, edit = FAULTS[fault]
+    with put_in([edit]):
+        found = take(BY_NAME[name], tmp_path, 0.1)
+    assert (found.step, found.verdict) == (name, FAILED) and says in found.said, found
+    for path in re.findall(r"[^ ;(]*\.json", found.said):
+        assert json.loads(Path(path).read_text())["format"] == "minisched trace"
+
+
+def test_a_gpu_that_is_lost_ends_a_step_with_what_was_seen(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lost(case: Any) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(first_run, "judge", lost)
+    found = take(BY_NAME["hash"], tmp_path, 0.1)
+    assert found.verdict == FAILED
+    assert "crash: RuntimeError: CUDA error: an illegal memory access" in found.said
+
+
+# -- the trace of steady decode, as a profiler would write it --------------------------------------
+
+TABLES = """
+CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, contextId, streamId, correlationId,
+  globalPid, demangledName, shortName);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, contextId, streamId, correlationId,
+  globalPid, bytes, copyKind, srcKind, dstKind);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, correlationId, nameId,
+  returnValue);
+CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, contextId, streamId,
+  correlationId, globalPid, graphId, graphExecId);
+CREATE TABLE NVTX_EVENTS (start, end, eventType, text, textId, globalTid);
+"""
+Calls = list[tuple[str, float]]  # with their beginnings; the window is from 100 to 200 us
+
+
+def by_torch(calls: Calls, folder: Path) -> Any:
+    """What torch's profiler saw."""
+    events = [("user_annotation", STEADY, 100.0, 100.0)]
+    events += [("cuda_runtime", name, start, 1.0) for name, start in calls]
+    return instruments.seen_in(
+        {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": {}}
+        for cat, name, ts, dur in events
+    )
+
+
+def by_nsys(calls: Calls, folder: Path) -> Any:
+    """The same, as nsys exports it; its names have the version of the call."""
+    path = folder / "trace.sqlite"
+    with sqlite3.connect(path) as file:
+        file.executescript(TABLES)
+        file.execute("INSERT INTO NVTX_EVENTS VALUES (100000, 200000, 59, ?, NULL, 7)", [STEADY])
+        for number, (name, start) in enumerate(calls):
+            at = round(1000 * start)
+            file.execute("INSERT INTO StringIds VALUES (?, ?)", [number, f"{name}_v3020"])
+            row = (at, at + 1000, 0, 7, number, number, 0)
+            file.execute(
+                f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({', '.join('?' * 7)})", row
+            )
+    return instruments.seen_by_nsys(path)
+
+
+USUAL = [("cudaGraphLaunch", 110.0), ("cudaMemcpyAsync", 120.0), ("cudaEventSynchronize", 130.0)]
+
+
+@pytest.mark.parametrize("reader", [by_torch, by_nsys])
+@pytest.mark.parametrize("bad", ["cudaMalloc", "cudaHostAlloc", "cudaStreamSynchronize"])
+def test_a_call_that_allocates_or_waits_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reader: Callable[..., Any], bad: str
+) -> None:
+    errand = Errand(tmp_path, 0, 0)
+
+    def traced(calls: Calls, folder: Path) -> str:
+        folder.mkdir()
+        monkeypatch.setattr(first_run, "seen_by_nsight", lambda *asked: reader(calls, folder))
+        return trace_steady_decode(errand)
+
+    outside = [(bad, 50.0), (bad, 250.0)]
+    assert f"saw 3 calls in {WINDOW} steps, none" in traced(USUAL + outside, tmp_path / "healthy")
+    with pytest.raises(Failed, match=f"saw {bad} 2 times in {WINDOW} steps"):
+        traced([*USUAL, (bad, 140.0), (bad, 150.0)], tmp_path / "bad")
+    with pytest.raises(NotRun, match="saw no call of CUDA in steady decode"):
+        traced(outside, tmp_path / "nothing")
+
+
+def test_steady_decode_is_launched_from_graphs_alone(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first and the last step of the window nobody comes, goes or is captured."""
+    replayed, healthy = list[str](), CudaGraphRunner.run
+
+    def counted(runner: Any, replay: Any, batch: Any, ids: Any) -> Any:
+        replayed.append(f"{len(batch.rows)} rows")
+        return healthy(runner, replay, batch, ids)
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        replayed.append("begin")
+        yield
+        replayed.append("end")
+
+    monkeypatch.setattr(CudaGraphRunner, "run", counted)
+    first_run.steady_decode(around)
+    inside = replayed[replayed.index("begin") + 1 : replayed.index("end")]
+    assert inside == ["8 rows"] * WINDOW
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_nsight_watches_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
+) -> None:
+    asked: list[str] = []
+
+    def profiled(command: list[str], **options: Any) -> Any:
+        asked.extend(command)
+        [output] = [Path(word.partition("=")[2]) for word in command if word.startswith("--output")]
+        by_nsys(USUAL, output.parent)
+        return SimpleNamespace(returncode=code, stdout="", stderr="first\nno such GPU\n")
+
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", profiled)
+    if code:
+        with pytest.raises(NotRun, match="nsys ended with 1: no such GPU"):
+            instruments.seen_by_nsight(tmp_path / "trace", ["module", STEADY], 10)
+        return
+    seen = instruments.seen_by_nsight(tmp_path / "trace", ["module", STEADY], 10)
+    assert instruments.calls_in(seen, STEADY) == [name for name, _ in USUAL]
+    assert asked[0] == "/bin/nsys" and asked[-3:] == ["-m", "module", STEADY]
+
+
+@pytest.mark.thorough
+def test_the_figures_come_with_all_their_rows(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a model as small as this device can take, and without a peer."""
+    gib = first_run.GIB
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2 * gib)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 5 * gib)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(cuda, "LOOPS", ("serial", "overlap"))
+    monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
+    monkeypatch.setattr(cuda, "foreseen_figures", lambda *asked: [])
+    monkeypatch.setattr(
+        first_run, "write_random_llama", lambda folder, sizes, device: write_random_llama(
+            folder, sizes
+        ),
+    )  # fmt: skip
+    for name, value in (("NEEDED", 0), ("QUICK", LOAD), ("SHAPES", {"small": SMALL})):
+        monkeypatch.setattr(first_run, name, value)
+
+    def no_peer(*asked: Any) -> Any:
+        raise OSError("no such package")
+
+    monkeypatch.setattr(first_run, "TransformersPeer", no_peer)
+    found = take(BY_NAME["figures"], tmp_path, 0.1)
+    assert found.verdict == OK and "transformers: no such package" in found.said, found
+    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    by_name = {row["name"]: row["median"] for row in rows}
+    assert by_name["small: memory that minisched holds"] == 0.0
+    assert by_name["small: overlap, memory of a run beyond that"] == 3.0
+
+
+# -- first-run: processes, and the command -------------------------------------------------------
+
+
+@HERE_NO_GPU
+def test_a_step_is_a_process_that_says_what_it_came_to(cli: Any, tmp_path: Path) -> None:
+    found = command.take_apart(BY_NAME["machine"], tmp_path, 1.0)
+    assert (found.step, found.verdict) == ("machine", FAILED)
+    assert found.said.startswith("ValueError: torch sees no GPU, which device 'cuda' needs")
+    for line in ("first-run", "bench cuda"):
+        code, out, err = cli(line)
+        assert (code, out) == (2, "") and "torch sees no GPU" in err
+
+
+@pytest.mark.parametrize(("code", "log", "says"), [
+    (1, "Timeout (0:00:30)!\nThread 1:\n  File x", "more than 30 seconds; where it was"),
+    (-11, "Fatal Python error: Segmentation fault", "ended with -11: Fatal Python"),
+    (1, "", "its process ended with 1: no word"),
+    (None, "", "it took more than 30 seconds"),
+])  # fmt: skip
+def test_a_process_that_hangs_or_dies_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int | None, log: str, says: str
+) -> None:
+    def played(*args: Any, **options: Any) -> Any:
+        if code is None:
+            raise subprocess.TimeoutExpired("it", 90)
+        return SimpleNamespace(returncode=code, stdout="", stderr=log)
+
+    monkeypatch.setattr(subprocess, "run", played)
+    found = command.take_apart(BY_NAME["machine"], tmp_path, 1.0)
+    assert found.verdict == FAILED and says in found.said
+    assert not log or (tmp_path / "machine.log").read_text() == log
+
+
+def stubs(monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, str]) -> None:
+    """Steps that come to these verdicts, and to ok; none takes a process."""
+
+    def taken(step: Any, out: Path, seconds: float) -> Found:
+        return Found(step.name, verdicts.get(step.name, OK), f"what {step.name} saw", 1.0)
+
+    monkeypatch.setattr(command, "take_apart", taken)
+    monkeypatch.setattr(command, "take", taken)
+
+
+@pytest.mark.parametrize(("verdicts", "code"), [
+    ({}, 0), ({"trace": NOT_RUN}, 0), ({"graphs": FAILED, "trace": NOT_RUN}, 1),
+    (dict.fromkeys(BY_NAME, NOT_RUN), 1), ({"machine": FAILED}, 1),
+])  # fmt: skip
+def test_a_line_a_step_and_the_exit_code(
+    gpu: Gpu, cli: Any, monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, str], code: int
+) -> None:
+    stubs(monkeypatch, verdicts)
+    ended, out, _ = cli("first-run")
+    *lines, last = out.splitlines()
+    assert ended == code and last.startswith(f"Of {len(STEPS)} steps: ")
+    stops = "machine" in verdicts and code  # where it does not compute nothing else is looked at
+    for line, name in zip(lines, BY_NAME, strict=True):
+        verdict = NOT_RUN if stops and name != "machine" else verdicts.get(name, OK)
+        sign = {OK: "✓", FAILED: "✗", NOT_RUN: "-"}[verdict]
+        assert line.startswith(f"{sign} {name}:" + (f" {verdict}:" if verdict != OK else ""))
+
+
+# -- the page about it ---------------------------------------------------------------------------
+
+
+def test_the_page_tells_of_each_step_in_order_and_its_commands_run(
+    gpu: Gpu, minisched: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert sum(first_run.limit(step, 60.0) for step in STEPS) <= 600, "under ten minutes"
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(BY_NAME)
+    assert all(
+        (ROOT / "minisched" / path).is_file() for path in re.findall(r"`(\w+/\w+\.py)`", PAGE)
+    )
+    monkeypatch.chdir(tmp_path)
+    stubs(monkeypatch, {})
+    for line in re.findall(r"^minisched .*$", PAGE, re.MULTILINE):
+        code, out, err = minisched(*shlex.split(line)[1:])
+        assert code == 0 and out, err
+        assert "--only" not in line or out.count("\n") == line.count("--only") + 1
