@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,17 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from minisched.bench.calibration.calibrate import observe_all
 from minisched.bench.cuda import cuda, first_run, foreseen, instruments
 from minisched.bench.cuda import sanitized as sanitized_run
 from minisched.bench.cuda.cuda import (
-    FEW,
     LOOPS,
     PEER,
-    PEER_SHARE,
     Load,
-    TransformersPeer,
-    answer,
     cuda_figures,
 )
 from minisched.bench.cuda.first_run import (
@@ -77,17 +71,13 @@ def quiet(doing: str) -> None:
 
 
 class StandIn:
-    """A peer that writes down what is done."""
-
-    def __init__(self, events: list[str]) -> None:
-        self.events = events
-        events.append("make")
+    """A peer that answers at once."""
 
     def generate(self, asked: Sequence[list[int]], new_tokens: int) -> None:
-        self.events.append(f"peer {len(asked)} x {len(asked[0])} + {new_tokens}")
+        """Nothing."""
 
     def close(self) -> None:
-        self.events.append("close")
+        """Nothing."""
 
 
 @pytest.fixture
@@ -99,25 +89,22 @@ def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(foreseen, name, lambda *what, **how: SIM_COST)
 
 
-def small_llama(folder: Path, events: list[str] | None = None) -> LlamaGraphs:
+def small_llama(folder: Path) -> LlamaGraphs:
     """Graphs are played: captured, a step runs, and each time that it is replayed."""
 
     def captured(step: Callable[[], None]) -> Callable[[], None]:
-        if events is not None:
-            events.append("make")
         step()
         return step
 
-    return LlamaGraphs(
-        write_random_llama(folder, SMALL), "bfloat16", scripted=False, capture=captured
-    )
+    folder = write_random_llama(folder, SMALL)
+    return LlamaGraphs(folder, "bfloat16", scripted=False, capture=captured)
 
 
 @pytest.mark.usefixtures("without_a_gpu")
 def test_every_figure_is_there(tmp_path: Path) -> None:
     keep = partial(bench_cuda.keep_pair, tmp_path / "kept", "small")
     model = small_llama(tmp_path)
-    rows = cuda_figures("small", SMALL, model, lambda: StandIn([]), LOAD, 2, quiet, keep)
+    rows = cuda_figures("small", SMALL, model, StandIn, LOAD, 2, quiet, keep)
     kept = {path.name for path in (tmp_path / "kept").iterdir()}
     assert kept >= {"small-overlap.svg", "small-overlap-measured.json"} and len(kept) == 9
     by_name: dict[str, Any] = {row.name: row for row in rows}
@@ -130,36 +117,6 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
         assert by_name[f"{name}, off by"].min == pytest.approx(wrong)
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("without_a_gpu")
-def test_nothing_is_made_within_a_timing_and_each_begins_with_an_empty_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
-
-    def answered(model: Any, loop: str, load: Load, new_tokens: int) -> Any:
-        events.append(f"{loop} {load.rows} x {load.prompt_len} + {new_tokens}")
-        return answer(model, loop, load, new_tokens)
-
-    def looked() -> float:
-        events.append("clock")
-        return float(len(events))
-
-    monkeypatch.setattr(cuda, "answer", answered)
-    monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=looked))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("empty"))
-    model = small_llama(tmp_path, events)
-    cuda_figures("small", SMALL, model, lambda: StandIn(events), LOAD, 3, quiet)
-    looks = [at for at, event in enumerate(events) if event == "clock"]
-    assert [events[at - 2 : at + 3] for at in looks[::2]] == [
-        ["empty", f"{side} 2 x 20 + {FEW}", "clock", f"{side} 2 x 20 + 12", "clock"]
-        for side in [*LOOPS, "peer"] * 3
-    ]
-    made = [at for at, event in enumerate(events) if event == "make"]
-    assert len(made) > 1 and made[-1] < looks[0]
-    assert events.count("close") == 1 and events.index("close") > looks[-1]
-
-
 @pytest.mark.usefixtures("without_a_gpu")
 @pytest.mark.parametrize("fails", ["make", pytest.param("generate", marks=pytest.mark.thorough)])
 def test_a_peer_that_fails_is_a_reason(
@@ -169,52 +126,11 @@ def test_a_peer_that_fails_is_a_reason(
         raise OSError("no such kernel\nand more")
 
     monkeypatch.setattr(StandIn, "__init__" if fails == "make" else fails, broken)
-    monkeypatch.setattr(StandIn, "events", [], raising=False)
     model = small_llama(tmp_path)
-    rows = cuda_figures("small", SMALL, model, lambda: StandIn([]), LOAD, 1, quiet)
+    rows = cuda_figures("small", SMALL, model, StandIn, LOAD, 1, quiet)
     [row] = [row for row in rows if row.name == "small: transformers / overlap"]
     assert (row.median, row.reason) == (None, "transformers: no such kernel")
     assert not any(PEER in row.name for row in rows)
-
-
-@pytest.mark.thorough
-def test_transformers_keeps_what_it_made_and_computes_all_of_it_again(tmp_path: Path) -> None:
-    """The library itself, on the CPU: as many tokens as asked for, run after run."""
-    asked = [request.prompt for request in LOAD.requests()]
-    peer = TransformersPeer(write_random_llama(tmp_path, SMALL), LOAD, "cpu")
-    manager, cache = peer.manager, peer.manager.batch_processor.cache
-    assert manager.continuous_batching_config.max_memory_percent == PEER_SHARE
-    assert not cache.use_prefix_sharing
-    try:
-        for new_tokens in (12, FEW, 12):
-            peer.generate(asked, new_tokens)
-            assert peer.manager is manager and manager.batch_processor.cache is cache
-        with pytest.raises(RuntimeError, match="it made 0 tokens, not 24"):
-            peer.generate([[1] * 10_000] * 2, 12)  # no room for these
-    finally:
-        peer.close()
-    assert not manager.is_running()
-
-
-@pytest.mark.thorough
-def test_costs_are_fitted_to_what_is_to_be_predicted(tmp_path: Path) -> None:
-    """Every number of rows and the longest step are in it, and nobody makes new graphs for it."""
-    load, made = Load(rows=4, prompt_len=48, new_tokens=20), list[str]()
-    model: Any = small_llama(tmp_path, made)
-    design = foreseen.design_of(load.requests(), load.config())
-    observe_all("thread", model, LOOPS, design=design)
-    captured = len(made)
-    runs = observe_all("thread", model, LOOPS, design=design)
-    assert len(made) == captured > 0
-    passes = [rows for run in runs for rows in run.rows.values()]
-    decodes = {len(rows) for rows in passes if all(length == 1 for _, length in rows)}
-    prompts = {sum(n for _, n in rows) for rows in passes if any(n > 1 for _, n in rows)}
-    assert decodes >= {1, 2, 4} and max(decodes) == load.rows
-    assert min(prompts) > load.rows and max(prompts) == load.rows * load.prompt_len
-    for count in (1, 32, 100):
-        design = foreseen.design_of(Load(rows=count).requests(), Load(rows=count).config())
-        assert min(item.prompt for item in (*design.serial, *design.loops)) > count
-        assert max(item.requests for item in design.serial) == count
 
 
 @pytest.mark.parametrize(("reports", "code", "median"), [(0, 0, 0), (2, 1, 2), (0, 1, None)])
@@ -319,36 +235,12 @@ def test_a_fault_fails_the_step_that_is_for_it(gpu: Gpu, tmp_path: Path, fault: 
         assert json.loads(Path(path).read_text())["format"] == "minisched trace"
 
 
-def test_a_gpu_that_is_lost_ends_a_step_with_what_was_seen(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def lost(case: Any) -> Any:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(first_run, "judge", lost)
-    found = take(BY_NAME["hash"], tmp_path, 0.1)
-    assert found.verdict == FAILED
-    assert "crash: RuntimeError: CUDA error: an illegal memory access" in found.said
-
-
 # -- the trace of steady decode, as a profiler would write it --------------------------------------
 
-TABLES = """
-CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, contextId, streamId, correlationId,
-  globalPid, demangledName, shortName);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start, end, deviceId, contextId, streamId, correlationId,
-  globalPid, bytes, copyKind, srcKind, dstKind);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, correlationId, nameId,
-  returnValue);
-CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, contextId, streamId,
-  correlationId, globalPid, graphId, graphExecId);
-CREATE TABLE NVTX_EVENTS (start, end, eventType, text, textId, globalTid);
-"""
 Calls = list[tuple[str, float]]  # with their beginnings; the window is from 100 to 200 us
 
 
-def by_torch(calls: Calls, folder: Path) -> Any:
+def by_torch(calls: Calls) -> Any:
     """What torch's profiler saw."""
     events = [("user_annotation", STEADY, 100.0, 100.0)]
     events += [("cuda_runtime", name, start, 1.0) for name, start in calls]
@@ -358,43 +250,25 @@ def by_torch(calls: Calls, folder: Path) -> Any:
     )
 
 
-def by_nsys(calls: Calls, folder: Path) -> Any:
-    """The same, as nsys exports it; its names have the version of the call."""
-    path = folder / "trace.sqlite"
-    with sqlite3.connect(path) as file:
-        file.executescript(TABLES)
-        file.execute("INSERT INTO NVTX_EVENTS VALUES (100000, 200000, 59, ?, NULL, 7)", [STEADY])
-        for number, (name, start) in enumerate(calls):
-            at = round(1000 * start)
-            file.execute("INSERT INTO StringIds VALUES (?, ?)", [number, f"{name}_v3020"])
-            row = (at, at + 1000, 0, 7, number, number, 0)
-            file.execute(
-                f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({', '.join('?' * 7)})", row
-            )
-    return instruments.seen_by_nsys(path)
-
-
 USUAL = [("cudaGraphLaunch", 110.0), ("cudaMemcpyAsync", 120.0), ("cudaEventSynchronize", 130.0)]
 
 
-@pytest.mark.parametrize("reader", [by_torch, by_nsys])
 @pytest.mark.parametrize("bad", ["cudaMalloc", "cudaHostAlloc", "cudaStreamSynchronize"])
 def test_a_call_that_allocates_or_waits_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reader: Callable[..., Any], bad: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bad: str
 ) -> None:
     errand = Errand(tmp_path, 0, 0)
 
-    def traced(calls: Calls, folder: Path) -> str:
-        folder.mkdir()
-        monkeypatch.setattr(first_run, "seen_by_nsight", lambda *asked: reader(calls, folder))
+    def traced(calls: Calls) -> str:
+        monkeypatch.setattr(first_run, "seen_by_nsight", lambda *asked: by_torch(calls))
         return trace_steady_decode(errand)
 
     outside = [(bad, 50.0), (bad, 250.0)]
-    assert f"saw 3 calls in {WINDOW} steps, none" in traced(USUAL + outside, tmp_path / "healthy")
+    assert f"saw 3 calls in {WINDOW} steps, none" in traced(USUAL + outside)
     with pytest.raises(Failed, match=f"saw {bad} 2 times in {WINDOW} steps"):
-        traced([*USUAL, (bad, 140.0), (bad, 150.0)], tmp_path / "bad")
+        traced([*USUAL, (bad, 140.0), (bad, 150.0)])
     with pytest.raises(NotRun, match="saw no call of CUDA in steady decode"):
-        traced(outside, tmp_path / "nothing")
+        traced(outside)
 
 
 def test_steady_decode_is_launched_from_graphs_alone(
@@ -417,61 +291,6 @@ def test_steady_decode_is_launched_from_graphs_alone(
     first_run.steady_decode(around)
     inside = replayed[replayed.index("begin") + 1 : replayed.index("end")]
     assert inside == ["8 rows"] * WINDOW
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_nsight_watches_a_process_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
-) -> None:
-    asked: list[str] = []
-
-    def profiled(command: list[str], **options: Any) -> Any:
-        asked.extend(command)
-        [output] = [Path(word.partition("=")[2]) for word in command if word.startswith("--output")]
-        by_nsys(USUAL, output.parent)
-        return SimpleNamespace(returncode=code, stdout="", stderr="first\nno such GPU\n")
-
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(subprocess, "run", profiled)
-    if code:
-        with pytest.raises(NotRun, match="nsys ended with 1: no such GPU"):
-            instruments.seen_by_nsight(tmp_path / "trace", ["module", STEADY], 10)
-        return
-    seen = instruments.seen_by_nsight(tmp_path / "trace", ["module", STEADY], 10)
-    assert instruments.calls_in(seen, STEADY) == [name for name, _ in USUAL]
-    assert asked[0] == "/bin/nsys" and asked[-3:] == ["-m", "module", STEADY]
-
-
-@pytest.mark.thorough
-def test_the_figures_come_with_all_their_rows(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """On a model as small as this device can take, and without a peer."""
-    gib = first_run.GIB
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2 * gib)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 5 * gib)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(cuda, "LOOPS", ("serial", "overlap"))
-    monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
-    monkeypatch.setattr(cuda, "foreseen_figures", lambda *asked: [])
-    monkeypatch.setattr(
-        first_run, "write_random_llama", lambda folder, sizes, device: write_random_llama(
-            folder, sizes
-        ),
-    )  # fmt: skip
-    for name, value in (("NEEDED", 0), ("QUICK", LOAD), ("SHAPES", {"small": SMALL})):
-        monkeypatch.setattr(first_run, name, value)
-
-    def no_peer(*asked: Any) -> Any:
-        raise OSError("no such package")
-
-    monkeypatch.setattr(first_run, "TransformersPeer", no_peer)
-    found = take(BY_NAME["figures"], tmp_path, 0.1)
-    assert found.verdict == OK and "transformers: no such package" in found.said, found
-    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
-    by_name = {row["name"]: row["median"] for row in rows}
-    assert by_name["small: memory that minisched holds"] == 0.0
-    assert by_name["small: overlap, memory of a run beyond that"] == 3.0
 
 
 # -- first-run: processes, and the command -------------------------------------------------------

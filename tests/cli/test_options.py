@@ -15,7 +15,6 @@ from minisched.cli.app import app
 from minisched.cli.scheduler_options import SchedulerOptions
 from minisched.loops.run import Run, run_loop
 from minisched.scheduler import SchedulerConfig
-from minisched.scheduler.presets import PRESETS
 
 COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -90,13 +89,6 @@ def test_prompts_and_priorities_go_round(cli: Any, asked: list[Any]) -> None:
         assert [bytes(request.prompt) for request in requests] == [b"a", b"b", b"c", b"a", b"b"]
 
 
-@pytest.mark.parametrize("loops", ["serial", "overlap", "mlx_async", "overlap,mlx_async"])
-def test_serial_is_always_the_baseline(cli: Any, loops: str) -> None:
-    code, out, _ = cli(f"compare --json --requests 2 --max-new-tokens 4 --loops {loops}")
-    wanted = list(dict.fromkeys(["serial", *loops.split(",")]))
-    assert code == 0 and [run["loop"] for run in json.loads(out)["runs"]] == wanted
-
-
 def test_what_compare_says_of_itself_is_repeatable_and_follows_the_seed(cli: Any) -> None:
     line = "compare --json --tokens --requests 3 --max-new-tokens 8 --temperature 0.9 --seed "
     first, again, other = (json.loads(cli(line + seed)[1]) for seed in ("4", "4", "5"))
@@ -146,11 +138,6 @@ def test_advice_is_the_same_from_both_commands_and_the_log_is_not_on_stdout(
     assert "Chunked prefill" in err
     compared = json.loads(cli(f"compare --loops {loop} {line} --advise")[1])
     assert compared["advice"][loop] == advice
-
-
-def test_presets_are_listed_as_they_are(cli: Any) -> None:
-    listed = json.loads(cli("presets --json")[1])["presets"]
-    assert [item["name"] for item in listed] == [item.name for item in PRESETS]
 
 
 def test_doctor_names_every_device_and_what_others_need(
