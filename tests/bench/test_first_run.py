@@ -7,12 +7,10 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from minisched.bench.cuda import cuda, first_run, foreseen, instruments
 from minisched.bench.cuda import sanitized as sanitized_run
 from minisched.bench.cuda.cuda import (
     LOOPS,
-    PEER,
     Load,
     cuda_figures,
 )
@@ -41,14 +38,11 @@ from minisched.bench.cuda.first_run import (
 )
 from minisched.bench.cuda.instruments import NotRun
 from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
-from minisched.bench.steady import steady_busy_percent
 from minisched.cli import bench_cuda
 from minisched.cli import first_run as command
-from minisched.cli.bench_call import BenchCall
 from minisched.devices.cost import SIM_COST
 from minisched.models.llama_graphs import CudaGraphRunner, LlamaGraphs
 from minisched.museum.patch import Edit, put_in
-from minisched.trace import Recorder, Slice
 from tests.devices.fake_cuda import Gpu, fake_cuda
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,34 +111,6 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
         assert by_name[f"{name}, off by"].min == pytest.approx(wrong)
 
 
-@pytest.mark.usefixtures("without_a_gpu")
-@pytest.mark.parametrize("fails", ["make", pytest.param("generate", marks=pytest.mark.thorough)])
-def test_a_peer_that_fails_is_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
-    def broken(*args: Any) -> Any:
-        raise OSError("no such kernel\nand more")
-
-    monkeypatch.setattr(StandIn, "__init__" if fails == "make" else fails, broken)
-    model = small_llama(tmp_path)
-    rows = cuda_figures("small", SMALL, model, StandIn, LOAD, 1, quiet)
-    [row] = [row for row in rows if row.name == "small: transformers / overlap"]
-    assert (row.median, row.reason) == (None, "transformers: no such kernel")
-    assert not any(PEER in row.name for row in rows)
-
-
-@pytest.mark.parametrize(("reports", "code", "median"), [(0, 0, 0), (2, 1, 2), (0, 1, None)])
-def test_a_race_is_counted_although_torch_ends_the_run_at_it(
-    monkeypatch: pytest.MonkeyPatch, reports: int, code: int, median: float | None
-) -> None:
-    said = f"{bench_cuda.RACE} on tensor\n" * reports + "the last line"
-    done = SimpleNamespace(returncode=code, stdout="", stderr=said)
-    monkeypatch.setattr(subprocess, "run", lambda *args, **options: done)
-    row = bench_cuda.sanitized("1B", "overlap", Path("nowhere"), BenchCall("cuda"))
-    assert row.median == median
-    assert row.reason == ("" if median is not None else "the run ended with 1: the last line")
-
-
 def test_what_the_sanitizer_watches_runs_and_weights_are_of_the_published_sizes(
     tmp_path: Path,
 ) -> None:
@@ -152,20 +118,6 @@ def test_what_the_sanitizer_watches_runs_and_weights_are_of_the_published_sizes(
     assert watched == sanitized_run.LOAD.rows * sanitized_run.LOAD.new_tokens
     for shape, billions in (("1B", 1.24), ("8B", 7.5)):
         assert num_parameters({**COMMON, **SHAPES[shape]}) / 1e9 == pytest.approx(billions, 0.01)
-
-
-def test_busy_is_of_settled_decode_steps_alone() -> None:
-    """Ten decode steps of 100 ns, of which the device works for some; a prefill goes before."""
-    for busy in (1, 50, 99, 100):
-        recorder = Recorder()
-        spans = [(0, 1000), *((start, start + busy) for start in range(1000, 2000, 100))]
-        for step, (start, end) in enumerate(spans):
-            mode = "decode" if step else "extend"
-            slot = recorder.new_id()
-            recorder.slice(Slice(slot, "forward", "forward", start, end, step=step, mode=mode))
-        assert steady_busy_percent(recorder.trace("serial", "cuda", "hash", "wall")) == busy
-    with pytest.raises(ValueError, match="0 steps has no steady part"):
-        steady_busy_percent(Recorder().trace("serial", "cuda", "hash", "wall"))
 
 
 # -- first-run: each step ----------------------------------------------------------------------
@@ -304,26 +256,6 @@ def test_a_step_is_a_process_that_says_what_it_came_to(cli: Any, tmp_path: Path)
     for line in ("first-run", "bench cuda"):
         code, out, err = cli(line)
         assert (code, out) == (2, "") and "torch sees no GPU" in err
-
-
-@pytest.mark.parametrize(("code", "log", "says"), [
-    (1, "Timeout (0:00:30)!\nThread 1:\n  File x", "more than 30 seconds; where it was"),
-    (-11, "Fatal Python error: Segmentation fault", "ended with -11: Fatal Python"),
-    (1, "", "its process ended with 1: no word"),
-    (None, "", "it took more than 30 seconds"),
-])  # fmt: skip
-def test_a_process_that_hangs_or_dies_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int | None, log: str, says: str
-) -> None:
-    def played(*args: Any, **options: Any) -> Any:
-        if code is None:
-            raise subprocess.TimeoutExpired("it", 90)
-        return SimpleNamespace(returncode=code, stdout="", stderr=log)
-
-    monkeypatch.setattr(subprocess, "run", played)
-    found = command.take_apart(BY_NAME["machine"], tmp_path, 1.0)
-    assert found.verdict == FAILED and says in found.said
-    assert not log or (tmp_path / "machine.log").read_text() == log
 
 
 def stubs(monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, str]) -> None:

@@ -142,12 +142,6 @@ def test_a_full_disk_leaves_no_half_of_a_file(cli: Any, tmp_path: Path, line: st
     assert left == {"requests.csv": CSV, **dict.fromkeys(names, "what was there")}
 
 
-def test_a_folder_in_the_place_of_a_picture_is_named(cli: Any, tmp_path: Path) -> None:
-    (tmp_path / "out" / "compare.html").mkdir(parents=True)
-    code, _, err = cli("compare --requests 1 --max-new-tokens 2")
-    assert code == 2 and "out/compare.html can't be written: Is a directory." in err
-
-
 def test_only_one_function_writes_files() -> None:
     """Whoever opens a file himself can leave half of it. (Scratch folders may.)"""
     scratch = {

@@ -124,22 +124,6 @@ def test_every_draft_is_counted(cli: Any, tmp_path: Path, loop: str) -> None:
     assert "drafts" not in json.loads(cli(f"run --json --loop {loop} --max-new-tokens 2")[1])
 
 
-@pytest.mark.parametrize("loop", ["serial", "overlap"])
-def test_advice_is_the_same_from_both_commands_and_the_log_is_not_on_stdout(
-    cli: Any, loop: str
-) -> None:
-    line = "--json --requests 3 --max-new-tokens 4 --chunk 32"
-    _, out, err = cli(f"run --loop {loop} {line} --advise --log")
-    advice = json.loads(out)["advice"]
-    assert [item["name"] for item in advice] == [
-        "token usage", "running requests", "TTFT", "ITL"
-    ]  # fmt: skip
-    assert {item["verdict"] for item in advice} <= {"met", "below", "above"}
-    assert "Chunked prefill" in err
-    compared = json.loads(cli(f"compare --loops {loop} {line} --advise")[1])
-    assert compared["advice"][loop] == advice
-
-
 def test_doctor_names_every_device_and_what_others_need(
     cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

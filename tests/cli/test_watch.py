@@ -11,7 +11,6 @@ import sys
 import termios
 import time as clock
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -27,7 +26,7 @@ from minisched.cli.watch_screen import Player, screen
 from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
 from minisched.export.watch_frame import CURSOR, Watched, watched
-from minisched.export.watch_source import HERE, line_at, sources_of
+from minisched.export.watch_source import HERE, sources_of
 from minisched.loops.registry import LOOPS
 from minisched.trace import Trace
 from tests.support import COST, LOOP_OPTIONS, hash_model, play, workloads
@@ -114,19 +113,6 @@ def test_counters_are_as_they_were_last_recorded(trace: Trace, share: float) -> 
     ]
 
 
-def test_the_state_tells_cached_and_in_use_from_cached_only() -> None:
-    run, seen = watched(trace_of("page_allocator")), set()
-    for time in run.moments.times:
-        (line,) = [x for x in run.frame(time, state=400).state if x.startswith("KV pages: ")]
-        found = re.findall(r"(cached, locked|cached, evictable|[a-z]( \(zombie\))?) (\d+)", line)
-        seen |= {name for name, _, _ in found}
-        for counter in run.trace.counters:
-            if counter.time == time and counter.name == "kv cached":
-                free = [int(count) for name, _, count in found if name == "cached, evictable"]
-                assert sum(free) * 4 == counter.value  # four tokens a page
-    assert {"cached, locked", "cached, evictable", "a (zombie)"} <= seen
-
-
 @pytest.mark.parametrize("loop", [*LOOPS, "vllm_async:pool:depth=4"])
 def test_every_loop_can_be_watched_and_its_line_is_marked(loop: str) -> None:
     run = small_run(loop)
@@ -142,14 +128,6 @@ def test_every_loop_can_be_watched_and_its_line_is_marked(loop: str) -> None:
         number = source.first_line + int(begun[-1])
         (line,) = [line for line in run.frame(time).source if line.startswith(HERE)]
         assert line == f"{HERE} {number:3} {lines[number - 1]}"
-
-
-def test_a_foreign_loop_has_no_source_but_everything_else() -> None:
-    trace = trace_of("overlap")
-    frame = watched(replace(trace, loop="elsewhere")).frame(20_000_000)
-    assert len(frame.source) == 1 and "'elsewhere' is not one of ours" in frame.source[0]
-    assert frame.lanes == watched(trace).frame(20_000_000).lanes
-    assert line_at(trace, "host", -1) == 0
 
 
 # -- keys --------------------------------------------------------------------------------------
