@@ -236,7 +236,9 @@ def test_what_ran_side_by_side_is_read_off_the_trace(loop: str, percent: float) 
 # -- scheduler and host: workloads are what they are called ------------------------------------
 
 
-@pytest.mark.parametrize("engine_of", [Minisched, RunAhead])
+@pytest.mark.parametrize(
+    "engine_of", [Minisched, pytest.param(RunAhead, marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("load", [
     scheduler.DECODING, replace(scheduler.POOL_FULL, waiting=5),
     replace(scheduler.BATCH_FULL, waiting=5),

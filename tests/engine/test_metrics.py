@@ -77,7 +77,7 @@ def listening() -> Iterator[list[Line]]:
 
 @SOME_LOOPS
 @given(workload=timed_workloads(), interval=st.integers(1, 4))
-@settings(max_examples=many(10, 100))
+@settings(max_examples=many(6, 100))
 def test_every_figure_is_what_clients_heard_and_the_trace_says(
     loop: str, relay: str, options: dict[str, Any], workload: Workload, interval: int
 ) -> None:

@@ -135,7 +135,7 @@ any_settings = st.builds(
 
 @EACH_LOOP
 @given(rows=traces(), options=any_settings, room=st.sampled_from([0, 5 * BLOCK]))
-@settings(max_examples=many(8, 50))
+@settings(max_examples=many(4, 50))
 def test_everybody_finishes_with_what_the_file_says_and_twice_the_same(
     tmp_path_factory: pytest.TempPathFactory,
     loop: str, rows: list[Arrival], options: dict[str, Any], room: int,
@@ -166,7 +166,7 @@ def test_small_pools_do_retract(tmp_path: Path, loop: str) -> None:
 
 @EACH_LOOP
 @given(rows=traces(longest=40), options=any_settings)
-@settings(max_examples=many(4, 15))
+@settings(max_examples=many(2, 15))
 def test_the_worker_that_ships_nothing_takes_the_ordinary_worker_s_time(
     tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[Arrival],
     options: dict[str, Any],
@@ -281,7 +281,7 @@ def test_a_profile_is_what_its_sources_say() -> None:
 
 @pytest.mark.parametrize("loop", sorted({*REPLAYED, "mixed"}))
 @given(rows=traces(longest=40))
-@settings(max_examples=many(3, 10))
+@settings(max_examples=many(1, 10))
 def test_a_stream_writes_what_a_recorder_keeps_and_neither_changes_a_figure(
     tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[Arrival]
 ) -> None:
