@@ -249,6 +249,7 @@ def test_steady_decode_is_launched_from_graphs_alone(
 # -- first-run: processes, and the command -------------------------------------------------------
 
 
+@pytest.mark.thorough
 @HERE_NO_GPU
 def test_a_step_is_a_process_that_says_what_it_came_to(cli: Any, tmp_path: Path) -> None:
     found = command.take_apart(BY_NAME["machine"], tmp_path, 1.0)
