@@ -91,7 +91,7 @@ def test_no_command_is_left_out() -> None:
 
 @pytest.mark.parametrize(("opened", "code", "said"), [
     (full, BAD_INPUT, ["minisched: stdout can't be written: No space left on device."]),
-    (unread, NOBODY_READS, []),
+    pytest.param(unread, NOBODY_READS, [], marks=pytest.mark.thorough),
 ], ids=["full", "unread"])  # fmt: skip
 @EACH
 def test_stdout_that_is_lost_ends_a_command(
