@@ -1,4 +1,4 @@
-"""How every command ends where its output is lost, and files, which are whole or not there at all.
+"""How commands end otherwise than well, and files, which are whole or not there at all.
 
 Exit codes are in ``minisched/cli/exit.py``; that of a bad option is in the transcripts.
 """
@@ -18,99 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import minisched.loops.run
 from minisched.cli import bench
-from minisched.cli.app import app
-from minisched.cli.exit import BAD_INPUT, INTERRUPTED, NOBODY_READS
+from minisched.cli.exit import INTERRUPTED
 from minisched.loops.run import Run, run_loop
 from minisched.trace.files import WholeFile, write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 FAR = 300  # seconds; only ends a hang
-CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n0.2,396,109\n"
-SAYING = {  # each command with something to say; where that takes long or needs Node, its help
-    "bench": "bench --help",
-    "calibrate": "calibrate --help",
-    "check": f"check {ROOT}/traces/overlap.json",
-    "check many": "check --workloads 1 --loop overlap --jobs 1",
-    "check faults": "check --faults --loop overlap --jobs 1",
-    "compare": "compare --requests 2 --max-new-tokens 4",
-    "compare json": "compare --json --requests 2 --max-new-tokens 4",
-    "diagrams": "diagrams --help",
-    "doctor": "doctor",
-    "fetch": "fetch --help",
-    "first-run": "first-run --help",
-    "log": "run --log --requests 1 --max-new-tokens 2",
-    "museum": "museum run stale_placeholder",
-    "nothing": "",
-    "presets": "presets",
-    "replay": "replay requests.csv",
-    "replay json": "replay requests.csv --json --advise",
-    "run": "run --requests 2 --max-new-tokens 4",
-    "scenario": "scenario --help",
-    "stepper": f"stepper {ROOT}/traces/overlap.json",
-    "version": "--version",
-    "view": f"view decode {ROOT}/traces/decode.json --form text",
-    "watch": f"watch {ROOT}/traces/overlap.json --frames 2",
-}
-EACH = pytest.mark.parametrize("line", SAYING.values(), ids=SAYING)
-
-
-def full() -> Any:
-    return open("/dev/full", "w")
-
-
-def unread() -> Any:
-    """Nobody reads from the beginning on, so the first byte is one too many."""
-    theirs, ours = os.pipe()
-    os.close(theirs)
-    return open(ours, "w")
-
-
-# -- output that is lost -----------------------------------------------------------------------
-
-
-def test_no_command_is_left_out() -> None:
-    names = {name.split()[0] for name in SAYING if name not in ("log", "nothing", "version")}
-    assert names == {*typer.main.get_command(app).commands}  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("opened", "code", "said"), [
-    (full, BAD_INPUT, ["minisched: stdout can't be written: No space left on device."]),
-    (unread, NOBODY_READS, []),
-], ids=["full", "unread"])  # fmt: skip
-@EACH
-def test_stdout_that_is_lost_ends_a_command(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    line: str, opened: Any, code: int, said: list[str],
-) -> None:  # fmt: skip
-    (tmp_path / "requests.csv").write_text(CSV)
-    with opened() as lost:
-        monkeypatch.setattr(sys, "stdout", lost)
-        ended, _, err = cli(line)
-    assert ended == code
-    assert [text for text in err.splitlines() if not text.startswith("[")] == said, "but the log"
-
-
-@pytest.mark.parametrize(("ends", "code", "said"), [
-    ("| true", NOBODY_READS, b""),
-    (">&-", BAD_INPUT, b"minisched: stdout is closed, so nothing can be said.\n"),
-])  # fmt: skip
-def test_a_shell_hears_of_it(tmp_path: Path, ends: str, code: int, said: bytes) -> None:
-    """And Python itself has nothing to complain about at its end."""
-    command = f"{{ sleep 0.1; {sys.executable} -m minisched presets; echo $? >code; }} {ends}"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True)
-    assert (int((tmp_path / "code").read_text()), done.stderr) == (code, said)
-
-
-def test_a_log_that_nobody_reads_ends_a_run_too(tmp_path: Path) -> None:
-    """``logging`` would print a traceback for every line and go on."""
-    command = [sys.executable, "-m", "minisched", "run", "--log", "--requests", "1"]
-    with unread() as lost:
-        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=lost)
-    assert done.returncode == NOBODY_READS
+CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n"
 
 
 # -- runs that end otherwise -------------------------------------------------------------------
@@ -223,12 +140,6 @@ def test_a_full_disk_leaves_no_half_of_a_file(cli: Any, tmp_path: Path, line: st
     assert code == 2 and err.count("\n") == 1 and "can't be written: File too large." in err
     left = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert left == {"requests.csv": CSV, **dict.fromkeys(names, "what was there")}
-
-
-def test_a_folder_in_the_place_of_a_picture_is_named(cli: Any, tmp_path: Path) -> None:
-    (tmp_path / "out" / "compare.html").mkdir(parents=True)
-    code, _, err = cli("compare --requests 1 --max-new-tokens 2")
-    assert code == 2 and "out/compare.html can't be written: Is a directory." in err
 
 
 def test_only_one_function_writes_files() -> None:

@@ -15,7 +15,6 @@ from minisched.cli.app import app
 from minisched.cli.scheduler_options import SchedulerOptions
 from minisched.loops.run import Run, run_loop
 from minisched.scheduler import SchedulerConfig
-from minisched.scheduler.presets import PRESETS
 
 COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -64,11 +63,10 @@ SETTINGS = {
 def test_a_setting_reaches_the_scheduler(
     cli: Any, asked: list[Any], option: str, settings: dict[str, Any]
 ) -> None:
-    for command in ("compare", "run"):
-        code, out, _ = cli(f"{command} --json --requests 3 --max-new-tokens 4 {option}")
-        result = json.loads(out)
-        assert code == 0 and result.get("identical", True) and not result["errors"]
-    assert len(asked) == (2 if "overlap" in option else 3)
+    code, out, _ = cli(f"compare --json --requests 3 --max-new-tokens 4 {option}")
+    result = json.loads(out)
+    assert code == 0 and result["identical"] and not result["errors"]
+    assert len(asked) == (1 if "overlap" in option else 2)
     assert all(settings.items() <= vars(config).items() for _, config in asked)
 
 
@@ -88,13 +86,6 @@ def test_prompts_and_priorities_go_round(cli: Any, asked: list[Any]) -> None:
     for requests, _ in asked:
         assert [request.priority for request in requests] == [1, -7, 1, -7, 1]
         assert [bytes(request.prompt) for request in requests] == [b"a", b"b", b"c", b"a", b"b"]
-
-
-@pytest.mark.parametrize("loops", ["serial", "overlap", "mlx_async", "overlap,mlx_async"])
-def test_serial_is_always_the_baseline(cli: Any, loops: str) -> None:
-    code, out, _ = cli(f"compare --json --requests 2 --max-new-tokens 4 --loops {loops}")
-    wanted = list(dict.fromkeys(["serial", *loops.split(",")]))
-    assert code == 0 and [run["loop"] for run in json.loads(out)["runs"]] == wanted
 
 
 def test_what_compare_says_of_itself_is_repeatable_and_follows_the_seed(cli: Any) -> None:
@@ -130,27 +121,6 @@ def test_every_draft_is_counted(cli: Any, tmp_path: Path, loop: str) -> None:
     assert counted["proposed"] == sum(mark["drafts"] for mark in marks)
     assert json.loads(cli(f"run --json --loop {loop} {line}")[1])["drafts"] == counted
     assert "drafts" not in json.loads(cli(f"run --json --loop {loop} --max-new-tokens 2")[1])
-
-
-@pytest.mark.parametrize("loop", ["serial", "overlap"])
-def test_advice_is_the_same_from_both_commands_and_the_log_is_not_on_stdout(
-    cli: Any, loop: str
-) -> None:
-    line = "--json --requests 3 --max-new-tokens 4 --chunk 32"
-    _, out, err = cli(f"run --loop {loop} {line} --advise --log")
-    advice = json.loads(out)["advice"]
-    assert [item["name"] for item in advice] == [
-        "token usage", "running requests", "TTFT", "ITL"
-    ]  # fmt: skip
-    assert {item["verdict"] for item in advice} <= {"met", "below", "above"}
-    assert "Chunked prefill" in err
-    compared = json.loads(cli(f"compare --loops {loop} {line} --advise")[1])
-    assert compared["advice"][loop] == advice
-
-
-def test_presets_are_listed_as_they_are(cli: Any) -> None:
-    listed = json.loads(cli("presets --json")[1])["presets"]
-    assert [item["name"] for item in listed] == [item.name for item in PRESETS]
 
 
 def test_doctor_names_every_device_and_what_others_need(

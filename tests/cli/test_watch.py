@@ -11,7 +11,6 @@ import sys
 import termios
 import time as clock
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -27,7 +26,7 @@ from minisched.cli.watch_screen import Player, screen
 from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
 from minisched.export.watch_frame import CURSOR, Watched, watched
-from minisched.export.watch_source import HERE, line_at, listing, sources_of
+from minisched.export.watch_source import HERE, sources_of
 from minisched.loops.registry import LOOPS
 from minisched.trace import Trace
 from tests.support import COST, LOOP_OPTIONS, hash_model, play, workloads
@@ -114,29 +113,6 @@ def test_counters_are_as_they_were_last_recorded(trace: Trace, share: float) -> 
     ]
 
 
-def test_the_state_says_who_is_where_and_of_both_sides() -> None:
-    """Of a pair each side has its own part; a request whose KV has not arrived does not run."""
-    run = watched(trace_of("pd"))
-    state = run.frame(run.moments.at(10_000_000), state=200).state
-    prefill, decode = state.index("-- prefill side --"), state.index("-- decode side --")
-    assert "running set: a, b, c" in state[prefill:decode]
-    waits = ", ".join(f"{rid} (its KV is on its way)" for rid in "abc")
-    assert f"running set: {waits}" in state[decode:]
-
-
-def test_the_state_tells_cached_and_in_use_from_cached_only() -> None:
-    run, seen = watched(trace_of("page_allocator")), set()
-    for time in run.moments.times:
-        (line,) = [x for x in run.frame(time, state=400).state if x.startswith("KV pages: ")]
-        found = re.findall(r"(cached, locked|cached, evictable|[a-z]( \(zombie\))?) (\d+)", line)
-        seen |= {name for name, _, _ in found}
-        for counter in run.trace.counters:
-            if counter.time == time and counter.name == "kv cached":
-                free = [int(count) for name, _, count in found if name == "cached, evictable"]
-                assert sum(free) * 4 == counter.value  # four tokens a page
-    assert {"cached, locked", "cached, evictable", "a (zombie)"} <= seen
-
-
 @pytest.mark.parametrize("loop", [*LOOPS, "vllm_async:pool:depth=4"])
 def test_every_loop_can_be_watched_and_its_line_is_marked(loop: str) -> None:
     run = small_run(loop)
@@ -152,23 +128,6 @@ def test_every_loop_can_be_watched_and_its_line_is_marked(loop: str) -> None:
         number = source.first_line + int(begun[-1])
         (line,) = [line for line in run.frame(time).source if line.startswith(HERE)]
         assert line == f"{HERE} {number:3} {lines[number - 1]}"
-
-
-def test_a_listing_keeps_the_line_in_sight() -> None:
-    source = sources_of(trace_of("overlap"))["host"]
-    for line in (0, 1, 5, 30 % len(source.lines), len(source.lines) - 1):
-        for most in (3, 8, 20, 500):
-            lines = listing(source, line, most)
-            assert len(lines) <= most
-            assert [text.startswith(HERE) for text in lines].count(True) == bool(line)
-
-
-def test_a_foreign_loop_has_no_source_but_everything_else() -> None:
-    trace = trace_of("overlap")
-    frame = watched(replace(trace, loop="elsewhere")).frame(20_000_000)
-    assert len(frame.source) == 1 and "'elsewhere' is not one of ours" in frame.source[0]
-    assert frame.lanes == watched(trace).frame(20_000_000).lanes
-    assert line_at(trace, "host", -1) == 0
 
 
 # -- keys --------------------------------------------------------------------------------------
@@ -304,30 +263,3 @@ def test_being_ended_restores_the_terminal_without_a_traceback(terminal: Any, ho
     else:
         here.process.send_signal(signal.SIGTERM)
         here.check_end(128 + signal.SIGTERM)
-
-
-@pytest.mark.thorough
-def test_it_plays_by_itself_to_the_end(terminal: Any) -> None:
-    times = watched(trace_of("overlap")).moments.times
-    here = terminal(OVERLAP, "--delay", "0.01", "--at", f"{times[-6] / 1_000_000}")
-    here.until(f"event {len(times)} of")
-    here.press("q")
-    here.check_end(0)
-
-
-@pytest.mark.thorough
-def test_an_error_restores_the_terminal_too() -> None:
-    ours, theirs = pty.openpty()
-    before = termios.tcgetattr(theirs)
-    program = (
-        "from minisched.cli.watch_keys import single_keys\n"
-        "with single_keys():\n"
-        "    raise ValueError('broken')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], stdin=theirs, capture_output=True, cwd=ROOT
-    )
-    assert done.returncode == 1 and b"broken" in done.stderr
-    assert termios.tcgetattr(theirs) == before
-    os.close(ours)
-    os.close(theirs)

@@ -20,13 +20,11 @@ from minisched.checks.races import find_races
 from minisched.checks.races import offence_of as races_offence
 from minisched.cli import museum
 from minisched.export.offence_text import MARK
-from minisched.museum import Exhibit, Refuted, exhibits, find, refuted
+from minisched.museum import Exhibit, exhibits, find, refuted
 from minisched.museum.form import to_html
 from minisched.museum.offence import offence_of
-from minisched.museum.page import page, refuted_page
 from minisched.museum.patch import Edit, StalePatch, diff, put_in
 from minisched.museum.picture import draw, lines_of
-from minisched.museum.points import at
 
 SPECIMEN = '''
 from contextlib import contextmanager
@@ -249,30 +247,6 @@ def test_what_did_it_is_found_by_its_law_alone(exhibit: Exhibit) -> None:
     if exhibit.law == "race":
         race = find_races(verdict.trace)[0]
         assert offence == races_offence(race, verdict.trace) and len(offence.slices) == 2
-
-
-@pytest.mark.parametrize("item", [*EXHIBITS, *REFUTED], ids=lambda item: item.name)
-def test_a_page_has_every_part(item: Exhibit | Refuted) -> None:
-    parts = page(item, "draw") if isinstance(item, Exhibit) else refuted_page(item)
-    assert all(part.body for part in parts if part.kind != "picture")
-    verdicts = [part.kind for part in parts if part.kind in ("good", "bad")]
-    cured = ["good"] if isinstance(item, Exhibit) and item.original_cure else []
-    assert verdicts == (["bad", "good", *cured] if isinstance(item, Exhibit) else ["good"])
-    assert len({part.heading for part in parts}) == len(parts)
-
-
-def test_a_bug_that_is_not_caught_cannot_be_drawn() -> None:
-    with pytest.raises(ValueError, match="does not break the law"):
-        draw(replace(EXHIBITS[0], edits=()))
-
-
-def test_points_count_what_has_one_name_and_step() -> None:
-    verdict, receive = with_bug("abort_in_flight"), ("receive", 0)
-    receives = [item.id for item in verdict.trace.slices if (item.name, item.step) == receive]
-    offence = at(receive, (*receive, 1), says="it")(verdict)
-    assert offence.slices == tuple(receives) and len(receives) == 2 and offence.sentence == "it"
-    with pytest.raises(ValueError, match="no 'receive' of step 0 to point at"):
-        at((*receive, 2), says="it")(verdict)
 
 
 # -- the command -------------------------------------------------------------------------------

@@ -41,13 +41,13 @@ from minisched.replay.arrival import Arrival
 from minisched.replay.claims import verdicts
 from minisched.replay.defaults import default_settings
 from minisched.replay.flat_metrics import FlatMetrics, Sample
-from minisched.replay.long_document import SETTINGS, Outcome, long_document, requests
+from minisched.replay.long_document import SETTINGS, long_document
 from minisched.replay.mooncake import BLOCK
 from minisched.replay.play import Played, check_replayable, play
 from minisched.replay.tally import RecordedTally
 from minisched.replay.trace_file import TraceFile
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Recorder, Slice
+from minisched.trace import Recorder
 from tests.support import many
 
 MILLISECOND = 10**6
@@ -135,7 +135,7 @@ any_settings = st.builds(
 
 @EACH_LOOP
 @given(rows=traces(), options=any_settings, room=st.sampled_from([0, 5 * BLOCK]))
-@settings(max_examples=many(8, 50))
+@settings(max_examples=many(4, 50))
 def test_everybody_finishes_with_what_the_file_says_and_twice_the_same(
     tmp_path_factory: pytest.TempPathFactory,
     loop: str, rows: list[Arrival], options: dict[str, Any], room: int,
@@ -166,7 +166,7 @@ def test_small_pools_do_retract(tmp_path: Path, loop: str) -> None:
 
 @EACH_LOOP
 @given(rows=traces(longest=40), options=any_settings)
-@settings(max_examples=many(4, 15))
+@settings(max_examples=many(2, 15))
 def test_the_worker_that_ships_nothing_takes_the_ordinary_worker_s_time(
     tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[Arrival],
     options: dict[str, Any],
@@ -227,12 +227,6 @@ def test_with_memory_for_all_the_cache_gives_what_a_set_of_prefixes_would(
     assert replay(trace, machine=MACHINE, disable_radix_cache=True).metrics.cache_hit_rate == 0
 
 
-def test_a_trace_without_content_shares_nothing(tmp_path: Path) -> None:
-    rows = [row._replace(hash_ids=()) for row in apart((1,), (1,), (1,))]
-    run = replay(write(tmp_path / "trace", rows), machine=MACHINE, page_size=1)
-    assert run.metrics.cache_hit_rate == 0
-
-
 def test_time_passes_between_arrivals_and_counts_as_idle(tmp_path: Path) -> None:
     rows = [Arrival(10**18, 10, 1), Arrival(3 * 10**18, 10, 1)]
     run = replay(write(tmp_path / "trace", rows))
@@ -287,7 +281,7 @@ def test_a_profile_is_what_its_sources_say() -> None:
 
 @pytest.mark.parametrize("loop", sorted({*REPLAYED, "mixed"}))
 @given(rows=traces(longest=40))
-@settings(max_examples=many(3, 10))
+@settings(max_examples=many(1, 10))
 def test_a_stream_writes_what_a_recorder_keeps_and_neither_changes_a_figure(
     tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[Arrival]
 ) -> None:
@@ -310,21 +304,6 @@ def test_a_stream_writes_what_a_recorder_keeps_and_neither_changes_a_figure(
             assert getattr(plain.metrics, figure) == getattr(run.metrics, figure), figure
         assert run.tally.busy_ns["forward"] == sum(s.duration for s in in_memory.on("forward"))
         assert run.tally.end == in_memory.end
-
-
-def test_an_edge_waits_for_its_slice_and_is_written_once(tmp_path: Path) -> None:
-    recorder = StreamRecorder(tmp_path / "run.json", "a", "sim", "b")
-    first, second, never = recorder.new_id(), recorder.new_id(), recorder.new_id()
-    recorder.edge("launch", 0, first)  # launched outside every slice
-    for target in (second, second, never):
-        recorder.edge("copy", first, target)
-    recorder.slice(Slice(first, "forward", "forward", 0, 5))
-    recorder.slice(Slice(second, "copy", "copy", 5, 6))
-    for _ in range(2):
-        recorder.edge("token", first, second)
-    recorder.close()
-    edges = json.loads((tmp_path / "run.json").read_text())["edges"]
-    assert edges == [{"src": 1, "dst": 2, "kind": kind} for kind in ("copy", "token")]
 
 
 @given(values=st.lists(st.integers(0, 10**12), max_size=60), exact=st.integers(0, 80))
@@ -369,30 +348,7 @@ def test_csv_as_other_programs_write_it(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("rows", "said"), [
-    (['"0.0","10","5"', '"0.0","10"'], "line 3: it has 2 fields"),
-    (["1.0,10,5", "0.5,10,5"], "line 3: it is 500.0 ms earlier than the request before it"),
-    (['"0.0,10,5'], "line 2: it has 1 fields"),
-    ([f"0.0,10,{'9' * 200_000}"], "line 2: it is not CSV: field larger than field limit"),
-])  # fmt: skip
-def test_bad_csv_is_named_before_anything_runs(
-    cli: Any, tmp_path: Path, rows: list[str], said: str
-) -> None:
-    (tmp_path / "bad.csv").write_text("\n".join([HEADER, *rows]))
-    code, out, err = cli("replay bad.csv --out result.json")
-    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
-    assert not (tmp_path / "result.json").exists()
-
-
 # -- the guide's long document -----------------------------------------------------------------
-
-
-def test_the_case_is_the_guide_s() -> None:
-    found = list(requests())
-    lengths = [len(req.prompt) for req in found]
-    assert len(found) == 21 and lengths.index(100_000) == 6, "six are there already"
-    assert found == sorted(found, key=lambda req: req.arrival_time)
-    assert len({req.prompt[0] for req in found}) == 21, "nobody shares a prefix"
 
 
 @pytest.mark.parametrize("loop", ["serial", "overlap"])
@@ -414,11 +370,3 @@ def test_which_claims_hold() -> None:
     assert [(item.claim.about, item.after.name, item.holds) for item in found] == [
         (about, name, yes) for about, yes in holds.items() for name in [*SETTINGS][1:]
     ]
-
-
-@given(st.integers(1, 20_000), st.floats(50, 400), st.integers(1, 200_000))
-def test_a_verdict_is_what_the_guide_s_figures_say(ttft: int, throughput: float, peak: int) -> None:
-    plain = Outcome("plain", 15_000, 0, 0, 0, 100.0, 100_000, 0)
-    other = replace(plain, mean_ttft=ttft, tokens_per_second=throughput, peak_tokens=peak)
-    found = [item.holds for item in verdicts([plain, other])]
-    assert found == [ttft <= 500, throughput >= 200, peak <= 40_000]
