@@ -93,6 +93,7 @@ def test_the_reference_has_every_folder_in_an_order_that_layers_allow() -> None:
     assert reference.LAYERS[-3:] == ("cli", "checking", "minisched")
 
 
+@pytest.mark.thorough
 def test_every_made_page_comes_from_the_repository_alone() -> None:
     """No path of this machine, and no address that a reader's browser would load."""
     for name, source in sources().items():
@@ -297,7 +298,7 @@ NUMBERS = ("host", "forward", "copy", "requests", "prompt", "tokens")
 tenths = st.integers(1, 150).map(lambda value: value / 10)
 
 
-@settings(max_examples=many(8, 80))
+@settings(max_examples=many(4, 80))
 @given(host=tenths, forward=tenths, copy=tenths, requests=st.integers(1, 8))
 def test_a_settled_step_takes_what_the_lab_says(
     host: float, forward: float, copy: float, requests: int
