@@ -19,6 +19,9 @@ class Mistake(NamedTuple):
     draws: bool = True
 
 
+Rows = dict[Callable[[Any], Any], list[tuple[Any, ...]]]  # a check -> all else of its mistakes
+
+
 def lines(text: str) -> Any:
     """The function that a learner wrote, whose lines a traceback can quote."""
     place, names = f"<lines {hash(text)}>", dict[str, Any]()
@@ -94,56 +97,43 @@ FORGETS = ("if last:", "if batch and last:", "last = pending", "last = pending o
 NO_IDLE = ("        elif not batch:\n            engine.on_idle()\n", "")
 RUNS_NOTHING = ("engine.run_batch(batch) if batch else None", "engine.run_batch(batch)")
 
-LESSON_1 = [
-    (learn.check_loop, but(LOOP, *TURNS), "it takes 17 ms a step, on average; 10 ms"),
-    (learn.check_loop, but(QUEUE, "pop(0)", "pop()"), "step 2 came back, but 1 is next"),
-    (learn.check_loop, lines(CATCHES_THE_GUARD), "never end", False),
-    (learn.check_loop, but(LOOP, *FORGETS), "step 1 was launched and never processed"),
-    (
-        learn.check_loop,
-        but(LOOP, "last = pending", "last = pending or last"),
-        "Step 1 has already been processed",
-    ),
-    (learn.check_loop, but(QUEUE, "> 1", "> 2"), "a queue of 3"),
-    (learn.check_loop, but(LOOP, *NO_IDLE), "did not call on_idle()"),
-    (learn.check_loop, but(LOOP, *RUNS_NOTHING), "nothing to run; test `batch` first"),
-    (learn.check_loop, lines(CATCHES_ALL), "never end"),
-    (learn.check_loop, lines(WILL_NOT_CLOSE), "had not ended", False),
-    (learn.check_loop, but(LOOP, "        yield\n", ""), "has no `yield`", False),
-    (learn.check_loop, but(LOOP, "        yield\n", "    yield\n"), "never end"),
-    (
-        learn.check_loop,
-        lines("def loop_that_ends(engine):\n    engine.recv_requests()\n    yield\n"),
-        "came to its end after 1 turns",
-        False,
-    ),
-    (
-        learn.check_loop,
-        but(LOOP, "recv_requests", "recv_request"),
-        "at your line `engine.recv_request()`",
-        False,
-    ),
-    (learn.check_loop, None, "of type NoneType, but it must be a function", False),
-    (
-        learn.check_step_time,
-        lambda h, d, c, n: h + d + c if n == 1 else max(h, d),
-        "you say 6 ms; the run took 6.5 ms",
-    ),
-    (learn.check_step_time, lambda h, d, c, n: (h + d + c) / n, "the run took 10 ms"),
-    (
-        learn.check_step_time,
-        lambda h, d, c, n: h + d + c if n == 1 else max(h, d, (h + d + c) / 2),
-        "you say 16 ms; the run took 20 ms",
-    ),
-    (learn.check_step_time, lambda h, d, c, n: None, "not a number", False),
-    (
-        learn.check_step_time,
-        lambda h, d, c, n: h / (n - 1),
-        "ZeroDivisionError at your line",
-        False,
-    ),
-    (learn.check_step_time, max, "can't be called", False),
-]
+LESSON_1: Rows = {
+    learn.check_loop: [
+        (but(LOOP, *TURNS), "takes 17 ms a step, on average; 10"),
+        (but(QUEUE, "pop(0)", "pop()"), "step 2 came back, but 1 is next"),
+        (lines(CATCHES_THE_GUARD), "never end", False),
+        (but(LOOP, *FORGETS), "step 1 was launched and never proc"),
+        (
+            but(LOOP, "last = pending", "last = pending or last"),
+            "Step 1 has already been processed",
+        ),
+        (but(QUEUE, "> 1", "> 2"), "a queue of 3"),
+        (but(LOOP, *NO_IDLE), "did not call on_idle()"),
+        (but(LOOP, *RUNS_NOTHING), "nothing to run; test `batch` first"),
+        (lines(CATCHES_ALL), "never end"),
+        (lines(WILL_NOT_CLOSE), "had not ended", False),
+        (but(LOOP, "        yield\n", ""), "has no `yield`", False),
+        (but(LOOP, "        yield\n", "    yield\n"), "never end"),
+        (
+            lines("def loop_that_ends(engine):\n    yield\n"),
+            "came to its end after 1 turns",
+            False,
+        ),
+        (but(LOOP, "recv_requests", "recv_request"), "at your line `engine.recv_req", False),
+        (None, "of type NoneType, but it must be a function", False),
+    ],
+    learn.check_step_time: [
+        (lambda h, d, c, n: h + d + c if n == 1 else max(h, d), "6 ms; the run took 6.5 ms"),
+        (lambda h, d, c, n: (h + d + c) / n, "the run took 10 ms"),
+        (
+            lambda h, d, c, n: h + d + c if n == 1 else max(h, d, (h + d + c) / 2),
+            "16 ms; the run took 20 ms",
+        ),
+        (lambda h, d, c, n: None, "not a number", False),
+        (lambda h, d, c, n: h / (n - 1), "ZeroDivisionError at your line", False),
+        (max, "can't be called", False),
+    ],
+}
 
 # -- lesson 2: a ring of future slots --------------------------------------------------------------
 
@@ -184,82 +174,52 @@ def after(ct: int, n: int) -> range:
 
 
 LAPPED = "The slot was lapped"
-LESSON_2 = [
-    (learn.check_resolve, lambda ids, m: [m[t] if t < 0 else t for t in ids], "Your lines made"),
-    (learn.check_resolve, lambda ids, m: [m[t] for t in ids], "IndexError at your line"),
-    (
-        learn.check_resolve,
-        lambda ids, m: [m[-t] for t in ids] if ids[0] < 0 else ids,
-        "should give [5, 47]",
-        False,
-    ),
-    (learn.check_resolve, lambda ids, m: [m[abs(t)] for t in ids], "IndexError at your line"),
-    (
-        learn.check_resolve,
-        lambda ids, m: [m[-t] if t <= 0 else t for t in ids],
-        "Step 1 was sent the id 0; your lines made",
-    ),
-    (
-        learn.check_resolve,
-        lambda ids, m: [m[-t] for t in ids if t < 0],
-        "must give a list of 1 integer",
-    ),
-    (learn.check_resolve, resolve_in_place, "gave None"),
-    (learn.check_alloc, alloc_that_never_wraps, "but slots begin at 1 again once"),
-    (learn.check_alloc, alloc_up_to_the_limit, "Your alloc(12, 1, 12) gave"),
-    (learn.check_alloc, lambda ct, n, most: (range(1, 1 + n), ct), LAPPED),
-    (
-        learn.check_alloc,
-        lambda ct, n, most: ([(ct + i) % (most + 1) + 1 for i in range(n)], (ct + n) % (most + 1)),
-        "Your alloc(12, 1, 12) gave",
-    ),
-    (
-        learn.check_alloc,
-        lambda ct, n, most: (after(ct, n - 1), (ct + n) % most),
-        "a list or range of 1 slot.",
-        False,
-    ),
-    (
-        learn.check_alloc,
-        lambda ct, n, most: (after(ct - 1, n), (ct + n) % most),
-        "0 would be a token",
-        False,
-    ),
-    (learn.check_alloc, lambda ct, n, most: (after(ct, n), (ct + 1) % most), LAPPED),
-    (
-        learn.check_alloc,
-        lambda ct, n, most: ([ct + 1] * n, (ct + 1) % most),
-        "two rows with one slot",
-    ),
-    (learn.check_alloc, lambda ct, n, most: after(ct, n), "must give two things", False),
-    (learn.check_alloc, alloc_for_ever, "never end", False),
-    (
-        learn.check_limit,
-        lambda most, context, chunk: 10 * most,
-        "memory is dear. (19: the longest",
-        False,
-    ),
-    (learn.check_limit, lambda most, context, chunk: most, LAPPED),
-    (learn.check_limit, lambda most, context, chunk: 3 * most, LAPPED),  # before PR 13713
-    (learn.check_limit, lambda most, context, chunk: most * context / chunk, "whole number", False),
-    (learn.check_limit, lambda most, context, chunk: 10**9, "memory is dear", False),
-    (
-        learn.check_limit,
-        lambda most, context, chunk: most * (context // chunk) - most + 1,
-        "a slot for each request",
-        False,
-    ),
-    (
-        learn.check_limit,
-        lambda most, context, chunk: most * (1 + min(5000, context) // chunk),
-        "prompts may stand in front",
-        False,
-    ),
-    (learn.check_limit, lambda most, context, chunk: 3 * most + ceil(context / chunk), LAPPED),
-    (learn.check_limit, lambda most, context, chunk: most * ceil(context / chunk), LAPPED),
-    (learn.check_limit, lambda most, context, chunk: 2 * most + context // chunk * 2, LAPPED),
-    (learn.check_limit, lambda most, context, chunk: most * (context // chunk), LAPPED),
-]
+LESSON_2: Rows = {
+    learn.check_resolve: [
+        (lambda ids, m: [m[t] if t < 0 else t for t in ids], "Your lines made"),
+        (lambda ids, m: [m[t] for t in ids], "IndexError at your line"),
+        (lambda ids, m: [m[-t] for t in ids] if ids[0] < 0 else ids, "should give [5, 47]", False),
+        (lambda ids, m: [m[abs(t)] for t in ids], "IndexError at your line"),
+        (lambda ids, m: [m[-t] if t <= 0 else t for t in ids], "was sent the id 0; your"),
+        (lambda ids, m: [m[-t] for t in ids if t < 0], "a list of 1 integer"),
+        (resolve_in_place, "gave None"),
+    ],
+    learn.check_alloc: [
+        (alloc_that_never_wraps, "but slots begin at 1 again once"),
+        (alloc_up_to_the_limit, "Your alloc(12, 1, 12) gave"),
+        (lambda ct, n, most: (range(1, 1 + n), ct), LAPPED),
+        (
+            lambda ct, n, most: (
+                [(ct + i) % (most + 1) + 1 for i in range(n)],
+                (ct + n) % (most + 1),
+            ),
+            "Your alloc(12, 1, 12) gave",
+        ),
+        (
+            lambda ct, n, most: (after(ct, n - 1), (ct + n) % most),
+            "a list or range of 1 slot.",
+            False,
+        ),
+        (lambda ct, n, most: (after(ct - 1, n), (ct + n) % most), "0 would be a token", False),
+        (lambda ct, n, most: (after(ct, n), (ct + 1) % most), LAPPED),
+        (lambda ct, n, most: ([ct + 1] * n, (ct + 1) % most), "two rows with one slot"),
+        (lambda ct, n, most: after(ct, n), "must give two things", False),
+        (alloc_for_ever, "never end", False),
+    ],
+    learn.check_limit: [
+        (lambda m, n, c: 10 * m, "(19: the longest", False),
+        (lambda m, n, c: m, LAPPED),
+        (lambda m, n, c: 3 * m, LAPPED),
+        (lambda m, n, c: m * n / c, "whole number", False),
+        (lambda m, n, c: 10**9, "memory is dear", False),
+        (lambda m, n, c: m * (n // c) - m + 1, "a slot for each request", False),
+        (lambda m, n, c: m * (1 + min(5000, n) // c), "prompts may stand in front", False),
+        (lambda m, n, c: 3 * m + ceil(n / c), LAPPED),
+        (lambda m, n, c: m * ceil(n / c), LAPPED),
+        (lambda m, n, c: 2 * m + n // c * 2, LAPPED),
+        (lambda m, n, c: m * (n // c), LAPPED),
+    ],
+}
 
 # -- lesson 3: lazy graphs -------------------------------------------------------------------------
 
@@ -287,6 +247,7 @@ ALL_AT_ONCE = """def generate_all_at_once(step, first, count, async_eval, host_w
 """
 START, HAND_OVER = "    async_eval(y)\n", "        async_eval(following)\n"
 WORK, READ = "        host_work(tokens[-1])\n", "        tokens.append(y.item())\n"
+THEN_WORK = "    for token in tokens:\n        host_work(token)\n    return"
 BUILD = "        following = step(y)\n"
 TURN = """def turn(engine, pending):
     batch = engine.chain(pending.batch)
@@ -302,69 +263,48 @@ SKETCH = """def turn_of_the_sketch(engine, pending):
 PROCESS = "    engine.process_batch_result(pending)\n"
 CHAINS_NOTHING = f"def turn_that_chains_nothing(engine, pending):\n{PROCESS}"
 
-LESSON_3 = [
-    (
-        learn.check_generate,
-        but(GENERATE, START, "", HAND_OVER, "", WORK, WORK + HAND_OVER),
-        "it takes 16 ms from one token to the next",
-    ),
-    (
-        learn.check_generate,
-        but(GENERATE, BUILD + HAND_OVER + READ, READ + BUILD + HAND_OVER),
-        "it takes 11 ms from one token to the next",
-    ),
-    (learn.check_generate, lines(ALL_AT_ONCE), "13 steps would be wasted"),
-    (learn.check_generate, but(GENERATE, "y.item()", "following.item()"), "The 1st token is"),
-    (learn.check_generate, but(GENERATE, WORK, ""), "host_work was called 0 times"),
-    (
-        learn.check_generate,
-        but(
-            GENERATE,
-            WORK,
-            "",
-            "    return",
-            f"    for token in tokens:\n{WORK}    return",
-            "(tokens[-1])",
-            "(token)",
+LESSON_3: Rows = {
+    learn.check_generate: [
+        (
+            but(GENERATE, START, "", HAND_OVER, "", WORK, WORK + HAND_OVER),
+            "takes 16 ms from one token",
         ),
-        "was read before host_work had got",
-    ),
-    (
-        learn.check_generate,
-        but(GENERATE, "y.item()", "y", "tokens[-1]", "y.item()"),
-        "lazy token of step 1, should be 78: you kept",
-    ),
-    (
-        learn.check_generate,
-        but(GENERATE, "step(y)", "step(y.item())"),
-        "it takes the first token, or a lazy one",
-    ),
-    (learn.check_turn, lines(SKETCH), "it takes 17 ms a step, on average; 10 ms"),
-    (learn.check_turn, but(TURN, ", pending) if", ") if"), "run_batch was not told which step"),
-    (learn.check_turn, but(TURN, PROCESS, ""), "`turn` never processed `pending`"),
-    (
-        learn.check_turn,
-        but(TURN, "return following", "return"),
-        "launched step 3 but gave back None",
-    ),
-    (learn.check_turn, lines(CHAINS_NOTHING), "it takes 17 ms a step, on average; 10 ms"),
-    (
-        learn.check_turn,
-        lines(CHAINS_NOTHING + "    return pending.batch\n"),
-        "gave back a ScheduleBatch",
-    ),
-    (learn.check_may_chain, lambda batch, waiting, ended: True, "has ended: its place"),
-    (learn.check_may_chain, lambda batch, waiting, ended: not ended, "waited while"),
-    (learn.check_may_chain, lambda batch, waiting, ended: not waiting, "has ended: its place"),
-    (
-        learn.check_may_chain,
-        lambda batch, waiting, ended: not waiting and not ended and len(batch) <= 2,
-        "With 4 requests, host 6 ms",
-    ),
-    (learn.check_may_chain, lambda batch, waiting, ended: False, "it takes 17 ms a step"),
-]
+        (
+            but(GENERATE, BUILD + HAND_OVER + READ, READ + BUILD + HAND_OVER),
+            "takes 11 ms from one token",
+        ),
+        (lines(ALL_AT_ONCE), "13 steps would be wasted"),
+        (but(GENERATE, "y.item()", "following.item()"), "The 1st token is"),
+        (but(GENERATE, WORK, ""), "host_work was called 0 times"),
+        (
+            but(GENERATE, WORK, "", "    return", THEN_WORK),
+            "was read before host_work had got",
+        ),
+        (but(GENERATE, "y.item()", "y", "tokens[-1]", "y.item()"), "should be 78: you kept"),
+        (but(GENERATE, "step(y)", "step(y.item())"), "the first token, or a lazy one"),
+    ],
+    learn.check_turn: [
+        (lines(SKETCH), "takes 17 ms a step, on average; 10"),
+        (but(TURN, ", pending) if", ") if"), "run_batch was not told which step"),
+        (but(TURN, PROCESS, ""), "`turn` never processed `pending`"),
+        (but(TURN, "return following", "return"), "step 3 but gave back None"),
+        (lines(CHAINS_NOTHING), "takes 17 ms a step, on average; 10"),
+        (lines(CHAINS_NOTHING + "    return pending.batch\n"), "gave back a ScheduleBatch"),
+    ],
+    learn.check_may_chain: [
+        (lambda b, w, e: True, "has ended: its place"),
+        (lambda b, w, e: not e, "waited while"),
+        (lambda b, w, e: not w, "has ended: its place"),
+        (lambda b, w, e: not w and not e and len(b) <= 2, "With 4 requests, host 6 ms"),
+        (lambda b, w, e: False, "it takes 17 ms a step"),
+    ],
+}
 
-MISTAKES = [Mistake(*row) for row in (*LESSON_1, *LESSON_2, *LESSON_3)]  # type: ignore[arg-type]
+MISTAKES = [
+    Mistake(check, *row)
+    for check, rows in {**LESSON_1, **LESSON_2, **LESSON_3}.items()
+    for row in rows
+]
 SOLUTIONS: list[tuple[Callable[[Any], Any], Any]] = [
     (learn.check_loop, lines(LOOP)),
     (learn.check_loop, lines(QUEUE)),
@@ -381,5 +321,5 @@ SOLUTIONS: list[tuple[Callable[[Any], Any], Any]] = [
     (learn.check_limit, limit),
     (learn.check_generate, lines(GENERATE)),
     (learn.check_turn, lines(TURN)),
-    (learn.check_may_chain, lambda batch, waiting, ended: not waiting and not ended),
+    (learn.check_may_chain, lambda b, w, e: not w and not e),
 ]

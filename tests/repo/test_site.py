@@ -1,36 +1,55 @@
-"""The site: one build without a warning, and then nothing in it leads nowhere or outside."""
+"""The site: one build without a warning, nothing in it leads nowhere or outside; its lab.
+
+The lab's Python is Pyodide, from the npm package: in a real browser it says the same numbers as in
+this Python. The pages are served from this machine.
+"""
 
 from __future__ import annotations
 
 import ast
 import fcntl
+import json
 import os
 import re
 import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import mean
 from time import monotonic
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 
+from minisched import learn
+from minisched.checks.overlap.overlap import step_intervals
+from minisched.comparison import compare_loops
+from minisched.export.native import to_json
+from minisched.learn.simulate import TIE
+from minisched.learn.slider import DEVICES
+from minisched.models.hash import HashModel
 from minisched.museum import exhibits
 from minisched.topics import TOPICS
-from tests.support import FAR, browser, served, watch
+from tests.support import FAR, browser, many, served, watch
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "lessons" / "site"
-sys.path.insert(0, str(SITE))
+sys.path[:0] = [str(SITE), str(SITE / "lab")]
 
+from experiment import HOST_STEP, Settings, loop_names, run, settled_step  # noqa: E402
 from pages import gallery, lab, lessons, museum, reference, sources, steppers  # noqa: E402
+from report import report  # noqa: E402
 
 assert browser  # the fixture
+WIDE = {"width": 1280, "height": 1000}
 PAGES = [
     "index.html", "lab.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
     "lessons/README.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
@@ -43,35 +62,11 @@ PAGES = [
     *(f"museum/{exhibit.name}.html" for exhibit in exhibits()), "museum/refuted.html",
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
-    """The built site; built once, whichever of pytest's workers asks for it first."""
-    assert lab.has_python(pyodide)
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    out, done = base / "site", base / "site.built"
-    with (base / "site.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            build(out)
-            done.touch()
-    return out
+# -- what Sphinx is given --------------------------------------------------------------------------
 
 
-def build(out: Path) -> None:
-    """The README's command, where a warning is an error."""
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", SITE, out]
-    built = subprocess.run(command, capture_output=True, text=True)
-    said = [line for line in built.stderr.splitlines() if "IPKernelApp" not in line]
-    assert built.returncode == 0, "\n".join(said[-30:])
-
-
-# -- what Sphinx was given -------------------------------------------------------------------------
-
-
-def test_every_topic_and_every_diagram_is_in_the_gallery() -> None:
-    pages = gallery.pages()
+def test_every_topic_diagram_and_bug_has_its_page_with_its_picture() -> None:
+    pages, museum_pages = gallery.pages(), museum.pages()
     for topic in TOPICS:
         assert f"(../traces/{topic}.svg)" in pages[f"gallery/{topic}.md"]
         assert f"](../traces/{topic}.svg)" in pages["gallery/index.md"]
@@ -83,29 +78,22 @@ def test_every_topic_and_every_diagram_is_in_the_gallery() -> None:
         for name in re.findall(r"!\[[^]]*\]\(\.\./diagrams/(\w+)\.svg\)", text)
     )
     assert shown == Counter(path.stem for path in ROOT.glob("diagrams/*.puml"))
+    for exhibit in exhibits():
+        page = museum_pages[f"museum/{exhibit.name}.md"]
+        assert f"](../traces/museum/{exhibit.name}.svg)" in page and "```diff" in page
+        assert f"](museum/{exhibit.name}.md)" in museum_pages["museum.md"]
+        assert all(reference in page for reference in exhibit.references)
 
 
 def test_the_reference_has_every_folder_in_an_order_that_layers_allow() -> None:
     folders = {path.parent.name for path in (ROOT / "minisched").glob("*/__init__.py")}
     modules = {path.stem for path in (ROOT / "minisched").glob("[a-z]*.py")}
     assert set(reference.LAYERS) == folders | modules | {"minisched"}  # what a notebook imports
-    first = ["core", "trace", "memory", "policy", "scheduler"]
-    assert list(reference.LAYERS[:5]) == first and reference.LAYERS[-3:] == (
-        "cli",
-        "checking",
-        "minisched",
-    )
+    assert reference.LAYERS[:5] == ("core", "trace", "memory", "policy", "scheduler")
+    assert reference.LAYERS[-3:] == ("cli", "checking", "minisched")
 
 
-def test_every_bug_of_the_museum_has_its_page_with_its_picture() -> None:
-    pages = museum.pages()
-    for exhibit in exhibits():
-        page = pages[f"museum/{exhibit.name}.md"]
-        assert f"](../traces/museum/{exhibit.name}.svg)" in page and "```diff" in page
-        assert f"](museum/{exhibit.name}.md)" in pages["museum.md"]
-        assert all(reference in page for reference in exhibit.references)
-
-
+@pytest.mark.thorough
 def test_every_made_page_comes_from_the_repository_alone() -> None:
     """No path of this machine, and no address that a reader's browser would load."""
     for name, source in sources().items():
@@ -114,18 +102,35 @@ def test_every_made_page_comes_from_the_repository_alone() -> None:
             assert not re.search(r"!\[[^]]*\]\(https?:", source), name
 
 
-def test_a_lesson_whose_library_is_missing_is_shown_without_its_output(
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_can_t_run_or_is_not_installed_is_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert lessons.cannot_run() == []
     monkeypatch.setattr(lessons, "NEEDS", {"mlx": "a_library_that_is_not_there"})
     assert lessons.cannot_run() == ["lessons/03_mlx_async.py"]
+    assert not lab.has_python(tmp_path)
+    assert "npm ci --prefix lessons/site" in lab.pages(tmp_path)["lab.md"]
 
 
 # -- what was built --------------------------------------------------------------------------------
 
 
-ADDRESSES = ("src", "href", "data", "poster")
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
+    """The built site; built once, whichever of pytest's workers asks for it first."""
+    assert lab.has_python(pyodide)
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    out, done = base / "site", base / "site.built"
+    with (base / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():  # the README's command, where a warning is an error
+            command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", SITE, out]
+            built = subprocess.run(command, capture_output=True, text=True)
+            said = [line for line in built.stderr.splitlines() if "IPKernelApp" not in line]
+            assert built.returncode == 0, "\n".join(said[-30:])
+            done.touch()
+    return out
 
 
 class Links(HTMLParser):
@@ -133,9 +138,7 @@ class Links(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loads: list[str] = []
-        self.leads: list[str] = []
-        self.ids: set[str] = set()
+        self.loads, self.leads, self.ids = list[str](), list[str](), set[str]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Every address of an element."""
@@ -143,9 +146,9 @@ class Links(HTMLParser):
         self.ids |= {values[name] for name in ("id", "name") if name in values}
         if tag in ("a", "area"):
             self.leads += [values["href"]] if "href" in values else []
-            return
-        if not (tag == "link" and values.get("rel") in ("index", "search", "next", "prev")):
-            self.loads += [values[name] for name in ADDRESSES if name in values]
+        elif not (tag == "link" and values.get("rel") in ("index", "search", "next", "prev")):
+            loaded = ("src", "href", "data", "poster")
+            self.loads += [values[name] for name in loaded if name in values]
 
 
 @cache
@@ -156,19 +159,20 @@ def read(path: Path) -> Links:
     return links
 
 
-def html_pages(site: Path) -> list[Path]:
-    """All pages but those that the npm package brings along."""
-    return [path for path in site.rglob("*.html") if "pyodide" not in path.parts]
+def lacks(target: Path, fragment: str) -> bool:
+    """Whether a page has no such place; pages of their own read their settings from there."""
+    own = target.suffix != ".html" or target.parent.name in ("lab", "steppers")
+    return bool(fragment) and not own and fragment not in read(target).ids
 
 
-def test_every_page_is_there(site: Path) -> None:
-    assert [name for name in PAGES if not (site / name).is_file()] == []
-    assert {path.relative_to(site).as_posix() for path in html_pages(site)} >= set(PAGES)
-
-
-def test_every_link_and_every_picture_leads_somewhere(site: Path) -> None:
+def test_every_link_leads_somewhere_and_nothing_is_loaded_from_outside(site: Path) -> None:
+    """Other sites may be linked to; scripts, styles, fonts and pictures come along."""
+    pages = [path for path in site.rglob("*.html") if "pyodide" not in path.parts]  # npm's
+    assert {path.relative_to(site).as_posix() for path in pages} >= set(PAGES)
     broken, count = [], 0
-    for page in html_pages(site):
+    for page in pages:
+        outside = [it for it in read(page).loads if urlsplit(it).scheme not in ("", "data")]
+        assert outside == [], page
         for address in [*read(page).loads, *read(page).leads]:
             parts = urlsplit(address)
             if parts.scheme or address in ("", "#"):
@@ -178,25 +182,12 @@ def test_every_link_and_every_picture_leads_somewhere(site: Path) -> None:
             if not target.is_file() or lacks(target, unquote(parts.fragment)):
                 broken.append(f"{page.relative_to(site)}: {address}")
     assert broken == [] and count > 5000
-
-
-def lacks(target: Path, fragment: str) -> bool:
-    """Whether a page has no such place; pages of their own read their settings from there."""
-    own = target.suffix != ".html" or target.parent.name in ("lab", "steppers")
-    return bool(fragment) and not own and fragment not in read(target).ids
-
-
-def test_nothing_is_loaded_from_outside(site: Path) -> None:
-    """Other sites may be linked to; scripts, styles, fonts and pictures come along."""
-    for page in html_pages(site):
-        outside = [it for it in read(page).loads if urlsplit(it).scheme not in ("", "data")]
-        assert outside == [], page
     for sheet in site.rglob("*.css"):
         text = sheet.read_text(encoding="utf-8")
         assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import", text), sheet
 
 
-def test_every_documented_function_is_in_the_reference(site: Path) -> None:
+def test_every_documented_name_is_in_the_reference_and_diagrams_lead_there(site: Path) -> None:
     """Public functions and classes of each module, counted in the sources."""
     for layer in reference.LAYERS:
         ids = read(site / "reference" / f"{layer}.html").ids
@@ -206,10 +197,6 @@ def test_every_documented_function_is_in_the_reference(site: Path) -> None:
             for node in tree.body if ast.get_docstring(tree) else []:
                 if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
                     assert node.name.startswith("_") or f"{name}.{node.name}" in ids
-
-
-def test_the_names_in_a_diagram_lead_to_the_reference(site: Path) -> None:
-    """What a diagram's text links to in the code, its page links to in the reference."""
     for source in ROOT.glob("diagrams/*.puml"):
         symbols = re.findall(r"\[\[\S*?(minisched/[\w/]+)\.py#([\w.]+)", source.read_text("utf-8"))
         page = site / gallery.page_of(source.stem).partition("#")[0].replace(".md", ".html")
@@ -218,7 +205,7 @@ def test_the_names_in_a_diagram_lead_to_the_reference(site: Path) -> None:
             assert any(link.endswith(f"#{dotted}") for link in read(page).leads), dotted
 
 
-# -- in a browser ----------------------------------------------------------------------------------
+# -- the site in a browser -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -229,61 +216,295 @@ def address(site: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("width", [1400, 420])
-def test_pages_open_without_errors_and_load_nothing_from_elsewhere(
+def test_pages_open_without_errors_and_search_works_offline(
     browser: Browser, address: str, width: int
 ) -> None:
     """A page of each kind; and none is wider than the window."""
     kinds = {name.split("/")[0]: name for name in PAGES if not name.startswith("lab/")}
     size = {"width": width, "height": 900}
-    with watch(browser, allowed=(address, "data:", "blob:", "about:"), viewport=size) as watched:
+    with watch(browser, (address, "data:", "blob:", "about:"), viewport=size) as page:
         for name in kinds.values():
-            watched.page.goto(address + name)  # until everything in it is loaded
-            wide = watched.page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width, name
+            page.goto(address + name)  # until everything in it is loaded
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             broken = "[...document.images].filter((it) => it.complete && !it.naturalWidth).length"
-            assert watched.page.evaluate(broken) == 0, name
+            assert page.evaluate(broken) == 0, name
+        page.goto(f"{address}search.html?q=retraction")
+        expect(page.locator("#search-results .search-summary")).to_contain_text("finished")
+        assert "retraction" in page.locator("#search-results li a").all_inner_texts()
 
 
-def test_search_works_offline(browser: Browser, address: str) -> None:
-    with watch(browser, allowed=(address, "data:")) as watched:
-        watched.page.goto(f"{address}search.html?q=retraction")
-        expect(watched.page.locator("#search-results .search-summary")).to_contain_text("finished")
-        found = watched.page.locator("#search-results li a").all_inner_texts()
-        assert "retraction" in found
-
-
-def test_pictures_follow_the_switch_of_the_theme(browser: Browser, address: str) -> None:
-    """A picture that knows light and dark is as the page is, whatever the system says."""
-    with watch(browser, allowed=(address, "data:"), color_scheme="light") as watched:
-        page = watched.page
-        page.goto(f"{address}gallery/decode.html")
-        for theme, is_so in SHADES.items():
-            page.evaluate("theme => { document.body.dataset.theme = theme }", theme)
-            papers: list[int] = []
-            ends = monotonic() + FAR / 1000
-            while not (papers and all(map(is_so, papers))):  # drawn anew in some frame to come
-                assert monotonic() < ends, (theme, papers)
-                papers = [paper(page, at) for at in (0, 1)]
-
-
-SHADES: dict[str, Callable[[int], bool]] = {
-    "light": lambda bright: bright > 240,
-    "dark": lambda bright: bright < 40,
-}
-
-
-def paper(page: Page, picture: int) -> int:
+def brightness(page: Page, picture: int) -> int:
     """How bright a picture's paper is, 0 to 255: one pixel near its left edge."""
     image = page.locator("article img").nth(picture)
     image.scroll_into_view_if_needed()
     box = image.bounding_box()
     assert box
-    x, y = box["x"] + 4, max(box["y"] + 12, 80)
-    png = page.screenshot(clip={"x": x, "y": y, "width": 1, "height": 1})
-    chunks = [png[at + 4 : at + 4 + int.from_bytes(png[at - 4 : at], "big")] for at in starts(png)]
-    return max(zlib.decompress(b"".join(chunks))[1:4])
+    clip = {"x": box["x"] + 4, "y": max(box["y"] + 12, 80), "width": 1, "height": 1}
+    png = page.screenshot(clip=clip)  # type: ignore[arg-type]
+    starts = [found.start() for found in re.finditer(b"IDAT", png)]
+    data = [png[at + 4 : at + 4 + int.from_bytes(png[at - 4 : at], "big")] for at in starts]
+    return max(zlib.decompress(b"".join(data))[1:4])
 
 
-def starts(png: bytes) -> list[int]:
-    """Where the image data of a PNG file begins, chunk by chunk."""
-    return [found.start() for found in re.finditer(b"IDAT", png)]
+def test_pictures_follow_the_switch_of_the_theme(browser: Browser, address: str) -> None:
+    """A picture that knows light and dark is as the page is, whatever the system says."""
+    with watch(browser, (address, "data:"), color_scheme="light") as page:
+        page.goto(f"{address}gallery/decode.html")
+        for theme, least, most in (("light", 241, 255), ("dark", 0, 39)):
+            page.evaluate("theme => { document.body.dataset.theme = theme }", theme)
+            ends = monotonic() + FAR / 1000
+            while not all(least <= brightness(page, at) <= most for at in (0, 1)):
+                assert monotonic() < ends, theme  # drawn anew in some frame to come
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_moving_the_lesson_s_sliders_shows_that_pair(
+    browser: Browser, tmp_path: Path, scheme: Any
+) -> None:
+    slider = learn.cost_slider()
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', slider.page)
+    assert found
+    data, path = json.loads(found[1]), tmp_path / "slider.html"
+    path.write_text(f"<!doctype html>{slider._repr_html_()}", encoding="utf-8")
+    with watch(browser, viewport={"width": 920, "height": 700}, color_scheme=scheme) as page:
+        page.goto(path.as_uri())
+        frame = page.frame_locator("iframe")
+        for length, h, d in ((1, 3, 4), (0, 1, 4), (0, 3, 0), (1, 10, 9), (1, 2, 5)):
+            if (h, d) == (2, 5):
+                frame.locator("#map rect.cell").nth(2 * len(DEVICES) + 5).click()
+            else:
+                frame.locator("#lengths input").nth(length).check()
+                frame.locator("#host").fill(str(h))
+                frame.locator("#device").fill(str(d))
+            for name, value in (("host", data["hosts"][h]), ("device", data["devices"][d])):
+                assert frame.locator(f"#{name}-said").inner_text() == f"{value} ms a step"
+            pair = data["grids"][length][h][d]
+            times = [run["makespan"] for run in pair]
+            factor = times[0] / times[1]
+            says = "Overlap wins" if factor > 1 else "Overlap loses"
+            says = "A tie" if abs(factor - 1) < TIE else says
+            assert frame.locator("#verdict").inner_text().startswith(says)
+            numbers = frame.locator("#numbers").inner_text()
+            assert all(f"{time:g} ms" in numbers for time in times)
+            boxes = frame.locator("#timing rect:not(.lane):not(.idle)").count()
+            assert boxes == sum(len(run["boxes"]) for run in pair)
+        paper = frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+        assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
+
+
+# -- the lab: in this Python -----------------------------------------------------------------------
+
+NUMBERS = ("host", "forward", "copy", "requests", "prompt", "tokens")
+tenths = st.integers(1, 150).map(lambda value: value / 10)
+
+
+@settings(max_examples=many(4, 80))
+@given(host=tenths, forward=tenths, copy=tenths, requests=st.integers(1, 8))
+def test_a_settled_step_takes_what_the_lab_says(
+    host: float, forward: float, copy: float, requests: int
+) -> None:
+    """Read off the runs' traces, as a mean: long and short steps may alternate."""
+    device = forward + 0.05 * requests + 1
+    together = device + host + copy
+    steps = (together, max(device, host, copy, together / 2))
+    wanted = Settings(host=host, forward=forward, copy=copy, requests=requests, tokens=24)
+    assert settled_step(wanted) == pytest.approx(steps)
+    for item, step in zip(run(wanted).runs, steps, strict=True):
+        assert mean(step_intervals(item.trace)[6:16]) == pytest.approx(step * 1e6, abs=5_000)
+
+
+def test_the_form_starts_with_the_module_s_defaults_and_takes_every_loop() -> None:
+    html = (SITE / "lab" / "index.html").read_text(encoding="utf-8")
+    start = dict(re.findall(r'type="range" id="(\w+)".* value="([\d.]+)"', html))
+    assert {name: float(value) for name, value in start.items()} == {
+        name: getattr(Settings(), name) for name in NUMBERS
+    }
+    assert HOST_STEP == 6_700_000
+    for loop in loop_names():
+        wanted = Settings(loops=("serial", loop), tokens=3, requests=2)
+        said = json.loads(json.dumps(report(wanted, run(wanted), whole=True)))
+        assert said["identical"] and said["svg"].startswith("<svg")
+        assert [row["loop"] for row in said["rows"]] == list(dict.fromkeys(["serial", loop]))
+
+
+# -- the lab: in the browser's Python --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
+    """The lab as a build leaves it; the same files give the same bytes."""
+    out = tmp_path_factory.mktemp("site")
+    lab.write(out)
+    assert all((ROOT / "minisched" / name).is_dir() for name in lab.NOT_NEEDED)
+    lab.zip_package(out / "again.zip")
+    assert (out / "again.zip").read_bytes() == (out / "lab" / "minisched.zip").read_bytes()
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, built: Path) -> Iterator[Page]:
+    """The lab, ready; at the end there was no error, and no request went elsewhere."""
+    with (
+        served(built) as address,
+        watch(browser, (address, "blob:", "data:"), viewport=WIDE) as page,
+    ):
+        page.goto(f"{address}lab/index.html")
+        page.wait_for_selector("#results:not([hidden]):not(.stale)")
+        yield page
+
+
+def makespans(page: Page) -> dict[str, int]:
+    """Nanoseconds by loop, as the table has them."""
+    read = "rows => rows.map(r => [r.dataset.loop, r.cells[1].dataset.ns])"
+    return {loop: int(ns) for loop, ns in page.locator("#rows tr").evaluate_all(read)}
+
+
+def expected(asked: Settings) -> dict[str, int]:
+    """The same of ``minisched.compare`` here."""
+    found = compare_loops(asked.loops, "sim", HashModel(), asked.workload, asked.config, asked.cost)
+    assert found.identical
+    return {item.loop: item.makespan_ns for item in found.reports}
+
+
+def asked(page: Page) -> Settings:
+    """What the controls say."""
+    values = {name: page.locator(f"#{name}").evaluate("it => it.valueAsNumber") for name in NUMBERS}
+    return Settings(
+        loops=(page.locator("#first").input_value(), page.locator("#second").input_value()),
+        needs=page.locator("#needs").input_value(),
+        stops=page.locator("#stops").is_checked(),
+        **values,
+    )
+
+
+def settle(page: Page, wanted: Settings) -> None:
+    """Wait for the table of these settings, however many changes were on their way."""
+    page.wait_for_function(
+        """ns => [...document.querySelectorAll("#rows tr")]
+            .map((row) => Number(row.cells[1].dataset.ns)).join() === ns.join()""",
+        arg=list(expected(wanted).values()),
+    )
+
+
+def start(page: Page, wanted: Settings) -> None:
+    """Set the form by its address, as a shared link does.
+
+    The table is emptied, so that ``settle`` waits for the run of these settings, and not for the
+    same numbers of an earlier one; the page has heard of them when this returns.
+    """
+    values = {name: getattr(wanted, name) for name in (*NUMBERS, "needs")}
+    values |= {"loops": ",".join(wanted.loops), "stops": str(wanted.stops).lower()}
+    page.evaluate(
+        """hash => new Promise((heard) => {
+            document.getElementById("rows").replaceChildren();
+            window.addEventListener("hashchange", heard, { once: true });
+            if (location.hash === hash) window.dispatchEvent(new HashChangeEvent("hashchange"));
+            else location.hash = hash;
+        }).then(() => null)""",
+        "#whole=false&" + "&".join(f"{name}={value}" for name, value in values.items()),
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Settings(),
+        Settings(loops=("vllm_async", "mlx_async"), needs="grammar", host=12.3, copy=2.1),
+        Settings(loops=("mini_overlap", "mindie_placeholder"), stops=True, requests=7, prompt=60),
+        Settings(loops=("overlap", "overlap"), needs="penalties", tokens=1, requests=1, prompt=1),
+    ],
+    ids=lambda wanted: "-".join(wanted.loops),
+)
+def test_it_gives_what_compare_gives_here(page: Page, wanted: Settings) -> None:
+    start(page, wanted)
+    settle(page, wanted)
+    assert asked(page) == wanted and makespans(page) == expected(wanted)
+    assert page.inner_text("#verdict").startswith("Identical tokens")
+    assert page.locator("#picture").evaluate("it => it.decode().then(() => it.naturalWidth)") == 900
+
+
+def test_a_slider_moved_runs_it_again_and_of_many_changes_the_last_one_is_shown(page: Page) -> None:
+    start(page, Settings())
+    settle(page, Settings())
+    page.focus("#host")
+    for _ in range(30):
+        page.keyboard.press("ArrowRight")
+    assert page.inner_text("output[for=host]") == "9.7 ms"
+    assert page.get_attribute("#host", "aria-valuetext") == "9.7 ms"
+    settle(page, Settings(host=9.7))
+    page.evaluate(
+        """() => {
+            const slider = document.getElementById("tokens");
+            for (let value = 1; value <= 40; value++) {
+                slider.value = value;
+                slider.dispatchEvent(new Event("input", { bubbles: true }));
+            }
+        }"""
+    )
+    wanted = Settings(host=9.7, tokens=40)
+    settle(page, wanted)
+    page.wait_for_timeout(300)
+    assert makespans(page) == expected(wanted)
+
+
+def test_the_presets_do_what_they_say(page: Page) -> None:
+    said = {"Overlap wins": (1.5, 9), "It ties": (0.99, 1.01), "It loses": (0, 0.9)}
+    for name, (least, most) in said.items():
+        page.get_by_role("button", name=name).click()
+        settle(page, asked(page))
+        found = makespans(page)
+        assert least < found["serial"] / found["overlap"] < most, name
+    page.get_by_role("button", name="A grammar makes it wait").click()
+    settle(page, asked(page))
+    lost = page.locator("#lost li").all_inner_texts()
+    assert any("in waits for grammar" in line for line in lost if line.startswith("mlx_async"))
+
+
+def test_what_an_original_refuses_is_a_sentence_and_not_a_traceback(page: Page) -> None:
+    start(page, Settings(loops=("serial", "mini_overlap"), needs="grammar"))
+    page.wait_for_selector("#results.stale")
+    assert "'mini_overlap' takes no grammar" in page.inner_text("#status")
+    page.select_option("#needs", "nothing")
+    settle(page, Settings(loops=("serial", "mini_overlap")))
+    assert not page.locator("#status").is_visible()
+
+
+def test_the_traces_and_the_stepper_can_be_taken_away_and_it_fits_a_narrow_window(
+    page: Page,
+) -> None:
+    wanted = Settings(tokens=4)
+    start(page, wanted)
+    settle(page, wanted)
+    for item in run(wanted).runs:
+        with page.expect_download() as download:
+            page.get_by_role("button", name=f"Save {item.loop}.json").click()
+        assert download.value.suggested_filename == f"{item.loop}.json"
+        assert Path(download.value.path()).read_text(encoding="utf-8") == to_json(item.trace)
+    with page.expect_popup() as popup:
+        page.get_by_role("button", name="Step through both").click()
+    popup.value.wait_for_url(re.compile("^blob:"))
+    popup.value.wait_for_load_state()
+    text = popup.value.inner_text("body")
+    assert "serial" in text and "overlap" in text
+    popup.value.close()
+    for width in (700, 420):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    unnamed = "all => all.filter((it) => !it.labels.length).map((it) => it.name)"
+    assert page.locator("#controls :is(input, select)").evaluate_all(unnamed) == []
+    page.set_viewport_size(WIDE)
+
+
+def test_from_a_file_or_where_a_file_is_missing_the_page_says_so(
+    browser: Browser, built: Path
+) -> None:
+    opened = browser.new_page()
+    opened.set_default_timeout(FAR)
+    opened.goto((built / "lab" / "index.html").as_uri())
+    assert "python -m http.server -d out/site" in opened.inner_text("#status")
+    opened.route("**/minisched.zip", lambda route: route.fulfill(status=404))
+    with served(built) as address:
+        opened.goto(f"{address}lab/index.html")
+        opened.wait_for_function("document.getElementById('status').innerText.includes('missing')")
+        assert opened.inner_text("#status").startswith("minisched.zip is missing (404)")
+    opened.close()
