@@ -29,7 +29,7 @@ from minisched.core import (
     get_model_worker_batch,
 )
 from minisched.devices.base import Device
-from minisched.devices.registry import load, open_device
+from minisched.devices.registry import library, load, open_device
 from minisched.devices.vector import Vector
 from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
@@ -122,8 +122,8 @@ def test_a_lookup_finds_the_longest_suffix_and_its_latest_occurrence(
 def test_the_device_looks_up_what_the_host_does(
     backend: str, rows: list[list[int]], count: int, ns: tuple[int, int]
 ) -> None:
-    module, extra = LOOKUPS[backend]
-    on_device: Any = load(module, "lookup", extra, "a test")
+    extra = library(backend)
+    on_device: Any = load(LOOKUPS[extra], "lookup", extra, "a test")
     width = 30
     numbers = [row for row in range(len(rows), 0, -1)]
     flat = [7] * width * (len(rows) + 1)  # what lies behind a row's end is no token of it
