@@ -31,6 +31,7 @@ from minisched.checks.tokens.oracle import alone
 from minisched.checks.touches import Touched
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
+from minisched.devices.registry import library
 from minisched.loops.registry import LOOPS
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.policy.schedule_policy import POLICIES
@@ -324,7 +325,9 @@ def test_the_tolerance_is_what_a_device_needs_and_no_more(device: str) -> None:
     told = [(req, list[Output]()) for req in verdict.workload.requests]
     vocab_size = case.workload.vocab_size
     assert not list(find_unlike(told, vocab_size, OF_HASH[library(device)]))
-    assert list(find_unlike(told, vocab_size, OF_HASH[library(device)] / 1e4)), "it is not needed at all"
+    assert list(find_unlike(told, vocab_size, OF_HASH[library(device)] / 1e4)), (
+        "it is not needed at all"
+    )
 
 
 @pytest.mark.parametrize(
