@@ -20,7 +20,6 @@ from minisched.checks.laws import check_logprobs
 from minisched.checks.tokens.logprobs import largest_difference
 from minisched.core import Output, Request, SamplingParams, TokenLogprob
 from minisched.devices.cost import CostModel
-from minisched.engine.engine import Engine
 from minisched.loops.run import run_loop
 from minisched.models import logprobs, logprobs_mlx, logprobs_torch
 from minisched.models.hash import HashModel
@@ -106,55 +105,19 @@ def test_a_cached_prefix_ends_where_logits_are_wanted(start: int, hit: int, page
     assert len(second.input_token_logprobs) == (0 if start < 0 else len(prompt) - start)
 
 
-@pytest.mark.parametrize(("loop", "relay"), [
-    ("serial", "host"), ("overlap", "ring"), ("mlx_async", "chain"), ("overlap_thread", "ring"),
-    ("mindie_plugin", "fill_host"), ("vllm_async", "pool"),
-])  # fmt: skip
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_prompt_that_is_computed_again_is_told_once(loop: str, relay: str, cached: bool) -> None:
+def test_a_prompt_that_is_computed_again_is_told_once() -> None:
     """Both decode until the pool is full; then the newer one loses its memory, and starts again."""
     requests = [wanting("old", [1, 2, 3], 0, 2, 14), wanting("new", list(range(12)), 1, 1, 10)]
     config = SchedulerConfig(
         kv_tokens=30, schedule_conservativeness=0.0, context_len=32, chunked_prefill_size=4,
-        disable_radix_cache=not cached,
     )  # fmt: skip
     workload, device = Workload(requests, [0, 0], {}, config), open_device("sim")
-    _, outputs = play(workload, loop, relay, {}, device, hash_model("sim", frozenset()))
+    _, outputs = play(workload, "overlap", "ring", {}, device, hash_model("sim", frozenset()))
     check_logprobs(workload, outputs)
     marks = device.recorder.trace("", "", "", "").marks
     found = hits(marks, "new")
     assert len(found) > 3, "it started again, after the three chunks of its prompt"
-    if cached:
-        assert found[3] > 1, "nothing is missing any more, so nothing is limited"
-
-
-@pytest.mark.parametrize(
-    ("loop", "relay"), [("serial", "host"), ("overlap", "pool"), ("vllm_async", "pool")]
-)
-def test_a_prompt_that_loses_its_memory_between_two_chunks_goes_on_where_it_was(
-    loop: str, relay: str
-) -> None:
-    """Unified: the old one needs a page, and takes the chunks of the new one."""
-    requests = [wanting("old", [1, 2], 0, 0, 12), wanting("new", list(range(10)), 2, 1, 2)]
-    config = SchedulerConfig(
-        kv_tokens=14, context_len=16, chunked_prefill_size=2, run_first="unified",
-        disable_radix_cache=True,
-    )  # fmt: skip
-    workload, seen = Workload(requests, [0, 3], {}, config), list[int]()
-
-    def look(engine: Engine) -> None:
-        retract = engine.scheduler.retraction.retract
-
-        def spy(req: Request, reason: str) -> None:
-            seen.append(len(req.input_token_logprobs))
-            retract(req, reason)
-
-        engine.scheduler.retraction.retract = spy  # type: ignore[method-assign]
-
-    model, device = hash_model("sim", frozenset()), open_device("sim")
-    _, outputs = play(workload, loop, relay, {}, device, model, patch=look)
-    assert any(0 < count < 8 for count in seen), "some were known, and some were not"
-    check_logprobs(workload, outputs)
+    assert found[3] > 1, "nothing is missing any more, so nothing is limited"
 
 
 @pytest.mark.parametrize("wants", [False, True])
