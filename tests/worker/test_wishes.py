@@ -29,9 +29,6 @@ from minisched.models import (
     adjust,
     adjust_mlx,
     adjust_torch,
-    sampling,
-    sampling_mlx,
-    sampling_torch,
 )
 from minisched.models.hash import HashModel
 from minisched.models.llama_torch import LlamaTorch
@@ -61,20 +58,6 @@ def adjusted(backend: str, logits: Rows, wishes: Wishes, wide: bool = True) -> R
         kind = torch.float64 if wide else torch.float32
         rows = adjust_torch.adjust(torch.tensor(logits, dtype=kind), wishes)
     found: Rows = rows.tolist()
-    return found
-
-
-def chosen(backend: str, rows: Rows, how: Sequence[tuple[SamplingParams, int, int]]) -> list[int]:
-    """The tokens that a backend chooses from adjusted logits."""
-    tokens: Any
-    if backend == "sim":
-        return [sampling.choose(row, *one) for row, one in zip(rows, how, strict=True)]
-    if backend == "mlx":
-        with mx.stream(mx.cpu):
-            tokens = sampling_mlx.sample(mx.array(rows, dtype=mx.float64), how)
-    else:
-        tokens = sampling_torch.choose(torch.tensor(rows, dtype=torch.float64), how)
-    found: list[int] = tokens.tolist()
     return found
 
 
@@ -125,27 +108,12 @@ def test_a_repetition_is_penalised_as_by_transformers() -> None:
 
 
 @pytest.mark.parametrize("backend", ["thread", "mlx"])
-@given(case=cases(), key=st.integers(0, 99), top_k=st.sampled_from([-1, 1, 3]))
-def test_every_backend_does_the_same_and_draws_no_masked_token(
-    backend: str, case: tuple[Rows, Wishes], key: int, top_k: int
+@given(case=cases())
+def test_every_backend_does_the_same_and_a_row_becomes_the_same_in_every_batch(
+    backend: str, case: tuple[Rows, Wishes]
 ) -> None:
     logits, wishes = case
-    rows = adjusted(backend, logits, wishes)
-    assert rows == adjusted("sim", logits, wishes)
-    params = [SamplingParams(temperature, top_k, 0.9) for temperature in (0.0, 0.7, 1.5)]
-    how = [(params[(key + at) % 3], key, at) for at, _ in enumerate(logits)]
-    tokens = chosen(backend, rows, how)
-    assert tokens == chosen("sim", rows, how)
-    for wish, token, row in zip(wishes, tokens, logits, strict=True):
-        bits = int.from_bytes(wish.vocab_mask or b"", "little") if wish is not None else 0
-        may_come = [at for at, _ in enumerate(row) if bits >> at & 1]
-        assert 0 <= token < len(row) and (token in may_come or not may_come)
-
-
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
-@given(case=cases())
-def test_a_row_is_the_same_in_every_batch(backend: str, case: tuple[Rows, Wishes]) -> None:
-    logits, wishes = case
+    assert adjusted(backend, logits, wishes) == adjusted("sim", logits, wishes)
     together = adjusted(backend, logits, wishes, wide=False)
     for row, wish, found in zip(logits, wishes, together, strict=True):
         assert adjusted(backend, [row], [wish], wide=False) == [found]
@@ -346,14 +314,6 @@ def test_a_bad_wish_ends_its_request_alone(sentence: str, wish: dict[str, Any]) 
     assert together.errors.keys() == {"c"} and together.errors["c"].startswith(sentence)
     assert together.requests[2].finish_reason is FinishReason.ERROR
     assert together.outputs == {**alone.outputs, "c": []}
-
-
-def test_the_limits_themselves_are_fine() -> None:
-    wishes: list[dict[str, Any]] = [
-        {"frequency_penalty": 2.0, "presence_penalty": -2.0}, {"repetition_penalty": 0.001},
-        {"logit_bias": {0: -100.0, 256: 100.0}},
-    ]  # fmt: skip
-    assert not run("serial", [SamplingParams(**wish, temperature=1.0) for wish in wishes]).errors
 
 
 def test_without_a_tokenizer_there_is_no_text_to_search(tiny_llama: Path) -> None:
