@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.case import Case
 from minisched.checks.case_text import case_text
 from minisched.checks.draw.axes import OF_A_WORKLOAD, Table, axes_of, axes_of_design, of_a_design
 from minisched.checks.draw.designs import Design, all_designs, read_design, variants
@@ -169,18 +168,6 @@ def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
             ends += [workload.has_failed(req)] * (req.name in workload.struck)
             assert not workload.has_failed(req) or req.name in workload.struck
     assert {True, False} <= {*ends}
-
-
-def test_a_failure_is_kept_where_a_case_is_made_small() -> None:
-    seed = next(seed for seed in SEEDS if draw(seed).workload.failures)
-
-    def strikes(case: Case) -> bool:
-        return bool(judge(case).workload.struck)
-
-    small = shrink(case_of(seed, "overlap"), strikes, most=120)
-    (failure,) = small.workload.failures
-    assert any(f"position {failure.position} of {failure.rid}" in line for line in case_text(small))
-    assert not strikes(replace(small, workload=replace(small.workload, failures=())))
 
 
 # -- the oracle as a baseline ----------------------------------------------------------------------

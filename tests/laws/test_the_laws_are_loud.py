@@ -27,7 +27,6 @@ from minisched.checks.judge import judge
 from minisched.checks.many import LAWS, case_of
 from minisched.checks.tally import CAUSES
 from minisched.checks.tokens.logprobs import OF_HASH, find_unlike
-from minisched.checks.tokens.oracle import alone
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.export import native
@@ -42,7 +41,7 @@ from tests.laws.mutations.mutation import (
     places,
     seen_before,
 )
-from tests.support import VOCAB, Workload
+from tests.support import Workload
 
 FAULTS = [item for item in MUTATIONS if not item.equivalent]
 MISSED = [item for item in FAULTS if item.missed]
@@ -286,24 +285,6 @@ def test_the_tolerance_is_what_a_device_needs_and_no_more(device: str) -> None:
     vocab_size = case.workload.vocab_size
     assert not list(find_unlike(told, vocab_size, OF_HASH[device]))
     assert list(find_unlike(told, vocab_size, OF_HASH[device] / 1e4)), "it is not needed at all"
-
-
-@pytest.mark.parametrize(
-    ("params", "reason"),
-    [
-        ({"max_new_tokens": 3}, FinishReason.LENGTH),
-        ({"max_new_tokens": 3, "stop_token_ids": frozenset(range(VOCAB))}, FinishReason.STOP),
-        ({"max_new_tokens": 1, "stop_token_ids": frozenset(range(VOCAB))}, FinishReason.STOP),
-        ({"max_new_tokens": 3, "regex": "("}, FinishReason.ERROR),
-    ],
-)
-def test_the_oracle_says_why_a_request_ends(params: dict[str, Any], reason: FinishReason) -> None:
-    req = Request("a", [1, 2], SamplingParams(ignore_eos=True, **params))
-    workload = Workload([req], [0], {}, SchedulerConfig())
-    truth = alone(workload, req)
-    assert truth.finish_reason is reason and bool(truth.error) == (reason is FinishReason.ERROR)
-    refused = alone(workload, req, lambda req: "it is refused.")
-    assert refused == ([], FinishReason.ERROR, "it is refused.")
 
 
 def test_what_nobody_has_sent_and_what_comes_behind_the_end_is_found() -> None:

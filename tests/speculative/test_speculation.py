@@ -6,7 +6,6 @@ That drafts never change a token is judged by ``tests/laws/test_every_design.py`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import closing
 from functools import cache
@@ -34,8 +33,7 @@ from minisched.core import (
 )
 from minisched.devices.base import Device
 from minisched.devices.cost import SIM_COST
-from minisched.devices.registry import load, open_device
-from minisched.devices.vector import Vector
+from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import Run, run_loop
@@ -47,9 +45,8 @@ from minisched.models.registry import open_model
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import ALGORITHMS
 from minisched.speculative.hash_draft import open_hash_draft
-from minisched.speculative.prompt_lookup import lookup, propose
+from minisched.speculative.prompt_lookup import propose
 from minisched.speculative.registry import (
-    LOOKUPS,
     MAX_N,
     MIN_N,
     check_fits,
@@ -118,30 +115,6 @@ def test_a_lookup_finds_the_longest_suffix_and_its_latest_occurrence(
     assert propose(tuple(history), count, *ns) == text[length:]
 
 
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
-@given(rows=st.lists(histories, min_size=1, max_size=5), count=st.integers(1, 6), ns=sizes)
-def test_the_device_looks_up_what_the_host_does(
-    backend: str, rows: list[list[int]], count: int, ns: tuple[int, int]
-) -> None:
-    module, extra = LOOKUPS[backend]
-    on_device: Any = load(module, "lookup", extra, "a test")
-    width = 30
-    numbers = [row for row in range(len(rows), 0, -1)]
-    flat = [7] * width * (len(rows) + 1)  # what lies behind a row's end is no token of it
-    for number, tokens in zip(numbers, rows, strict=True):
-        flat[number * width : number * width + len(tokens)] = tokens
-        flat[number * width + len(tokens) : (number + 1) * width] = tokens[-1:] * (
-            width - len(tokens)
-        )
-    lengths = list(map(len, rows))
-    with closing(open_device(backend)) as device:
-        texts, sizes = device.xp.asarray(flat), device.xp.asarray(lengths)
-        drafts = on_device(texts, width, numbers, sizes, count, *ns).tolist()
-    at_host = [propose(tokens, count, *ns) or [tokens[-1]] * count for tokens in rows]
-    assert drafts == [token for row in at_host for token in row]
-    assert lookup(Vector(flat), width, numbers, Vector(lengths), count, *ns) == drafts
-
-
 # -- drafts are of the settled tokens alone --------------------------------------------------------
 
 
@@ -177,7 +150,7 @@ def test_drafts_are_what_a_drafter_says_of_the_settled_tokens_alone(
 ) -> None:
     """Over drawn workloads: chunks, cached prefixes, retractions, requests that end."""
     seen = 0
-    for seed in range(first, first + 8 * many(3, 60), 8):
+    for seed in range(first, first + 8 * many(4, 60), 8):
         case = case_of(seed, "overlap:pool", backend)
         config, vocab_size = case.workload.config, case.workload.vocab_size
         assert config.speculative_algorithm == algorithm
@@ -251,26 +224,12 @@ def test_a_hash_draft_agrees_as_often_as_it_was_told(agree: int) -> None:
     assert hits == tries or agree < 10
 
 
-def test_the_first_layers_are_a_model_of_those_layers(
-    llama: tuple[str, Any], kinds: dict[str, Path], tmp_path: Path
-) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    folder = kinds["qwen3 biases"]
+def test_as_many_first_layers_as_there_are_are_the_model(llama: tuple[str, Any]) -> None:
     backend, model = llama
-    tensors = load_file(folder / "model.safetensors")
-    fewer = {name: value for name, value in tensors.items() if "layers.1." not in name}
-    assert len(fewer) < len(tensors)
-    save_file(fewer, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    sizes = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 1}
-    (tmp_path / "config.json").write_text(json.dumps(sizes))
     text = [Random(1).randrange(512) for _ in range(30)]
     with closing(open_device(backend)) as device:
-        whole, first, alike = (
-            alone(draft, device)(text, 20)
-            for draft in (model, model.first_layers(1), open_model(str(tmp_path), backend))
-        )
-        assert first == alike != whole
+        whole = alone(model, device)(text, 20)
+        assert alone(model.first_layers(1), device)(text, 20) != whole
         assert alone(model.first_layers(2), device)(text, 20) == whole
 
 
@@ -424,14 +383,6 @@ def test_what_an_original_refuses_is_refused_with_its_reason(algorithm: str) -> 
             run_loop(loop, open_device("sim"), HashModel(), [Request("r", [1])], config)
         assert spec.refuses[algorithm] in str(caught.value) and "\n" not in str(caught.value)
     assert 0 < refusing < len(LOOPS)
-
-
-def test_a_relay_that_carries_no_drafts_is_refused() -> None:
-    config = speculating("STANDALONE", "hash:10")
-    with pytest.raises(ValueError, match=r"relay 'ring' does not fit loop 'overlap'.*drafts"):
-        run_loop(
-            "overlap", open_device("sim"), HashModel(), [Request("r", [1])], config, relay="ring"
-        )
 
 
 def test_a_request_that_drafts_would_carry_past_the_pool_is_refused_alone() -> None:
