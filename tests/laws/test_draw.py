@@ -22,7 +22,7 @@ from minisched.checks.tokens.identity import differences
 from minisched.checks.tokens.oracle import oracle_trace
 from minisched.checks.tokens.same_workload import another_workload
 from minisched.loops.registry import LOOPS
-from minisched.museum.patch import Edit, put_in
+from minisched.museum.patch import put_in
 from minisched.trace import Mark, Trace
 from tests.laws.mutations.mutation import MUTATIONS, look_for, places
 
@@ -174,18 +174,12 @@ def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
 
 
 def test_the_oracle_is_a_baseline_of_whatever_a_workload_became() -> None:
-    """Of who gave up and who was refused, too; and one who heard nothing is not another's."""
+    """Of who gave up and who was refused, too."""
     for seed in range(12):
         verdict = judge(case_of(seed, "overlap"))
         oracle = oracle_trace(verdict.workload, verdict.refused)
         assert another_workload(oracle, verdict.trace) == ""
         assert differences(oracle, verdict.trace) == []
-    deaf = Edit("engine.recording:Recording.tokens", "if output.token is not None", "if False")
-    with put_in([deaf]):
-        verdict = judge(case_of(3, "overlap"))
-    oracle = oracle_trace(verdict.workload)
-    assert another_workload(oracle, verdict.trace) == ""
-    assert {item.got for item in differences(oracle, verdict.trace)} == {None}
 
 
 def trace_of(prompts: dict[str, int], ended: str = "") -> Trace:
@@ -195,19 +189,15 @@ def trace_of(prompts: dict[str, int], ended: str = "") -> Trace:
     return Trace("overlap", "sim", "hash", "virtual", (), (), (), tuple(marks))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "says"),
-    [
-        (trace_of({"a": 3, "b": 4}, "ab"), trace_of({"a": 3}, "a"), "has the request b."),
-        (trace_of({"a": 3, "b": 4}, "ab"), trace_of({"a": 3}), ""),  # it may have come later
-        (trace_of({"a": 3}, "a"), trace_of({"a": 4}, "a"), "the prompt of a has"),
-        (trace_of({"a": 3}, "a"), trace_of({}, "a"), ""),  # no mark tells its length
-        (trace_of({"a": 3}, "a"), trace_of({"a": 3}, "a"), ""),
-    ],
-)
-def test_two_runs_are_of_one_workload_as_far_as_traces_tell(
-    one: Trace, other: Trace, says: str
-) -> None:
-    for pair in ((one, other), (other, one)):
-        told = another_workload(*pair)
-        assert says in told and bool(told) == bool(says)
+def test_two_runs_are_of_one_workload_as_far_as_traces_tell() -> None:
+    """Who is missing may have come later, and a run without marks tells no length."""
+    whole = trace_of({"a": 3, "b": 4}, "ab")
+    for other, says in (
+        (trace_of({"a": 3}, "a"), "has the request b."),
+        (trace_of({"a": 3}), ""),
+        (trace_of({"a": 4, "b": 4}, "ab"), "the prompt of a has"),
+        (trace_of({}, "ab"), ""),
+        (whole, ""),
+    ):
+        for told in (another_workload(whole, other), another_workload(other, whole)):
+            assert says in told and bool(told) == bool(says)

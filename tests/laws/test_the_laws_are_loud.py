@@ -28,7 +28,6 @@ from minisched.checks.many import LAWS, case_of
 from minisched.checks.tally import CAUSES
 from minisched.checks.tokens.logprobs import OF_HASH, find_unlike
 from minisched.core import FinishReason, Output, Request, SamplingParams
-from minisched.devices.cost import CostModel
 from minisched.export import native
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
@@ -114,18 +113,13 @@ def a_case(
     loop: str = "overlap",
     arrivals: Sequence[int] = (),
     aborts: dict[int, str] | None = None,
-    cost: CostModel | None = None,
     **settings: Any,
 ) -> Case:
     """Those requests, at once unless told otherwise, on a loop with settings."""
     config = SchedulerConfig(**{"kv_tokens": 64, "schedule_conservativeness": 0.0, **settings})
     workload = Workload(list(requests), list(arrivals) or [0] * len(requests), aborts or {}, config)
     design = read_design(loop)
-    options = LINK if design.loop == "pd" else design.options
-    return Case(workload, design.loop, design.relay, options, cost or CostModel())
-
-
-LINK = {"latency": 20, "bytes_per_second": 10**9, "slot_bytes": 9}
+    return Case(workload, design.loop, design.relay, design.options)
 
 
 def starved() -> Case:
@@ -222,40 +216,6 @@ def test_a_rare_bug_is_seen_where_it_shows(name: str) -> None:
     assert healthy.holds and not healthy.lacking(law)
     with put_in([edit]):
         assert judge(case).broke(law)
-
-
-PLACES = {
-    "is in four steps in flight": ("vllm_async:pool:depth=4", "self.batches_in_flight >= 3"),
-    "has lost its memory with output on its way": (
-        "vllm_async:pool:depth=4", "req.num_stale_output_tokens"
-    ),
-    "waits for pages on the other side": ("pd:pool", "req.bootstrap_room in self.prealloc_queue"),
-    "is being transferred": ("pd:pool", "req.lease and req.lease.num_transfers"),
-}  # fmt: skip
-"""Where somebody may be who gives up: a loop, and how its scheduler knows."""
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_whoever_gives_up_ends_in_that_turn_wherever_it_is(place: str) -> None:
-    """In one turn or another it was there: whoever is deaf just then is found."""
-    loop, condition = PLACES[place]
-    deaf = Edit(
-        "scheduler.scheduler:Scheduler.abort",
-        "if req else []",
-        f"if req and not ({condition}) else []",
-    )
-    for turn in range(40):
-        case = a_case(
-            [request("old", [1, 2, 3], 14), request("new", range(12), 10)], loop, [0, 0],
-            {turn: "new"}, CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1),
-            kv_tokens=30, context_len=32, chunked_prefill_size=4,
-        )  # fmt: skip
-        with put_in([deaf]):
-            if judge(case).broke("abort"):
-                break
-    else:
-        pytest.fail("it was never there")
-    assert judge(case).holds
 
 
 def test_a_reason_that_is_lost_is_found_where_something_fails() -> None:

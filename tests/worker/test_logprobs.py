@@ -114,25 +114,6 @@ def test_only_steps_with_somebody_who_wants_some_compute_them(wants: bool) -> No
 
 # -- what can't be asked for -----------------------------------------------------------------------
 
-ON = {"return_logprob": True}
-
-
-@pytest.mark.parametrize(("wish", "sentence"), [
-    ({"top_logprobs_num": -1, **ON}, "top_logprobs_num is -1, but it must be at least 0."),
-    ({"top_logprobs_num": 2}, "top_logprobs_num is 2, but it needs return_logprob, which is off."),
-    ({"logprob_start_len": 0}, "logprob_start_len is 0, but it needs return_logprob, which is off"),
-    ({"top_logprobs_num": 20, **ON}, "top_logprobs_num is 20, but the vocabulary has only 19 tok"),
-    ({"logprob_start_len": -2, **ON}, "logprob_start_len is -2, but it must be at least 0, or -1"),
-    ({"logprob_start_len": 3, **ON}, "logprob_start_len is 3, but the prompt has 3 tokens, so it"),
-], ids=lambda value: str(value)[:40])  # fmt: skip
-def test_a_bad_wish_disturbs_nobody(wish: dict[str, Any], sentence: str) -> None:
-    good, heard = wanting("good", [1, 2, 3], 0, VOCAB), list[Output]()
-    bad, device = Request("bad", [4, 5, 6], SamplingParams(**wish)), open_device("sim")
-    run_loop("overlap", device, HashModel(VOCAB), [bad, good], on_output=heard.append)
-    assert bad.error.startswith(sentence) and not bad.output_ids
-    check_logprobs(Workload([good], [0], {}, SchedulerConfig()), heard)
-    assert len(good.output_token_logprobs) == 6
-
 
 def test_a_model_without_logits_refuses() -> None:
     requests = [wanting("bad", [1, 2]), Request("good", [3], SamplingParams(max_new_tokens=2))]

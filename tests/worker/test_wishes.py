@@ -293,6 +293,7 @@ def test_a_request_ends_with_the_token_that_completes_the_string(
 
 # -- what can't be wished --------------------------------------------------------------------------
 
+ON = {"return_logprob": True}
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("frequency_penalty is 2.5, but it must be between -2 and 2.", {"frequency_penalty": 2.5}),
     ("presence_penalty is nan, but", {"presence_penalty": float("nan")}),
@@ -304,6 +305,12 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("logit_bias is for token -1, which is outside the", {"logit_bias": {-1: 1.0}}),
     ("stop is '', but a stop string must have at least one", {"stop": ("fine", "")}),
     ("stop is 'abc', but it must be a tuple of strings.", {"stop": "abc"}),
+    ("top_logprobs_num is 2, but it needs return_logprob, which is off.", {"top_logprobs_num": 2}),
+    ("logprob_start_len is 0, but it needs return_logprob, which", {"logprob_start_len": 0}),
+    ("top_logprobs_num is -1, but it must be at least 0.", {"top_logprobs_num": -1, **ON}),
+    ("top_logprobs_num is 258, but the vocabulary has only 257", {"top_logprobs_num": 258, **ON}),
+    ("logprob_start_len is -2, but it must be at least 0, or -1", {"logprob_start_len": -2, **ON}),
+    ("logprob_start_len is 3, but the prompt has 3 tokens, so", {"logprob_start_len": 3, **ON}),
 ]
 
 
