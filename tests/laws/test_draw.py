@@ -118,6 +118,9 @@ def test_what_a_run_does_to_its_requests_does_not_reach_the_next_one() -> None:
 def test_a_bug_is_counted_where_it_strikes_and_its_cause_is_shown_first() -> None:
     with put_in(BUGS["the loop knows no stop"].edits):
         tally = tally_of(range(3), ("serial", "overlap"))
+        case = case_of(0, "serial")
+        assert breaks_the_same(Finding("crash", judge(case).findings[0].sentence))(case)
+        assert not breaks_the_same(Finding("crash", "KeyError: 'r7'"))(case), "it is another one"
     crashed = {(item.seed, item.loop) for item in tally.failures if item.law == "crash"}
     left = len(tally.cases) - len(crashed)
     assert crashed and tally.as_json()["identical"] == left, "a run that stopped is not identical"
@@ -142,13 +145,6 @@ def test_a_failure_is_made_small_and_still_fails() -> None:
     assert judge(small).holds
     assert sum(len(req.prompt) for req in small.workload.requests) <= 4
     assert len(case_text(small)) < len(case_text(case))
-
-
-def test_a_crash_is_not_mistaken_for_another_one() -> None:
-    case = case_of(0, "serial")
-    with put_in(BUGS["the loop knows no stop"].edits):
-        assert breaks_the_same(Finding("crash", judge(case).findings[0].sentence))(case)
-        assert not breaks_the_same(Finding("crash", "KeyError: 'r7'"))(case)
 
 
 # -- steps that fail -------------------------------------------------------------------------------

@@ -103,7 +103,6 @@ def test_nothing_is_seen_of_what_is_equivalent_or_known_to_be_missed(item: Mutat
 
 
 def request(rid: str, prompt: Sequence[int], outputs: int, priority: int = 0) -> Request:
-    """One that says exactly so many tokens."""
     params = SamplingParams(max_new_tokens=outputs, ignore_eos=True)
     return Request(rid, tuple(prompt), params, priority=priority)
 

@@ -66,7 +66,6 @@ class Books:
 
 
 def drop(engine: Engine) -> None:
-    """The other rule."""
     engine.scheduler.config = replace(engine.scheduler.config, keep_stale_outputs=False)
 
 
