@@ -7,20 +7,30 @@ repeats it. Plain ``pytest`` runs a design in virtual time and on one device wit
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
+from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
-from minisched.checks.draw.designs import Design, all_designs
+from minisched.checks.draw.designs import Design, all_designs, read_design
 from minisched.checks.draw.draw import ALGORITHMS, THEMES, dealt
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
 from minisched.checks.tally import Failure
+from minisched.checks.touches import Touched
 from minisched.cli.check_failure import command
+from minisched.core import Request, SamplingParams
 from minisched.devices.base import Device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
-from tests.support import many
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Trace
+from minisched.trace.lanes import is_host
+from tests.support import Workload, hash_model, many, open_device, play
+
+# -- random workloads ------------------------------------------------------------------------------
 
 DESIGNS = all_designs()
 REAL = ("thread", "mlx")
@@ -110,3 +120,76 @@ def test_every_law_holds_in_real_time(backend: str, design: Design) -> None:
 def test_every_law_holds_on_a_gpu_that_is_not_there(backend: str, design: Design) -> None:
     """The printed command needs a real one; this test repeats it by its name."""
     check_holds(design, seeds_of(design, many(1, 2)), backend)
+
+
+# -- what ops declare ------------------------------------------------------------------------------
+
+
+def small_workload() -> Workload:
+    """Four requests on a pool too small for them: chunks, a cached prefix, a retraction."""
+    prompts = [[7, 7, 11, 2, 7, 7], [7, 7, 11, 2, 5], [1, 2, 3, 4, 5, 6, 7], [7, 7, 11, 2, 9]]
+    requests = [
+        Request(f"r{i}", prompt, SamplingParams(i % 2 * 0.8, max_new_tokens=6))
+        for i, prompt in enumerate(prompts)
+    ]
+    config = SchedulerConfig(
+        kv_tokens=22, page_size=2, max_running_requests=3, chunked_prefill_size=4, context_len=32,
+        schedule_conservativeness=0.0,
+    )  # fmt: skip
+    return Workload(requests, [0, 1, 3, 6], {}, config)
+
+
+def traced(design: Design, backend: str) -> tuple[Trace, Touched]:
+    """A run, and what it really touched where the device is ``sim``."""
+    device, touched, model = open_device(backend), Touched(), hash_model(backend, frozenset())
+    play(
+        small_workload(), design.loop, design.relay, dict(design.options), device, model,
+        patch=touched.watch,
+    )  # fmt: skip
+    return device.recorder.trace(design.loop, backend, "hash", device.clock), touched
+
+
+@pytest.mark.parametrize(("kind", "resource", "words"), [
+    ("read", "kv", "KV slot"), ("write", "kv", "KV slot"), ("read", "page table", "page table"),
+    ("write", "page table", "page table"), ("read", "future map", "future slot"),
+    ("write", "future map", "future slot"), ("write", "output 1", "device output buffer 1"),
+    ("read", "output 1", "device output buffer 1"),
+    ("write", "host output 1", "host output buffer 1"),
+])  # fmt: skip
+def test_what_is_not_declared_and_what_is_declared_in_vain_is_noticed(
+    kind: str, resource: str, words: str
+) -> None:
+    trace, touched = traced(read_design("overlap:pool"), "sim")
+    assert list(touched.check(trace)) == [] and touched.accesses
+    act = [act for act in trace.program if (act.kind, act.resource) == (kind, resource)][1]
+    without = [one for one in trace.program if one is not act]
+    wider = [replace(one, at=f"{one.at} 999") if one is act else one for one in trace.program]
+    [unsaid] = touched.check(replace(trace, program=tuple(without)))
+    assert f" {kind}s " in unsaid and words in unsaid and unsaid.endswith(", and has not said so")
+    [in_vain] = touched.check(replace(trace, program=tuple(wider)))
+    assert f"says that it {kind}s" in in_vain and in_vain.endswith(", and does not")
+
+
+def declared_by_op(trace: Trace) -> dict[tuple[str, str, int], list[tuple[str, ...]]]:
+    """What the ops on streams declare, by lane, name and step."""
+    ops = {item.id: (item.lane, item.name, item.step) for item in trace.slices}
+    found: dict[tuple[str, str, int], list[tuple[str, ...]]] = defaultdict(list)
+    for act in trace.program:
+        if act.op in ops and act.resource not in ("", "value") and not is_host(act.lane):
+            found[ops[act.op]].append((act.kind, act.resource, act.at, act.rid))
+    return found
+
+
+OF_EACH_LOOP = [it for it in REAL_DESIGNS if not it.options and (it.name in LOOPS or many(0, 1))]
+"""With ``--thorough`` of each relay."""
+
+
+@pytest.mark.parametrize(
+    ("backend", "design"), [*zip(cycle(REAL), OF_EACH_LOOP, strict=False)], ids=by_name
+)
+def test_in_real_time_each_op_declares_the_same_as_on_the_simulator(
+    design: Design, backend: str
+) -> None:
+    """Where nobody can watch what it touches."""
+    ideal, real = traced(design, "sim")[0], traced(design, backend)[0]
+    assert declared_by_op(real) == declared_by_op(ideal) != {}

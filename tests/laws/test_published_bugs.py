@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from minisched.checks.judge import judge
-from minisched.checks.shrink import simpler
 from minisched.museum import CHAPTERS, Exhibit, Refuted, bugs, exhibits, refuted
 from minisched.museum.patch import Edit, StalePatch, diff, put_in
 from minisched.museum.references import address
@@ -91,19 +90,3 @@ def test_what_is_refuted_breaks_nothing(item: Refuted) -> None:
     assert item.verdict().holds
     with pytest.raises(StalePatch):  # what it takes to try it is put in
         replace(item, edits=(Edit("relay.future_map:FutureMap.look_up", "nobody", ""),)).verdict()
-
-
-@pytest.mark.thorough
-@each_bug
-def test_no_simpler_case_shows_it_and_the_originals_cure_cures_those_too(exhibit: Exhibit) -> None:
-    """With one request, abort, turn, token, wish or slot less, the bug shows no more.
-
-    Or nobody could tell: then the healthy code does not pass either.
-    """
-    cases = list(simpler(exhibit.case))
-    assert cases
-    for case in cases:
-        smaller = replace(exhibit, case=case)
-        if smaller.healthy().holds:
-            assert not smaller.is_caught, case
-            assert not exhibit.original_cure or smaller.cured_as_there().holds, case

@@ -1,43 +1,38 @@
 """Each law is red on bugs that break it: on deliberate ones, found among what is drawn, and on some
-that take a case made for them; and green without them.
+that take a case made for them; and green without them. And marks that a law would misread are
+not read at all.
 
 The set of deliberate bugs is in ``tests/laws/mutations``, with the place where each was seen first.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import json
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minisched.checks.case import Case
 from minisched.checks.clients import find_ends, told_each
-from minisched.checks.draw.designs import Design, all_designs, read_design
+from minisched.checks.draw.designs import read_design
 from minisched.checks.faults.matrix import Place as FaultPlace
 from minisched.checks.faults.matrix import try_place
 from minisched.checks.judge import judge
 from minisched.checks.many import LAWS, case_of
-from minisched.checks.play import EACH, most_turns
-from minisched.checks.progress.queue_order import QueueOrder
 from minisched.checks.tally import CAUSES
 from minisched.checks.tokens.logprobs import OF_HASH, find_unlike
-from minisched.checks.tokens.oracle import alone
-from minisched.checks.touches import Touched
 from minisched.core import FinishReason, Output, Request, SamplingParams
-from minisched.devices.cost import CostModel
 from minisched.devices.registry import library
-from minisched.loops.registry import LOOPS
+from minisched.export import native
 from minisched.museum.patch import Edit, changes, compiled, put_in
-from minisched.policy.schedule_policy import POLICIES
-from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.trace import Trace
-from minisched.trace.lanes import is_host
+from minisched.scheduler import SchedulerConfig
+from minisched.trace.known_marks import COMMON, KNOWN
 from tests.laws.mutations.mutation import (
     MUTATIONS,
     Mutation,
@@ -46,7 +41,7 @@ from tests.laws.mutations.mutation import (
     places,
     seen_before,
 )
-from tests.support import VOCAB, Workload, hash_model, open_device, play
+from tests.support import Workload
 
 FAULTS = [item for item in MUTATIONS if not item.equivalent]
 MISSED = [item for item in FAULTS if item.missed]
@@ -55,15 +50,12 @@ LEAST_SEEN = 0.95  # of the faults
 NEXT = 30  # workloads on the same loop that are looked at where a kept place shows nothing any more
 
 
-FEW = 3  # bugs of each law that plain ``pytest`` looks at
-
-
 def expected() -> list[object]:
-    """Some for each law on the simulator; the others, and other devices, with ``--thorough``."""
-    params, had = list[object](), Counter[str]()
+    """One for each law on the simulator; the others, and other devices, with ``--thorough``."""
+    params, had = list[object](), set[str]()
     for item in EXPECTED:
-        is_plain = item.device == "sim" and had[item.laws[0]] < FEW
-        had[item.laws[0]] += is_plain
+        is_plain = item.device == "sim" and item.laws[0] not in had
+        had |= {item.laws[0]} if is_plain else set()
         marks = [] if is_plain else [pytest.mark.thorough]
         params.append(pytest.param(item, id=item.name, marks=marks))
     return params
@@ -112,7 +104,6 @@ def test_nothing_is_seen_of_what_is_equivalent_or_known_to_be_missed(item: Mutat
 
 
 def request(rid: str, prompt: Sequence[int], outputs: int, priority: int = 0) -> Request:
-    """One that says exactly so many tokens."""
     params = SamplingParams(max_new_tokens=outputs, ignore_eos=True)
     return Request(rid, tuple(prompt), params, priority=priority)
 
@@ -122,24 +113,13 @@ def a_case(
     loop: str = "overlap",
     arrivals: Sequence[int] = (),
     aborts: dict[int, str] | None = None,
-    cost: CostModel | None = None,
     **settings: Any,
 ) -> Case:
     """Those requests, at once unless told otherwise, on a loop with settings."""
     config = SchedulerConfig(**{"kv_tokens": 64, "schedule_conservativeness": 0.0, **settings})
     workload = Workload(list(requests), list(arrivals) or [0] * len(requests), aborts or {}, config)
     design = read_design(loop)
-    options = LINK if design.loop == "pd" else design.options
-    return Case(workload, design.loop, design.relay, options, cost or CostModel())
-
-
-LINK = {"latency": 20, "bytes_per_second": 10**9, "slot_bytes": 9}
-
-
-def crowd(loop: str = "overlap") -> Case:
-    """Prompts of different tokens and lengths, in a pool that has room for all of them."""
-    lengths = (3, 2, 4, 1)
-    return a_case([request(f"r{at}", [at + 1] * size, 4) for at, size in enumerate(lengths)], loop)
+    return Case(workload, design.loop, design.relay, design.options)
 
 
 def starved() -> Case:
@@ -226,11 +206,6 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
         Edit("policy.prefill_adder:PrefillAdder.add_alone",
              "self.budget.cut(req.known_len - lease.settled_len)", "True"),
     ),
-    "no batch is ever made": (
-        crowd("mlx_async"), "livelock",
-        Edit("scheduler.scheduler:Scheduler.next_batch",
-             "plan = self.run_first.plan()\n", "return NoBatch.WAIT\n"),
-    ),
 }  # fmt: skip
 
 
@@ -243,63 +218,11 @@ def test_a_rare_bug_is_seen_where_it_shows(name: str) -> None:
         assert judge(case).broke(law)
 
 
-PLACES = {
-    "waits": ("serial", "req in self.waiting_queue"),
-    "is between two chunks": ("overlap:pool", "self.prefill.chunked_req is not None"),
-    "decodes, with nothing in flight": (
-        "serial", "req in self.decode.running_reqs and not self.batches_in_flight"
-    ),
-    "is in a step in flight": (
-        "overlap:pool", "req in self.decode.running_reqs and self.batches_in_flight > 0"
-    ),
-    "is in four steps in flight": ("vllm_async:pool:depth=4", "self.batches_in_flight >= 3"),
-    "has lost its memory with output on its way": (
-        "vllm_async:pool:depth=4", "req.num_stale_output_tokens"
-    ),
-    "waits for pages on the other side": ("pd:pool", "req.bootstrap_room in self.prealloc_queue"),
-    "is being transferred": ("pd:pool", "req.lease and req.lease.num_transfers"),
-}  # fmt: skip
-"""Where somebody may be who gives up: a loop, and how its scheduler knows."""
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_whoever_gives_up_ends_in_that_turn_wherever_it_is(place: str) -> None:
-    """In one turn or another it was there: whoever is deaf just then is found."""
-    loop, condition = PLACES[place]
-    deaf = Edit(
-        "scheduler.scheduler:Scheduler.abort",
-        "if req else []",
-        f"if req and not ({condition}) else []",
-    )
-    for turn in range(40):
-        case = a_case(
-            [request("old", [1, 2, 3], 14), request("new", range(12), 10)], loop, [0, 0],
-            {turn: "new"}, CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1),
-            kv_tokens=30, context_len=32, chunked_prefill_size=4,
-        )  # fmt: skip
-        with put_in([deaf]):
-            if judge(case).broke("abort"):
-                break
-    else:
-        pytest.fail("it was never there")
-    assert judge(case).holds
-
-
-FINISH = "scheduler.ending:Endings._finish"
-
-
-@pytest.mark.parametrize(("fault", "law", "where", "told", "lost"), [
-    ("forward raises", "client", FINISH, "Output(req.rid, token, reason, error)",
-     "Output(req.rid, token, reason)"),
-    ("reader raises", "abort", "scheduler.scheduler:Scheduler.abort", "error=error", "error=''"),
-])  # fmt: skip
-def test_a_reason_that_is_lost_is_found_where_something_fails(
-    fault: str, law: str, where: str, told: str, lost: str
-) -> None:
-    place = FaultPlace(fault, "serial", "sim", 0)
+def test_a_reason_that_is_lost_is_found_where_something_fails() -> None:
+    place = FaultPlace("reader raises", "serial", "sim", 0)
     assert try_place(place).trial.survived
-    with put_in([Edit(where, told, lost)]):
-        assert law in {item.law for item in try_place(place).trial.findings}
+    with put_in([Edit("scheduler.scheduler:Scheduler.abort", "error=error", "error=''")]):
+        assert "abort" in {item.law for item in try_place(place).trial.findings}
 
 
 # -- what is judged, and how closely ---------------------------------------------------------------
@@ -308,12 +231,8 @@ def test_a_reason_that_is_lost_is_found_where_something_fails(
 def test_a_run_is_not_judged_by_what_it_does_not_have() -> None:
     verdict = judge(a_case([request("a", [1, 2], 3)], "serial"))
     assert verdict.holds
-    assert {law for law in LAWS if verdict.lacking(law)} == {
-        "logprobs",
-        "abort",
-        "progress",
-        "order",
-    }
+    lacking = {law for law in LAWS if verdict.lacking(law)}
+    assert lacking == {"logprobs", "abort", "progress", "order"}
 
 
 @pytest.mark.parametrize("device", ["thread", "mlx"])
@@ -324,28 +243,9 @@ def test_the_tolerance_is_what_a_device_needs_and_no_more(device: str) -> None:
     assert not verdict.broke("logprobs") and not verdict.lacking("logprobs")
     told = [(req, list[Output]()) for req in verdict.workload.requests]
     vocab_size = case.workload.vocab_size
-    assert not list(find_unlike(told, vocab_size, OF_HASH[library(device)]))
-    assert list(find_unlike(told, vocab_size, OF_HASH[library(device)] / 1e4)), (
-        "it is not needed at all"
-    )
-
-
-@pytest.mark.parametrize(
-    ("params", "reason"),
-    [
-        ({"max_new_tokens": 3}, FinishReason.LENGTH),
-        ({"max_new_tokens": 3, "stop_token_ids": frozenset(range(VOCAB))}, FinishReason.STOP),
-        ({"max_new_tokens": 1, "stop_token_ids": frozenset(range(VOCAB))}, FinishReason.STOP),
-        ({"max_new_tokens": 3, "regex": "("}, FinishReason.ERROR),
-    ],
-)
-def test_the_oracle_says_why_a_request_ends(params: dict[str, Any], reason: FinishReason) -> None:
-    req = Request("a", [1, 2], SamplingParams(ignore_eos=True, **params))
-    workload = Workload([req], [0], {}, SchedulerConfig())
-    truth = alone(workload, req)
-    assert truth.finish_reason is reason and bool(truth.error) == (reason is FinishReason.ERROR)
-    refused = alone(workload, req, lambda req: "it is refused.")
-    assert refused == ([], FinishReason.ERROR, "it is refused.")
+    tolerance = OF_HASH[library(device)]
+    assert not list(find_unlike(told, vocab_size, tolerance))
+    assert list(find_unlike(told, vocab_size, tolerance / 1e4)), "it is not needed at all"
 
 
 def test_what_nobody_has_sent_and_what_comes_behind_the_end_is_found() -> None:
@@ -362,140 +262,92 @@ def test_what_nobody_has_sent_and_what_comes_behind_the_end_is_found() -> None:
         assert len(found) == len(said) and all(map(str.startswith, found, said))
 
 
-def test_the_turns_that_a_workload_may_take_are_bounded_by_its_work() -> None:
-    """Each prompt twice, in steps of the budget, and its outputs; ``EACH`` turns for a step."""
-    small = a_case([request("r0", [1] * 8, 3)]).workload
-    assert most_turns(small, depth=1) == 1 + 0 + EACH * (1 + 1 + 1 + 3)
-    in_chunks = a_case([request("r0", [1] * 8, 3)], chunked_prefill_size=4).workload
-    assert most_turns(in_chunks, depth=2) == 1 + 0 + EACH * (2 + 2 + 3 + 3)
-    later = a_case([request("r0", [1] * 8, 3)] * 2, arrivals=[0, 7]).workload
-    assert most_turns(later, depth=1) == 1 + 7 + EACH * (1 + 2 * 5)
+# -- marks that say too little for a law, or something else, are refused ---------------------------
+
+TRACES = Path(__file__).resolve().parents[2] / "traces"
+WRONG: dict[str, list[Any]] = {
+    "text": [3, None, True, ["a"], {}],
+    "number": ["3", None, True, 3.0, float("nan"), [3]],
+    "numbers": [3, None, "4 x", "-1", "4,5", "9" * 5000],
+    "signed numbers": [3, None, "1-2", "x", "-"],
+}
+GOOD: dict[str, Any] = {"text": "a", "number": 1, "numbers": "1", "signed numbers": "-1"}
+HEADER: dict[str, Any] = {
+    **{"format": native.FORMAT, "version": native.VERSION},
+    **{"loop": "x", "device": "x", "model": "x", "clock": "wall"},
+    **{"slices": [], "edges": [], "counters": []},
+}
 
 
-# -- the order of the queue, told twice ------------------------------------------------------------
+def refused(marks: list[dict[str, Any]]) -> str:
+    """The sentence for a file with these marks."""
+    with pytest.raises(native.NotATrace) as caught:
+        native.from_json(json.dumps({**HEADER, "marks": marks}), "x.json")
+    said = str(caught.value)
+    assert said.startswith("x.json is a damaged minisched trace: ")
+    assert "\n" not in said and len(said) < 250
+    return said
 
 
-@st.composite
-def queues(draw: st.DrawFn) -> tuple[Scheduler, list[Request]]:
-    """A scheduler with something in its cache, and requests that wait; few tokens, long prompts."""
-    page_size = draw(st.sampled_from([1, 2, 4]))
-    config = SchedulerConfig(
-        kv_tokens=1024, page_size=page_size, random_seed=draw(st.integers(0, 9)),
-        schedule_policy=draw(st.sampled_from(POLICIES)),
-    )  # fmt: skip
-    scheduler = Scheduler(config)
-    parts = st.sampled_from([(1,) * 4, (2,) * 4, (1, 2) * 18, (2, 1) * 17, (1, 1, 2), (2,)])
-    prompts = st.lists(parts, min_size=1, max_size=4).map(lambda some: sum(some, ()))
-    assert scheduler.tree is not None
-    for tokens in draw(st.lists(prompts, max_size=4)):
-        scheduler.tree.insert(tokens, range(len(tokens) // page_size))
-    waiting = [
-        request(f"r{at}", draw(prompts), draw(st.integers(1, 3)), priority=draw(st.integers(0, 2)))
-        for at in range(draw(st.integers(1, 6)))
-    ]
-    assert scheduler.receive(waiting) == []
-    return scheduler, waiting
+def whole(name: str, time: int = 5) -> dict[str, Any]:
+    """A mark with all that its name promises."""
+    attrs = {key.removesuffix("*"): GOOD[kind] for key, kind in KNOWN[name].items()}
+    return {"name": name, "time": time, "attrs": attrs}
 
 
-@given(queues())
-def test_the_policies_have_the_declared_order(queue: tuple[Scheduler, list[Request]]) -> None:
-    """Whoever a policy takes next is next as declared; which looks at the cache, not into it."""
-    scheduler, waiting = queue
-    assert scheduler.tree is not None
-    clock = scheduler.tree.clock
-    order = QueueOrder(scheduler, {req: at for at, req in enumerate(waiting)})
-    for req in waiting:
-        order.add(req)
-    assert scheduler.tree.clock == clock
-    left = list(waiting)
-    for req in scheduler.waiting_queue.in_order():
-        heads = order.heads(left)
-        assert req in heads
-        assert len(heads) == 1 or scheduler.config.schedule_policy == "dfs-weight"
-        scheduler.waiting_queue.remove(req)
-        left.remove(req)
-    assert left == []
+def test_the_table_is_the_one_in_the_text() -> None:
+    told: dict[str, dict[str, str]] = {}
+    text = (TRACES / "README.md").read_text(encoding="utf-8")
+    for names, attrs in re.findall(r"^\| ((?:`[a-z ]+`(?:, )?)+) \| (`.*?: .*?) \|", text, re.M):
+        found = re.findall(r"`([\w ]+)`(\\\*)?: ([a-z ]+)", attrs)
+        for name in re.findall(r"`(.+?)`", names):
+            told[name] = {key + "*" * bool(star): kind for key, star, kind in found}
+    assert told == KNOWN
 
 
-# -- what ops declare ------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", KNOWN)
+def test_each_attribute_must_be_there_and_of_its_kind(name: str) -> None:
+    other = {"name": "my own", "time": 1}
+    for key, kind in {**KNOWN[name], **COMMON}.items():
+        plain = key.removesuffix("*")
+        for value in WRONG[kind]:
+            mark = whole(name)
+            mark["attrs"][plain] = value
+            said = refused([other, mark])
+            assert re.search(rf"marks\[1\], an? '{name}', has {plain} = ", said), said
+        mark = whole(name)
+        mark["attrs"].pop(plain, None)
+        if key.endswith("*"):
+            native.from_json(json.dumps({**HEADER, "marks": [mark]}))
+        else:
+            assert re.search(rf"marks\[1\], an? '{name}', lacks '{plain}'", refused([other, mark]))
 
 
-def small_workload() -> Workload:
-    """Four requests on a pool too small for them: chunks, a cached prefix, a retraction."""
-    prompts = [[7, 7, 11, 2, 7, 7], [7, 7, 11, 2, 5], [1, 2, 3, 4, 5, 6, 7], [7, 7, 11, 2, 9]]
-    requests = [
-        Request(f"r{i}", prompt, SamplingParams(i % 2 * 0.8, max_new_tokens=6))
-        for i, prompt in enumerate(prompts)
-    ]
-    config = SchedulerConfig(
-        kv_tokens=22, page_size=2, max_running_requests=3, chunked_prefill_size=4, context_len=32,
-        schedule_conservativeness=0.0,
-    )  # fmt: skip
-    return Workload(requests, [0, 1, 3, 6], {}, config)
+def test_a_token_for_each_request_and_times_in_order() -> None:
+    mark = whole("tokens")
+    mark["attrs"]["rids"] = "a b"
+    assert "marks[0], a 'tokens', has 2 rids, but 1 tokens" in refused([mark])
+    said = refused([whole("insert"), whole("finish", 4)])
+    assert "marks[1], a 'finish', is at 4, before marks[0], which is at 5" in said
+    sides = [whole("insert"), whole("finish", 4), whole("commit", 6)]
+    sides[1]["attrs"]["side"] = "decode"
+    text = json.dumps({**HEADER, "marks": sides})
+    assert [mark.time for mark in native.from_json(text).marks] == [4, 5, 6]
+    alike = [whole("page free"), whole("page free", 6)]
+    alike[1]["attrs"]["pages"] = "x"
+    assert "marks[1], a 'page free', has pages" in refused(alike)
 
 
-def traced(design: Design, backend: str) -> tuple[Trace, Touched]:
-    """A run, and what it really touched where the device is ``sim``."""
-    device, touched, model = open_device(backend), Touched(), hash_model(backend, frozenset())
-    play(
-        small_workload(), design.loop, design.relay, dict(design.options), device, model,
-        patch=touched.watch,
-    )  # fmt: skip
-    return device.recorder.trace(design.loop, backend, "hash", device.clock), touched
-
-
-@pytest.mark.parametrize(("kind", "resource", "words"), [
-    ("read", "kv", "KV slot"), ("write", "kv", "KV slot"), ("read", "page table", "page table"),
-    ("write", "page table", "page table"), ("read", "future map", "future slot"),
-    ("write", "future map", "future slot"), ("write", "output 1", "device output buffer 1"),
-    ("read", "output 1", "device output buffer 1"),
-    ("write", "host output 1", "host output buffer 1"),
-])  # fmt: skip
-def test_what_is_not_declared_and_what_is_declared_in_vain_is_noticed(
-    kind: str, resource: str, words: str
-) -> None:
-    trace, touched = traced(read_design("overlap:pool"), "sim")
-    assert list(touched.check(trace)) == [] and touched.accesses
-    act = [act for act in trace.program if (act.kind, act.resource) == (kind, resource)][1]
-    without = [one for one in trace.program if one is not act]
-    wider = [replace(one, at=f"{one.at} 999") if one is act else one for one in trace.program]
-    [unsaid] = touched.check(replace(trace, program=tuple(without)))
-    assert f" {kind}s " in unsaid and words in unsaid and unsaid.endswith(", and has not said so")
-    [in_vain] = touched.check(replace(trace, program=tuple(wider)))
-    assert f"says that it {kind}s" in in_vain and in_vain.endswith(", and does not")
-
-
-def declared_by_op(trace: Trace) -> dict[tuple[str, str, int], list[tuple[str, ...]]]:
-    """What the ops on streams declare, by lane, name and step."""
-    ops = {item.id: (item.lane, item.name, item.step) for item in trace.slices}
-    found: dict[tuple[str, str, int], list[tuple[str, ...]]] = defaultdict(list)
-    for act in trace.program:
-        if act.op in ops and act.resource not in ("", "value") and not is_host(act.lane):
-            found[ops[act.op]].append((act.kind, act.resource, act.at, act.rid))
-    return found
-
-
-def in_real_time() -> list[object]:
-    """Each loop as it is on one device, and with ``--thorough`` every design on both.
-
-    Where a loop asks whether a step has ended, its batches are the clock's affair.
-    """
-    plain = {*zip(LOOPS, ("thread", "mlx") * len(LOOPS), strict=False)}
-    return [
-        pytest.param(
-            design, backend, id=f"{design.name}-{backend}",
-            marks=[] if (design.name, backend) in plain else [pytest.mark.thorough],
-        )
-        for design in all_designs()
-        for backend in ("thread", "mlx")
-        if backend in LOOPS[design.loop].devices and "harvest_when_done" not in design.options
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("design", "backend"), in_real_time())
-def test_in_real_time_each_op_declares_the_same_as_on_the_simulator(
-    design: Design, backend: str
-) -> None:
-    """Where nobody can watch what it touches."""
-    ideal, real = traced(design, "sim")[0], traced(design, backend)[0]
-    assert declared_by_op(real) == declared_by_op(ideal) != {}
+def test_marks_of_other_names_may_say_anything_but_nothing() -> None:
+    """Even under names that other marks have: ``step``, ``row``, ``rid``."""
+    strange = {"step": "warm-up", "row": "x", "rid": 7, "pages": 2.5, "ok": True}
+    mark = {"name": "my own", "time": 0, "attrs": strange}
+    native.from_json(json.dumps({**HEADER, "marks": [mark]}))
+    nothing: list[Any] = [None, [], {}]
+    for value in nothing:
+        said = refused([{"name": "my own", "time": 1, "attrs": {"x": value}}])
+        assert "marks[0], a 'my own', has x = " in said
+        item = {"id": 3, "lane": "host", "name": "launch", "start": 0, "end": 1}
+        data = {**HEADER, "slices": [{**item, "attrs": {"x": value}}], "marks": []}
+        with pytest.raises(native.NotATrace, match=r"slice 3 has x = "):
+            native.from_json(json.dumps(data))

@@ -1,11 +1,12 @@
-"""What requests wish of their tokens: penalties, biases, masks and stop strings. What they do to
-logits, on every backend and in every batch; who has to wait for them; which wishes are refused.
+"""What requests wish of their tokens: penalties, biases, masks, stop strings and log-probabilities.
+What they do on every backend and in every batch; who has to wait for them; which are refused.
 
 That no schedule changes what they lead to is judged by ``tests/laws/test_every_design.py``.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,27 +22,36 @@ from hypothesis import strategies as st
 from tokenizers import decoders, normalizers
 from tokenizers.models import BPE
 
+from minisched.checks.laws import check_logprobs
 from minisched.checks.overlap.waits import num_waits
-from minisched.checks.tokens.oracle import penalised
-from minisched.core import FinishReason, LogitAdjustment, Request, SamplingParams
+from minisched.checks.tokens.logprobs import largest_difference
+from minisched.core import (
+    FinishReason,
+    LogitAdjustment,
+    Output,
+    Request,
+    SamplingParams,
+    TokenLogprob,
+)
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.loops.run import Run, run_loop
 from minisched.models import (
     adjust,
     adjust_mlx,
     adjust_torch,
-    sampling,
-    sampling_mlx,
-    sampling_torch,
+    logprobs,
+    logprobs_mlx,
+    logprobs_torch,
 )
 from minisched.models.hash import HashModel
+from minisched.models.length import LengthModel
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.stop_strings import StopStrings
 from minisched.models.tokenizer import ByteTokenizer, TextCodec, Tokenizer
-from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.worker import sampling_info
+from minisched.scheduler import SchedulerConfig
+from minisched.worker.logprobs import read_place
 from minisched.worker.sampling_info import make_adjustment
-from tests.support import EVERY_BACKEND, PROMPTS, hash_model, open_device
+from tests.support import EVERY_BACKEND, VOCAB, Workload, open_device
 
 Rows = list[list[float]]
 Wishes = list[LogitAdjustment | None]
@@ -62,20 +72,6 @@ def adjusted(backend: str, logits: Rows, wishes: Wishes, wide: bool = True) -> R
         kind = torch.float64 if wide else torch.float32
         rows = adjust_torch.adjust(torch.tensor(logits, dtype=kind), wishes)
     found: Rows = rows.tolist()
-    return found
-
-
-def chosen(backend: str, rows: Rows, how: Sequence[tuple[SamplingParams, int, int]]) -> list[int]:
-    """The tokens that a backend chooses from adjusted logits."""
-    tokens: Any
-    if backend == "sim":
-        return [sampling.choose(row, *one) for row, one in zip(rows, how, strict=True)]
-    if backend == "mlx":
-        with mx.stream(mx.cpu):
-            tokens = sampling_mlx.sample(mx.array(rows, dtype=mx.float64), how)
-    else:
-        tokens = sampling_torch.choose(torch.tensor(rows, dtype=torch.float64), how)
-    found: list[int] = tokens.tolist()
     return found
 
 
@@ -104,25 +100,6 @@ def cases(draw: st.DrawFn) -> tuple[Rows, Wishes]:
     return rows, [draw(st.none() | wishes_for(size)) for _ in rows]
 
 
-@given(
-    logits=st.lists(st.floats(-20, 20), min_size=9, max_size=9),
-    prompt=st.lists(st.integers(0, 8), max_size=5),
-    output=st.lists(st.integers(0, 8), max_size=5),
-    params=st.builds(
-        SamplingParams,
-        frequency_penalty=st.floats(-2, 2),
-        presence_penalty=st.floats(-2, 2),
-        repetition_penalty=st.floats(0.5, 2),
-        logit_bias=st.dictionaries(st.integers(0, 8), st.floats(-100, 100), max_size=3),
-    ),
-)
-def test_a_history_becomes_what_the_definition_says(
-    logits: list[float], prompt: list[int], output: list[int], params: SamplingParams
-) -> None:
-    wish = make_adjustment(params, prompt, output, None)
-    assert adjusted("sim", [logits], [wish])[0] == penalised(logits, prompt, output, params)
-
-
 def test_the_definition_by_hand() -> None:
     """Token 0 is in the prompt, token 1 was said twice, token 2 is new; a negative logit grows."""
     params = SamplingParams(
@@ -133,28 +110,24 @@ def test_the_definition_by_hand() -> None:
     assert adjusted("sim", [[-6.0, 8.0, 1.0]], [wish])[0][0] == -12.0
 
 
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
-@given(case=cases(), key=st.integers(0, 99), top_k=st.sampled_from([-1, 1, 3]))
-def test_every_backend_does_the_same_and_draws_no_masked_token(
-    backend: str, case: tuple[Rows, Wishes], key: int, top_k: int
-) -> None:
-    logits, wishes = case
-    rows = adjusted(backend, logits, wishes)
-    assert rows == adjusted("sim", logits, wishes)
-    params = [SamplingParams(temperature, top_k, 0.9) for temperature in (0.0, 0.7, 1.5)]
-    how = [(params[(key + at) % 3], key, at) for at, _ in enumerate(logits)]
-    tokens = chosen(backend, rows, how)
-    assert tokens == chosen("sim", rows, how)
-    for wish, token, row in zip(wishes, tokens, logits, strict=True):
-        bits = int.from_bytes(wish.vocab_mask or b"", "little") if wish is not None else 0
-        may_come = [at for at, _ in enumerate(row) if bits >> at & 1]
-        assert 0 <= token < len(row) and (token in may_come or not may_come)
+def test_a_repetition_is_penalised_as_by_transformers() -> None:
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    logits, prompt, output = [[6.0, 8.0, 1.0, -3.0, -5.0]], [0, 3], [1, 1, 3]
+    params = SamplingParams(repetition_penalty=1.3)
+    theirs: Any = RepetitionPenaltyLogitsProcessor(1.3)
+    found = theirs(torch.tensor([prompt + output]), torch.tensor(logits))
+    ours = adjusted("thread", logits, [make_adjustment(params, prompt, output, None)], wide=False)
+    assert ours == found.tolist()
 
 
 @pytest.mark.parametrize("backend", ["thread", "mlx"])
 @given(case=cases())
-def test_a_row_is_the_same_in_every_batch(backend: str, case: tuple[Rows, Wishes]) -> None:
+def test_every_backend_does_the_same_and_a_row_becomes_the_same_in_every_batch(
+    backend: str, case: tuple[Rows, Wishes]
+) -> None:
     logits, wishes = case
+    assert adjusted(backend, logits, wishes) == adjusted("sim", logits, wishes)
     together = adjusted(backend, logits, wishes, wide=False)
     for row, wish, found in zip(logits, wishes, together, strict=True):
         assert adjusted(backend, [row], [wish], wide=False) == [found]
@@ -169,23 +142,6 @@ def test_masks_at_their_edges(backend: str) -> None:
         assert adjusted(backend, logits, [LogitAdjustment(vocab_mask=mask)]) == logits
     wish = LogitAdjustment(logit_bias={0: 100.0}, vocab_mask=b"\x06")
     assert adjusted(backend, [[1.0, 2.0, 3.0]], [wish]) == [[float("-inf"), 2.0, 3.0]]
-
-
-def test_the_logits_that_came_in_are_left_alone() -> None:
-    """Log-probabilities are read off them as well; and where nobody wants anything, no op runs."""
-    rows, tensor, array = [[1.0, 2.0]], torch.tensor([[1.0, 2.0]]), mx.array([[1.0, 2.0]])
-    for wish in (LogitAdjustment(logit_bias={0: 1.0}), LogitAdjustment(vocab_mask=b"\x02")):
-        outs = [
-            adjust.adjust(rows, [wish]),
-            adjust_torch.adjust(tensor, [wish]).tolist(),
-            adjust_mlx.adjust(array, [wish]).tolist(),
-        ]
-        assert rows == tensor.tolist() == array.tolist() == [[1.0, 2.0]]
-        assert outs[0] == outs[1] == outs[2] != rows
-    for nothing in ([], [None]):
-        assert adjust.adjust(rows, nothing) is rows
-        assert adjust_torch.adjust(tensor, nothing) is tensor
-        assert adjust_mlx.adjust(array, nothing) is array
 
 
 def test_sixteen_bits_are_enough_for_a_penalty() -> None:
@@ -207,12 +163,10 @@ def run(
     wishes: Sequence[SamplingParams],
     config: SchedulerConfig | None = None,
     cost: CostModel = SIM_COST,
-    device: str = "sim",
 ) -> Run:
     """A request for each of ``wishes``."""
     requests = [Request("abcd"[at], [1, 2, 3 + at], one) for at, one in enumerate(wishes)]
-    model = hash_model(device, frozenset()) if device != "sim" else HashModel()
-    return run_loop(loop, open_device(device), model, requests, config, cost)
+    return run_loop(loop, open_device("sim"), HashModel(), requests, config, cost)
 
 
 @pytest.mark.parametrize(("loop", "wish", "config", "waits"), [
@@ -244,41 +198,7 @@ def test_late_penalties_cost_nothing() -> None:
     assert late.outputs == deep.outputs == run("serial", [wish], LATE).outputs
 
 
-def test_a_loop_that_does_not_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM #27878: penalties read what the host knows, which is a token less if nobody waits."""
-    monkeypatch.setattr(sampling_info, "_lacks", lambda *asked: "")
-    with pytest.raises(RuntimeError, match="penalties of a read 1 tokens, but the host knows"):
-        run("overlap", [STRONG])
-
-
-@EVERY_BACKEND
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_bias_of_a_hundred_decides_alone(backend: str, temperature: float) -> None:
-    """The hash model's logits lie between 0 and 10."""
-    always = SamplingParams(temperature, max_new_tokens=6, logit_bias={7: 100.0})
-    never = SamplingParams(temperature, max_new_tokens=6, logit_bias=dict.fromkeys(range(9), -100))
-    said = run("overlap", [always, never], device=backend).outputs
-    assert said["a"] == [7] * 6 and min(said["b"]) >= 9
-
-
 # -- stop strings are heard in a tail of the text --------------------------------------------------
-
-
-class Spy:
-    """A tokenizer that notes how much it is asked to decode."""
-
-    def __init__(self, codec: TextCodec) -> None:
-        self.codec, self.longest = codec, 0
-
-    def encode(self, text: str) -> list[int]:
-        return self.codec.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        self.longest = max(self.longest, len(ids))
-        return self.codec.decode(ids)
-
-    def is_settled(self, token: int) -> bool:
-        return self.codec.is_settled(token)
 
 
 def first_end(codec: TextCodec, ids: Sequence[int], strings: Sequence[str]) -> int | None:
@@ -343,10 +263,16 @@ def test_words_and_bytes(text: str, ids: list[int], strings: list[str]) -> None:
 
 
 def test_only_a_tail_is_decoded() -> None:
-    spy = Spy(ByteTokenizer())
-    stop = StopStrings(spy, ["no such words"])
+    asked = list[int]()
+
+    class Spy(ByteTokenizer):
+        def decode(self, ids: Sequence[int]) -> str:
+            asked.append(len(ids))
+            return super().decode(ids)
+
+    stop = StopStrings(Spy(), ["no such words"])
     assert not any(stop.accept_token(token) for token in "€ and so on, 🙂 ".encode() * 50)
-    assert spy.longest <= 8, "two characters of four bytes"
+    assert max(asked) <= 8, "two characters of four bytes"
 
 
 @pytest.mark.parametrize(("loop", "wasted"), [
@@ -372,8 +298,110 @@ def test_a_request_ends_with_the_token_that_completes_the_string(
         assert rows == (0 if at_once else wasted)
 
 
+# -- log-probabilities -----------------------------------------------------------------------------
+
+row_of_logits = st.lists(st.floats(-20, 20, width=32), min_size=7, max_size=7)
+
+
+def places(
+    backend: str, rows: list[list[float]], tokens: list[int], top: int
+) -> list[TokenLogprob]:
+    """The places of a step, one for each row of logits."""
+    at, found = list(range(len(rows))), list[Any]()
+    if backend == "sim":
+        found = list(logprobs.logprobs(rows, at, tokens, top))
+    elif backend == "thread":
+        wide = torch.tensor(rows, dtype=torch.float64)
+        chosen = torch.tensor(at), torch.tensor(tokens)
+        found += logprobs_torch.logprobs(wide, *chosen, top).tolist()
+    else:
+        with mx.stream(mx.cpu):
+            array = mx.array(rows, dtype=mx.float64)
+            values: Any = logprobs_mlx.logprobs(array, mx.array(at), mx.array(tokens), top)
+            found += values.tolist()
+    return [read_place(token, place, top) for token, place in zip(tokens, found, strict=True)]
+
+
+@pytest.mark.parametrize("backend", ["sim", "thread", "mlx"])
+@given(
+    rows=st.lists(st.tuples(row_of_logits, st.integers(0, 6)), min_size=1, max_size=4),
+    top=st.integers(0, 7),
+)
+def test_a_row_has_the_same_bits_whoever_is_beside_it(
+    backend: str, rows: list[tuple[list[float], int]], top: int
+) -> None:
+    """And they are those of the definition: nearly, for an exponential is another one elsewhere."""
+    both = [row for row, _ in rows], [token for _, token in rows]
+    together = places(backend, *both, top)
+    exact = places("sim", *both, top)
+    for (row, token), place, truth in zip(rows, together, exact, strict=True):
+        assert [place] == places(backend, [row], [token], top)
+        assert place.logprob == pytest.approx(truth.logprob, abs=1e-6)
+        assert len(place.top_logprobs) == top
+        best = sorted(range(7), key=lambda at: (-row[at], at))[:top]
+        assert [other for _, other in place.top_logprobs] == best
+
+
+def wanting(rid: str, prompt: list[int], start: int = -1, top: int = 0, count: int = 6) -> Request:
+    params = SamplingParams(
+        max_new_tokens=count, ignore_eos=True,
+        return_logprob=True, logprob_start_len=start, top_logprobs_num=top,
+    )  # fmt: skip
+    return Request(rid, prompt, params)
+
+
+@pytest.mark.parametrize(("start", "hit"), [(-1, 11), (0, 0), (5, 5), (11, 11)])
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_a_cached_prefix_ends_where_logits_are_wanted(start: int, hit: int, page_size: int) -> None:
+    prompt = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3, 1, 4]
+    first, second = Request("first", prompt), wanting("second", prompt, start)
+    second.arrival_time = 10**9
+    config = SchedulerConfig(page_size=page_size, chunked_prefill_size=page_size * 100)
+    heard, cost = list[Output](), CostModel({"schedule": 1}, forward_base=1)
+    model = HashModel(VOCAB)
+    run = run_loop("overlap", open_device("sim"), model, [first, second], config, cost,
+                   on_output=heard.append)  # fmt: skip
+    admitted = [mark.attrs for mark in run.trace.marks if mark.name == "admit"]
+    assert [it["hit_len"] for it in admitted] == [0, hit // page_size * page_size]
+    check_logprobs(Workload([second], [0], {}, config), heard)
+    assert len(second.input_token_logprobs) == (0 if start < 0 else len(prompt) - start)
+
+
+@pytest.mark.parametrize("wants", [False, True])
+def test_only_steps_with_somebody_who_wants_some_compute_them(wants: bool) -> None:
+    device, plain = open_device("sim"), SamplingParams(max_new_tokens=9, ignore_eos=True)
+    requests = [Request("plain", [1, 2], plain)]
+    requests += [wanting("wants", [3, 4], count=3)] if wants else []
+    trace = run_loop("overlap", device, HashModel(VOCAB), requests).trace
+    asked = {item.step for item in trace.on("forward") if "wants" in item.rids}
+    computed = Counter(item.name for item in trace.slices if "logprobs" in item.name)
+    assert {item.step for item in trace.slices if "logprobs" in item.name} == asked
+    assert computed == (Counter({"logprobs": 4, "copy logprobs": 4}) if wants else Counter())
+
+
+def test_run_shows_them_as_json_under_sglangs_names(cli: Any) -> None:
+    line = "run --prompt abc --max-new-tokens 3 --json --return-logprob --top-logprobs-num 2"
+    code, out, _ = cli(f"{line} --logprob-start-len 1")
+    found, tokens = json.loads(out)["logprobs"]["r0"], json.loads(out)["outputs"]["r0"]
+    assert code == 0 and [token for _, token in found["input_token_logprobs"]] == [98, 99]
+    assert found["input_token_logprobs"][0][0] is None and found["input_top_logprobs"][0] == []
+    assert [token for _, token in found["output_token_logprobs"]] == tokens
+    assert [len(best) for best in found["output_top_logprobs"]] == [2] * 3
+    logprob, top = found["output_token_logprobs"][0], found["output_top_logprobs"][0]
+    assert top[0] == logprob, "greedy: it is the likeliest"
+
+
+def test_their_difference_counts_up_to_where_tokens_differ() -> None:
+    one, other = wanting("r", [1, 2]), wanting("r", [1, 2])
+    one.output_token_logprobs = [TokenLogprob(-1.0, 5), TokenLogprob(-2.0, 6), TokenLogprob(-3, 7)]
+    other.output_token_logprobs = [TokenLogprob(-1.5, 5), TokenLogprob(-9.0, 4)]
+    assert largest_difference([one], [other]) == 0.5
+    assert largest_difference([Request("r", [1])], [Request("r", [1])]) is None
+
+
 # -- what can't be wished --------------------------------------------------------------------------
 
+ON = {"return_logprob": True}
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("frequency_penalty is 2.5, but it must be between -2 and 2.", {"frequency_penalty": 2.5}),
     ("presence_penalty is nan, but", {"presence_penalty": float("nan")}),
@@ -385,6 +413,12 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("logit_bias is for token -1, which is outside the", {"logit_bias": {-1: 1.0}}),
     ("stop is '', but a stop string must have at least one", {"stop": ("fine", "")}),
     ("stop is 'abc', but it must be a tuple of strings.", {"stop": "abc"}),
+    ("top_logprobs_num is 2, but it needs return_logprob, which is off.", {"top_logprobs_num": 2}),
+    ("logprob_start_len is 0, but it needs return_logprob, which", {"logprob_start_len": 0}),
+    ("top_logprobs_num is -1, but it must be at least 0.", {"top_logprobs_num": -1, **ON}),
+    ("top_logprobs_num is 258, but the vocabulary has only 257", {"top_logprobs_num": 258, **ON}),
+    ("logprob_start_len is -2, but it must be at least 0, or -1", {"logprob_start_len": -2, **ON}),
+    ("logprob_start_len is 3, but the prompt has 3 tokens, so", {"logprob_start_len": 3, **ON}),
 ]
 
 
@@ -397,14 +431,6 @@ def test_a_bad_wish_ends_its_request_alone(sentence: str, wish: dict[str, Any]) 
     assert together.outputs == {**alone.outputs, "c": []}
 
 
-def test_the_limits_themselves_are_fine() -> None:
-    wishes: list[dict[str, Any]] = [
-        {"frequency_penalty": 2.0, "presence_penalty": -2.0}, {"repetition_penalty": 0.001},
-        {"logit_bias": {0: -100.0, 256: 100.0}},
-    ]  # fmt: skip
-    assert not run("serial", [SamplingParams(**wish, temperature=1.0) for wish in wishes]).errors
-
-
 def test_without_a_tokenizer_there_is_no_text_to_search(tiny_llama: Path) -> None:
     model, short = LlamaTorch(tiny_llama), SamplingParams(max_new_tokens=3, ignore_eos=True)
     assert model.tokenizer is None
@@ -412,49 +438,10 @@ def test_without_a_tokenizer_there_is_no_text_to_search(tiny_llama: Path) -> Non
     found = run_loop("overlap", open_device("thread"), model, requests, SchedulerConfig())
     assert found.errors.keys() == {"r"} and "without a tokenizer" in found.errors["r"]
     assert len(found.outputs["plain"]) == 3
-    outputs = Scheduler(SchedulerConfig()).receive([Request("r", [1], replace(short, stop=("a",)))])
-    assert [output.finish_reason for output in outputs] == [FinishReason.ERROR]
 
 
-# -- real models -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("late_penalties", [False, True])
-def test_a_llama_says_the_same_serially_and_overlapped(
-    tiny_llama: Path, late_penalties: bool
-) -> None:
-    """In 32 bits, where a penalty is rounded: to the same bits in every batch."""
-    config = SchedulerConfig(late_penalties=late_penalties, chunked_prefill_size=5)
-    wish = SamplingParams(
-        frequency_penalty=0.4, presence_penalty=0.7, repetition_penalty=1.3, max_new_tokens=24,
-        logit_bias={3: 2.0, 5: -4.0}, ignore_eos=True,
-    )  # fmt: skip
-    said = []
-    for loop in ("serial", "overlap"):
-        requests = [
-            Request(f"r{at}", [at, 2, 3, 4, 5, 6][: 1 + at], replace(one, seed=at))
-            for at, one in enumerate([wish, replace(wish, temperature=1.2)] * 2)
-        ]
-        model, device = LlamaTorch(tiny_llama), open_device("thread")
-        said.append(run_loop(loop, device, model, requests, config))
-    assert said[0].outputs == said[1].outputs and not said[0].errors
-
-
-@pytest.mark.weights
-def test_smollm2_is_penalised_as_by_transformers(smollm2: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    model = LlamaTorch(smollm2)
-    prompts = [model.tokenizer.encode(text) for text in PROMPTS[:2]]
-    theirs: Any = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
-    theirs.generation_config.eos_token_id = None  # every request runs to its length
-    truth = {
-        f"r{at}": theirs.generate(
-            torch.tensor([prompt]), do_sample=False, max_new_tokens=16, pad_token_id=0,
-            repetition_penalty=1.3,
-        )[0, len(prompt) :].tolist()
-        for at, prompt in enumerate(prompts)
-    }  # fmt: skip
-    wish = SamplingParams(repetition_penalty=1.3, max_new_tokens=16, ignore_eos=True)
-    requests = [Request(f"r{at}", prompt, wish) for at, prompt in enumerate(prompts)]
-    assert run_loop("overlap", open_device("thread"), model, requests).outputs == truth
+def test_a_model_without_logits_refuses() -> None:
+    requests = [wanting("bad", [1, 2]), Request("good", [3], SamplingParams(max_new_tokens=2))]
+    run = run_loop("overlap", open_device("sim"), LengthModel(5, 2, 64), requests)
+    assert run.errors.keys() == {"bad"} and "computes no logits" in run.errors["bad"]
+    assert len(requests[1].output_ids) == 2

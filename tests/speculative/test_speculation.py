@@ -1,13 +1,15 @@
-"""Drafters: prompt lookup and draft models, which say the same whatever was rejected before, and
-whoever had the row before; and what their targets are to them.
+"""Drafters, which say the same whatever was rejected before and whoever had the row before; what is
+made of drafts: what a step accepts, what that is worth, what waits, who is refused.
+
+That drafts never change a token is judged by ``tests/laws/test_every_design.py``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
+from minisched.checks.overlap.waits import waits
 from minisched.checks.tokens.oracle import hash_logits
 from minisched.core import (
     ForwardMode,
@@ -29,36 +32,31 @@ from minisched.core import (
     get_model_worker_batch,
 )
 from minisched.devices.base import Device
-from minisched.devices.registry import library, load, open_device
-from minisched.devices.vector import Vector
+from minisched.devices.cost import SIM_COST
+from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
-from minisched.loops.run import run_loop
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import Run, run_loop
+from minisched.loops.speculation import CARRIERS
 from minisched.models.base import Model
 from minisched.models.forward_batch import make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
-from minisched.scheduler import SchedulerConfig
+from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.scheduler.config import ALGORITHMS
 from minisched.speculative.hash_draft import open_hash_draft
-from minisched.speculative.prompt_lookup import lookup, propose
+from minisched.speculative.prompt_lookup import propose
 from minisched.speculative.registry import (
-    LOOKUPS,
     MAX_N,
     MIN_N,
     check_fits,
     open_draft_model,
 )
-from tests.support import EVERY_BACKEND, Workload, check_ends, check_leaks, many, play
+from minisched.trace import Recorder
+from minisched.worker.unread_steps import UnreadSteps
+from tests.support import EVERY_BACKEND, Workload, hash_model, many, play
 
 Oracle = Callable[[list[int], int], list[int]]
-
-
-@contextmanager
-def opened(backend: str) -> Iterator[Device]:
-    device = open_device(backend)
-    try:
-        yield device
-    finally:
-        device.close()
 
 
 def alone(model: Model, device: Device) -> Oracle:
@@ -114,33 +112,6 @@ def test_a_lookup_finds_the_longest_suffix_and_its_latest_occurrence(
         for at in range(start + n, start + n + count):
             text.append(text[at])  # what followed, and then what was drafted
     assert propose(history, count, *ns) == text[length:]
-    assert propose(tuple(history), count, *ns) == text[length:]
-
-
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
-@given(rows=st.lists(histories, min_size=1, max_size=5), count=st.integers(1, 6), ns=sizes)
-def test_the_device_looks_up_what_the_host_does(
-    backend: str, rows: list[list[int]], count: int, ns: tuple[int, int]
-) -> None:
-    extra = library(backend)
-    on_device: Any = load(LOOKUPS[extra], "lookup", extra, "a test")
-    width = 30
-    numbers = [row for row in range(len(rows), 0, -1)]
-    flat = [7] * width * (len(rows) + 1)  # what lies behind a row's end is no token of it
-    for number, tokens in zip(numbers, rows, strict=True):
-        flat[number * width : number * width + len(tokens)] = tokens
-        flat[number * width + len(tokens) : (number + 1) * width] = tokens[-1:] * (
-            width - len(tokens)
-        )
-    lengths = list(map(len, rows))
-    with opened(backend) as device:
-        xp = device.xp
-        drafts = on_device(
-            xp.asarray(flat), width, numbers, xp.asarray(lengths), count, *ns
-        ).tolist()
-    at_host = [propose(tokens, count, *ns) or [tokens[-1]] * count for tokens in rows]
-    assert drafts == [token for row in at_host for token in row]
-    assert lookup(Vector(flat), width, numbers, Vector(lengths), count, *ns) == drafts
 
 
 # -- drafts are of the settled tokens alone --------------------------------------------------------
@@ -160,6 +131,8 @@ class Watched:
             for at, row in enumerate(batch.rows):
                 going = row.req.lease is row.lease and not row.req.finished
                 if result.drafts and row.deliver and going:
+                    settled = row.req.computed_len - row.req.num_output_placeholders
+                    assert settled == row.req.known_len - 1, "vLLM's invariant"
                     text = list(row.req.known_tokens(0, row.req.known_len))
                     used = min(k, self.context_len + 1 - len(text))  # others have no place to go
                     assert result.drafts[at * k : at * k + used] == self.oracle(text, used), text
@@ -171,25 +144,20 @@ class Watched:
 
 @EVERY_BACKEND
 @pytest.mark.parametrize(("algorithm", "first"), [("NGRAM_GPU", 5), ("STANDALONE", 7)])
-@pytest.mark.parametrize(
-    "loop", ["overlap:pool", pytest.param("vllm_async:pool:depth=4", marks=pytest.mark.thorough)]
-)
 def test_drafts_are_what_a_drafter_says_of_the_settled_tokens_alone(
-    backend: str, algorithm: str, first: int, loop: str
+    backend: str, algorithm: str, first: int
 ) -> None:
     """Over drawn workloads: chunks, cached prefixes, retractions, requests that end."""
     seen = 0
-    for seed in range(first, first + 8 * many(3, 60), 8):
-        case = case_of(seed, loop, backend)
+    for seed in range(first, first + 8 * many(4, 60), 8):
+        case = case_of(seed, "overlap:pool", backend)
         config, vocab_size = case.workload.config, case.workload.vocab_size
         assert config.speculative_algorithm == algorithm
-        with opened("sim") as sim:
+        with closing(open_device("sim")) as sim:
+            oracle: Oracle = looked_up
             if algorithm == "STANDALONE":
                 agree = int(config.speculative_draft_model_path.partition(":")[2])
-                draft = open_hash_draft("sim", HashModel(vocab_size), agree)
-                oracle = alone(draft, sim)
-            else:
-                oracle = looked_up
+                oracle = alone(open_hash_draft("sim", HashModel(vocab_size), agree), sim)
             watched = Watched(oracle, config.context_len)
             verdict = judge(case, watched.patch)
         assert verdict.holds, (seed, verdict.findings)
@@ -227,13 +195,9 @@ def test_a_llama_drafts_from_the_settled_tokens_alone_and_verifies_to_the_bit(
             speculative_draft_model_path=f"first_layers:{layers}" if algorithm else "",
         )  # fmt: skip
         workload = Workload(requests, [0, 0, 2, 5], {}, config)
-        with opened(backend) as device:
+        with closing(open_device(backend)) as device:
             watched = Watched(alone(model.first_layers(layers), device), 64)
-            engine, outputs = play(
-                workload, "overlap", "pool", {}, open_device(backend), model, patch=watched.patch
-            )
-        check_ends(workload, outputs)
-        check_leaks(engine)
+            play(workload, "overlap", "pool", {}, open_device(backend), model, patch=watched.patch)
         assert watched.seen > 20 or not algorithm
         told.append([(req.output_ids, req.output_token_logprobs) for req in requests])
     assert told[0] == told[1]
@@ -246,7 +210,7 @@ def test_a_llama_drafts_from_the_settled_tokens_alone_and_verifies_to_the_bit(
 def test_a_hash_draft_agrees_as_often_as_it_was_told(agree: int) -> None:
     target, rnd, tries = HashModel(257), Random(0), 400
     texts = [[rnd.randrange(257) for _ in range(rnd.randint(1, 20))] for _ in range(tries)]
-    with opened("sim") as device:
+    with closing(open_device("sim")) as device:
         draft = alone(open_hash_draft("sim", target, agree), device)
         right = [draft(text, 1)[0] for text in texts]
     chosen = [max(range(257), key=hash_logits(text, 257).__getitem__) for text in texts]
@@ -255,45 +219,114 @@ def test_a_hash_draft_agrees_as_often_as_it_was_told(agree: int) -> None:
     assert hits == tries or agree < 10
 
 
-def test_the_first_layers_are_a_model_of_those_layers(
-    llama: tuple[str, Any], kinds: dict[str, Path], tmp_path: Path
-) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    folder = kinds["qwen3 biases"]
+def test_as_many_first_layers_as_there_are_are_the_model(llama: tuple[str, Any]) -> None:
     backend, model = llama
-    tensors = load_file(folder / "model.safetensors")
-    fewer = {name: value for name, value in tensors.items() if "layers.1." not in name}
-    assert len(fewer) < len(tensors)
-    save_file(fewer, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    sizes = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 1}
-    (tmp_path / "config.json").write_text(json.dumps(sizes))
     text = [Random(1).randrange(512) for _ in range(30)]
-    with opened(backend) as device:
-        whole, first, alike = (
-            alone(draft, device)(text, 20)
-            for draft in (model, model.first_layers(1), open_model(str(tmp_path), backend))
-        )
-        assert first == alike != whole
+    with closing(open_device(backend)) as device:
+        whole = alone(model, device)(text, 20)
+        assert alone(model.first_layers(1), device)(text, 20) != whole
         assert alone(model.first_layers(2), device)(text, 20) == whole
 
 
-@pytest.mark.parametrize("loop", ["serial", "overlap"])
-def test_a_llama_that_drafts_for_itself_is_always_right(llama: tuple[str, Any], loop: str) -> None:
-    """A prompt gives one token, and every step behind it four."""
-    backend, model = llama
-    config = SchedulerConfig(
-        speculative_algorithm="STANDALONE",
-        speculative_num_draft_tokens=3,
-        speculative_draft_model_path="first_layers:2",
-        context_len=100,
-    )
-    params = SamplingParams(max_new_tokens=21, ignore_eos=True)
-    run = run_loop(loop, open_device(backend), model, [Request("r", [5, 6, 7], params)], config)
-    assert not run.errors
-    verified = [item for item in run.trace.slices if item.name == "verify"]
-    assert len(verified) <= 1 + 5 + (loop == "overlap")
+# -- what it is worth, and what waits --------------------------------------------------------------
 
+
+def speculating(algorithm: str, draft_model: str = "", **settings: Any) -> SchedulerConfig:
+    return SchedulerConfig(
+        speculative_algorithm=algorithm, speculative_draft_model_path=draft_model, **settings
+    )
+
+
+def run_one(loop: str, config: SchedulerConfig, count: int = 25, backend: str = "sim") -> Run:
+    """A greedy request, whose loop has drafts on the device if it can."""
+    params = SamplingParams(max_new_tokens=count, ignore_eos=True)
+    relay = next(name for name in ("pool", "host") if name in LOOPS[loop].relays)
+    requests, device = [Request("r", [1, 2, 3, 4, 5], params)], open_device(backend)
+    model = hash_model(backend, frozenset()) if backend != "sim" else HashModel()
+    return run_loop(loop, device, model, requests, config, SIM_COST, relay)
+
+
+@pytest.mark.parametrize(("loop", "steps"), [("serial", 5), ("overlap", 6)])
+def test_a_draft_model_that_is_the_target_is_always_right(loop: str, steps: int) -> None:
+    """25 tokens: one of the prompt, then 5 a step; the last step of overlap is wasted."""
+    run = run_one(loop, speculating("STANDALONE", "hash:10"))
+    modes = [item.mode for item in run.trace.slices if item.name == "forward"]
+    assert modes == [ForwardMode.EXTEND.value] + [ForwardMode.TARGET_VERIFY.value] * steps
+    drafts = {item.mode for item in run.trace.slices if item.name == "draft"}
+    assert drafts == {ForwardMode.DRAFT_EXTEND.value} and len(run.outputs["r"]) == 25
+
+
+def test_a_repeating_text_is_looked_up() -> None:
+    """With two tokens in the vocabulary, one of them banned, every draft is right."""
+    only = SamplingParams(max_new_tokens=25, ignore_eos=True, logit_bias={0: -100.0})
+    model, request = HashModel(2, eos_ids=frozenset()), Request("r", [1] * 5, only)
+    run = run_loop("serial", open_device("sim"), model, [request], speculating("NGRAM"))
+    steps = [item for item in run.trace.slices if item.name == "forward"]
+    assert len(steps) == 1 + 5 and run.outputs["r"] == [1] * 25
+
+
+def test_a_settled_step_of_overlap_takes_what_the_device_takes() -> None:
+    """Verification and drafting too: the host is hidden behind them."""
+    run = run_one("overlap", speculating("STANDALONE", "hash:10"), count=101)
+    forwards = [item for item in run.trace.on("forward") if item.name == "forward"]
+    device = [item.duration for item in run.trace.on("forward") if item.step == 10]
+    gaps = {after.start - before.start for before, after in pairwise(forwards[5:15])}
+    assert len(device) > 2 and gaps == {sum(device)}
+
+
+@pytest.mark.parametrize("room", range(1, 6))
+def test_a_draft_counts_as_accepted_once_its_request_has_it(room: int) -> None:
+    """The step's own token is no draft; what comes behind the request's last token is nobody's."""
+    for accepted in range(4):
+        config = speculating("NGRAM_GPU", speculative_num_draft_tokens=3)
+        scheduler = Scheduler(config, Recorder())
+        params = SamplingParams(max_new_tokens=1 + room, ignore_eos=True)
+        scheduler.receive([Request("r", [1, 2], params)])
+        prompt = scheduler.next_batch()
+        assert prompt
+        scheduler.process(prompt, Result([5], num_accepted_tokens=[1], drafts=[6, 7, 8]))
+        verify = scheduler.next_batch()
+        assert verify
+        (carried,) = verify.sample_lens
+        got = min(accepted, carried - 1) + 1
+        result = Result([6] * carried, num_accepted_tokens=[got], drafts=[6, 7, 8])
+        outputs = scheduler.process(verify, result)
+        marks = scheduler.recorder.trace("", "", "", "").marks
+        found = [(m.attrs["drafts"], m.attrs["accepted"]) for m in marks if m.name == "verified"]
+        assert found == ([(carried - 1, len(outputs) - 1)] if carried > 1 else [])
+        assert len(outputs) == min(got, room)
+
+
+@pytest.mark.parametrize("algorithm", ["NGRAM_GPU", "STANDALONE"])
+@pytest.mark.parametrize("backend", ["sim", "mlx"])
+def test_who_builds_the_ops_waits_for_the_step_in_front(backend: str, algorithm: str) -> None:
+    """On MLX shapes are numbers; sim takes lengths from the relay, and waits for nothing."""
+    config = speculating(algorithm, "hash:7" if algorithm == "STANDALONE" else "")
+    trace = run_one("overlap", config, backend=backend).trace
+    verified = [item.step for item in trace.on("forward") if item.name == "forward"][1:]
+    marks = [(it.attrs["reason"], it.attrs["op"], it.attrs["step"]) for it in waits(trace)]
+    expected = [("speculation", "forward", step) for step in verified]
+    assert marks == (expected if backend == "mlx" else []) and len(verified) > 5
+
+
+def test_a_retracted_request_has_no_drafts_in_flight() -> None:
+    """Those of its old lease come back to nobody, and must not reserve memory for ever."""
+    req = Request("r", [1, 2])
+    req.num_draft_tokens, req.num_draft_tokens_in_flight, req.spec_token_ids = 3, 6, [1, 1, 1]
+    req.restart()
+    assert (req.num_draft_tokens_in_flight, req.spec_token_ids) == (0, [])
+    assert req.reach == req.device_len + 3
+
+
+def test_a_token_that_no_launched_step_brings_is_an_error_and_never_a_zero() -> None:
+    lease, batch = Lease(3, "a"), ScheduleBatch(2, ForwardMode.TARGET_VERIFY, 0)
+    batch.reqs, batch.leases = [Request("a", [1], num_draft_tokens=1)], [lease]
+    batch.starts, batch.ids, batch.delivers = [1], [(None, None)], [True]
+    with pytest.raises(RuntimeError, match=r"step 2 wants a token of 'a' \(row 3\)"):
+        UnreadSteps().fill(batch)
+
+
+# -- refusals --------------------------------------------------------------------------------------
 
 REFUSED = {
     "": "STANDALONE needs a draft model: ",
@@ -331,3 +364,25 @@ def test_a_draft_model_that_does_not_fit_is_refused(llama: tuple[str, Any]) -> N
 def test_a_draft_model_computes_in_its_targets_dtype(backend: str, kinds: dict[str, Path]) -> None:
     target = open_model(str(kinds["llama"]), backend, "bfloat16")
     assert open_draft_model(str(kinds["qwen3"]), backend, target).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_an_original_refuses_is_refused_with_its_reason(algorithm: str) -> None:
+    config, refusing = speculating(algorithm, chunked_prefill_size=8), 0
+    for loop, spec in LOOPS.items():
+        if algorithm not in spec.refuses:
+            assert set(spec.relays) & set(CARRIERS)
+            continue
+        refusing += 1
+        with pytest.raises(ValueError, match="does not speculate with") as caught:
+            run_loop(loop, open_device("sim"), HashModel(), [Request("r", [1])], config)
+        assert spec.refuses[algorithm] in str(caught.value) and "\n" not in str(caught.value)
+    assert 0 < refusing < len(LOOPS)
+
+
+def test_a_request_that_drafts_would_carry_past_the_pool_is_refused_alone() -> None:
+    params = SamplingParams(max_new_tokens=10, ignore_eos=True)
+    requests = [Request("long", [1] * 8, params), Request("short", [1] * 4, params)]
+    config = speculating("STANDALONE", "hash:7", kv_tokens=18)
+    run = run_loop("overlap", open_device("sim"), HashModel(), requests, config, relay="pool")
+    assert set(run.errors) == {"long"} and len(run.outputs["short"]) == 10
