@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 
 from minisched.export.chrome import to_chrome
 from minisched.export.chrome_marks import BOOKKEEPING, EVENTS
-from minisched.export.lane import lane_of, lanes_of
+from minisched.export.lane import lane_of
 from minisched.export.recipes import recipes
 from tests.support import FAR, browser, served
 
@@ -29,8 +29,6 @@ ASK = """async sql => {
     rows.push(result.columns().map(name => plain(row.get(name))));
   return rows;
 }"""
-LANES = """() => app.trace.workspace.children.map(
-  process => [process.name, process.children.map(lane => lane.name)])"""
 ID = "extract_arg({}.arg_set_id, 'args.id')"
 ON_LANES = """from slice join thread_track on track_id = thread_track.id join thread using (utid)
   where"""
@@ -87,13 +85,3 @@ def test_perfetto_s_tables_have_all_that_the_trace_has_and_nothing_else(
         for item in trace.counters
         for name in [item.name.replace("future slots", "next future slot")]
     )
-
-    lanes = list(lanes_of(trace))  # from top to bottom, in one process
-    if shown:
-        lanes.insert(sum(lane.side == "host" for lane in lanes), EVENTS)
-    titles = [lane.title for lane in lanes]
-    ((process, names),) = page.evaluate(LANES)
-    assert process == f"{trace.loop} on {trace.device} 1"
-    used = {lane_of(item).title for item in trace.slices} | {EVENTS.title}
-    there = [title for name in names if (title := name.rpartition(" ")[0]) in titles]
-    assert there == [title for title in titles if title in used]

@@ -155,18 +155,3 @@ def test_it_has_its_parts_and_its_header_names_topics_and_extras_that_there_are(
     heads = re.findall(r"^##? (.*)$", prose, re.M)
     assert heads[0] == about["title"] and {"A run", "What the real systems do"} < set(heads)
     assert sum(head.startswith("Exercise") for head in heads) == len(exercises)
-
-
-def threes(text: str) -> set[tuple[str, ...]]:
-    """Every three lines that follow one another, without what is empty."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return set(zip(lines, lines[1:], lines[2:], strict=False))
-
-
-def test_source_is_shown_and_never_pasted() -> None:
-    files = (ROOT / "minisched").rglob("*.py")
-    package = set().union(*(threes(path.read_text(encoding="utf-8")) for path in files))
-    for path in LESSONS:
-        _, _, code, exercises = read(path)
-        for source in set(code) - set(exercises):
-            assert not threes(source) & package, path
