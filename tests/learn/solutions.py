@@ -44,15 +44,6 @@ LOOP = """def my_loop(engine):
         last = pending
         yield
 """
-CATCHES_ALL = """def loop_that_catches_all(engine):
-    while True:
-        try:
-            engine.recv_requests()
-            engine.run_batch(engine.get_next_batch_to_run())
-        except:
-            continue
-        yield
-"""
 TURNS = ("last = pending", "last = None", "if last:", "if pending:", "(last)", "(pending)")
 NO_IDLE = ("        elif not batch:\n            engine.on_idle()\n", "")
 RUNS_NOTHING = ("engine.run_batch(batch) if batch else None", "engine.run_batch(batch)")
@@ -66,7 +57,6 @@ LESSON_1: Rows = {
         ),
         (but(LOOP, *NO_IDLE), "did not call on_idle()"),
         (but(LOOP, *RUNS_NOTHING), "nothing to run; test `batch` first"),
-        (lines(CATCHES_ALL), "never end"),
         (but(LOOP, "        yield\n", ""), "has no `yield`", False),
         (but(LOOP, "recv_requests", "recv_request"), "at your line `engine.recv_req", False),
         (None, "of type NoneType, but it must be a function", False),
