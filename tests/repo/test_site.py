@@ -13,15 +13,12 @@ import os
 import re
 import subprocess
 import sys
-import zlib
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean
-from time import monotonic
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -29,27 +26,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 
-from minisched import learn
 from minisched.checks.overlap.overlap import step_intervals
 from minisched.comparison import compare_loops
 from minisched.export.native import to_json
-from minisched.learn.simulate import TIE
-from minisched.learn.slider import DEVICES
 from minisched.models.hash import HashModel
 from minisched.museum import exhibits
 from minisched.topics import TOPICS
-from tests.support import FAR, browser, many, served, watch
+from tests.support import OWN, browser, many, served, watch
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "lessons" / "site"
 sys.path[:0] = [str(SITE), str(SITE / "lab")]
 
-from experiment import HOST_STEP, Settings, loop_names, run, settled_step  # noqa: E402
-from pages import gallery, lab, lessons, museum, reference, sources, steppers  # noqa: E402
+from experiment import Settings, loop_names, run, settled_step  # noqa: E402
+from pages import gallery, lab, lessons, reference, steppers  # noqa: E402
 from report import report  # noqa: E402
 
 assert browser  # the fixture
-WIDE = {"width": 1280, "height": 1000}
 PAGES = [
     "index.html", "lab.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
     "lessons/README.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
@@ -65,51 +58,10 @@ PAGES = [
 # -- what Sphinx is given --------------------------------------------------------------------------
 
 
-def test_every_topic_diagram_and_bug_has_its_page_with_its_picture() -> None:
-    pages, museum_pages = gallery.pages(), museum.pages()
-    for topic in TOPICS:
-        assert f"(../traces/{topic}.svg)" in pages[f"gallery/{topic}.md"]
-        assert f"](../traces/{topic}.svg)" in pages["gallery/index.md"]
-        assert f"]({topic}.md)" in pages["gallery/index.md"]
-    shown = Counter(
-        name
-        for path, text in pages.items()
-        if path != "gallery/index.md"
-        for name in re.findall(r"!\[[^]]*\]\(\.\./diagrams/(\w+)\.svg\)", text)
-    )
-    assert shown == Counter(path.stem for path in ROOT.glob("diagrams/*.puml"))
-    for exhibit in exhibits():
-        page = museum_pages[f"museum/{exhibit.name}.md"]
-        assert f"](../traces/museum/{exhibit.name}.svg)" in page and "```diff" in page
-        assert f"](museum/{exhibit.name}.md)" in museum_pages["museum.md"]
-        assert all(reference in page for reference in exhibit.references)
-
-
-def test_the_reference_has_every_folder_in_an_order_that_layers_allow() -> None:
+def test_the_reference_has_every_folder() -> None:
     folders = {path.parent.name for path in (ROOT / "minisched").glob("*/__init__.py")}
     modules = {path.stem for path in (ROOT / "minisched").glob("[a-z]*.py")}
     assert set(reference.LAYERS) == folders | modules | {"minisched"}  # what a notebook imports
-    assert reference.LAYERS[:5] == ("core", "trace", "memory", "policy", "scheduler")
-    assert reference.LAYERS[-3:] == ("cli", "checking", "minisched")
-
-
-@pytest.mark.thorough
-def test_every_made_page_comes_from_the_repository_alone() -> None:
-    """No path of this machine, and no address that a reader's browser would load."""
-    for name, source in sources().items():
-        if isinstance(source, str):
-            assert str(ROOT) not in source, name
-            assert not re.search(r"!\[[^]]*\]\(https?:", source), name
-
-
-def test_what_can_t_run_or_is_not_installed_is_left_out_and_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert lessons.cannot_run() == []
-    monkeypatch.setattr(lessons, "NEEDS", {"mlx": "a_library_that_is_not_there"})
-    assert lessons.cannot_run() == ["lessons/03_mlx_async.py"]
-    assert not lab.has_python(tmp_path)
-    assert "npm ci --prefix lessons/site" in lab.pages(tmp_path)["lab.md"]
 
 
 # -- what was built --------------------------------------------------------------------------------
@@ -159,12 +111,6 @@ def read(path: Path) -> Links:
     return links
 
 
-def lacks(target: Path, fragment: str) -> bool:
-    """Whether a page has no such place; pages of their own read their settings from there."""
-    own = target.suffix != ".html" or target.parent.name in ("lab", "steppers")
-    return bool(fragment) and not own and fragment not in read(target).ids
-
-
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_outside(site: Path) -> None:
     """Other sites may be linked to; scripts, styles, fonts and pictures come along."""
     pages = [path for path in site.rglob("*.html") if "pyodide" not in path.parts]  # npm's
@@ -179,7 +125,9 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_outside(site: Pat
                 continue
             count += 1
             target = page if not parts.path else (page.parent / unquote(parts.path)).resolve()
-            if not target.is_file() or lacks(target, unquote(parts.fragment)):
+            own = target.suffix != ".html" or target.parent.name in ("lab", "steppers")
+            fragment = "" if own else unquote(parts.fragment)  # those read their settings there
+            if not target.is_file() or (fragment and fragment not in read(target).ids):
                 broken.append(f"{page.relative_to(site)}: {address}")
     assert broken == [] and count > 5000
     for sheet in site.rglob("*.css"):
@@ -208,24 +156,14 @@ def test_every_documented_name_is_in_the_reference_and_diagrams_lead_there(site:
 # -- the site in a browser -------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
-    """Where the site is served."""
-    with served(site) as address:
-        yield address
-
-
-@pytest.mark.parametrize("width", [1400, 420])
-def test_pages_open_without_errors_and_search_works_offline(
-    browser: Browser, address: str, width: int
-) -> None:
+def test_pages_open_without_errors_and_search_works_offline(browser: Browser, site: Path) -> None:
     """A page of each kind; and none is wider than the window."""
     kinds = {name.split("/")[0]: name for name in PAGES if not name.startswith("lab/")}
-    size = {"width": width, "height": 900}
-    with watch(browser, (address, "data:", "blob:", "about:"), viewport=size) as page:
+    size = {"width": 420, "height": 900}
+    with served(site) as address, watch(browser, (address, *OWN), viewport=size) as page:
         for name in kinds.values():
             page.goto(address + name)  # until everything in it is loaded
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert page.evaluate("document.documentElement.scrollWidth") <= 420, name
             broken = "[...document.images].filter((it) => it.complete && !it.naturalWidth).length"
             assert page.evaluate(broken) == 0, name
         page.goto(f"{address}search.html?q=retraction")
@@ -233,68 +171,8 @@ def test_pages_open_without_errors_and_search_works_offline(
         assert "retraction" in page.locator("#search-results li a").all_inner_texts()
 
 
-def brightness(page: Page, picture: int) -> int:
-    """How bright a picture's paper is, 0 to 255: one pixel near its left edge."""
-    image = page.locator("article img").nth(picture)
-    image.scroll_into_view_if_needed()
-    box = image.bounding_box()
-    assert box
-    clip = {"x": box["x"] + 4, "y": max(box["y"] + 12, 80), "width": 1, "height": 1}
-    png = page.screenshot(clip=clip)  # type: ignore[arg-type]
-    starts = [found.start() for found in re.finditer(b"IDAT", png)]
-    data = [png[at + 4 : at + 4 + int.from_bytes(png[at - 4 : at], "big")] for at in starts]
-    return max(zlib.decompress(b"".join(data))[1:4])
-
-
-def test_pictures_follow_the_switch_of_the_theme(browser: Browser, address: str) -> None:
-    """A picture that knows light and dark is as the page is, whatever the system says."""
-    with watch(browser, (address, "data:"), color_scheme="light") as page:
-        page.goto(f"{address}gallery/decode.html")
-        for theme, least, most in (("light", 241, 255), ("dark", 0, 39)):
-            page.evaluate("theme => { document.body.dataset.theme = theme }", theme)
-            ends = monotonic() + FAR / 1000
-            while not all(least <= brightness(page, at) <= most for at in (0, 1)):
-                assert monotonic() < ends, theme  # drawn anew in some frame to come
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_moving_the_lesson_s_sliders_shows_that_pair(
-    browser: Browser, tmp_path: Path, scheme: Any
-) -> None:
-    slider = learn.cost_slider()
-    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', slider.page)
-    assert found
-    data, path = json.loads(found[1]), tmp_path / "slider.html"
-    path.write_text(f"<!doctype html>{slider._repr_html_()}", encoding="utf-8")
-    with watch(browser, viewport={"width": 920, "height": 700}, color_scheme=scheme) as page:
-        page.goto(path.as_uri())
-        frame = page.frame_locator("iframe")
-        for length, h, d in ((1, 3, 4), (0, 1, 4), (0, 3, 0), (1, 10, 9), (1, 2, 5)):
-            if (h, d) == (2, 5):
-                frame.locator("#map rect.cell").nth(2 * len(DEVICES) + 5).click()
-            else:
-                frame.locator("#lengths input").nth(length).check()
-                frame.locator("#host").fill(str(h))
-                frame.locator("#device").fill(str(d))
-            for name, value in (("host", data["hosts"][h]), ("device", data["devices"][d])):
-                assert frame.locator(f"#{name}-said").inner_text() == f"{value} ms a step"
-            pair = data["grids"][length][h][d]
-            times = [run["makespan"] for run in pair]
-            factor = times[0] / times[1]
-            says = "Overlap wins" if factor > 1 else "Overlap loses"
-            says = "A tie" if abs(factor - 1) < TIE else says
-            assert frame.locator("#verdict").inner_text().startswith(says)
-            numbers = frame.locator("#numbers").inner_text()
-            assert all(f"{time:g} ms" in numbers for time in times)
-            boxes = frame.locator("#timing rect:not(.lane):not(.idle)").count()
-            assert boxes == sum(len(run["boxes"]) for run in pair)
-        paper = frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
-        assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
-
-
 # -- the lab: in this Python -----------------------------------------------------------------------
 
-NUMBERS = ("host", "forward", "copy", "requests", "prompt", "tokens")
 tenths = st.integers(1, 150).map(lambda value: value / 10)
 
 
@@ -316,10 +194,8 @@ def test_a_settled_step_takes_what_the_lab_says(
 def test_the_form_starts_with_the_module_s_defaults_and_takes_every_loop() -> None:
     html = (SITE / "lab" / "index.html").read_text(encoding="utf-8")
     start = dict(re.findall(r'type="range" id="(\w+)".* value="([\d.]+)"', html))
-    assert {name: float(value) for name, value in start.items()} == {
-        name: getattr(Settings(), name) for name in NUMBERS
-    }
-    assert HOST_STEP == 6_700_000
+    assert len(start) == 6
+    assert all(float(value) == getattr(Settings(), name) for name, value in start.items())
     for loop in loop_names():
         wanted = Settings(loops=("serial", loop), tokens=3, requests=2)
         said = json.loads(json.dumps(report(wanted, run(wanted), whole=True)))
@@ -330,150 +206,51 @@ def test_the_form_starts_with_the_module_s_defaults_and_takes_every_loop() -> No
 # -- the lab: in the browser's Python --------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
-    """The lab as a build leaves it; the same files give the same bytes."""
-    out = tmp_path_factory.mktemp("site")
-    lab.write(out)
-    assert all((ROOT / "minisched" / name).is_dir() for name in lab.NOT_NEEDED)
-    lab.zip_package(out / "again.zip")
-    assert (out / "again.zip").read_bytes() == (out / "lab" / "minisched.zip").read_bytes()
-    return out
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser, built: Path) -> Iterator[Page]:
+@pytest.fixture
+def page(browser: Browser, pyodide: Path, tmp_path: Path) -> Iterator[Page]:
     """The lab, ready; at the end there was no error, and no request went elsewhere."""
-    with (
-        served(built) as address,
-        watch(browser, (address, "blob:", "data:"), viewport=WIDE) as page,
-    ):
+    lab.write(tmp_path)
+    with served(tmp_path) as address, watch(browser, (address, *OWN)) as page:
         page.goto(f"{address}lab/index.html")
         page.wait_for_selector("#results:not([hidden]):not(.stale)")
         yield page
 
 
-def makespans(page: Page) -> dict[str, int]:
-    """Nanoseconds by loop, as the table has them."""
-    read = "rows => rows.map(r => [r.dataset.loop, r.cells[1].dataset.ns])"
-    return {loop: int(ns) for loop, ns in page.locator("#rows tr").evaluate_all(read)}
-
-
-def expected(asked: Settings) -> dict[str, int]:
-    """The same of ``minisched.compare`` here."""
-    found = compare_loops(asked.loops, "sim", HashModel(), asked.workload, asked.config, asked.cost)
-    assert found.identical
-    return {item.loop: item.makespan_ns for item in found.reports}
-
-
-def asked(page: Page) -> Settings:
-    """What the controls say."""
-    values = {name: page.locator(f"#{name}").evaluate("it => it.valueAsNumber") for name in NUMBERS}
-    return Settings(
-        loops=(page.locator("#first").input_value(), page.locator("#second").input_value()),
-        needs=page.locator("#needs").input_value(),
-        stops=page.locator("#stops").is_checked(),
-        **values,
-    )
-
-
 def settle(page: Page, wanted: Settings) -> None:
-    """Wait for the table of these settings, however many changes were on their way."""
+    """Wait for what ``minisched.compare`` gives here for these settings."""
+    found = compare_loops(
+        wanted.loops, "sim", HashModel(), wanted.workload, wanted.config, wanted.cost
+    )
+    assert found.identical
     page.wait_for_function(
         """ns => [...document.querySelectorAll("#rows tr")]
             .map((row) => Number(row.cells[1].dataset.ns)).join() === ns.join()""",
-        arg=list(expected(wanted).values()),
+        arg=[item.makespan_ns for item in found.reports],
     )
 
 
-def start(page: Page, wanted: Settings) -> None:
-    """Set the form by its address, as a shared link does.
-
-    The table is emptied, so that ``settle`` waits for the run of these settings, and not for the
-    same numbers of an earlier one; the page has heard of them when this returns.
-    """
-    values = {name: getattr(wanted, name) for name in (*NUMBERS, "needs")}
-    values |= {"loops": ",".join(wanted.loops), "stops": str(wanted.stops).lower()}
-    page.evaluate(
-        """hash => new Promise((heard) => {
-            document.getElementById("rows").replaceChildren();
-            window.addEventListener("hashchange", heard, { once: true });
-            if (location.hash === hash) window.dispatchEvent(new HashChangeEvent("hashchange"));
-            else location.hash = hash;
-        }).then(() => null)""",
-        "#whole=false&" + "&".join(f"{name}={value}" for name, value in values.items()),
-    )
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        Settings(),
-        Settings(loops=("vllm_async", "mlx_async"), needs="grammar", host=12.3, copy=2.1),
-        Settings(loops=("mini_overlap", "mindie_placeholder"), stops=True, requests=7, prompt=60),
-        Settings(loops=("overlap", "overlap"), needs="penalties", tokens=1, requests=1, prompt=1),
-    ],
-    ids=lambda wanted: "-".join(wanted.loops),
-)
-def test_it_gives_what_compare_gives_here(page: Page, wanted: Settings) -> None:
-    start(page, wanted)
-    settle(page, wanted)
-    assert asked(page) == wanted and makespans(page) == expected(wanted)
+def test_a_walk_through_the_lab(page: Page) -> None:
+    settle(page, Settings())
     assert page.inner_text("#verdict").startswith("Identical tokens")
     assert page.locator("#picture").evaluate("it => it.decode().then(() => it.naturalWidth)") == 900
-
-
-def test_a_slider_moved_runs_it_again_and_of_many_changes_the_last_one_is_shown(page: Page) -> None:
-    start(page, Settings())
-    settle(page, Settings())
-    page.focus("#host")
+    page.focus("#host")  # of many changes the last one is shown
     for _ in range(30):
         page.keyboard.press("ArrowRight")
     assert page.inner_text("output[for=host]") == "9.7 ms"
-    assert page.get_attribute("#host", "aria-valuetext") == "9.7 ms"
     settle(page, Settings(host=9.7))
     page.evaluate(
-        """() => {
-            const slider = document.getElementById("tokens");
-            for (let value = 1; value <= 40; value++) {
-                slider.value = value;
-                slider.dispatchEvent(new Event("input", { bubbles: true }));
-            }
-        }"""
+        "location.hash = 'whole=false&loops=vllm_async,mlx_async&needs=grammar&host=12.3&copy=2.1'"
     )
-    wanted = Settings(host=9.7, tokens=40)
+    wanted = Settings(loops=("vllm_async", "mlx_async"), needs="grammar", host=12.3, copy=2.1)
     settle(page, wanted)
-    page.wait_for_timeout(300)
-    assert makespans(page) == expected(wanted)
-
-
-def test_the_presets_do_what_they_say(page: Page) -> None:
-    said = {"Overlap wins": (1.5, 9), "It ties": (0.99, 1.01), "It loses": (0, 0.9)}
-    for name, (least, most) in said.items():
-        page.get_by_role("button", name=name).click()
-        settle(page, asked(page))
-        found = makespans(page)
-        assert least < found["serial"] / found["overlap"] < most, name
-    page.get_by_role("button", name="A grammar makes it wait").click()
-    settle(page, asked(page))
-    lost = page.locator("#lost li").all_inner_texts()
-    assert any("in waits for grammar" in line for line in lost if line.startswith("mlx_async"))
-
-
-def test_what_an_original_refuses_is_a_sentence_and_not_a_traceback(page: Page) -> None:
-    start(page, Settings(loops=("serial", "mini_overlap"), needs="grammar"))
+    page.select_option("#second", "mini_overlap")
     page.wait_for_selector("#results.stale")
     assert "'mini_overlap' takes no grammar" in page.inner_text("#status")
     page.select_option("#needs", "nothing")
-    settle(page, Settings(loops=("serial", "mini_overlap")))
+    settle(page, replace(wanted, loops=("vllm_async", "mini_overlap"), needs="nothing"))
     assert not page.locator("#status").is_visible()
-
-
-def test_the_traces_and_the_stepper_can_be_taken_away_and_it_fits_a_narrow_window(
-    page: Page,
-) -> None:
-    wanted = Settings(tokens=4)
-    start(page, wanted)
+    page.get_by_role("button", name="It loses").click()
+    wanted = Settings(host=2, forward=16, tokens=2)
     settle(page, wanted)
     for item in run(wanted).runs:
         with page.expect_download() as download:
@@ -487,24 +264,3 @@ def test_the_traces_and_the_stepper_can_be_taken_away_and_it_fits_a_narrow_windo
     text = popup.value.inner_text("body")
     assert "serial" in text and "overlap" in text
     popup.value.close()
-    for width in (700, 420):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-    unnamed = "all => all.filter((it) => !it.labels.length).map((it) => it.name)"
-    assert page.locator("#controls :is(input, select)").evaluate_all(unnamed) == []
-    page.set_viewport_size(WIDE)
-
-
-def test_from_a_file_or_where_a_file_is_missing_the_page_says_so(
-    browser: Browser, built: Path
-) -> None:
-    opened = browser.new_page()
-    opened.set_default_timeout(FAR)
-    opened.goto((built / "lab" / "index.html").as_uri())
-    assert "python -m http.server -d out/site" in opened.inner_text("#status")
-    opened.route("**/minisched.zip", lambda route: route.fulfill(status=404))
-    with served(built) as address:
-        opened.goto(f"{address}lab/index.html")
-        opened.wait_for_function("document.getElementById('status').innerText.includes('missing')")
-        assert opened.inner_text("#status").startswith("minisched.zip is missing (404)")
-    opened.close()

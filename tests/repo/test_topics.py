@@ -1,12 +1,24 @@
-"""Every topic has its code, picture, laws, trace and view; what has no lesson is named."""
+"""The repository: its topics are complete, its layers hold, and what the README says is so."""
 
 from __future__ import annotations
 
+import ast
+import re
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from minisched.export.loop_tables import loops_table, refusals_table, relays_table
 from minisched.topics import TOPICS, laws, parts, taught
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# -- topics ----------------------------------------------------------------------------------------
+
 TAUGHT = taught(ROOT / "lessons")
 HAVE_LESSONS = {"serial", "overlap", "future_map", "mlx_async", "lazy_chain"}
 
@@ -30,31 +42,158 @@ def test_every_topic_is_complete_but_for_the_lessons_that_are_still_to_come() ->
     }
 
 
-def test_laws_are_found_by_a_file_s_name_or_by_a_heading_in_the_topic_s_own_folder(
-    tmp_path: Path,
-) -> None:
-    for name, text in {
-        "loops/test_pd.py": "",
-        "loops/test_vllm.py": "# -- vllm_pp: stages ---\n\n# -- vllm_step: a step ---\n",
-        "loops/test_other.py": "x = 1  # -- serial: not at a line's beginning\n# -- overlap\n",
-        "relay/test_mlx_async.py": "",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    found = {topic: path.name for topic in TOPICS if (path := laws(topic, tmp_path))}
-    assert found == {"pd": "test_pd.py", "vllm_pp": "test_vllm.py", "vllm_step": "test_vllm.py"}
-
-
 def test_a_lesson_teaches_its_own_topic_and_others_by_name() -> None:
     for path in (ROOT / "lessons").glob("[0-9][0-9]_*.py"):
         assert TAUGHT.get(path.stem[3:]) == path.stem, f"{path.name} does not name its own topic"
     assert set(TAUGHT) <= set(TOPICS)
 
 
-def test_every_view_belongs_to_a_topic() -> None:
-    views = {  # a view is a module with a function ``view``; what views share has none
-        path.stem
-        for path in (ROOT / "minisched" / "export" / "views").glob("*.py")
-        if "\ndef view(trace: Trace) -> str:" in path.read_text(encoding="utf-8")
-    }
-    assert views == set(TOPICS)
+# -- layers ----------------------------------------------------------------------------------------
+
+PACKAGE = ROOT / "minisched"
+TIERS = [
+    {"core"},
+    {"trace"},
+    {"memory"},
+    {"policy"},
+    {"scheduler"},
+    {"devices", "models", "relay", "speculative", "grammar"},
+    {"worker"},
+    {"engine"},
+    {"loops"},
+    {"checks"},
+    {"topics.py"},
+    {"export", "bench", "replay"},
+    {"comparison.py", "defaults.py"},
+    {"museum"},
+    {"learn"},
+    {"checking.py"},
+    {"cli"},
+    {"__init__.py", "__main__.py"},
+]
+TIER = {name: number for number, tier in enumerate(TIERS) for name in tier}
+STANDARD = ("core", "trace", "memory", "policy", "scheduler", "engine", "loops", "worker")
+
+
+@cache
+def imports() -> list[tuple[Path, str, bool]]:
+    """Every import of the package: the file, what it names, and whether that is the package's."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            names = [alias.name for alias in node.names]
+            if isinstance(node, ast.Import):
+                found += [(path, name, False) for name in names]
+            elif not node.level:
+                found.append((path, node.module or "", False))
+            else:
+                base = path.parents[node.level - 1].relative_to(PACKAGE)
+                for name in [node.module] if node.module else names:
+                    first = (base / name.replace(".", "/")).parts[0]
+                    is_folder = (PACKAGE / first).is_dir()
+                    found.append((path, first if is_folder else f"{first}.py", True))
+    return found
+
+
+def test_imports_point_up() -> None:
+    own = [(path, name) for path, name, is_own in imports() if is_own]
+    assert len(own) > 1000
+    wrong = [(path, n) for path, n in own if TIER[n] > TIER[path.relative_to(PACKAGE).parts[0]]]
+    assert wrong == []
+
+
+def test_the_scheduler_knows_no_tensor_library() -> None:
+    wrong = [
+        (path, name)
+        for path, name, is_own in imports()
+        if not is_own and path.relative_to(PACKAGE).parts[0] in STANDARD
+        if name.partition(".")[0] not in sys.stdlib_module_names
+    ]
+    assert wrong == []
+
+
+RUN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from minisched.comparison import compare_loops
+from minisched.core import Request, SamplingParams
+from minisched.devices.cost import SIM_COST
+from minisched.export.html import to_html
+from minisched.export.svg import to_svg
+from minisched.models.hash import HashModel
+from minisched.scheduler import SchedulerConfig
+regex = SamplingParams(regex="(ab?)+c")
+requests = [Request("r", [1, 2, 3]), Request("g", [4], regex)]
+config = SchedulerConfig()
+found = compare_loops(["overlap", "mlx_async"], "sim", HashModel(), requests, config, SIM_COST)
+traces = [run.trace for run in found.runs]
+assert found.identical and to_svg(traces) and to_html(traces)
+roots = {name.partition(".")[0] for name in sys.modules} - {"minisched"}
+print(sorted(roots - sys.stdlib_module_names - {"__main__"}))
+"""
+
+
+def test_a_run_its_report_and_its_pictures_need_only_the_standard_library() -> None:
+    without_packages = [sys.executable, "-I", "-S", "-c", RUN, str(PACKAGE.parent)]
+    done = subprocess.run(without_packages, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+# -- the README ------------------------------------------------------------------------------------
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line
+]
+OURS = [line.removeprefix("minisched ") for line in COMMANDS if line.startswith("minisched ")]
+LONG = re.compile(r"compare .*--|diagrams|check")  # about a second, or more
+CSV = re.findall(r"```csv\n(.*?)```", README, re.DOTALL)[0]  # the file that it tells how to make
+
+
+def marks(line: str) -> list[pytest.MarkDecorator]:
+    """What a command needs: SmolLM2's weights, or time."""
+    return [
+        getattr(pytest.mark, name)
+        for name, is_so in (("weights", "smollm2" in line), ("thorough", LONG.match(line)))
+        if is_so
+    ]
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, marks=marks(line)) for line in OURS])
+def test_a_command_of_the_readme(
+    line: str, cli: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if "smollm2" in line:
+        request.getfixturevalue("smollm2")  # the fetch, if it has not happened yet
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    (tmp_path / "requests.csv").write_text(CSV, encoding="utf-8")
+    if " out/" in line:  # what the first command of all has left
+        assert cli("compare")[0] == 0
+    code, out, err = cli(line)
+    assert code == 0, err
+    if line.startswith("compare"):
+        assert "Identical:" in out
+        assert (tmp_path / "out" / "compare.html").is_file()
+
+
+def test_ci_runs_the_two_commands_as_they_stand_here_and_first() -> None:
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    steps = [line.split(" | ")[0] for line in ci.splitlines() if line and not line.startswith("#")]
+    start = steps.index("pip install -e .")
+    first = ["pip install -e .", "minisched compare", "pip install -e '.[dev]'", "pytest"]
+    assert steps[start : start + 4] == first
+
+
+def test_every_file_the_readme_names_exists() -> None:
+    named = re.findall(r"\]\(([\w./]+)\)", README) + re.findall(r"`(minisched/[\w/]+\.py)`", README)
+    assert named and all((ROOT / path).is_file() for path in named)
+
+
+def test_the_tables_of_loops_and_relays_are_those_of_the_registries() -> None:
+    for table in (loops_table(), relays_table(), refusals_table()):
+        assert table in README

@@ -1,6 +1,7 @@
 """One experiment: settings from the sliders to one workload, run through two loops and serial.
 
-It runs in the browser (Pyodide), and in any other Python: ``tests/test_lab.py`` compares the two.
+It runs in the browser (Pyodide), and in any other Python; ``tests/repo/test_site.py`` compares
+the two.
 """
 
 from __future__ import annotations
