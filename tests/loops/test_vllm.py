@@ -4,7 +4,6 @@ and V0's bursts of several steps."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap.overlap import gaps, union
 from minisched.checks.overlap.waits import num_waits
 from minisched.core import FinishReason, Output, Request, ScheduleBatch
 from minisched.devices.cost import SIM_COST, CostModel
@@ -21,22 +19,19 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.loops.multi_step import NUM_STEPS
-from minisched.loops.registry import LOOPS, find_loop
+from minisched.loops.registry import LOOPS
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.loops.vllm_placeholders import is_length_foreseen, settled_tokens
-from minisched.loops.vllm_pp import vllm_pp
-from minisched.models.hash import NUM_LAYERS, HashModel
+from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
-from minisched.worker.pipeline import PipelineWorker, get_pp_indices
+from minisched.worker.pipeline import get_pp_indices
 from tests.support import (
     ALONE,
     VOCAB,
     Workload,
-    check_all,
     hash_model,
     many,
-    marked,
     named,
     play,
     run_alone,
@@ -44,34 +39,14 @@ from tests.support import (
     workloads,
 )
 
-ASYNC = [
-    *((relay, depth) for relay in ("prev_sampled", "fill_device") for depth in (1, 2)),
-    ("ring", 2), ("ring", 4), ("pool", 3), ("pool", 5),
-]  # fmt: skip
-EVERY_ASYNC = pytest.mark.parametrize(("relay", "depth"), ASYNC)
-FEW = settings(max_examples=many(6, 80))
 DEVICE_ONLY = CostModel({"schedule": 40, "prepare": 10, "launch": 10, "process": 30, "output": 10},
                         forward_base=900, sample=50, copy=20)  # fmt: skip
 
 
-def some_alone(count: int, max_new_tokens: int = 48, **params: Any) -> list[Request]:
-    """Requests of which each will be in batches of its own."""
-    return [Request(f"r{i}", [i + 1] * 3, tokens(max_new_tokens, **params)) for i in range(count)]
-
-
-def played(
-    workload: Workload,
-    loop: str,
-    relay: str,
-    patch: Callable[[Engine], Any] = lambda engine: None,
-    cost: CostModel = SIM_COST,
-    each_turn: Callable[[Engine], None] = lambda engine: None,
-    **options: Any,
-) -> Trace:
+def played(workload: Workload, relay: str, depth: int, **hooks: Any) -> None:
     """A workload's run."""
-    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
-    play(workload, loop, relay, options, device, model, cost, patch, each_turn)
-    return device.recorder.trace(loop, "sim", "hash", "virtual")
+    model = hash_model("sim", workload.eos_ids)
+    play(workload, "vllm_async", relay, {"depth": depth}, SimDevice(), model, SIM_COST, **hooks)
 
 
 # -- vllm_batch_queue: fill while there is room, or harvest what has ended first -------------------
@@ -88,19 +63,6 @@ def passed_over(trace: Trace) -> int:
             most = max(most, sum(since < start < item.start for start in schedules))
             read = item.end
     return most
-
-
-@pytest.mark.parametrize(("loop", "relay"), [
-    ("vllm_batch_queue", "host"), ("vllm_async", "pool"), ("vllm_pp4", "host"),
-])  # fmt: skip
-@given(workload=workloads(), depth=st.integers(1, 8))
-@FEW
-def test_what_has_ended_is_harvested_before_a_second_batch_is_scheduled(
-    loop: str, relay: str, workload: Workload, depth: int
-) -> None:
-    """vLLM up to v0.21: the oldest step that is done is never passed over for the queue's sake."""
-    options = {} if loop == "vllm_pp4" else {"depth": depth}
-    assert passed_over(played(workload, loop, relay, harvest_when_done=True, **options)) <= 1
 
 
 @pytest.mark.parametrize("loop", ["vllm_async:pool:depth=8", "vllm_pp4"])
@@ -145,8 +107,7 @@ class AsyncScheduler:
         self.placeholders: Counter[str] = Counter()
         self.scheduler = engine.scheduler
         next_batch, process = engine.scheduler.next_batch, engine.scheduler.process
-        retract = engine.scheduler.retraction.retract
-        recv = engine.recv_requests
+        retract, recv = engine.scheduler.retraction.retract, engine.recv_requests
 
         def schedule() -> Any:
             batch = next_batch()
@@ -187,13 +148,15 @@ class AsyncScheduler:
             assert req.lease is not None and req.lease.settled_len <= req.known_len - 1
 
 
-@EVERY_ASYNC
+@pytest.mark.parametrize(
+    ("relay", "depth"), [("prev_sampled", 1), ("fill_device", 2), ("ring", 4), ("pool", 5)]
+)
 @given(workload=workloads())
-@FEW
+@settings(max_examples=many(6, 80))
 def test_computed_less_placeholders_is_settled_at_every_turn(
     relay: str, depth: int, workload: Workload
 ) -> None:
-    played(workload, "vllm_async", relay, AsyncScheduler, depth=depth)
+    played(workload, relay, depth, patch=AsyncScheduler)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
@@ -207,8 +170,9 @@ def test_vllms_rule_for_a_foreseen_length_is_ours_at_depth_two(depth: int) -> No
             assert foreseen or not is_length_foreseen(req), "theirs never stops before ours"
             apart.append(foreseen and not is_length_foreseen(req))
 
-    workload = Workload(some_alone(2), [0, 0], {}, ALONE)
-    played(workload, "vllm_async", "pool", each_turn=compare, depth=depth)
+    requests = [Request(f"r{i}", [i + 1] * 3, tokens(48)) for i in range(2)]
+    workload = Workload(requests, [0, 0], {}, ALONE)
+    played(workload, "pool", depth, each_turn=compare)
     assert any(apart) == (depth > 2)
 
 
@@ -259,45 +223,6 @@ def test_what_does_not_divide_goes_before_the_last_stage(num_layers: int, sizes:
     assert [len(layers) for layers in get_pp_indices(num_layers, len(sizes))] == sizes
 
 
-@EVERY_PIPELINE
-@given(workload=workloads())
-@FEW
-def test_each_stage_touches_its_own_layers_and_page_table(stages: int, workload: Workload) -> None:
-    wrote: dict[int, set[str]] = {}
-
-    def watch(engine: Engine) -> None:
-        worker = engine.worker
-        assert isinstance(worker, PipelineWorker)
-        run_stage, device = worker._run_stage, engine.device
-        assert isinstance(device, SimDevice)
-
-        def watched(stage: Any, tensors: Any) -> Any:
-            out = run_stage(stage, tensors)
-            assert device.running is not None
-            wrote.setdefault(stage.number, set()).update(m.name for m in device.running.writes)
-            return out
-
-        worker._run_stage = watched  # type: ignore[method-assign]
-
-    played(workload, f"vllm_pp{stages}", "host", watch)
-    for number, layers in enumerate(get_pp_indices(NUM_LAYERS, stages)):
-        own = {f"kv{layer}" for layer in layers} | {f"stage {number} page table"}
-        assert wrote.get(number, own) == own
-
-
-@pytest.mark.parametrize("stages", [1, 3, 5])
-def test_there_may_be_any_number_of_stages(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
-    monkeypatch.setitem(LOOPS, f"vllm_pp{stages}", vllm_pp(stages))
-    requests = [Request(f"r{i}", [i] * 4, tokens(8)) for i in range(3)]
-    config = SchedulerConfig(kv_tokens=20, context_len=16, schedule_conservativeness=0.0)
-    device, workload = SimDevice(), Workload(requests, [0] * 3, {}, config, frozenset())
-    model = hash_model("sim", frozenset())
-    engine, outputs = play(workload, f"vllm_pp{stages}", "host", {}, device, model)
-    check_all(workload, engine, outputs)
-    assert marked(device.recorder.trace("", "", "", ""), "retraction"), "too small for three"
-    assert engine.scheduler.config.keep_stale_outputs
-
-
 def of_stage(trace: Trace, number: int, name: str) -> dict[int, Slice]:
     """What a stage did under a name, by step."""
     return named(trace, name, f"stage {number}")
@@ -324,32 +249,6 @@ def test_only_stage_0_is_given_a_batch_and_the_others_receive_it(stages: int) ->
     lanes = {item.id: item.lane for item in trace.slices}
     back = {lanes[src] for kind, src, _ in edges if kind == "token"}
     assert back == {"host"}, "tokens go over the host"
-
-
-@EVERY_PIPELINE
-def test_it_runs_on_sim_only_and_says_why(stages: int) -> None:
-    spec = find_loop(f"vllm_pp{stages}")
-    with pytest.raises(ValueError, match="streams of the simulated device"):
-        spec.check_device(f"vllm_pp{stages}", "thread")
-    assert (spec.depth, spec.relays) == (stages, ("host",))
-
-
-def pauses_of(trace: Trace, number: int) -> list[int]:
-    """The pauses of a stage in the settled part of a run."""
-    slices = trace.on(f"stage {number}")
-    pauses = gaps(union(slices[len(slices) // 3 : 2 * len(slices) // 3]))
-    return [end - start for start, end in pauses]
-
-
-@EVERY_PIPELINE
-def test_with_a_batch_for_each_stage_all_are_busy_back_to_back(stages: int) -> None:
-    """Where nothing but the stages takes time. One batch less, and each stage has a pause."""
-    cost, name = CostModel(forward_base=400), f"vllm_pp{stages}"
-    full, short = (run_alone(name, count, cost) for count in (stages, stages - 1))
-    for number in range(stages):
-        assert pauses_of(full, number) == []
-        pauses = pauses_of(short, number)
-        assert len(pauses) > 5 and set(pauses) == {400 // stages}
 
 
 def test_requests_that_share_a_batch_leave_the_other_stages_idle() -> None:
