@@ -21,13 +21,10 @@ from minisched.core import Request
 from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
-from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.pd_or_mixed import pause
-from minisched.loops.pd_decode import DecodeEngine
 from minisched.loops.pd_kv_transfer import Link
 from minisched.loops.pd_messages import Message, Transferred
-from minisched.loops.pd_prefill import PrefillEngine
 from minisched.loops.registry import find_loop
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
@@ -116,21 +113,6 @@ def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
         assert sum(parts) <= prompts[rid] and (not decodes or sum(parts) == prompts[rid])
         if sum(parts) == prompts[rid]:
             assert all(part % workload.config.page_size == 0 for part in parts[:-1])
-
-
-@pytest.mark.parametrize("side", [PrefillEngine, DecodeEngine])
-def test_a_leak_on_either_side_is_found_when_nothing_runs(side: type[Engine]) -> None:
-    """Not only at the end: the second request is still to come."""
-
-    def lose_a_row(engine: Engine) -> None:
-        if isinstance(engine, side):
-            engine.scheduler.leases.table.alloc()
-
-    requests = [Request("first", [1, 2], tokens(2)), Request("second", [3, 4], tokens(2))]
-    workload = Workload(requests, [0, 10**4], {}, SchedulerConfig(kv_tokens=64, context_len=32))
-    verdict = judge(Case(workload, "pd", "pool", LINK, COST), lose_a_row)
-    assert verdict.broke("leak") and not verdict.finished
-    assert not verdict.workload.requests[1].finished
 
 
 # -- pd: what is held, and who waits ---------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from itertools import count, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -213,24 +212,6 @@ def test_ctrl_c_ends_every_request_and_leaves_no_thread_and_no_lease(backend: st
     check_no_thread_left()
 
 
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
-def test_a_loop_that_is_dropped_in_the_middle_leaves_no_thread(backend: str) -> None:
-    """The thread may be waiting for a mask that nobody will build any more."""
-    device, before = open_device(backend), threading.active_count()
-    client = client_of(device, hash_model(backend, frozenset()), CostModel())
-    steps = [put(client, True) for _ in range(2)]
-    steps[0].launch_done.synchronize()
-    assert threading.active_count() > before and not client.output_queue[0].query()
-    device.close()
-    check_no_thread_left()
-    assert all(op.query() for op in client.output_queue)  # whoever asks is not kept waiting
-    try:
-        said = client.resolve_last_batch_result(steps[0], None)[1].error
-    except RuntimeError as error:
-        said = str(error)
-    assert "the device " in said and "closed" in said
-
-
 # -- mlx_async: when the chain holds ---------------------------------------------------------------
 
 MLX_COST = CostModel({"schedule": 3, "process": 3}, forward_base=10, sample=1, copy=1)
@@ -299,39 +280,11 @@ def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
     play_timed(workload, "mlx_async", "chain", {}, watch)
 
 
-@given(workload=timed_workloads(with_aborts=False))
-@settings(max_examples=many(12, 200))
-def test_a_finish_wastes_its_row_of_the_step_in_flight_and_no_other(workload: Workload) -> None:
-    """One row for each end, by a stop or by its length, if a step is in flight; else none.
-
-    Who lives on loses nothing: each row of that step which is not wasted brings a token.
-    """
-    expected: list[tuple[str, int]] = []
-
-    def watch(engine: Engine) -> None:
-        process_result = engine.process_result
-
-        def look(pending: GenerationBatchResult, result: Result) -> None:
-            batch = pending.batch
-            lived = {req: len(req.output_ids) for req in batch.reqs if not req.finished}
-            process_result(pending, result)
-            if engine.scheduler.batches_in_flight:
-                expected.extend((req.rid, batch.step + 1) for req in lived if req.finished)
-            for req, deliver in zip(batch.reqs, batch.delivers, strict=True):
-                assert req not in lived or len(req.output_ids) == lived[req] + deliver
-
-        engine.process_result = look  # type: ignore[method-assign]
-
-    trace = play_timed(workload, "mlx_async", "chain", {}, watch).trace
-    wasted = [mark.attrs for mark in trace.marks if mark.name == "wasted row"]
-    assert [(mark["rid"], mark["step"]) for mark in wasted] == expected
-
-
 # -- mlx_async: what its jobs hold, and what its runner keeps --------------------------------------
 
 
 class Watched(MlxTpModelWorker):
-    """Keeps every job, and who had state when; compares the runner's books at a fresh launch."""
+    """Keeps every job; compares the runner's books at a fresh launch."""
 
     last: Watched
 
@@ -339,17 +292,12 @@ class Watched(MlxTpModelWorker):
         super().__init__(engine, clear_cache_every)
         Watched.last = self
         self.jobs: list[MlxPendingJob] = []
-        self.kept: dict[int, set[str]] = {}  # finalized step -> who has state
-        self.forgotten: dict[str, int] = {}  # who has no state any more, since which fresh step
-        self.states = self._mlx_runner.states
 
     def async_forward_batch_generation_mlx(self, batch: ScheduleBatch) -> Any:
         """Nothing else is in flight; afterwards only the living are known, as they are."""
         assert self.engine.scheduler.batches_in_flight == 1
-        before = set(self.states)
         launch = super().async_forward_batch_generation_mlx(batch)
-        self.forgotten |= dict.fromkeys(before - set(self.states), batch.step)
-        for rid, state in self.states.items():
+        for rid, state in self._mlx_runner.states.items():
             req = self.engine.scheduler.live[rid]
             assert req.lease is state.cache and req.lease.row == state.req_pool_idx
             if batch.mode is ForwardMode.DECODE and req in batch.reqs:  # else it may be in chunks
@@ -359,10 +307,8 @@ class Watched(MlxTpModelWorker):
 
     def finalize_mlx_result(self, job: MlxPendingJob) -> Result:
         """Keep it."""
-        result = super().finalize_mlx_result(job)
         self.jobs.append(job)
-        self.kept[job.batch_copy.step] = set(self.states)
-        return result
+        return super().finalize_mlx_result(job)
 
 
 def watched(workload: Workload) -> Watched:
@@ -389,30 +335,10 @@ def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short() -> None:
     assert modes == ["extend", "extend", "extend", "decode", "decode"], "the last one is wasted"
 
 
-def test_a_mixed_batch_is_an_extend_that_holds_a_decode_and_is_never_chained_upon() -> None:
-    requests = of_length("first", 3, 9), of_length("long", 9, 3, arrival_time=40)
-    jobs = watched(simple(*requests, chunked_prefill_size=4, enable_mixed_chunk=True)).jobs
-    mixed = [job for job in jobs if job.batch_copy.mode is ForwardMode.MIXED]
-    assert len(mixed) >= 2
-    for job in mixed:
-        assert job.mode == "extend" and job.decode and job.decode.req_ids == ["first"]
-        assert len(job.prefills) + len(job.extends) == 1
-    fresh = {job.batch_copy.step for job in jobs if job.batch_copy is job.schedule_batch}
-    assert {job.batch_copy.step + 1 for job in mixed} <= fresh
-
-
 def test_a_chained_job_goes_back_to_the_batch_that_was_scheduled() -> None:
     jobs = watched(simple(of_length("a", 2, 6))).jobs
     assert [job.batch_copy.step for job in jobs] == [1, 2, 3, 4, 5, 6, 7]
     assert [job.schedule_batch.step for job in jobs] == [1, 2, 2, 2, 2, 2, 2]
-
-
-def test_state_outlives_its_request_until_the_next_fresh_launch() -> None:
-    """a ends in step 4, while step 5 is in flight; both are finalized before step 6 is fresh."""
-    worker = watched(simple(of_length("a", 2, 4), of_length("b", 3, 9)))
-    assert worker.kept[4] == worker.kept[5] == {"a", "b"} and worker.kept[6] == {"b"}
-    assert worker.forgotten == {"a": 6}
-    assert set(worker.states) == {"b"}, "nobody came after it, so b's remains are still there"
 
 
 @given(workload=timed_workloads())
@@ -436,9 +362,8 @@ def test_a_stop_and_a_length_each_waste_one_row_and_the_next_step_is_fresh() -> 
     assert [array.step for array in arrays if not array.source] == [1, 2, 6, 10]
     assert max(count for _, count in in_flight(trace)) == 2
     bound = {array.step: array.bound for array in arrays}
-    kept = {state.rid: state for state in kept_states(trace, steps_of(trace))}
-    assert [kept[rid].gone for rid in "abc"] == [bound[6], bound[10], trace.end]
-    assert all(state.since < state.ended < state.gone for state in kept.values())
+    kept = {state.rid: state.gone for state in kept_states(trace, steps_of(trace))}
+    assert kept == {"a": bound[6], "b": bound[10], "c": trace.end}, "until the next fresh launch"
 
 
 def test_the_excerpts_order_is_right_and_its_chained_steps_run_on_tokens_one_too_old() -> None:

@@ -3,17 +3,14 @@ and V0's bursts of several steps."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from minisched.checks.overlap.waits import num_waits
-from minisched.core import FinishReason, Output, Request, ScheduleBatch
+from minisched.core import FinishReason, Output, Request
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -41,12 +38,6 @@ from tests.support import (
 
 DEVICE_ONLY = CostModel({"schedule": 40, "prepare": 10, "launch": 10, "process": 30, "output": 10},
                         forward_base=900, sample=50, copy=20)  # fmt: skip
-
-
-def played(workload: Workload, relay: str, depth: int, **hooks: Any) -> None:
-    """A workload's run."""
-    model = hash_model("sim", workload.eos_ids)
-    play(workload, "vllm_async", relay, {"depth": depth}, SimDevice(), model, SIM_COST, **hooks)
 
 
 # -- vllm_batch_queue: fill while there is room, or harvest what has ended first -------------------
@@ -99,120 +90,33 @@ def test_depths_that_cannot_be_are_refused() -> None:
 # -- vllm_batch_queue: AsyncScheduler's placeholders -----------------------------------------------
 
 
-class AsyncScheduler:
-    """vLLM's own books, kept from nothing but what is scheduled, preempted and delivered."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.computed: Counter[str] = Counter()
-        self.placeholders: Counter[str] = Counter()
-        self.scheduler = engine.scheduler
-        next_batch, process = engine.scheduler.next_batch, engine.scheduler.process
-        retract, recv = engine.scheduler.retraction.retract, engine.recv_requests
-
-        def schedule() -> Any:
-            batch = next_batch()
-            for row in batch.rows if batch else ():
-                self.computed[row.req.rid] = max(self.computed[row.req.rid], row.start)  # a hit
-                self.computed[row.req.rid] += row.extend_len
-                self.placeholders[row.req.rid] += row.deliver
-            self.check()
-            return batch
-
-        def preempt(req: Request, reason: str) -> None:
-            self.computed[req.rid] = self.placeholders[req.rid] = 0
-            retract(req, reason)
-
-        def update_from_output(batch: ScheduleBatch, result: Any) -> Any:
-            for row in batch.rows:
-                if row.deliver and row.req.lease is row.lease:
-                    self.placeholders[row.req.rid] -= 1
-                    assert self.placeholders[row.req.rid] >= 0
-            return process(batch, result)
-
-        def received() -> None:
-            self.check()
-            recv()
-
-        self.scheduler.next_batch = schedule  # type: ignore[method-assign]
-        self.scheduler.process = update_from_output  # type: ignore[method-assign]
-        self.scheduler.retraction.retract = preempt  # type: ignore[method-assign]
-        engine.recv_requests = received  # type: ignore[method-assign]
-
-    def check(self) -> None:
-        """The lengths of our requests say the same."""
-        for req in self.scheduler.live.values():
-            assert req.num_output_placeholders == self.placeholders[req.rid] >= 0
-            assert req.computed_len == self.computed[req.rid]
-        for req in self.scheduler.running_batch:
-            assert settled_tokens(req) == req.known_len - 1
-            assert req.lease is not None and req.lease.settled_len <= req.known_len - 1
-
-
-@pytest.mark.parametrize(
-    ("relay", "depth"), [("prev_sampled", 1), ("fill_device", 2), ("ring", 4), ("pool", 5)]
-)
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
 @given(workload=workloads())
 @settings(max_examples=many(6, 80))
-def test_computed_less_placeholders_is_settled_at_every_turn(
-    relay: str, depth: int, workload: Workload
+def test_computed_less_placeholders_is_settled_and_a_length_is_foreseen_by_them(
+    depth: int, workload: Workload
 ) -> None:
-    played(workload, relay, depth, patch=AsyncScheduler)
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3, 5])
-def test_vllms_rule_for_a_foreseen_length_is_ours_at_depth_two(depth: int) -> None:
-    """Deeper, it counts on one token of those in flight, and would launch what we do not."""
+    """vLLM's rule for it is ours at depth two; deeper, it would launch what we do not."""
     apart: list[bool] = []
 
-    def compare(engine: Engine) -> None:
+    def look(engine: Engine) -> None:
         for req in engine.scheduler.running_batch:
+            assert settled_tokens(req) == req.known_len - 1
+            assert req.lease is not None and req.lease.settled_len <= req.known_len - 1
             foreseen = not engine.scheduler.decode.may_run(req)
             assert foreseen or not is_length_foreseen(req), "theirs never stops before ours"
             apart.append(foreseen and not is_length_foreseen(req))
 
     requests = [Request(f"r{i}", [i + 1] * 3, tokens(48)) for i in range(2)]
-    workload = Workload(requests, [0, 0], {}, ALONE)
-    played(workload, "pool", depth, each_turn=compare)
+    for one in (workload, Workload(requests, [0, 0], {}, ALONE)):
+        model = hash_model("sim", one.eos_ids)
+        play(one, "vllm_async", "pool", {"depth": depth}, SimDevice(), model, each_turn=look)
     assert any(apart) == (depth > 2)
-
-
-# -- vllm_batch_queue: deferred sampling -----------------------------------------------------------
-
-
-@pytest.mark.parametrize(("params", "reason"), [
-    ({"regex": "[^a]{60}"}, "grammar"), ({"presence_penalty": 0.5}, "penalty"),
-])  # fmt: skip
-def test_in_steady_decode_a_structured_request_defers_every_step(
-    params: dict[str, Any], reason: str
-) -> None:
-    """The forward pass is launched ahead all the same; only the sampling waits for the host."""
-    cost = replace(DEVICE_ONLY, host={**DEVICE_ONLY.host, "mask": 30})
-    trace = run_alone("vllm_async", 1, cost, **params)
-    assert num_waits(trace) == {reason: 35}, "every step but the prompt's"
-    forwards, samples = named(trace, "forward"), named(trace, "sample")
-    processes, masks = named(trace, "process"), named(trace, "mask")
-    for step in range(2, 36):
-        assert forwards[step].start == samples[step - 1].end, "the device does not wait"
-        assert processes[step - 1].end <= masks[step].start, "the mask had to"
-        assert masks[step].end <= samples[step].start
-    trace = run_alone("vllm_batch_queue", 2, cost, **params)
-    assert not num_waits(trace), "nothing runs ahead, nothing is deferred"
 
 
 # -- vllm_pp: stages of a pipeline -----------------------------------------------------------------
 
 EVERY_PIPELINE = pytest.mark.parametrize("stages", [2, 4])
-
-
-@given(num_layers=st.integers(0, 100), pp_size=st.integers(1, 16))
-def test_every_layer_is_on_one_stage_and_shares_differ_by_one(
-    num_layers: int, pp_size: int
-) -> None:
-    stages = get_pp_indices(num_layers, pp_size)
-    assert [layer for layers in stages for layer in layers] == list(range(num_layers))
-    sizes = list(map(len, stages))
-    assert len(sizes) == pp_size and max(sizes) - min(sizes) <= 1
-    assert pp_size == 1 or sizes[-1] == min(sizes), "the last one also has the logits"
 
 
 @pytest.mark.parametrize(
