@@ -185,16 +185,6 @@ def test_the_prefill_side_computes_a_prefix_once_and_it_is_sent_twice() -> None:
     assert sent == {"first": 8, "second": 9}
 
 
-def test_requests_that_are_refused_never_reach_the_prefill_side() -> None:
-    good, namesake = (Request("r", [1 + at, 2], tokens(3), 50 * at) for at in range(2))
-    long = Request("long", [1] * 60, tokens(60))
-    found = run(good, namesake, long, config=SchedulerConfig(kv_tokens=64, context_len=64))
-    assert found.outputs["r"] == good.output_ids and len(good.output_ids) == 3
-    assert "already in use" in namesake.error and "together more than" in long.error
-    prompts = [item.rids for item in found.trace.on("prefill forward") if item.name == "forward"]
-    assert prompts == [("r",)]
-
-
 # -- pd: what is refused ---------------------------------------------------------------------------
 
 
