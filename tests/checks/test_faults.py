@@ -15,7 +15,6 @@ import torch
 from minisched.checks.case import Case
 from minisched.checks.draw.designs import read_design
 from minisched.checks.draw.draw import ALGORITHMS, draw
-from minisched.checks.faults.count import Counted
 from minisched.checks.faults.fault import Fault
 from minisched.checks.faults.from_client import Aborted, CtrlC
 from minisched.checks.faults.in_step import (
@@ -25,14 +24,12 @@ from minisched.checks.faults.in_step import (
     OutOfMemory,
     SamplingRaises,
 )
-from minisched.checks.faults.in_thread import ThreadRaises
-from minisched.checks.faults.matrix import FAULTS, Cell, Place, places, try_place
+from minisched.checks.faults.matrix import FAULTS, Place, places, try_place
 from minisched.checks.faults.trial import Trial, try_fault
 from minisched.checks.faults.whom import Whom
-from minisched.checks.judge import Finding
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
-from minisched.devices.sim import Deadlock, SimDevice
+from minisched.devices.sim import SimDevice
 from minisched.engine.client_streams import ClientStreams, ReaderStopped
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
@@ -81,16 +78,6 @@ def test_each_loop_meets_every_fault_that_can_happen_on_it() -> None:
     threads = {loop for fault, loop in met if fault == "worker thread dies"}
     assert threads == {"overlap_thread", "mindie_plugin", "mindie_dual", "pd"}
     assert all(place.fault != "stream dies" for place in places("cuda", 0, 1))
-
-
-def test_a_fault_that_hit_nobody_counts_as_not_tried_and_one_that_broke_a_law_as_lost() -> None:
-    broken = Trial(True, (Finding("leak", "a page"),))
-    nobody = Trial(True, (), Whom(ended=1, whole=5))
-    trials = Trial(True, (), Whom(1, 2, 1)), Trial(False, (), Whom(3, 4)), broken, nobody
-    place = Place("abort", "serial", "sim", 7)
-    counted = Counted("sim", 7, [Cell(place, "serial", 3, trial) for trial in trials])
-    assert counted.of() == counted.of("abort", "serial") == (4, 2, 1, 1, 2, 1)
-    assert [cell.trial for cell in counted.failures] == [broken]
 
 
 def test_the_command_counts_them_and_tells_how_to_repeat_what_was_not_survived(cli: Any) -> None:
@@ -177,21 +164,6 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
             "vllm_pp2",
         ),
         ForwardRaises(17),
-    ),
-    "a step behind one that was never launched writes through cells that it has left": (
-        Edit("worker.lost_step:fill_table", "if len(index):", "if False:"),
-        Case(
-            small(
-                [
-                    greedy("a", [10], 7), greedy("b", [16], 1), greedy("c", [1], 1),
-                    greedy("d", [12, 7, 5], 7),
-                ],
-                [0, 1, 0, 0], kv_tokens=16, page_size=2, max_running_requests=2,
-                disable_radix_cache=True, chunked_prefill_size=-1, max_prefill_tokens=90,
-            ),
-            "overlap_thread",
-        ),
-        ThreadRaises(10),
     ),
     "a prompt counts as sent although one of its chunks was lost": (
         Edit("loops.pd_kv_transfer:KVTransfer.launch", "last, *before,", "last,"),
@@ -428,7 +400,7 @@ def test_clients_read_on_threads_of_their_own_and_one_does_not() -> None:
     assert streams.num_unread("r1") == 1
 
 
-# -- requests that can't be run, and a deadlock ---------------------------------------------------
+# -- requests that can't be run --------------------------------------------------------------------
 
 
 GOOD = SamplingParams(max_new_tokens=4, ignore_eos=True)
@@ -459,15 +431,3 @@ def test_a_bad_request_ends_with_its_reason_and_the_others_finish(
     assert bad.finish_reason is FinishReason.ERROR
     assert good.finish_reason is FinishReason.LENGTH and len(good.output_ids) == 4
     assert [output.error for output in heard if output.error] == [bad.error]
-
-
-def test_waiting_for_an_op_that_can_never_run_is_a_named_deadlock() -> None:
-    device = SimDevice()
-    first, second = device.stream("first"), device.stream("second")
-    blocker = second.launch(lambda: 0, name="never")
-    first_op = first.launch(lambda: 1, name="runs")
-    assert first_op.synchronize() == 1 and blocker.synchronize() == 0
-    first.queue.append(("wait", type(blocker)(second, lambda: 0, ())))  # an op nobody launched
-    stuck = first.launch(lambda: 2, name="stuck")
-    with pytest.raises(Deadlock, match="waits for stuck"):
-        stuck.synchronize()

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from minisched.core import FinishReason, Output, Request
+from minisched.core import Request
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.engine.frontend import Frontend
 from minisched.loops.multi_step import NUM_STEPS
-from minisched.loops.registry import LOOPS
-from minisched.loops.run import Run, make_engine, run_loop
+from minisched.loops.run import Run, run_loop
 from minisched.loops.vllm_placeholders import is_length_foreseen, settled_tokens
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
@@ -211,22 +209,6 @@ def test_a_burst_is_scheduled_once_and_its_outputs_come_when_all_of_it_is_there(
     processes = [item.start for item in trace.on("host") if item.name == "process"][1:]
     for at in range(0, 5 * NUM_STEPS, NUM_STEPS):
         assert min(processes[at : at + NUM_STEPS]) >= max(copies[at : at + NUM_STEPS])
-
-
-def test_an_abort_in_a_burst_is_heard_after_it() -> None:
-    heard: list[tuple[int, Output]] = []
-    device, request = SimDevice(), Request("r", [1, 2], tokens(40))
-    frontend = Frontend([request], lambda output: heard.append((device.now(), output)))
-    model = HashModel(VOCAB, eos_ids=frozenset())
-    engine = make_engine("multi_step", device, model, SchedulerConfig(), frontend, BURSTS)
-    turns = LOOPS["multi_step"].start(engine)
-    next(turns)  # the prompt
-    frontend.abort("r", at=device.now() + FIRST + 2 * DEVICE)  # in the middle of the first burst
-    while not engine.is_done:
-        next(turns)
-    assert len(request.output_ids) == 1 + NUM_STEPS, "its burst was computed, and heard"
-    assert heard[-1][1].finish_reason is FinishReason.ABORT
-    assert heard[-1][0] - heard[0][0] == ONE_BURST + BURSTS.host["output"]
 
 
 def test_a_burst_ends_where_memory_does() -> None:
