@@ -1,11 +1,10 @@
-"""PD separation: two schedulers, two clocks, and pages that are held until their KV has arrived;
-and mixed chunks beside it."""
+"""PD separation: two schedulers, two clocks, and pages held until their KV has arrived."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,11 +17,9 @@ from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap.overlap import measure
 from minisched.core import Request
-from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
-from minisched.export.pd_or_mixed import pause
 from minisched.loops.pd_kv_transfer import Link
 from minisched.loops.pd_messages import Message, Transferred
 from minisched.loops.registry import find_loop
@@ -214,24 +211,3 @@ def test_a_links_cost_is_latency_and_bytes_rounded_up(
 ) -> None:
     cost = Link(latency, rate, slot).cost(count) - latency
     assert (cost - 1) * rate < count * slot * 10**9 <= cost * rate
-
-
-# -- pd: or mixed chunks ---------------------------------------------------------------------------
-
-
-def test_the_pause_is_the_longest_gap_that_touches_a_prompts_step() -> None:
-    """Worked out token by token on one run."""
-    requests = [Request("a", [1, 2], tokens(12)), Request("b", [3] * 90, tokens(12), 40_000_000)]
-    config = SchedulerConfig(chunked_prefill_size=30)
-    run = run_loop("mixed", SimDevice(), HashModel(), requests, config, SIM_COST)
-    steps = [s for s in run.trace.on("forward") if s.name == "forward" and s.mode != "decode"]
-    assert "mixed" in {item.mode for item in steps}
-    longest = max(
-        end - start
-        for item in run.metrics.ended
-        for start, end in pairwise(accumulate(item.itls, initial=item.first_token or 0))
-        if any(start < step.end and step.start < end for step in steps)
-    )
-    assert pause(run) == f"{longest / 1e6:g} ms"
-    alone = run_loop("mixed", SimDevice(), HashModel(), [Request("a", [1, 2])], cost=SIM_COST)
-    assert pause(alone) == "nobody decoded then"

@@ -121,23 +121,6 @@ def test_steps_with_prompts_overlap_unless_the_rule_says_no(loop: str, rule: boo
     assert pairs >= {("extend", "extend")} | ({("mixed", "mixed")} if loop == "mixed" else set())
 
 
-@pytest.mark.parametrize("relay", ["ring", "pool", "token_pool"])
-def test_delayed_sampling_follows_the_result_before_it_and_the_forward_pass_does_not(
-    relay: str,
-) -> None:
-    trace = some_run("overlap", relay=relay, delay_sample=True)
-    launches, masks, processed = (
-        named(trace, name, "host") for name in ("launch", "mask", "process")
-    )
-    samples = named(trace, "sample")
-    assert masks.keys() == launches.keys() == samples.keys() != set()
-    for step, mask in masks.items():
-        assert launches[step].end <= mask.start < samples[step].start
-        if step > 1:
-            assert launches[step].end <= processed[step - 1].start, "the pass waits for nothing"
-            assert processed[step - 1].end <= mask.start
-
-
 # -- overlap_thread: who waits for whom ------------------------------------------------------------
 
 EVERY_OPTION = pytest.mark.parametrize(
