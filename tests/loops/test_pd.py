@@ -1,13 +1,10 @@
-"""PD separation: two schedulers, two clocks, and pages that are held until their KV has arrived;
-and mixed chunks beside it."""
+"""PD separation: two schedulers, two clocks, and pages held until their KV has arrived."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,26 +16,16 @@ from minisched.checks.draw.designs import Design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap.overlap import measure
-from minisched.core import Lease, Request
-from minisched.devices.cost import SIM_COST
+from minisched.core import Request
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
-from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.pd_or_mixed import pause, rows
-from minisched.export.pd_or_mixed_page import both, other_runs
-from minisched.export.recipes import recipes
-from minisched.loops.pd_decode import DecodeEngine
 from minisched.loops.pd_kv_transfer import Link
 from minisched.loops.pd_messages import Message, Transferred
-from minisched.loops.pd_prefill import PrefillEngine
-from minisched.loops.pd_run import RELAYS
 from minisched.loops.registry import find_loop
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
-from minisched.relay.registry import RELAYS as REGISTERED
-from minisched.relay.registry import RelayShape
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from tests.support import (
@@ -55,14 +42,6 @@ LINKS = [  # from a network that costs nothing to one that is slower than everyt
     {"latency": latency, "bytes_per_second": 10**9, "slot_bytes": slot, "prealloc_first": first}
     for latency, slot, first in ((0, 0, True), (1, 15, False), (20, 1, True), (300, 15, False))
 ]
-
-
-def case_of(*requests: Request, relay: str = "pool", **options: Any) -> Case:
-    """Requests under a small configuration; what is no option of the link is the scheduler's."""
-    link = {name: options.pop(name, LINK.get(name)) for name in LINK}
-    config = {"kv_tokens": 64, "max_running_requests": 4, "context_len": 32, **options}
-    workload = Workload(list(requests), [0] * len(requests), {}, SchedulerConfig(**config))
-    return Case(workload, "pd", relay, link, COST)
 
 
 def run(*requests: Request, config: SchedulerConfig | None = None, **options: Any) -> Run:
@@ -131,118 +110,6 @@ def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
         assert sum(parts) <= prompts[rid] and (not decodes or sum(parts) == prompts[rid])
         if sum(parts) == prompts[rid]:
             assert all(part % workload.config.page_size == 0 for part in parts[:-1])
-
-
-@pytest.mark.parametrize("relay", RELAYS)
-def test_both_sides_have_the_relay_that_was_asked_for(relay: str) -> None:
-    kinds: list[type] = []
-    case = case_of(Request("r", [1, 2], tokens(2)), relay=relay)
-    assert judge(case, lambda engine: kinds.append(type(engine.worker.relay))).holds
-    assert kinds == [type(REGISTERED[relay].make(SimDevice(), RelayShape(1, 1)))] * 2
-
-
-@pytest.mark.parametrize("side", [PrefillEngine, DecodeEngine])
-def test_a_leak_on_either_side_is_found_when_nothing_runs(side: type[Engine]) -> None:
-    """Not only at the end: the second request is still to come."""
-
-    def lose_a_row(engine: Engine) -> None:
-        if isinstance(engine, side):
-            engine.scheduler.leases.table.alloc()
-
-    case = case_of(Request("first", [1, 2], tokens(2)), Request("second", [3, 4], tokens(2)))
-    case.workload.arrivals[1] = 10**4
-    verdict = judge(case, lose_a_row)
-    assert verdict.broke("leak") and not verdict.finished
-    assert not verdict.workload.requests[1].finished
-
-
-# -- pd: the bugs that the hold is there against, each of which a law catches ----------------------
-
-
-def pages_freed_before_the_transfer_ends(engine: Engine) -> None:
-    """The prefill side frees a prompt's pages once the transfer is launched, and not over."""
-    if isinstance(prefill := engine, PrefillEngine):
-        send = prefill.send_kv_chunk
-
-        def early(rid: str, *args: Any) -> None:
-            send(rid, *args)
-            for _, held in prefill.senders[rid].transfers:
-                prefill.scheduler.leases.let_go(held)
-            prefill.senders[rid].transfers.clear()
-
-        prefill.send_kv_chunk = early  # type: ignore[method-assign]
-
-
-def pages_freed_under_the_transfer(engine: Engine) -> None:
-    """The decode side frees an aborted request's pages while KV is on its way to them."""
-    if isinstance(engine, DecodeEngine):
-        leases = engine.scheduler.leases
-        leases.hold = leases.let_go = lambda lease: None  # type: ignore[method-assign]
-
-
-def decode_before_the_kv_is_there(engine: Engine) -> None:
-    """The first token is taken for the whole of it: decoding starts before its KV has come."""
-    if isinstance(engine, PrefillEngine) and (transfer := engine.transfer):
-        launch = transfer.launch
-
-        def early(label: Any, slots: Any, to_slots: Any, last: Any, *before: Any) -> Any:
-            if last is not None:
-                transfer.mailbox.post(engine.device.now(), last, 0)
-            return launch(label, slots, to_slots, None, *before)
-
-        transfer.launch = early  # type: ignore[method-assign]
-
-
-def one_chunk_is_not_sent(engine: Engine) -> None:
-    """Chunks count as sent although they are not."""
-    if isinstance(prefill := engine, PrefillEngine):
-        send = prefill.send_kv_chunk
-
-        def forgetful(rid: str, lease: Lease, end: int, step: int, last: Any = None) -> None:
-            if last is None:
-                prefill.senders[rid].sent_len = end
-            else:
-                send(rid, lease, end, step, last)
-
-        prefill.send_kv_chunk = forgetful  # type: ignore[method-assign]
-
-
-def table_row_not_sent(engine: Engine) -> None:
-    """The decode device's page table is not told where the KV lies that was sent to it."""
-    if isinstance(engine, DecodeEngine):
-        reserve = engine.scheduler.pop_preallocated
-
-        def forgetful() -> list[tuple[Request, Lease]]:
-            found = reserve()
-            for _, lease in found:
-                lease.sent_pages = len(lease.pages)
-            return found
-
-        engine.scheduler.pop_preallocated = forgetful  # type: ignore[method-assign]
-
-
-def long_prompts(seed: int) -> Case:
-    """Chunked prompts that come one after the other, in a pool for two, some of them given up."""
-    at = [(seed * 7 + i * i * 5) % 11 for i in range(4)]
-    requests = [Request(f"r{i}", [at[i] + j for j in range(4 + (seed + i) % 6)],
-                        tokens(2 + (seed * 3 + i) % 12)) for i in range(4)]  # fmt: skip
-    case = case_of(*requests, kv_tokens=30 + seed % 16, chunked_prefill_size=(-1, 4)[seed % 2],
-                   disable_radix_cache=seed % 4 < 2, **SLOW)  # fmt: skip
-    case.workload.arrivals, case.workload.aborts = sorted(at), {at[0] + 6: "r1"}
-    return case
-
-
-@pytest.mark.parametrize("bug", [
-    pages_freed_before_the_transfer_ends, pages_freed_under_the_transfer,
-    decode_before_the_kv_is_there, one_chunk_is_not_sent, table_row_not_sent,
-])  # fmt: skip
-def test_a_law_catches_the_bug(bug: Callable[[Engine], None]) -> None:
-    for seed in range(20, 99):
-        laws = {item.law for item in judge(long_prompts(seed), bug).findings}
-        if "identity" in laws:
-            assert judge(long_prompts(seed)).holds, "the healthy pair must pass"
-            return
-    pytest.fail("no workload showed it")
 
 
 # -- pd: what is held, and who waits ---------------------------------------------------------------
@@ -315,16 +182,6 @@ def test_the_prefill_side_computes_a_prefix_once_and_it_is_sent_twice() -> None:
     assert sent == {"first": 8, "second": 9}
 
 
-def test_requests_that_are_refused_never_reach_the_prefill_side() -> None:
-    good, namesake = (Request("r", [1 + at, 2], tokens(3), 50 * at) for at in range(2))
-    long = Request("long", [1] * 60, tokens(60))
-    found = run(good, namesake, long, config=SchedulerConfig(kv_tokens=64, context_len=64))
-    assert found.outputs["r"] == good.output_ids and len(good.output_ids) == 3
-    assert "already in use" in namesake.error and "together more than" in long.error
-    prompts = [item.rids for item in found.trace.on("prefill forward") if item.name == "forward"]
-    assert prompts == [("r",)]
-
-
 # -- pd: what is refused ---------------------------------------------------------------------------
 
 
@@ -354,82 +211,3 @@ def test_a_links_cost_is_latency_and_bytes_rounded_up(
 ) -> None:
     cost = Link(latency, rate, slot).cost(count) - latency
     assert (cost - 1) * rate < count * slot * 10**9 <= cost * rate
-
-
-# -- pd: or mixed chunks ---------------------------------------------------------------------------
-
-
-def test_the_table_counts_what_the_two_runs_did() -> None:
-    pd, mixed = both(recipes()["pd"].requests)
-    cells = {title: (of_pd, of_mixed) for title, of_pd, of_mixed in rows(pd, mixed)}
-    assert pd.outputs == mixed.outputs and cells["devices"] == cells["schedulers"] == ("2", "1")
-    sent = [mark for mark in pd.trace.marks if mark.name == "kv transfer"]
-    prompt_tokens = sum(len(req.prompt) for req in pd.requests)
-    assert sum(int(mark.attrs["slots"]) for mark in sent) == prompt_tokens
-    size = f"{prompt_tokens * 32 / 1024:.1f} MiB in {len(sent)} transfers"
-    assert cells["transfer"][0].startswith(size)
-    steps = [s for s in mixed.trace.on("forward") if s.name == "forward"]
-    both_kinds = sum(item.mode == "mixed" for item in steps)
-    assert both_kinds > 0 and cells["mixing"][0].startswith("0 of ")
-    assert cells["mixing"][1].startswith(f"{both_kinds} of {len(steps)} steps")
-    for run, cell in zip((pd, mixed), cells["throughput: in all"], strict=True):
-        end = max(item.last_token or 0 for item in run.metrics.ended)
-        assert cell == f"{sum(map(len, run.outputs.values())) * 1e9 / end:.0f} tokens/s"
-    each = cells["throughput: for each device"]
-    assert each == (
-        f"{pd.metrics.throughput / 2:.0f} tokens/s",
-        f"{mixed.metrics.throughput:.0f} tokens/s",
-    )
-
-
-def test_the_pause_is_the_longest_gap_that_touches_a_prompts_step() -> None:
-    """Worked out token by token on one run."""
-    requests = [Request("a", [1, 2], tokens(12)), Request("b", [3] * 90, tokens(12), 40_000_000)]
-    config = SchedulerConfig(chunked_prefill_size=30)
-    run = run_loop("mixed", SimDevice(), HashModel(), requests, config, SIM_COST)
-    steps = [s for s in run.trace.on("forward") if s.name == "forward" and s.mode != "decode"]
-    assert "mixed" in {item.mode for item in steps}
-    longest = max(
-        end - start
-        for item in run.metrics.ended
-        for start, end in pairwise(accumulate(item.itls, initial=item.first_token or 0))
-        if any(start < step.end and step.start < end for step in steps)
-    )
-    assert pause(run) == f"{longest / 1e6:g} ms"
-    alone = run_loop("mixed", SimDevice(), HashModel(), [Request("a", [1, 2])], cost=SIM_COST)
-    assert pause(alone) == "nobody decoded then"
-
-
-def test_what_the_page_says_in_words() -> None:
-    """PD costs a device and a later first token; steadiness is what that buys, and long prompts."""
-    (pd, mixed), others = both(recipes()["pd"].requests), other_runs()
-
-    def p50(run: Run) -> tuple[int, int]:
-        """To the first token, and between tokens."""
-        assert run.metrics.ttft is not None and run.metrics.itl is not None
-        return run.metrics.ttft.p50, run.metrics.itl.p50
-
-    assert float(pause(pd).split()[0]) == p50(pd)[1] / 1e6
-    assert float(pause(mixed).split()[0]) > 1.5 * p50(mixed)[1] / 1e6
-    assert 0.95 < pd.metrics.throughput / mixed.metrics.throughput < 1.05
-    assert p50(pd)[0] > p50(mixed)[0]
-    assert all(max(item.itls) == item.itls[0] for item in pd.metrics.ended)
-    for name in ("one request", "short prompts"):
-        there, here = others[name]
-        assert there.metrics.throughput < here.metrics.throughput and p50(there)[0] > p50(here)[0]
-    there, here = others["more, longer prompts"]
-    assert p50(there) < p50(here) and p50(there)[1] < p50(here)[1]
-    assert 1 < there.metrics.throughput / here.metrics.throughput < 1.5
-    slow, _ = others["a slow link"]
-    assert p50(slow)[0] > p50(pd)[0] and p50(slow)[1] == p50(pd)[1]
-    assert all(there.outputs == here.outputs for there, here in others.values())
-
-
-def test_compare_has_the_table_where_both_ran_and_all_leaves_both_out(cli: Any) -> None:
-    line = "compare --max-new-tokens 6 --requests 2 --json --loops"
-    result = json.loads(cli(f"{line} pd,mixed")[1])
-    assert result["identical"] is True and len(result["pd_or_mixed"]) == 12
-    assert [run["loop"] for run in result["runs"]] == ["serial", "pd", "mixed"]
-    result = json.loads(cli(f"{line} all")[1])
-    assert not {"pd", "mixed"} & {run["loop"] for run in result["runs"]}
-    assert "pd_or_mixed" not in result

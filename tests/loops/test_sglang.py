@@ -1,43 +1,65 @@
-"""SGLang's overlap, on one thread and with a worker thread: what disables it, what sampling waits
-for, who hands what to whom, and that nothing stays behind."""
+"""SGLang's overlap: what disables it and what sampling waits for, its worker thread, and MLX's two
+lazy graphs: when the chain holds, what jobs and runner keep, what a finish costs."""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
-from dataclasses import replace
 from itertools import count, pairwise, product
+from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from hypothesis import given, settings
 
-import minisched.loops.overlap_thread_worker as tp_worker_thread
-from minisched.core import FinishReason, ForwardMode, NoBatch, Output, Request, ScheduleBatch
+from minisched.checks.tokens.oracle import hash_oracle
+from minisched.core import (
+    FinishReason,
+    ForwardMode,
+    NoBatch,
+    Output,
+    Request,
+    Result,
+    ScheduleBatch,
+)
+from minisched.devices import mlx_steps
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
+from minisched.devices.mlx import MlxDevice
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
+from minisched.export.mlx_finish import in_flight, kept_states
+from minisched.export.mlx_runs import finish_run, loop_run, sketch_run
+from minisched.export.views.lazy_arrays import arrays_of
+from minisched.export.views.steps import steps_of
+from minisched.loops.mlx_jobs import MlxPendingJob
+from minisched.loops.mlx_sketch import mlx_sketch
+from minisched.loops.mlx_worker import MlxTpModelWorker
 from minisched.loops.overlap_rules import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread_client import TpModelWorkerClient
 from minisched.loops.overlap_thread_worker import FutureStep
+from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
+from minisched.models.hash_mlx import HashMlx
+from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
+from minisched.worker import GenerationBatchResult
 from tests.support import (
-    BACKENDS,
-    VOCAB,
+    EVERY_BACKEND,
     Workload,
-    check_identity,
     check_no_thread_left,
     hash_model,
+    many,
     marked,
     named,
     open_device,
-    play,
+    play_timed,
     some_requests,
+    timed_workloads,
     tokens,
 )
 
@@ -99,53 +121,6 @@ def test_steps_with_prompts_overlap_unless_the_rule_says_no(loop: str, rule: boo
     assert pairs >= {("extend", "extend")} | ({("mixed", "mixed")} if loop == "mixed" else set())
 
 
-@pytest.mark.parametrize("relay", ["ring", "pool", "token_pool"])
-def test_delayed_sampling_follows_the_result_before_it_and_the_forward_pass_does_not(
-    relay: str,
-) -> None:
-    trace = some_run("overlap", relay=relay, delay_sample=True)
-    launches, masks, processed = (
-        named(trace, name, "host") for name in ("launch", "mask", "process")
-    )
-    samples = named(trace, "sample")
-    assert masks.keys() == launches.keys() == samples.keys() != set()
-    for step, mask in masks.items():
-        assert launches[step].end <= mask.start < samples[step].start
-        if step > 1:
-            assert launches[step].end <= processed[step - 1].start, "the pass waits for nothing"
-            assert processed[step - 1].end <= mask.start
-
-
-@pytest.mark.parametrize("loop", ["overlap", "overlap_thread"])
-def test_a_step_that_fails_before_it_reads_leaves_the_page_table_to_the_step_behind_it(
-    loop: str,
-) -> None:
-    """That one is in flight already, and would write through cells of whoever had the row."""
-    prompts = [7, 7, 11, 2, 7, 7, 0, 0, 0], [0], [0] * 5
-    requests = [Request(f"r{i}", prompt, tokens(1)) for i, prompt in enumerate(prompts)]
-    requests[2].priority = 1  # it takes the row, and the error, while r0 has a prefix cached
-    config = SchedulerConfig(
-        kv_tokens=16, page_size=4, max_running_requests=1, chunked_prefill_size=4,
-        schedule_policy="priority", priority_scheduling_preemption_threshold=0, context_len=32,
-    )  # fmt: skip
-    workload = Workload(requests, [0, 0, 1], {}, config)
-
-    def fail(engine: Engine) -> None:
-        resolve, calls = engine.worker.relay.resolve, count(1)
-
-        def failing(*args: Any) -> Any:
-            if next(calls) == 5:
-                raise RuntimeError("the relay is out of luck")
-            return resolve(*args)
-
-        engine.worker.relay.resolve = failing  # type: ignore[method-assign]
-
-    play(workload, loop, "ring", {}, SimDevice(), HashModel(VOCAB, eos_ids=frozenset()), patch=fail)
-    assert "out of luck" in requests[2].error
-    requests.pop()
-    check_identity(workload)
-
-
 # -- overlap_thread: who waits for whom ------------------------------------------------------------
 
 EVERY_OPTION = pytest.mark.parametrize(
@@ -168,34 +143,6 @@ def test_the_thread_launches_and_the_scheduler_does_not(options: dict[str, Any])
         assert launch.end <= samplings[step].start and samplings[step].end <= samples[step].start
     edges = {(edge.src, edge.dst) for edge in trace.edges if edge.kind == "launch"}
     assert edges == {(launches[step].id, forwards[step].id) for step in launches}
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_the_scheduler_waits_until_what_it_put_is_launched(waits: bool) -> None:
-    """``launch_done`` of step N holds back the processing of N-1, and N's sampling does not."""
-    trace = some_run("overlap_thread", replace(COST, forward_base=1), wait_launch_done=waits)
-    launches = named(trace, "launch", "worker thread")
-    samplings = named(trace, "launch sample", "worker thread")
-    prepared = named(trace, "prepare", "host")
-    both = [
-        (done, launches[step + 1], samplings[step + 1])
-        for step, done in named(trace, "process", "host").items()
-        if step + 1 in launches and prepared[step + 1].end <= done.start
-    ]
-    assert len(both) > 5
-    assert all(launch.end <= done.start for done, launch, _ in both) == waits
-    assert any(sampling.end > done.start for done, _, sampling in both)
-
-
-def test_sampling_waits_for_the_mask_and_the_mask_for_the_tokens_before() -> None:
-    trace = some_run("overlap_thread", delay_sample=True)
-    masks, processed = (named(trace, name, "host") for name in ("mask", "process"))
-    samplings = named(trace, "launch sample", "worker thread")
-    assert masks.keys() == samplings.keys()
-    for step, mask in masks.items():
-        assert mask.end <= samplings[step].start
-        assert step - 1 not in processed or processed[step - 1].end <= mask.start
-    assert not named(some_run("overlap_thread"), "mask")
 
 
 def client_of(device: Any, model: Any, cost: CostModel = COST) -> TpModelWorkerClient:
@@ -228,36 +175,8 @@ def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> Non
 # -- overlap_thread: nothing stays behind ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@EVERY_OPTION
-@pytest.mark.parametrize("at", [1, 5])
-def test_a_thread_that_fails_ends_a_step_with_its_error(
-    backend: str, options: dict[str, Any], at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody is kept waiting for a thread that has given up, and none is left."""
-    make, calls = tp_worker_thread.make_forward_batch, count(1)
-
-    def failing(*args: Any) -> ForwardBatch:
-        if next(calls) == at:
-            raise RuntimeError("the thread is out of luck")
-        return make(*args)
-
-    monkeypatch.setattr(tp_worker_thread, "make_forward_batch", failing)
-    requests = some_requests(9)
-    model = hash_model(backend, frozenset())
-    run = run_loop("overlap_thread", open_device(backend), model, requests, **options)
-    assert {error.partition(": ")[2] for error in run.errors.values()} == {
-        "the thread is out of luck"
-    }
-    assert all(req.finished and req.lease is None for req in requests)
-    check_no_thread_left()
-
-
-@pytest.mark.parametrize("loop", ["serial", "overlap_thread", "mindie_plugin", "multi_step"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_ctrl_c_ends_every_request_and_leaves_no_thread_and_no_lease(
-    backend: str, loop: str
-) -> None:
+@EVERY_BACKEND
+def test_ctrl_c_ends_every_request_and_leaves_no_thread_and_no_lease(backend: str) -> None:
     """The signal itself, which also whoever is still to come hears."""
     requests = [Request(f"r{i}", [1, 2], tokens(500)) for i in range(3)]
     requests.append(Request("late", [1], tokens(500), arrival_time=10**15))
@@ -267,8 +186,8 @@ def test_ctrl_c_ends_every_request_and_leaves_no_thread_and_no_lease(
         if next(calls) == 20:
             os.kill(os.getpid(), signal.SIGINT)
 
-    model = hash_model(backend, frozenset())
-    run = run_loop(loop, open_device(backend), model, requests, on_output=press_ctrl_c)
+    model, device = hash_model(backend, frozenset()), open_device(backend)
+    run = run_loop("overlap_thread", device, model, requests, on_output=press_ctrl_c)
     assert run.interrupted and not marked(run.trace, "stopped")
     assert {req.finish_reason for req in requests} == {FinishReason.ABORT}
     assert all(req.lease is None for req in requests)
@@ -276,19 +195,185 @@ def test_ctrl_c_ends_every_request_and_leaves_no_thread_and_no_lease(
     check_no_thread_left()
 
 
-@pytest.mark.parametrize("backend", ["thread", "mlx"])
-def test_a_loop_that_is_dropped_in_the_middle_leaves_no_thread(backend: str) -> None:
-    """The thread may be waiting for a mask that nobody will build any more."""
-    device, before = open_device(backend), threading.active_count()
-    client = client_of(device, hash_model(backend, frozenset()), CostModel())
-    steps = [put(client, True) for _ in range(2)]
-    steps[0].launch_done.synchronize()
-    assert threading.active_count() > before and not client.output_queue[0].query()
-    device.close()
-    check_no_thread_left()
-    assert all(op.query() for op in client.output_queue)  # whoever asks is not kept waiting
-    try:
-        said = client.resolve_last_batch_result(steps[0], None)[1].error
-    except RuntimeError as error:
-        said = str(error)
-    assert "the device " in said and "closed" in said
+# -- mlx_async: when the chain holds ---------------------------------------------------------------
+
+MLX_COST = CostModel({"schedule": 3, "process": 3}, forward_base=10, sample=1, copy=1)
+
+
+def of_length(rid: str, prompt_len: int, count: int, arrival_time: int = 0) -> Request:
+    """A request that runs to its length."""
+    return Request(rid, range(prompt_len), tokens(count), arrival_time)
+
+
+def run(requests: list[Request], config: SchedulerConfig | None = None, **options: Any) -> Trace:
+    """A run with an end-of-text token that is never sampled."""
+    model = HashModel(19, eos_ids=frozenset())
+    return run_loop("mlx_async", SimDevice(), model, requests, config, MLX_COST, **options).trace
+
+
+def chained(trace: Trace) -> set[int]:
+    """Steps whose input token never saw the host: a token edge from the step before."""
+    steps = {item.id: item for item in trace.slices}
+    tokens = (steps[edge.dst] for edge in trace.edges if edge.kind == "token")
+    return {item.step for item in tokens if item.lane == "forward"}
+
+
+@pytest.mark.parametrize(("length", "count", "every"), [(3, 1, 0), (12, 1, 1), (20, 4, 7)])
+def test_every_decode_but_the_first_is_chained_while_nobody_waits(
+    length: int, count: int, every: int
+) -> None:
+    """And MLX's cache is cleared every so many decodes."""
+    trace = run([of_length(f"r{i}", 2, length) for i in range(count)], clear_cache_every=every)
+    decodes = {s.step for s in trace.on("forward") if s.mode == "decode"}
+    assert chained(trace) == decodes - {min(decodes)}
+    assert marked(trace).total() == count, "all end in one step, while one more is in flight"
+    cleared = sum(mark.name == "clear cache" for mark in trace.marks)
+    assert cleared == (len(decodes) // every if every else 0)
+
+
+@given(workload=timed_workloads())
+@settings(max_examples=many(12, 200))
+def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
+    workload: Workload,
+) -> None:
+    """Whether or not it could be admitted; and a chained step has the rows of the one before."""
+
+    def watch(engine: Engine) -> None:
+        run_batch = engine.run_batch
+
+        def look(batch: ScheduleBatch, *args: GenerationBatchResult) -> GenerationBatchResult:
+            assert engine.scheduler.batches_in_flight <= 2
+            for previous in args:
+                assert not engine.scheduler.waiting_queue
+                assert batch.reqs == previous.batch.reqs and batch.mode is ForwardMode.DECODE
+                assert batch.step == previous.batch.step + 1
+            return run_batch(batch, *args)
+
+        engine.run_batch = look  # type: ignore[method-assign,assignment]
+
+    play_timed(workload, "mlx_async", "chain", {}, watch)
+
+
+# -- mlx_async: what its jobs hold, and what its runner keeps --------------------------------------
+
+
+class Watched(MlxTpModelWorker):
+    """Keeps every job; compares the runner's books at a fresh launch."""
+
+    last: Watched
+
+    def __init__(self, engine: Engine, clear_cache_every: int) -> None:
+        super().__init__(engine, clear_cache_every)
+        Watched.last = self
+        self.jobs: list[MlxPendingJob] = []
+
+    def async_forward_batch_generation_mlx(self, batch: ScheduleBatch) -> Any:
+        """Nothing else is in flight; afterwards only the living are known, as they are."""
+        assert self.engine.scheduler.batches_in_flight == 1
+        launch = super().async_forward_batch_generation_mlx(batch)
+        for rid, state in self._mlx_runner.states.items():
+            req = self.engine.scheduler.live[rid]
+            assert req.lease is state.cache and req.lease.row == state.req_pool_idx
+            if batch.mode is ForwardMode.DECODE and req in batch.reqs:  # else it may be in chunks
+                known = req.known_tokens(0, req.known_len)
+                assert tuple(state.token_ids) == known, "the scheduler's tokens are the runner's"
+        return launch
+
+    def finalize_mlx_result(self, job: MlxPendingJob) -> Result:
+        """Keep it."""
+        self.jobs.append(job)
+        return super().finalize_mlx_result(job)
+
+
+def watched(workload: Workload) -> Watched:
+    """A run on the clock, with a worker that is watched."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("minisched.loops.mlx_async.MlxTpModelWorker", Watched)
+        play_timed(workload, "mlx_async", "chain", {})
+    return Watched.last
+
+
+def simple(*requests: Request, **config: Any) -> Workload:
+    """A workload without end-of-text tokens and aborts."""
+    return Workload(list(requests), [], {}, SchedulerConfig(**config))
+
+
+def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short() -> None:
+    """A last chunk of one token is no decode."""
+    jobs = watched(simple(of_length("long", 9, 2), chunked_prefill_size=4)).jobs
+    prefills = [part for job in jobs for part in job.prefills]
+    extends = [(part.new_token_ids, part.new_synced_offset) for job in jobs for part in job.extends]
+    assert [(part.full_token_ids, part.synced_offset) for part in prefills] == [([0, 1, 2, 3], 4)]
+    assert extends == [([4, 5, 6, 7], 8), ([8], 9)]
+    modes = [job.mode for job in jobs]
+    assert modes == ["extend", "extend", "extend", "decode", "decode"], "the last one is wasted"
+
+
+def test_a_chained_job_goes_back_to_the_batch_that_was_scheduled() -> None:
+    jobs = watched(simple(of_length("a", 2, 6))).jobs
+    assert [job.batch_copy.step for job in jobs] == [1, 2, 3, 4, 5, 6, 7]
+    assert [job.schedule_batch.step for job in jobs] == [1, 2, 2, 2, 2, 2, 2]
+
+
+@given(workload=timed_workloads())
+@settings(max_examples=many(12, 200))
+def test_at_a_fresh_launch_the_runner_knows_the_living_and_nobody_else(workload: Workload) -> None:
+    """Also after aborts and retractions; ``Watched`` compares tokens and leases."""
+    watched(workload)
+
+
+# -- mlx_async: what a finish costs, and the excerpt of the original -------------------------------
+
+
+def test_a_stop_and_a_length_each_waste_one_row_and_the_next_step_is_fresh() -> None:
+    done = finish_run()
+    trace, arrays = done.trace, arrays_of(done.trace)
+    ends = {req.rid: (req.finish_reason, len(req.output_ids)) for req in done.requests}
+    stop, length = FinishReason.STOP, FinishReason.LENGTH
+    assert ends == {"a": (stop, 4), "b": (length, 8), "c": (length, 12)}
+    wasted = [(array.step, array.wasted) for array in arrays if array.wasted]
+    assert wasted == [(5, ("a",)), (9, ("b",)), (13, ("c",))]
+    assert [array.step for array in arrays if not array.source] == [1, 2, 6, 10]
+    assert max(count for _, count in in_flight(trace)) == 2
+    bound = {array.step: array.bound for array in arrays}
+    kept = {state.rid: state.gone for state in kept_states(trace, steps_of(trace))}
+    assert kept == {"a": bound[6], "b": bound[10], "c": trace.end}, "until the next fresh launch"
+
+
+def test_the_excerpts_order_is_right_and_its_chained_steps_run_on_tokens_one_too_old() -> None:
+    """It hands nobody a lazy token; with that one mistake put right it is the loop."""
+    assert all(spec.run is not mlx_sketch for spec in LOOPS.values())
+    ours, theirs, handed_over = loop_run(), sketch_run(), sketch_run(hands_over=True)
+    alone = {
+        req.rid: hash_oracle(list(req.prompt), req.params, req.sampling_key, 257, frozenset({256}))
+        for req in ours.requests
+    }
+    truth = {rid: oracle.tokens for rid, oracle in alone.items()}
+    assert ours.trace.end == theirs.trace.end == handed_over.trace.end == 107_700_000
+    assert ours.outputs == handed_over.outputs == truth
+    for rid, right in truth.items():
+        assert theirs.outputs[rid][:2] == right[:2], "of the prompt and of the fresh decode"
+        assert theirs.outputs[rid][2] != right[2], "it was given the prompt's token again"
+    assert arrays_of(theirs.trace) == [] and arrays_of(handed_over.trace) != []
+
+
+@pytest.mark.parametrize("model", ["hash", "llama"])
+def test_tokens_and_caches_are_handed_over_together(
+    model: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One ``async_eval`` a step: logits, tokens, their copy, and every array that is written."""
+    device, async_eval = MlxDevice(), mx.async_eval
+    handed: list[tuple[mx.array, ...]] = []
+
+    def look(*arrays: mx.array) -> None:
+        handed.append(arrays)
+        async_eval(*arrays)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(mlx_steps.mx, "async_eval", look)
+    loaded: Any = HashMlx(eos_ids=frozenset()) if model == "hash" else LlamaMlx(tiny_llama)
+    done = run_loop("mlx_async", device, loaded, some_requests(6))
+    assert len(handed) == len({s.step for s in done.trace.slices if s.name == "forward"})
+    state = [array.shape for array in device._cache_state_arrays()]
+    ops, markers = 3, 3
+    for arrays in handed:
+        assert [array.shape for array in arrays[ops + markers :]] == state

@@ -3,40 +3,30 @@ and V0's bursts of several steps."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from minisched.checks.overlap.overlap import gaps, union
-from minisched.checks.overlap.waits import num_waits
-from minisched.core import FinishReason, Output, Request, ScheduleBatch
+from minisched.core import Request
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.engine.frontend import Frontend
 from minisched.loops.multi_step import NUM_STEPS
-from minisched.loops.registry import LOOPS, find_loop
-from minisched.loops.run import Run, make_engine, run_loop
+from minisched.loops.run import Run, run_loop
 from minisched.loops.vllm_placeholders import is_length_foreseen, settled_tokens
-from minisched.loops.vllm_pp import vllm_pp
-from minisched.models.hash import NUM_LAYERS, HashModel
+from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Slice, Trace
-from minisched.worker.pipeline import PipelineWorker, get_pp_indices
+from minisched.worker.pipeline import get_pp_indices
 from tests.support import (
     ALONE,
     VOCAB,
     Workload,
-    check_all,
     hash_model,
     many,
-    marked,
     named,
     play,
     run_alone,
@@ -44,34 +34,8 @@ from tests.support import (
     workloads,
 )
 
-ASYNC = [
-    *((relay, depth) for relay in ("prev_sampled", "fill_device") for depth in (1, 2)),
-    ("ring", 2), ("ring", 4), ("pool", 3), ("pool", 5),
-]  # fmt: skip
-EVERY_ASYNC = pytest.mark.parametrize(("relay", "depth"), ASYNC)
-FEW = settings(max_examples=many(6, 80))
 DEVICE_ONLY = CostModel({"schedule": 40, "prepare": 10, "launch": 10, "process": 30, "output": 10},
                         forward_base=900, sample=50, copy=20)  # fmt: skip
-
-
-def some_alone(count: int, max_new_tokens: int = 48, **params: Any) -> list[Request]:
-    """Requests of which each will be in batches of its own."""
-    return [Request(f"r{i}", [i + 1] * 3, tokens(max_new_tokens, **params)) for i in range(count)]
-
-
-def played(
-    workload: Workload,
-    loop: str,
-    relay: str,
-    patch: Callable[[Engine], Any] = lambda engine: None,
-    cost: CostModel = SIM_COST,
-    each_turn: Callable[[Engine], None] = lambda engine: None,
-    **options: Any,
-) -> Trace:
-    """A workload's run."""
-    device, model = SimDevice(), hash_model("sim", workload.eos_ids)
-    play(workload, loop, relay, options, device, model, cost, patch, each_turn)
-    return device.recorder.trace(loop, "sim", "hash", "virtual")
 
 
 # -- vllm_batch_queue: fill while there is room, or harvest what has ended first -------------------
@@ -88,19 +52,6 @@ def passed_over(trace: Trace) -> int:
             most = max(most, sum(since < start < item.start for start in schedules))
             read = item.end
     return most
-
-
-@pytest.mark.parametrize(("loop", "relay"), [
-    ("vllm_batch_queue", "host"), ("vllm_async", "pool"), ("vllm_pp4", "host"),
-])  # fmt: skip
-@given(workload=workloads(), depth=st.integers(1, 8))
-@FEW
-def test_what_has_ended_is_harvested_before_a_second_batch_is_scheduled(
-    loop: str, relay: str, workload: Workload, depth: int
-) -> None:
-    """vLLM up to v0.21: the oldest step that is done is never passed over for the queue's sake."""
-    options = {} if loop == "vllm_pp4" else {"depth": depth}
-    assert passed_over(played(workload, loop, relay, harvest_when_done=True, **options)) <= 1
 
 
 @pytest.mark.parametrize("loop", ["vllm_async:pool:depth=8", "vllm_pp4"])
@@ -137,118 +88,33 @@ def test_depths_that_cannot_be_are_refused() -> None:
 # -- vllm_batch_queue: AsyncScheduler's placeholders -----------------------------------------------
 
 
-class AsyncScheduler:
-    """vLLM's own books, kept from nothing but what is scheduled, preempted and delivered."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.computed: Counter[str] = Counter()
-        self.placeholders: Counter[str] = Counter()
-        self.scheduler = engine.scheduler
-        next_batch, process = engine.scheduler.next_batch, engine.scheduler.process
-        retract = engine.scheduler.retraction.retract
-        recv = engine.recv_requests
-
-        def schedule() -> Any:
-            batch = next_batch()
-            for row in batch.rows if batch else ():
-                self.computed[row.req.rid] = max(self.computed[row.req.rid], row.start)  # a hit
-                self.computed[row.req.rid] += row.extend_len
-                self.placeholders[row.req.rid] += row.deliver
-            self.check()
-            return batch
-
-        def preempt(req: Request, reason: str) -> None:
-            self.computed[req.rid] = self.placeholders[req.rid] = 0
-            retract(req, reason)
-
-        def update_from_output(batch: ScheduleBatch, result: Any) -> Any:
-            for row in batch.rows:
-                if row.deliver and row.req.lease is row.lease:
-                    self.placeholders[row.req.rid] -= 1
-                    assert self.placeholders[row.req.rid] >= 0
-            return process(batch, result)
-
-        def received() -> None:
-            self.check()
-            recv()
-
-        self.scheduler.next_batch = schedule  # type: ignore[method-assign]
-        self.scheduler.process = update_from_output  # type: ignore[method-assign]
-        self.scheduler.retraction.retract = preempt  # type: ignore[method-assign]
-        engine.recv_requests = received  # type: ignore[method-assign]
-
-    def check(self) -> None:
-        """The lengths of our requests say the same."""
-        for req in self.scheduler.live.values():
-            assert req.num_output_placeholders == self.placeholders[req.rid] >= 0
-            assert req.computed_len == self.computed[req.rid]
-        for req in self.scheduler.running_batch:
-            assert settled_tokens(req) == req.known_len - 1
-            assert req.lease is not None and req.lease.settled_len <= req.known_len - 1
-
-
-@EVERY_ASYNC
-@given(workload=workloads())
-@FEW
-def test_computed_less_placeholders_is_settled_at_every_turn(
-    relay: str, depth: int, workload: Workload
-) -> None:
-    played(workload, "vllm_async", relay, AsyncScheduler, depth=depth)
-
-
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
-def test_vllms_rule_for_a_foreseen_length_is_ours_at_depth_two(depth: int) -> None:
-    """Deeper, it counts on one token of those in flight, and would launch what we do not."""
+@given(workload=workloads())
+@settings(max_examples=many(6, 80))
+def test_computed_less_placeholders_is_settled_and_a_length_is_foreseen_by_them(
+    depth: int, workload: Workload
+) -> None:
+    """vLLM's rule for it is ours at depth two; deeper, it would launch what we do not."""
     apart: list[bool] = []
 
-    def compare(engine: Engine) -> None:
+    def look(engine: Engine) -> None:
         for req in engine.scheduler.running_batch:
+            assert settled_tokens(req) == req.known_len - 1
+            assert req.lease is not None and req.lease.settled_len <= req.known_len - 1
             foreseen = not engine.scheduler.decode.may_run(req)
             assert foreseen or not is_length_foreseen(req), "theirs never stops before ours"
             apart.append(foreseen and not is_length_foreseen(req))
 
-    workload = Workload(some_alone(2), [0, 0], {}, ALONE)
-    played(workload, "vllm_async", "pool", each_turn=compare, depth=depth)
+    requests = [Request(f"r{i}", [i + 1] * 3, tokens(48)) for i in range(2)]
+    for one in (workload, Workload(requests, [0, 0], {}, ALONE)):
+        model = hash_model("sim", one.eos_ids)
+        play(one, "vllm_async", "pool", {"depth": depth}, SimDevice(), model, each_turn=look)
     assert any(apart) == (depth > 2)
-
-
-# -- vllm_batch_queue: deferred sampling -----------------------------------------------------------
-
-
-@pytest.mark.parametrize(("params", "reason"), [
-    ({"regex": "[^a]{60}"}, "grammar"), ({"presence_penalty": 0.5}, "penalty"),
-])  # fmt: skip
-def test_in_steady_decode_a_structured_request_defers_every_step(
-    params: dict[str, Any], reason: str
-) -> None:
-    """The forward pass is launched ahead all the same; only the sampling waits for the host."""
-    cost = replace(DEVICE_ONLY, host={**DEVICE_ONLY.host, "mask": 30})
-    trace = run_alone("vllm_async", 1, cost, **params)
-    assert num_waits(trace) == {reason: 35}, "every step but the prompt's"
-    forwards, samples = named(trace, "forward"), named(trace, "sample")
-    processes, masks = named(trace, "process"), named(trace, "mask")
-    for step in range(2, 36):
-        assert forwards[step].start == samples[step - 1].end, "the device does not wait"
-        assert processes[step - 1].end <= masks[step].start, "the mask had to"
-        assert masks[step].end <= samples[step].start
-    trace = run_alone("vllm_batch_queue", 2, cost, **params)
-    assert not num_waits(trace), "nothing runs ahead, nothing is deferred"
 
 
 # -- vllm_pp: stages of a pipeline -----------------------------------------------------------------
 
 EVERY_PIPELINE = pytest.mark.parametrize("stages", [2, 4])
-
-
-@given(num_layers=st.integers(0, 100), pp_size=st.integers(1, 16))
-def test_every_layer_is_on_one_stage_and_shares_differ_by_one(
-    num_layers: int, pp_size: int
-) -> None:
-    stages = get_pp_indices(num_layers, pp_size)
-    assert [layer for layers in stages for layer in layers] == list(range(num_layers))
-    sizes = list(map(len, stages))
-    assert len(sizes) == pp_size and max(sizes) - min(sizes) <= 1
-    assert pp_size == 1 or sizes[-1] == min(sizes), "the last one also has the logits"
 
 
 @pytest.mark.parametrize(
@@ -257,45 +123,6 @@ def test_every_layer_is_on_one_stage_and_shares_differ_by_one(
 )
 def test_what_does_not_divide_goes_before_the_last_stage(num_layers: int, sizes: list[int]) -> None:
     assert [len(layers) for layers in get_pp_indices(num_layers, len(sizes))] == sizes
-
-
-@EVERY_PIPELINE
-@given(workload=workloads())
-@FEW
-def test_each_stage_touches_its_own_layers_and_page_table(stages: int, workload: Workload) -> None:
-    wrote: dict[int, set[str]] = {}
-
-    def watch(engine: Engine) -> None:
-        worker = engine.worker
-        assert isinstance(worker, PipelineWorker)
-        run_stage, device = worker._run_stage, engine.device
-        assert isinstance(device, SimDevice)
-
-        def watched(stage: Any, tensors: Any) -> Any:
-            out = run_stage(stage, tensors)
-            assert device.running is not None
-            wrote.setdefault(stage.number, set()).update(m.name for m in device.running.writes)
-            return out
-
-        worker._run_stage = watched  # type: ignore[method-assign]
-
-    played(workload, f"vllm_pp{stages}", "host", watch)
-    for number, layers in enumerate(get_pp_indices(NUM_LAYERS, stages)):
-        own = {f"kv{layer}" for layer in layers} | {f"stage {number} page table"}
-        assert wrote.get(number, own) == own
-
-
-@pytest.mark.parametrize("stages", [1, 3, 5])
-def test_there_may_be_any_number_of_stages(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
-    monkeypatch.setitem(LOOPS, f"vllm_pp{stages}", vllm_pp(stages))
-    requests = [Request(f"r{i}", [i] * 4, tokens(8)) for i in range(3)]
-    config = SchedulerConfig(kv_tokens=20, context_len=16, schedule_conservativeness=0.0)
-    device, workload = SimDevice(), Workload(requests, [0] * 3, {}, config, frozenset())
-    model = hash_model("sim", frozenset())
-    engine, outputs = play(workload, f"vllm_pp{stages}", "host", {}, device, model)
-    check_all(workload, engine, outputs)
-    assert marked(device.recorder.trace("", "", "", ""), "retraction"), "too small for three"
-    assert engine.scheduler.config.keep_stale_outputs
 
 
 def of_stage(trace: Trace, number: int, name: str) -> dict[int, Slice]:
@@ -324,32 +151,6 @@ def test_only_stage_0_is_given_a_batch_and_the_others_receive_it(stages: int) ->
     lanes = {item.id: item.lane for item in trace.slices}
     back = {lanes[src] for kind, src, _ in edges if kind == "token"}
     assert back == {"host"}, "tokens go over the host"
-
-
-@EVERY_PIPELINE
-def test_it_runs_on_sim_only_and_says_why(stages: int) -> None:
-    spec = find_loop(f"vllm_pp{stages}")
-    with pytest.raises(ValueError, match="streams of the simulated device"):
-        spec.check_device(f"vllm_pp{stages}", "thread")
-    assert (spec.depth, spec.relays) == (stages, ("host",))
-
-
-def pauses_of(trace: Trace, number: int) -> list[int]:
-    """The pauses of a stage in the settled part of a run."""
-    slices = trace.on(f"stage {number}")
-    pauses = gaps(union(slices[len(slices) // 3 : 2 * len(slices) // 3]))
-    return [end - start for start, end in pauses]
-
-
-@EVERY_PIPELINE
-def test_with_a_batch_for_each_stage_all_are_busy_back_to_back(stages: int) -> None:
-    """Where nothing but the stages takes time. One batch less, and each stage has a pause."""
-    cost, name = CostModel(forward_base=400), f"vllm_pp{stages}"
-    full, short = (run_alone(name, count, cost) for count in (stages, stages - 1))
-    for number in range(stages):
-        assert pauses_of(full, number) == []
-        pauses = pauses_of(short, number)
-        assert len(pauses) > 5 and set(pauses) == {400 // stages}
 
 
 def test_requests_that_share_a_batch_leave_the_other_stages_idle() -> None:
@@ -408,22 +209,6 @@ def test_a_burst_is_scheduled_once_and_its_outputs_come_when_all_of_it_is_there(
     processes = [item.start for item in trace.on("host") if item.name == "process"][1:]
     for at in range(0, 5 * NUM_STEPS, NUM_STEPS):
         assert min(processes[at : at + NUM_STEPS]) >= max(copies[at : at + NUM_STEPS])
-
-
-def test_an_abort_in_a_burst_is_heard_after_it() -> None:
-    heard: list[tuple[int, Output]] = []
-    device, request = SimDevice(), Request("r", [1, 2], tokens(40))
-    frontend = Frontend([request], lambda output: heard.append((device.now(), output)))
-    model = HashModel(VOCAB, eos_ids=frozenset())
-    engine = make_engine("multi_step", device, model, SchedulerConfig(), frontend, BURSTS)
-    turns = LOOPS["multi_step"].start(engine)
-    next(turns)  # the prompt
-    frontend.abort("r", at=device.now() + FIRST + 2 * DEVICE)  # in the middle of the first burst
-    while not engine.is_done:
-        next(turns)
-    assert len(request.output_ids) == 1 + NUM_STEPS, "its burst was computed, and heard"
-    assert heard[-1][1].finish_reason is FinishReason.ABORT
-    assert heard[-1][0] - heard[0][0] == ONE_BURST + BURSTS.host["output"]
 
 
 def test_a_burst_ends_where_memory_does() -> None:

@@ -1,14 +1,12 @@
 """Where each loop waits for history: exactly there, marked once, and with nothing but that op; and
-what the waits cost: each moment in which a device idles is charged to one reason."""
+what the waits cost."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count, islice
-from random import Random
 from typing import Any
 
 import pytest
@@ -18,22 +16,16 @@ from minisched.checks.draw.designs import Design
 from minisched.checks.draw.draw import ALGORITHMS, draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap.overlap import measure
-from minisched.checks.overlap.waits import ARRIVAL, HOST, idle_times, lost_ns, num_waits, waits
-from minisched.comparison import lost_time
+from minisched.checks.overlap.waits import ARRIVAL, HOST, lost_ns, num_waits, waits
 from minisched.core import NoBatch, Request, ScheduleBatch
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.export.chrome import to_chrome
-from minisched.export.html import to_html
 from minisched.export.layout import make_view
-from minisched.export.svg import to_svg
-from minisched.export.text import to_text
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Counter as CounterEvent
 from minisched.trace import Mark, Slice, Trace
 from tests.support import (
     LOOP_OPTIONS,
@@ -86,28 +78,14 @@ def steps_that_wait(loop: str, relay: str, options: dict[str, Any]) -> dict[str,
     return {op: LENGTH - 1 + LOOPS[loop].overrun} if runs_ahead else {}
 
 
-def taken(loop: str, relay: str) -> list[str]:
-    """Which of both the loop takes."""
-    refuses = LOOPS[loop].refusals(relay)
-    features = {"grammar": "grammar", "penalty": "penalties"}
-    return [reason for reason in WISHES if features[reason] not in refuses]
-
-
-def unlike(*items: tuple[Any, ...]) -> list[Any]:
-    """Plain are a loop's own relay and the options; its other relays are thorough."""
-
-    def marks(loop: str, relay: str, options: dict[str, Any], *more: str) -> list[Any]:
-        is_own = options or relay == LOOPS[loop].relays[0]
-        return [] if is_own else [pytest.mark.thorough]
-
-    return [pytest.param(*item, marks=marks(*item)) for item in items]
-
-
-DESIGNS = [*LOOP_OPTIONS, ("vllm_async", "pool", {"depth": 1})]
-EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), unlike(*DESIGNS), ids=str)
-TAKEN = unlike(
-    *((*item, reason) for item in [*DESIGNS, ("pd", "pool", {})] for reason in taken(*item[:2]))
-)
+DESIGNS = [item for item in LOOP_OPTIONS if item[2] or item[1] == LOOPS[item[0]].relays[0]]
+DESIGNS += [("vllm_async", "pool", {"depth": 1})]
+TAKEN = [
+    (*item, reason)
+    for item in [*DESIGNS, ("pd", "pool", {})]
+    for reason, feature in (("grammar", "grammar"), ("penalty", "penalties"))
+    if feature not in LOOPS[item[0]].refusals(item[1])
+]
 
 
 @pytest.mark.parametrize(("loop", "relay", "options", "reason"), TAKEN, ids=str)
@@ -132,13 +110,11 @@ def test_every_step_waits_that_has_to_and_has_one_mask(
         assert bool(num_waits(late)) == (options.get("depth", 2) > 2 and relay != "host")
 
 
-@EVERY_LOOP
-def test_who_wants_nothing_waits_for_nothing(
-    loop: str, relay: str, options: dict[str, Any]
-) -> None:
-    trace = run_one(loop, relay, options, {"logit_bias": {5: 1.0}})
-    has_masks = any(item.name == "mask" for item in trace.slices)
-    assert not num_waits(trace) and has_masks == bool(options.get("delay_sample"))
+def test_who_wants_nothing_waits_for_nothing() -> None:
+    for loop, relay, options in DESIGNS:
+        trace = run_one(loop, relay, options, {"logit_bias": {5: 1.0}})
+        has_masks = any(item.name == "mask" for item in trace.slices)
+        assert not num_waits(trace) and has_masks == bool(options.get("delay_sample")), loop
 
 
 # -- in any workload: a step waits if the host lacks a token for it, and else not ------------------
@@ -157,27 +133,21 @@ def lacks(batch: ScheduleBatch, late: bool) -> str:
     return min(reasons, default="")
 
 
-def wishing(number: int) -> list[int]:
-    """Seeds of workloads without drafts in which somebody has a grammar, or penalties."""
-    plain = (seed for seed in count() if not ALGORITHMS[seed % len(ALGORITHMS)])
-    wanted = (
-        seed
-        for seed in plain
-        if any(
-            r.params.has_grammar or r.params.has_penalties for r in drawn(seed).workload.requests
-        )
-    )
-    return list(islice(wanted, number))
+def has_wishes(seed: int) -> bool:
+    """Whether in a workload without drafts somebody has a grammar, or penalties."""
+    requests = [] if ALGORITHMS[seed % len(ALGORITHMS)] else drawn(seed).workload.requests
+    return any(req.params.has_grammar or req.params.has_penalties for req in requests)
 
 
 drawn = cache(partial(draw, odd=False))
-SEEDS = wishing(many(3, 60))
+SEEDS = list(islice(filter(has_wishes, count()), many(3, 60)))
 
 
-@EVERY_LOOP
+@pytest.mark.parametrize(("loop", "relay", "options"), DESIGNS, ids=str)
 def test_a_step_waits_exactly_if_the_host_lacks_a_token(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:
+    """What each moment in which a device idles is charged to adds up to all of them."""
     for seed in SEEDS:
         check_waits(drawn(seed).on(Design(loop, relay, options)))
 
@@ -251,88 +221,7 @@ def test_sglang_waits_with_all_of_a_draft_that_it_can_not_mask_and_vllm_with_its
         assert not num_waits(run_speculative(loop, "", "NGRAM", reason)), "nothing runs ahead"
 
 
-# -- what waits cost: each moment is lost for one reason -------------------------------------------
-
-LANES = (["forward"], ["stage 0", "stage 1"], ["prefill forward", "decode forward"])
-OPS = ("forward", "sample", "recv")
-
-
-def side_of(lane: str) -> str:
-    """The first word, where there are two."""
-    return lane.split()[0] if lane.endswith(" forward") else ""
-
-
-def some_trace(rng: Random) -> Trace:
-    """Slices on one or two devices, with waits, counters and messages; times are a few ns."""
-    lanes = rng.choice(LANES)
-    sides = sorted({side_of(lane) for lane in lanes})
-    slices: list[Slice] = []
-    for lane in [*lanes, *(f"{one} host".strip() for one in sides)]:
-        time = rng.randint(0, 3)
-        ops = OPS if lane in lanes else ("receive", "process")
-        for _ in range(rng.randint(1, 6)):
-            start = time + rng.randint(0, 3)
-            time = start + rng.randint(0, 3)
-            item = Slice(len(slices) + 1, lane, rng.choice(ops), start, time, rng.randint(1, 3))
-            slices.append(item)
-    marks = []
-    for _ in range(rng.randint(0, 4)):
-        reason = rng.choice(["grammar", "penalty"])
-        attrs = {"step": rng.randint(1, 3), "reason": reason, "op": rng.choice(OPS)}
-        marks.append(Mark("wait", 0, attrs | ({"side": rng.choice(sides)} if any(sides) else {})))
-    names = ["running", "waiting", "kv used", "other"]
-    counters = [
-        CounterEvent(f"{rng.choice(sides)} {rng.choice(names)}".strip(), rng.randint(0, 20),
-                     rng.choice([0, 0, 1]))
-        for _ in range(rng.randint(0, 6))
-    ]  # fmt: skip
-    counters.sort(key=lambda item: item.time)
-    slices.sort(key=lambda item: (item.start, item.end, item.id))
-    return Trace("odd", "sim", "hash", "virtual", tuple(slices), (), tuple(counters), tuple(marks))
-
-
-def reason_of(trace: Trace, lane: str, moment: int) -> str | None:
-    """Why a device did nothing for one nanosecond from ``moment`` on; None if it did something."""
-    ops = [item for item in trace.slices if item.lane == lane]
-    ran = [item for item in ops if item.start < item.end]
-    if any(item.start <= moment < item.end for item in ran):
-        return None
-    until = min(item.start for item in ran if item.start > moment)
-    side, late = side_of(lane), []
-    for mark in trace.marks:
-        if mark.attrs.get("side", "") != side:
-            continue
-        of_step = [item for item in ops if item.step == mark.attrs["step"]]
-        ours = [item for item in of_step if mark.attrs["op"] in ("forward", item.name)]
-        if ours and moment < ours[0].start <= until:
-            late.append((ours[0].start, mark.attrs["reason"]))
-    if late:
-        return str(min(late, key=lambda found: found[0])[1])
-    last: dict[str, int] = {}
-    for counter in trace.counters:
-        if counter.time <= moment and counter.name.startswith(side) and "other" not in counter.name:
-            last[counter.name] = counter.value
-    hosts = [item for item in trace.slices if item.lane == f"{side} host".strip()]
-    hears = any(s.start <= moment < s.end and s.name == "receive" for s in hosts)
-    return ARRIVAL if last and not any(last.values()) and not hears else HOST
-
-
-def test_each_moment_is_lost_for_one_reason() -> None:
-    """Against a count by hand, one nanosecond after the other."""
-    for seed in range(many(300, 5000)):
-        trace = some_trace(Random(seed))
-        counted: Counter[str] = Counter()
-        for lane in {item.lane for item in trace.slices if not item.lane.endswith("host")}:
-            ran = [item for item in trace.slices if item.lane == lane and item.start < item.end]
-            if ran:
-                for moment in range(min(s.start for s in ran), max(s.end for s in ran)):
-                    if reason := reason_of(trace, lane, moment):
-                        counted[reason] += 1
-        lost = lost_ns(trace)
-        assert {reason: ns for reason, ns in lost.items() if ns} == counted, seed
-        assert lost.keys() == {HOST, ARRIVAL} | num_waits(trace).keys()
-        idle = sum(idle.end - idle.start for idle in idle_times(trace))
-        assert sum(lost.values()) == idle == measure(trace).bubble_ns
+# -- what waits cost -------------------------------------------------------------------------------
 
 
 def test_nobody_there_is_not_the_hosts_fault() -> None:
@@ -344,21 +233,6 @@ def test_nobody_there_is_not_the_hosts_fault() -> None:
     assert lost[ARRIVAL] == later - named(trace, "process")[3].end
     assert lost[HOST] == measure(trace).bubble_ns - lost[ARRIVAL]
 
-
-def test_consecutive_prefills_that_may_not_overlap_are_a_wait() -> None:
-    """Three prompts in four chunks, one after the other."""
-    requests = [Request(f"r{i}", range(40 * i, 40 * i + 40), tokens(6)) for i in range(3)]
-    trace = run_loop(
-        "overlap", SimDevice(), HashModel(), requests, SchedulerConfig(chunked_prefill_size=32),
-        SIM_COST, disable_consecutive_prefill_overlap=True,
-    ).trace  # fmt: skip
-    assert num_waits(trace) == {"prefill": 3}
-    copy, process, output, prepare, launch = 500, 2200, 800, 1000, 500  # microseconds
-    first = copy + process + prepare + launch  # its chunk gives nobody a token
-    assert lost_ns(trace) == {"prefill": 1000 * (3 * first + 2 * output), HOST: 0, ARRIVAL: 0}
-
-
-# -- every picture shows what waits ----------------------------------------------------------------
 
 US = 1000  # nanoseconds
 
@@ -382,40 +256,10 @@ def late_sample() -> Trace:
     return Trace("late", "sim", "hash", "virtual", slices, (), (), marks)
 
 
-def test_a_wait_is_charged_the_gap_before_its_op_in_numbers_words_and_pictures() -> None:
+def test_a_wait_is_charged_the_gap_before_its_op_in_numbers_and_views() -> None:
     trace = late_sample()
     assert lost_ns(trace) == {"grammar": 6 * US, "penalty": 0, HOST: 3 * US, ARRIVAL: 0}
     odd = replace(trace, marks=(Mark("wait", 3, {"step": 2}),))
     assert lost_ns(odd) == {HOST: 9 * US, ARRIVAL: 0}, "a mark that says too little is no wait"
-    said = lost_time(
-        "odd", {"grammar": 6_000_000, "penalty": 0, HOST: 3000, ARRIVAL: 0}, num_waits(trace)
-    )
-    assert "6.0 ms in 1 wait for grammar" in said and "1 wait for penalty cost nothing" in said
     stretches = [(b.start, b.end, b.reason) for b in make_view(trace).bubbles]
     assert stretches == [(30 * US, 36 * US, "grammar"), (38 * US, 41 * US, "")]
-    svg, text = to_svg([trace], whole=True), to_text([trace], whole=True)
-    assert [svg.count(f'class="{kind}"') for kind in ("waited", "bubble", "flag")] == [2, 2, 3]
-    assert "sample 2 waits for grammar at 0.012 ms" in svg
-    assert "╳" in text and "waits for grammar" in text
-    events = json.loads(to_chrome(trace))["traceEvents"]
-    times = {event["ph"]: event["ts"] for event in events if event.get("cat") == "waits for"}
-    assert times == {"b": 30, "e": 36}
-    assert [e["args"]["reason"] for e in events if e["ph"] == "i"] == ["grammar", "penalty"]
-    data = json.loads(to_html([trace]).split('<script id="data"')[1].split(">", 1)[1]
-                      .split("</script>")[0])  # fmt: skip
-    bubbles = [b for lane in data["runs"][0]["lanes"] for b in lane["bubbles"]]
-    assert [(s, e, data["names"][why]) for s, e, why in bubbles] == stretches
-    calm = replace(trace, marks=())
-    for picture in (to_svg([calm], whole=True), to_text([calm], whole=True), to_chrome(calm)):
-        assert not any(word in picture for word in ("waited", "waits for", "╳", "flag"))
-
-
-def test_compare_adds_it_up(cli: Any) -> None:
-    name = "overlap:disable_consecutive_prefill_overlap=true"
-    line = f"compare --loops overlap,{name} --requests 4 --max-new-tokens 8 --json"
-    code, out, _ = cli(line)
-    assert code == 0
-    serial, overlap, late = json.loads(out)["runs"]
-    assert all(sum(run["lost_ns"].values()) == run["bubble_ns"] for run in (serial, late))
-    assert serial["lost_ns"].keys() == overlap["lost_ns"].keys() == {HOST, ARRIVAL}
-    assert late["lost_ns"]["prefill"] > 0
