@@ -467,7 +467,7 @@ def run_alone(design: str, count: int, cost: CostModel, **params: Any) -> Trace:
 def settled(trace: Trace, period: int) -> set[int]:
     """What ``period`` steps in a row take, all along the settled part of a run."""
     intervals = step_intervals(trace)
-    intervals = intervals[len(intervals) // 3 : 2 * len(intervals) // 3]
+    intervals = intervals[len(intervals) // 2 : 5 * len(intervals) // 6]
     assert len(intervals) > 2 * period
     return {sum(intervals[at : at + period]) for at in range(len(intervals) - period + 1)}
 

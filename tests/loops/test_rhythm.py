@@ -236,7 +236,7 @@ RHYTHMS = [
 
 @pytest.mark.parametrize("rhythm", RHYTHMS, ids=str)
 def test_a_settled_step_takes_what_the_design_says(rhythm: Rhythm) -> None:
-    for seed in range(many(2, 80)):
+    for seed in range(many(2, 30)):
         part = some_part(Random(seed))
         if not rhythm.splits:
             part.host["launch sample"] = 0
