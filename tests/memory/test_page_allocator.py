@@ -17,14 +17,13 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export.state import Stay, memory
 from minisched.export.views.page_bands import KINDS, shares_of
-from minisched.export.views.page_blocks import number, runs
+from minisched.export.views.page_blocks import number
 from minisched.loops.run import run_loop
 from minisched.memory.free_rule import RULES
 from minisched.memory.page_allocator import PageAllocator
 from minisched.memory.req_to_token import OwnershipError, ReqToTokenPool
 from minisched.models.hash import HashModel
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.trace import Trace
 from tests.support import LOOP_OPTIONS, VOCAB, Workload, check_all, fresh, many, play, workloads
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 30, 0, 2, 1)
@@ -51,39 +50,22 @@ def test_nothing_is_handed_out_while_its_lease_is_in_use() -> None:
         table.alloc("b")
 
 
-def replayed_free_list(trace: Trace, num_pages: int, time: int) -> list[int]:
-    """The free list, in order, as the marks alone tell it."""
-    free = list(range(num_pages, 0, -1))
-    for mark in trace.marks:
-        if mark.time > time or mark.name not in ("page alloc", "page free"):
-            continue
-        pages = [int(page) for page in str(mark.attrs["pages"]).split()]
-        if mark.name == "page free":
-            free += pages
-        else:
-            assert [free.pop() for _ in pages] == pages
-    return free
-
-
 def watch(device: SimDevice, truths: dict[int, Any]) -> Callable[[Engine], None]:
-    """Look into the real books after every call that changes them."""
+    """Whose every page and row is, after every call that changes it."""
+
+    def owners(pool: Any, free: list[int], most: int) -> dict[int, str]:
+        used = {at: pool.last_owner(at) for at in range(1, most + 1) if at not in free}
+        return {at: lease.rid if lease else "" for at, lease in used.items()}
 
     def patch(engine: Engine) -> None:
         allocator, table = engine.scheduler.allocator, engine.scheduler.table
 
         def followed(call: Callable[..., Any]) -> Callable[..., Any]:
-            def both(*args: Any, **kwargs: Any) -> Any:
-                result = call(*args, **kwargs)
-                used = {*range(1, allocator.num_pages + 1)} - {*allocator.free_pages}
-                owners = {page: allocator.last_owner(page) for page in used}
-                rows = {row: table.last_owner(row) for row in range(1, table.size + 1)
-                        if row not in table.free_rows}  # fmt: skip
+            def both(*args: Any) -> Any:
+                result = call(*args)
                 truths[device.now()] = (
-                    [*allocator.free_pages],
-                    *(
-                        {at: lease.rid if lease else "" for at, lease in found.items()}
-                        for found in (owners, rows)
-                    ),
+                    owners(allocator, allocator.free_pages, allocator.num_pages),
+                    owners(table, table.free_rows, table.size),
                 )
                 return result
 
@@ -103,8 +85,7 @@ def test_whole_runs_replay_to_the_scheduler_s_books(workload: Workload, options:
     play(workload, *options, device, model, COST, watch(device, truths))
     trace = device.recorder.trace(options[0], "sim", "hash", "virtual")
     pages, rows = memory.pages(trace), memory.rows(trace)
-    for time, (free, owners, rows_then) in truths.items():
-        assert replayed_free_list(trace, workload.config.num_pages, time) == free
+    for time, (owners, rows_then) in truths.items():
         assert {number(stay): stay.rid for stay in pages.at(time).values()} == owners
         assert {number(stay): stay.rid for stay in rows.at(time).values()} == rows_then
 
@@ -130,66 +111,45 @@ def test_no_page_s_time_is_lost_in_bands(some: list[Stay], size: int, columns: i
     assert +told == +shown
 
 
-@given(st.sets(st.integers(1, 30)))
-def test_runs_of_ids_can_be_read_back(ids: set[int]) -> None:
-    read: list[int] = []
-    for word in runs(ids).split():
-        first, _, last = word.partition("-")
-        read += range(int(first), int(last or first) + 1)
-    assert read == sorted(ids)
-
-
 # -- when memory goes back -------------------------------------------------------------------------
 
 
-def with_rule(workload: Workload, rule: str) -> Workload:
-    """The same requests, not run yet, under another rule."""
-    copy = fresh(workload)
-    copy.config = replace(copy.config, free_rule=rule)
-    return copy
+def releases(workload: Workload, rule: str) -> tuple[list[tuple[int, str, int]], set[str]]:
+    """Which row goes back after which step under a rule, and whose it was; who wastes a row."""
+    freed: list[tuple[int, str, int]] = []
 
+    def watch(engine: Engine) -> None:
+        leases, free = engine.scheduler.leases, engine.scheduler.table.free
 
-class Releases:
-    """What a run under a rule does: which row goes back after which step, and whose it was.
-
-    ``early``: rows that were handed out while a launched step still named them.
-    """
-
-    def __init__(self, workload: Workload, rule: str, loop: str, relay: str) -> None:
-        self.freed: list[tuple[int, str, int]] = []
-        self.early: list[int] = []
-        device, workload = SimDevice(), with_rule(workload, rule)
-        model = HashModel(VOCAB, eos_ids=workload.eos_ids)
-        check_all(workload, *play(workload, loop, relay, {}, device, model, COST, self.watch))
-        marks = device.recorder.trace("", "", "", "virtual").marks
-        self.wasted = {str(mark.attrs["rid"]) for mark in marks if mark.name == "wasted row"}
-
-    def watch(self, engine: Engine) -> None:
-        leases, table = engine.scheduler.leases, engine.scheduler.table
-        free, alloc = table.free, table.alloc
-
-        def freed(lease: Lease) -> None:
+        def follow(lease: Lease) -> None:
             if lease.last_step:  # not one that was opened and found too large
-                self.freed.append((lease.row, lease.rid, leases.returned_step))
+                freed.append((lease.row, lease.rid, leases.returned_step))
             free(lease)
 
-        def opened(rid: str = "") -> Lease:
-            before = table.last_owner(table.free_rows[-1])
-            if before is not None and before.last_step > leases.returned_step:
-                self.early.append(before.row)
-            return alloc(rid)
+        engine.scheduler.table.free = follow  # type: ignore[method-assign]
 
-        table.free, table.alloc = freed, opened  # type: ignore[method-assign]
+    workload = fresh(workload)
+    workload.config = replace(workload.config, free_rule=rule)
+    device, model = SimDevice(), HashModel(VOCAB, eos_ids=workload.eos_ids)
+    check_all(workload, *play(workload, "mini_overlap", "pool", {}, device, model, COST, watch))
+    marks = device.recorder.trace("", "", "", "virtual").marks
+    return freed, {str(mark.attrs["rid"]) for mark in marks if mark.name == "wasted row"}
 
 
-@pytest.mark.parametrize("relay", ["token_pool", "pool"])
-@given(workload=workloads())
+@given(workload=workloads(with_aborts=False))
 @settings(max_examples=many(10, 60))
-def test_with_two_steps_in_flight_deferred_is_lease(relay: str, workload: Workload) -> None:
-    """Row by row and step by step, with retractions, chunks and aborts; and nobody is early."""
-    by_lease = Releases(workload, "lease", "mini_overlap", relay)
-    deferred = Releases(workload, "deferred", "mini_overlap", relay)
-    assert (deferred.freed, deferred.early) == (by_lease.freed, [])
+def test_with_two_steps_in_flight_deferred_is_lease_and_at_once_a_step_earlier(
+    workload: Workload,
+) -> None:
+    """Row by row, with retractions and chunks; where memory is no constraint, for at_once."""
+    assert releases(workload, "deferred") == releases(workload, "lease")
+    workload.config = replace(
+        workload.config, page_size=1, kv_tokens=400, max_running_requests=9,
+        schedule_conservativeness=0.0,
+    )  # fmt: skip
+    (freed, wasted), (early, same) = releases(workload, "lease"), releases(workload, "at_once")
+    expected = {rid: step - (rid in wasted) for _, rid, step in freed}
+    assert {rid: step for _, rid, step in early} == expected and same == wasted
 
 
 @pytest.mark.parametrize(("rule", "taken"), [("lease", 2), ("deferred", 1), ("at_once", 1)])
@@ -206,21 +166,6 @@ def test_with_three_steps_in_flight_deferred_overlooks_one(rule: str, taken: int
     scheduler.process(first, Result([9]))
     assert scheduler.table.size - scheduler.table.available_size == taken
     assert first.leases[0].last_step == 2 > scheduler.leases.returned_step
-
-
-@given(workload=workloads(with_aborts=False))
-@settings(max_examples=many(10, 100))
-def test_at_once_is_one_step_earlier_for_whoever_wastes_a_row(workload: Workload) -> None:
-    """Where memory is no constraint, so that all rules give the same schedule."""
-    workload.config = replace(
-        workload.config, page_size=1, kv_tokens=400, max_running_requests=9,
-        schedule_conservativeness=0.0,
-    )  # fmt: skip
-    lease = Releases(workload, "lease", "mini_overlap", "pool")
-    at_once = Releases(workload, "at_once", "mini_overlap", "pool")
-    assert at_once.wasted == lease.wasted
-    earlier = {rid: step - (rid in lease.wasted) for _, rid, step in lease.freed}
-    assert {rid: step for _, rid, step in at_once.freed} == earlier
 
 
 @pytest.mark.parametrize("relay", ["token_pool", "pool"])
