@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 
 from minisched.core import ForwardMode, Request, Result, Row, SamplingParams, ScheduleBatch
+from minisched.memory.radix_node import TreeNode
 from minisched.scheduler import MemoryLeak, Scheduler, SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import EOS, VOCAB, check_books, configs, leases_of, many, nodes_of, prompts
@@ -42,8 +43,6 @@ def next_token(tokens: tuple[int, ...]) -> int:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """submit, commit, come back, fail, abort, retract, evict, flush."""
-
     overrides: ClassVar[dict[str, Any]] = {}
 
     @initialize(
@@ -67,15 +66,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.kv: dict[int, tuple[int, ...]] = {}  # KV slot -> the tokens up to there
         self.count = 0
         for request in first:
-            self.submit(*request)
+            self.submit(request=request)
 
     # -- rules ---------------------------------------------------------------------------------
 
     @rule(request=requests)
-    def submit_one(self, request: tuple[list[int], int, int]) -> None:
-        self.submit(*request)
-
-    def submit(self, prompt: list[int], new: int, priority: int) -> None:
+    def submit(self, request: tuple[list[int], int, int]) -> None:
+        prompt, new, priority = request
         params = SamplingParams(max_new_tokens=new)
         req = Request(f"r{self.count}", prompt, params, priority=priority)
         self.count += 1
@@ -86,7 +83,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def commit(self, chain: bool) -> None:
         last = self.in_flight[-1][0] if self.in_flight else None
         chains = chain and last and self.scheduler.can_chain(last)
-        assert not (chains and last and (last.num_extend_reqs or last.anyone_left))
+        if chains and last:
+            assert not last.num_extend_reqs and not last.anyone_left
+            assert not self.scheduler.waiting_queue and not self.scheduler.prefill.chunked_req
         batch = self.scheduler.chain(last) if chains else self.scheduler.next_batch()
         if batch:
             self.check_batch(batch)
@@ -105,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def some_turns(self, turns: int) -> None:
         for _ in range(turns):
             if len(self.in_flight) < self.depth:
-                self.commit(False)
+                self.commit(chain=False)
             if self.in_flight:
                 self.come_back()
 
@@ -212,14 +211,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Whatever happened: everything that is left can be finished, and nothing is lost."""
         if not hasattr(self, "scheduler"):
             return
-        for _ in range(1000):
-            if not self.scheduler.live and not self.in_flight:
-                break
-            if len(self.in_flight) < self.depth:
-                self.commit(False)
-            if self.in_flight:
-                self.come_back()
-            self.books()
+        for _ in range(100):
+            if self.scheduler.live or self.in_flight:
+                self.some_turns(turns=10)
         assert not self.scheduler.live, "it can't be finished"
         self.scheduler.self_check()
         marks = self.recorder.trace("", "", "", "").marks
@@ -253,9 +247,8 @@ def test_the_scheduler_machine(overrides: dict[str, Any], expected: str) -> None
         assert happened[name], f"{name} never happened: {happened}"
 
 
-@pytest.mark.parametrize("radix", [True, False])
-def test_a_leak_is_named(radix: bool) -> None:
-    scheduler = Scheduler(SchedulerConfig(kv_tokens=8, disable_radix_cache=not radix))
+def test_a_leak_is_named() -> None:
+    scheduler = Scheduler(SchedulerConfig(kv_tokens=8))
     scheduler.self_check()
     lost = scheduler.allocator.free_pages.pop()
     with pytest.raises(MemoryLeak, match=r"^7 pages .* there are 8"):
@@ -264,3 +257,47 @@ def test_a_leak_is_named(radix: bool) -> None:
     scheduler.table.alloc()
     with pytest.raises(MemoryLeak, match="15 of 16 rows"):
         scheduler.self_check()
+
+
+# -- radix_cache: worked examples of the published walk-throughs -----------------------------------
+
+
+def letters(node: TreeNode) -> dict[str, TreeNode]:
+    """Its children, by the letters on their edges."""
+    edges = {child: child.edge for child in node.children.values()}
+    return {"".join(map(chr, edge.tokens[edge.start :])): child for child, edge in edges.items()}
+
+
+def one_row(scheduler: Scheduler, prompt: list[int], new: int) -> tuple[ScheduleBatch, Row]:
+    assert not scheduler.receive([Request("r", prompt, SamplingParams(max_new_tokens=new))])
+    batch = scheduler.next_batch()
+    assert isinstance(batch, ScheduleBatch)
+    [row] = batch.rows[: batch.num_extend_reqs]
+    return batch, row
+
+
+def test_a_cached_prefix_of_1984_and_2000_new_tokens() -> None:
+    scheduler = Scheduler(
+        SchedulerConfig(kv_tokens=9000, context_len=9000, chunked_prefill_size=4096)
+    )
+    prefix = [i % 97 for i in range(1984)]
+    scheduler.process(one_row(scheduler, prefix, 1)[0], Result([9]))
+    _, row = one_row(scheduler, prefix + [98] * 2000, 5)
+    assert (row.req.hit_len, row.start, row.extend_len, row.end) == (1984, 1984, 2000, 3984)
+    assert row.lease.pages == list(range(1, 3985)), "slots 1 to 1984, then 1985 to 3984"
+
+
+def test_abc_splits_a_cached_afg_at_a() -> None:
+    scheduler = Scheduler(SchedulerConfig())
+    scheduler.process(one_row(scheduler, [65, 70, 71], 1)[0], Result([9]))
+    assert scheduler.tree is not None
+    root = scheduler.tree.root_node
+    assert [*letters(root)] == ["AFG"]
+    batch, row = one_row(scheduler, [65, 66, 67], 5)
+    assert (row.req.hit_len, row.extend_len) == (1, 2), "A is found, B and C get a slot each"
+    assert [*letters(root)] == ["A"] and [*letters(letters(root)["A"])] == ["FG"]
+    upper = letters(root)["A"]
+    assert row.lease.pages[0] == upper.edge.page_ids[0]
+    scheduler.process(batch, Result([9]))
+    assert {edge: node.lock_ref for edge, node in letters(upper).items()} == {"FG": 0, "BC": 1}
+    assert upper.lock_ref == 1
