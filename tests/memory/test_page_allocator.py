@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,8 +14,7 @@ from minisched.core import Lease, Request, Result, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.export.state import Stay, memory
-from minisched.export.views.page_bands import KINDS, shares_of
+from minisched.export.state import memory
 from minisched.export.views.page_blocks import number
 from minisched.loops.run import run_loop
 from minisched.memory.free_rule import RULES
@@ -88,27 +86,6 @@ def test_whole_runs_replay_to_the_scheduler_s_books(workload: Workload, options:
     for time, (owners, rows_then) in truths.items():
         assert {number(stay): stay.rid for stay in pages.at(time).values()} == owners
         assert {number(stay): stay.rid for stay in rows.at(time).values()} == rows_then
-
-
-# -- large pools are shown in bands ----------------------------------------------------------------
-
-stays = st.builds(
-    lambda page, kind, start, length: Stay(f"page {page}", kind, start, start + length, "a", "a"),
-    st.integers(1, 60), st.sampled_from(KINDS), st.integers(0, 900), st.integers(1, 100),
-)  # fmt: skip
-
-
-@given(st.lists(stays, max_size=20), st.integers(1, 7), st.integers(1, 50))
-def test_no_page_s_time_is_lost_in_bands(some: list[Stay], size: int, columns: int) -> None:
-    shares, end = shares_of(tuple(some), 60, size, columns, 1000), 1000
-    told, shown = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
-    for stay in some:
-        told[(number(stay) - 1) // size, stay.kind] += stay.end - stay.start
-    for at, kinds in enumerate(shares):
-        places = min(size, 60 - at * size)
-        for kind in KINDS:
-            shown[at, kind] = round(sum(kinds[kind]) * places * end / columns)
-    assert +told == +shown
 
 
 # -- when memory goes back -------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import (
-    ChunkedReq,
     ForwardMode,
     Lease,
     Request,
@@ -267,20 +266,6 @@ def test_who_may_run(
     assert decode.may_run(req) == expected
     assert decode.schedule_next_batch() == [req] * expected
     assert decode.running_reqs == [req], "an optimistic length must not remove it"
-
-
-@given(st.lists(st.integers(0, 99), min_size=1, max_size=8, unique=True))
-def test_a_request_is_in_the_set_once_in_the_order_of_arrival(orders: list[int]) -> None:
-    decode, reqs = DecodeManager(run_ahead=True), [Request("r", [1], order=at) for at in orders]
-    chunked = ChunkedReq(Request("r", [1, 2, 3]))
-    for _ in range(2):
-        decode.add_reqs([*reqs, chunked])
-    assert [req.order for req in decode.running_reqs] == sorted(orders), "who is chunked is not in"
-    for _ in range(2):
-        decode.remove_req(reqs[0])
-    assert [req.order for req in decode.running_reqs] == sorted(orders[1:])
-    with pytest.raises(RuntimeError, match="token 7 is not r's"):
-        chunked.append_host(7)
 
 
 # -- mixed_chunk: who decodes beside a prompt, and what it costs the chunk -------------------------

@@ -52,7 +52,6 @@ from tests.support import (
     Broken,
     Workload,
     check_all,
-    fresh,
     many,
     play,
     workloads,
@@ -209,31 +208,6 @@ def test_a_row_holds_every_token_and_only_prompts_travel(loop: str, workload: Wo
             assert {rid for edge in given_by if edge.name == "sample" for rid in edge.rids} >= {
                 *item.rids
             }
-
-
-def sample_of_a_chunk_is_kept(engine: Engine, pool: TokenPool) -> None:
-    """A chunk's sample goes where the next chunk begins (mini-sglang before ef4367f)."""
-    bind = pool.bind
-    pool.bind = lambda batch, previous: (  # type: ignore[method-assign]
-        bind(batch, previous)[0], [pool.cell(row, row.end) for row in batch.rows]
-    )  # fmt: skip
-
-
-def a_row_is_not_filled_again(engine: Engine, pool: TokenPool) -> None:
-    """A row counts as filled, whoever had it before."""
-    pool.is_filled = lambda row: row.lease.row in pool.filled_for  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("bug", [sample_of_a_chunk_is_kept, a_row_is_not_filled_again])
-def test_the_law_of_rows_catches_the_bug(bug: Patch) -> None:
-    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
-    prompts = [range(12)] if bug is sample_of_a_chunk_is_kept else [range(6), range(1, 7), range(8)]
-    config = SchedulerConfig(max_running_requests=1, chunked_prefill_size=9, context_len=32)
-    requests = [Request(f"r{i}", prompt, params) for i, prompt in enumerate(prompts)]
-    workload = Workload(requests, [0] * len(prompts), {}, config)
-    play_checked(fresh(workload), "mini_overlap")
-    with pytest.raises(Broken, match="pool: "):
-        play_checked(fresh(workload), "mini_overlap", bug)
 
 
 # -- prev_sampled: the cheapest of three paths -----------------------------------------------------

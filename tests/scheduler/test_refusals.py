@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, nan
+from math import nan
 from typing import Any
 
 import pytest
 
 from minisched.comparison import compare_loops
 from minisched.core import Request, SamplingParams
-from minisched.devices.cost import NO_COST, CostModel
+from minisched.devices.cost import NO_COST
 from minisched.devices.sim import SimDevice
-from minisched.loops import pd_run
 from minisched.loops.registry import LOOPS, find_loop
 from minisched.loops.run import Run, run_loop
 from minisched.loops.spec import DEVICES
@@ -75,15 +74,6 @@ def test_every_gpu_gets_what_sglang_gives_it(
             assert find_preset(text) is preset
 
 
-@pytest.mark.parametrize("text", ["", "0GiB", "0x24GiB", "-24GiB", "24", "infGiB", "h1000"])
-def test_what_is_no_preset_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be one of t4, .* such as 24GiB or 4x24GiB"):
-        find_preset(text)
-    for memory_gib, tensor_parallel in ((0, 1), (nan, 1), (inf, 1), (24, 0)):
-        with pytest.raises(ValueError, match="must be"):
-            preset_for(memory_gib, tensor_parallel)
-
-
 # -- names of loops --------------------------------------------------------------------------------
 
 
@@ -132,40 +122,14 @@ def test_a_bad_name_or_value_says_what_is_wrong(
 # -- relays: the reason is true --------------------------------------------------------------------
 
 
-def is_wrong(loop: str, relay: str) -> bool:
-    """Whether a small run raises, fails a request, or gives other tokens than the serial loop."""
-    options = {"max_async_schedule_times": 2} if loop == "mindie_placeholder" else {}
-    cost = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1)
-
-    def run(name: str, relay: str, **options: Any) -> Run:
-        params = [SamplingParams(max_new_tokens=5 + 3 * i) for i in range(4)]
-        requests = [Request(f"r{i}", [i + 1] * (3 + i), params[i]) for i in range(4)]
-        return run_loop(name, SimDevice(), HashModel(), requests, None, cost, relay, **options)
-
-    try:
-        found = run(loop, relay, **options)
-    except (ValueError, TypeError):
-        return True
-    return bool(found.errors) or found.outputs != run("serial", "").outputs
-
-
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_relay_that_does_not_fit_says_why_and_the_reason_is_true(
-    monkeypatch: pytest.MonkeyPatch, loop: str
-) -> None:
-    """One of two runs ahead and the other does not, or the two together do wrong."""
+def test_a_relay_that_does_not_fit_says_why(loop: str) -> None:
     spec = LOOPS[loop]
     for name in {*RELAYS} - {*spec.relays}:
         with pytest.raises(ValueError) as caught:
             run_loop(loop, SimDevice(), HashModel(), [Request("r", [1])], relay=name)
         assert str(caught.value).startswith(f"relay {name!r} does not fit loop {loop!r}: ")
         assert (spec.takes or RELAYS[name].needs) in str(caught.value)
-        if name != "host" and "host" not in spec.relays:  # both run ahead
-            with monkeypatch.context() as patch:
-                patch.setitem(LOOPS, loop, replace(spec, relays=(name,)))
-                for side in ("PREFILL", "DECODE"):
-                    patch.setattr(pd_run, side, replace(getattr(pd_run, side), relays=(name,)))
-                assert is_wrong(loop, name), "nothing is wrong with it: the loop should take it"
 
 
 @pytest.mark.parametrize("loop", [loop for loop, spec in LOOPS.items() if spec.devices != DEVICES])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +11,8 @@ import pytest
 from minisched.checks.draw.designs import Design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
-from minisched.core import ForwardMode, NoBatch, Request, SamplingParams, ScheduleBatch
+from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
 from minisched.devices.sim import SimDevice
-from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
@@ -88,39 +85,16 @@ def test_a_failed_step_has_ended_before_anybody_hears_of_it() -> None:
 # -- the record that pins a batch: as many slots as steps are in flight ----------------------------
 
 
-@pytest.fixture
-def deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overlap that processes the step before the last one: what two slots were not made for."""
-
-    def three_in_flight(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
-        result_queue: deque[GenerationBatchResult] = deque()
-        while True:
-            engine.recv_requests()
-            batch = engine.get_next_batch_to_run()
-            if batch:
-                result_queue.append(engine.run_batch(batch))
-            if len(result_queue) == 3 or (result_queue and not batch):
-                engine.process_batch_result(result_queue.popleft())
-            elif not batch:
-                engine.on_idle()
-            yield batch
-
-    spec = replace(LOOPS["overlap_pool_indexed"], run=three_in_flight, depth=3)
-    monkeypatch.setitem(LOOPS, "three_in_flight", spec)
-
-
 SLOTS = "worker.batch_record:BatchRecord.__init__"
 IN_WORKER = "worker.batch_record:OverlapWorker.prepare", "self.batch_record"
 IN_THREAD = "loops.overlap_thread_worker:ForwardThread.forward", "self.batch_lists"
 
 
-@pytest.mark.usefixtures("deep")
 @pytest.mark.parametrize(
     ("loop", "options", "fewer", "record"),
     [
         ("overlap", {}, 1, IN_WORKER),
         ("overlap_pool_indexed", {}, 1, IN_WORKER),
-        ("three_in_flight", {}, 2, IN_WORKER),
         ("overlap_thread", {}, 1, IN_THREAD),
         ("overlap_thread", {"wait_launch_done": False}, 1, IN_THREAD),
     ],
@@ -152,7 +126,6 @@ def test_the_loops_that_overlap_pin_what_they_ship() -> None:
 # -- a loop's depth is one number, given once ------------------------------------------------------
 
 
-@pytest.mark.usefixtures("deep")
 @pytest.mark.parametrize(
     ("loop", "options", "depth"),
     [
@@ -162,7 +135,6 @@ def test_the_loops_that_overlap_pin_what_they_ship() -> None:
         ("mindie_placeholder", {}, 1),
         ("mindie_placeholder", {"max_async_schedule_times": 2}, 2),
         ("overlap", {}, 2),
-        ("three_in_flight", {}, 3),
     ],
 )
 def test_a_loops_depth_is_that_of_its_worker(
