@@ -7,7 +7,6 @@ import types
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from minisched.engine.client_streams import ClientStreams
 from minisched.engine.dispatcher import AbortReq, FlushCacheReq, TypeBasedDispatcher
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.state.requests import arrivals, stays_of
+from minisched.export.state.requests import arrivals
 from minisched.loops.mini_detokenize import DetokenizeMsg
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
@@ -42,7 +41,6 @@ from tests.support import (
     many,
     play,
     play_timed,
-    timed_workloads,
     workloads,
 )
 
@@ -205,10 +203,7 @@ def test_who_shares_an_id_has_outputs_and_an_arrival_of_their_own() -> None:
         runs.append(run_loop(loop, SimDevice(), HashModel(), requests, cost=SIM_COST))
         assert runs[-1].outputs == runs[0].outputs and list(runs[-1].errors) == ["a (4)"]
         assert [at // 10**9 for at in arrivals(runs[-1].trace)["a"]] == [0, 1, 2]
-        waits = [stay for stay in stays_of(runs[-1].trace) if stay.kind == "queued"]
-        assert all(stay.end - stay.start < 10**8 for stay in waits)
-    said = {name: len(tokens) for name, tokens in runs[0].outputs.items()}
-    assert said == {"a": 3, "a (2)": 3, "a (3)": 3, "a (4)": 0}
+    assert [len(tokens) for tokens in runs[0].outputs.values()] == [3, 3, 3, 0]
     assert not differences(runs[0].trace, runs[1].trace)
 
 
@@ -289,23 +284,7 @@ def test_the_cache_is_flushed_only_while_nothing_runs() -> None:
     assert [mark.attrs["done"] for mark in marks if mark.name == "flush cache"] == [True, False]
 
 
-# -- counters, and the check at idle ---------------------------------------------------------------
-
-
-@given(workload=timed_workloads())
-def test_counters_change_and_end_where_they_should(workload: Workload) -> None:
-    run = play_timed(workload, "overlap", "ring", {})
-    values: dict[str, list[int]] = {}
-    for counter in run.trace.counters:
-        values.setdefault(counter.name, []).append(counter.value)
-    for name in ("waiting", "running", "kv used", "kv cached", "new token ratio"):
-        assert all(a != b for a, b in pairwise(values[name])), "only what changed is recorded"
-    assert all(values[name][-1] == 0 for name in ("waiting", "running", "kv used"))
-    assert max(values["running"]) <= workload.config.max_running_requests
-    assert max(values["kv used"]) <= workload.config.num_slots
-    tree = run.engine.scheduler.tree
-    assert values["kv cached"][-1] == (tree.total_size if tree else 0) * workload.config.page_size
-    assert run.engine.recording.delivered_by == {}, "of requests that have ended nothing is kept"
+# -- the check at idle ----------------------------------------------------------------------------
 
 
 def test_a_leak_is_found_at_the_next_idle_moment() -> None:

@@ -230,18 +230,6 @@ def test_preemption_is_all_or_nothing(
     assert preempt_to_schedule(new, budget, reqs, threshold) == in_turn[:expected]
 
 
-def test_what_several_share_comes_back_only_with_the_last_of_them() -> None:
-    scheduler = Scheduler(SchedulerConfig(kv_tokens=30))
-    first, other = (Request(rid, [1] * 8, EIGHT) for rid in "ab")
-    scheduler.receive([first])
-    turn(scheduler)
-    assert first.lease is not None
-    assert scheduler.leases.pages_given_back(first.lease) == 8
-    scheduler.receive([other])
-    scheduler.next_batch()
-    assert scheduler.leases.pages_given_back(first.lease) == 1, "seven are locked twice"
-
-
 # -- retraction: the victim, and its way back ------------------------------------------------------
 
 
@@ -254,22 +242,13 @@ def test_the_victim_is_the_last_of_the_published_order(lengths: list[tuple[int, 
     assert choose_victim(reqs) is by_key[-1]
 
 
-def starving(requests: int, kv_tokens: int, **settings: object) -> Scheduler:
-    """Requests of one prompt token each that all run, in a pool too small for what they want."""
-    config = SchedulerConfig(
-        kv_tokens=kv_tokens, schedule_conservativeness=0.0, disable_radix_cache=True
-    )
-    scheduler = Scheduler(replace(config, **settings), Recorder())  # type: ignore[arg-type]
-    for i in range(requests):
-        scheduler.receive([Request(f"r{i}", [i], EIGHT)])
-        turn(scheduler)
-    return scheduler
-
-
 @pytest.mark.parametrize("run_first", RUN_FIRST)
 def test_the_last_request_that_can_never_fit_ends_with_a_reason(run_first: str) -> None:
     """Somebody else holds the memory for good (SGLang aborts the last one too)."""
-    scheduler = starving(1, 9, run_first=run_first)
+    config = SchedulerConfig(kv_tokens=9, schedule_conservativeness=0.0, run_first=run_first)
+    scheduler = Scheduler(config)
+    scheduler.receive([Request("r0", [0], EIGHT)])
+    turn(scheduler)
     held = scheduler.leases.open()
     scheduler.leases.extend(held, scheduler.allocator.available_pages)
     req = scheduler.live["r0"]

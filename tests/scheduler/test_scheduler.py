@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from minisched.core import ForwardMode, Request, Result, Row, SamplingParams, ScheduleBatch
 from minisched.memory.radix_node import TreeNode
-from minisched.scheduler import MemoryLeak, Scheduler, SchedulerConfig
+from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import EOS, VOCAB, check_books, configs, leases_of, many, nodes_of, prompts
 
@@ -222,19 +222,7 @@ def test_the_scheduler_machine(overrides: dict[str, Any]) -> None:
         assert happened[name], f"{name} never happened: {happened}"
 
 
-def test_a_leak_is_named() -> None:
-    scheduler = Scheduler(SchedulerConfig(kv_tokens=8))
-    scheduler.self_check()
-    lost = scheduler.allocator.free_pages.pop()
-    with pytest.raises(MemoryLeak, match=r"^7 pages .* there are 8"):
-        scheduler.self_check()
-    scheduler.allocator.free_pages.append(lost)
-    scheduler.table.alloc()
-    with pytest.raises(MemoryLeak, match="15 of 16 rows"):
-        scheduler.self_check()
-
-
-# -- radix_cache: worked examples of the published walk-throughs -----------------------------------
+# -- worked examples of the published walk-throughs ------------------------------------------------
 
 
 def letters(node: TreeNode) -> dict[str, TreeNode]:
