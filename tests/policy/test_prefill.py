@@ -9,14 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minisched.core import (
-    ForwardMode,
-    Lease,
-    Request,
-    Result,
-    SamplingParams,
-    ScheduleBatch,
-)
+from minisched.core import ForwardMode, Lease, Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
 from minisched.policy import AddReqResult, DecodeManager, PrefillAdder, PrefillBudget
 from minisched.policy.mixed_chunk import prefix_len
@@ -61,26 +54,21 @@ class Rules:
         return (self.free + len(self.cached - self.locked)) * self.page
 
     def add_one_req(self, prompt: list[int], new: int) -> str:
-        prefixes = [
-            tuple(prompt[:end]) for end in range(self.page, len(prompt), self.page)
-        ]  # never the last token
-        hit = [prefix for prefix in prefixes if prefix in self.cached]
-        extend = len(prompt) - len(hit) * self.page
-        were_locked = set(self.locked)
-        for locked in (were_locked, were_locked | set(hit)):
-            self.locked = locked
-            if extend + new + self.page >= self.memory() - self.total_offset:
-                self.locked = were_locked
-                return "NO_TOKEN"
-        if self.ceiled(extend) >= self.rem_input and self.added:
-            self.locked = were_locked
-            return "OTHER"
-        if self.rem_chunk is not None and extend > self.rem_chunk:
+        ends = range(self.page, len(prompt), self.page)  # never the last token
+        hit = {tuple(prompt[:end]) for end in ends} & self.cached
+        extend, were_locked = len(prompt) - len(hit) * self.page, self.locked
+        self.locked = were_locked | hit
+        result = ""
+        if extend + new + self.page >= self.memory() - self.total_offset:
+            result = "NO_TOKEN"
+        elif self.ceiled(extend) >= self.rem_input and self.added:
+            result = "OTHER"
+        elif self.rem_chunk is not None and extend > self.rem_chunk:
             extend, new = self.rem_chunk // self.page * self.page, 0
-            if extend <= 0:
-                self.locked = were_locked
-                return "OTHER"
-        return self.charge(extend, new)
+            result = "OTHER" if extend <= 0 else ""
+        if result:
+            self.locked = were_locked
+        return result or self.charge(extend, new)
 
     def ceiled(self, tokens: int) -> int:
         return -(-tokens // self.page) * self.page
@@ -214,8 +202,6 @@ def test_a_chunk_goes_on_by_the_published_rule(
          "max_prefill_tokens: needs 8 tokens, 4 left"),
         ({"chunked_prefill_size": 17, "max_prefill_tokens": 16}, [16, 9], 4,
          "max_prefill_tokens: needs 1 token, 0 left"),
-        ({"chunked_prefill_size": 16, "page_size": 8}, [8, 4, 9], 4,
-         "chunked_prefill_size: needs 1 token, 0 left"),
     ],
 )  # fmt: skip
 def test_every_refusal_says_why(

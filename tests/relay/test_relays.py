@@ -185,9 +185,7 @@ def test_a_row_holds_every_token_and_only_prompts_travel(loop: str, workload: Wo
         ({"a": (5,), "b": (6, 7)}, "full"),  # nothing of the step before is needed
         ({"a": (None,), "b": (None,)}, "slice"),  # row i goes on where row i was
         ({"a": (None,), "b": (5,)}, "slice"),  # and what is known comes after
-        ({"a": (None,), "new": (5, 6)}, "slice"),
         ({"b": (None,), "a": (None,)}, "scatter"),
-        ({"b": (None,)}, "scatter"),
         ({"new": (5,), "a": (None,)}, "scatter"),
         ({"a": (5,), "b": (None,)}, "scatter"),
     ],

@@ -84,42 +84,39 @@ def test_a_name_says_relay_and_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "drafts"),
+    ("name", "said"),
     [
-        ("nonsense", "unknown loop 'nonsense'.* serial", ()),
-        (":ring", "unknown loop", ()),
-        ("overlap:nonsense", "unknown relay 'nonsense'.* host", ()),
-        ("overlap:ring:pool", "names 2 relays", ()),
-        ("overlap:depth=3", "no option 'depth'; its options are", ()),
-        ("vllm_async:depth=two", "'depth' of loop 'vllm_async' is 'two'", ()),
-        ("overlap:delay_sample=2", "is '2', .* true or false", ()),
-        ("vllm_async:depth=0", "depth is 0, .* at least 1", ()),
-        ("vllm_async:depth=3", "depth is 3, .* 'prev_sampled' allows at most 2", ()),
-        ("multi_step:num_steps=9", "num_steps is 9, .* between 1 and 4", ()),
-        (
-            "mindie_placeholder:max_async_schedule_times=2",
-            "the relay brings every token over the",
-            (),
-        ),
-        ("overlap:ring", "does not fit loop 'overlap:ring'.*carries drafts", (4, 1024)),
-        ("overlap", "draft_tokens is 5000.*the context of 4096", (5000, 9000)),
-        ("overlap", "draft_tokens is 99.*the KV pool of 80", (99, 80)),
+        ("nonsense", "unknown loop 'nonsense'.* serial"),
+        (":ring", "unknown loop"),
+        ("overlap:nonsense", "unknown relay 'nonsense'.* host"),
+        ("overlap:ring:pool", "names 2 relays"),
+        ("overlap:depth=3", "no option 'depth'; its options are"),
+        ("vllm_async:depth=two", "'depth' of loop 'vllm_async' is 'two'"),
+        ("overlap:delay_sample=2", "is '2', .* true or false"),
+        ("vllm_async:depth=0", "depth is 0, .* at least 1"),
+        ("vllm_async:depth=3", "depth is 3, .* 'prev_sampled' allows at most 2"),
+        ("multi_step:num_steps=9", "num_steps is 9, .* between 1 and 4"),
+        ("mindie_placeholder:max_async_schedule_times=2", "the relay brings every token over the"),
     ],
 )
-def test_a_bad_name_or_value_says_what_is_wrong(
-    name: str, said: str, drafts: tuple[int, ...]
-) -> None:
-    config = SchedulerConfig()
-    if drafts:
-        config = SchedulerConfig(
-            speculative_algorithm="NGRAM_GPU", speculative_num_draft_tokens=drafts[0],
-            kv_tokens=drafts[1],
-        )  # fmt: skip
+def test_a_bad_name_or_value_says_what_is_wrong(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        run_loop(name, SimDevice(), HashModel(), [Request("r", [1])], config)
+        run_loop(name, SimDevice(), HashModel(), [Request("r", [1])])
 
 
-# -- relays: the reason is true --------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("drafts", "slots", "said"),
+    [(5000, 9000, "is 5000.*the context of 4096"), (99, 80, "is 99.*the KV pool of 80")],
+)
+def test_drafts_for_which_there_is_no_room_are_refused(drafts: int, slots: int, said: str) -> None:
+    config = SchedulerConfig(
+        speculative_algorithm="NGRAM_GPU", speculative_num_draft_tokens=drafts, kv_tokens=slots
+    )
+    with pytest.raises(ValueError, match=said):
+        run_loop("overlap", SimDevice(), HashModel(), [Request("r", [1])], config)
+
+
+# -- relays and devices ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -146,13 +146,6 @@ def test_with_an_allocator_that_reuses_at_once_one_slot_less_gives_wrong_tokens(
         assert judge(case).broke("identity")
 
 
-def test_a_record_holds_as_many_of_the_newest_batches_as_it_has_slots() -> None:
-    record, batches = BatchRecord(3), [SimpleNamespace() for _ in range(7)]
-    for count, batch in enumerate(batches, 1):
-        record.record_batch_in_overlap(batch)  # type: ignore[arg-type]
-        assert all(item in record.batch_record_buf for item in batches[max(0, count - 3) : count])
-
-
 # -- a loop's depth is one number, given once ------------------------------------------------------
 
 
