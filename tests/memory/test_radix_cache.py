@@ -1,4 +1,4 @@
-"""The radix cache is a dictionary of all prefixes that forgets in a known order."""
+"""The radix cache is a dictionary of all prefixes that forgets in order; pages have one owner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from minisched.core import Lease, Request, Result, SamplingParams
 from minisched.memory.eviction import POLICIES
+from minisched.memory.page_allocator import PageAllocator
 from minisched.memory.radix_cache import RadixCache
 from minisched.memory.radix_edge import Edge
 from minisched.memory.radix_node import TreeNode
+from minisched.memory.req_to_token import OwnershipError, ReqToTokenPool
+from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import many
 
 Prefix = tuple[int, ...]
@@ -271,3 +275,41 @@ def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="not in the tree"):
         cache.inc_lock_ref(node)
     assert (cache.evictable_size, cache.protected_size) == (0, 0)
+
+
+# -- page_allocator: pages of tokens, each with one owner ------------------------------------------
+
+
+@given(st.integers(1, 8), st.integers(0, 200))
+def test_pages_for_is_the_least_that_holds_them(size: int, tokens: int) -> None:
+    need = PageAllocator(1, size).pages_for(tokens)
+    assert need * size >= tokens > (need - 1) * size
+
+
+def test_nothing_is_handed_out_while_its_lease_is_in_use() -> None:
+    allocator, lease = PageAllocator(2), Lease(1, "a")
+    allocator.alloc(lease, 1)
+    assert lease.pages == [1], "never page 0"
+    allocator.free(lease.pages)
+    with pytest.raises(OwnershipError, match="page 1 was handed out"):
+        allocator.alloc(Lease(2, "b"), 1)
+    table = ReqToTokenPool(1)
+    table.free(table.alloc("a"))
+    with pytest.raises(OwnershipError, match="row 1 was handed out"):
+        table.alloc("b")
+
+
+@pytest.mark.parametrize(("rule", "taken"), [("lease", 2), ("deferred", 1), ("at_once", 1)])
+def test_with_three_steps_in_flight_deferred_overlooks_one(rule: str, taken: int) -> None:
+    """The newest batch does not name the request, the one before does: its row goes back early."""
+    config = SchedulerConfig(free_rule=rule, run_ahead=True, max_running_requests=3)
+    scheduler = Scheduler(config)
+    stops = Request("a", [1, 2], SamplingParams(stop_token_ids=frozenset({9})))
+    scheduler.receive([stops])
+    first, second = scheduler.next_batch(), scheduler.next_batch()
+    scheduler.receive([Request("b", [3, 4])])
+    third = scheduler.next_batch()
+    assert first and second and third and (second.rids, third.rids) == (("a",), ("b",))
+    scheduler.process(first, Result([9]))
+    assert scheduler.table.size - scheduler.table.available_size == taken
+    assert first.leases[0].last_step == 2 > scheduler.leases.returned_step
