@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
+from minisched.memory.radix_node import TreeNode
 from minisched.policy import NewTokenRatio, SchedulePolicy, WaitingQueue, choose_victim
 from minisched.policy.new_token_ratio import DECAY_STEPS
+from minisched.policy.preemption import preempt_to_schedule
+from minisched.policy.prefill_budget import PrefillBudget
 from minisched.policy.schedule_policy import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import RUN_FIRST
@@ -31,7 +34,7 @@ def turn(scheduler: Scheduler) -> ScheduleBatch:
     return batch
 
 
-# -- schedule_policy: the orders are in the law of progress; here what its workloads do not reach --
+# -- schedule_policy: orders that look at the cache; the law of progress has the others ------------
 
 token_lists = st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=12)
 blocks = st.lists(st.sampled_from([8, 9]), max_size=4)  # each of 16 tokens
@@ -94,6 +97,28 @@ def test_lpm_takes_the_longest_cached_prefix_first_and_twins_of_uncached_ones_la
     assert found == sorted(reqs, key=lambda req: (req in late, -hits[req], req.order))
 
 
+@given(waiting_lists, st.lists(prompt_lists, max_size=4))
+def test_dfs_weight_keeps_subtrees_together_the_heaviest_first(
+    waiting: list[tuple[list[int], int, int]], cached: list[list[int]]
+) -> None:
+    reqs = make_requests(waiting)
+    tree = filled_tree(cached)
+    found = ordered(SchedulePolicy("dfs-weight", tree), reqs)
+    at: dict[TreeNode, list[int]] = {}
+    for place, req in enumerate(found):
+        at.setdefault(tree.match_prefix(req.prompt[:-1]).node, []).append(place)
+
+    def check(node: TreeNode) -> list[int]:
+        below = sorted(filter(None, map(check, node.children.values())))
+        sizes = [len(places) for places in below]
+        assert sizes == sorted(sizes, reverse=True)
+        own = at.get(node, [])
+        assert [found[place].order for place in own] == sorted(found[p].order for p in own)
+        return own + [place for places in below for place in places]
+
+    assert check(tree.root_node) == list(range(len(reqs)))
+
+
 def test_over_a_long_queue_or_without_a_cache_lpm_is_first_come_first_served() -> None:
     tree = filled_tree([[1, 2, 3]])
     waiting = [([5, 5], 1, 0)] * LONG_QUEUE
@@ -137,6 +162,48 @@ def test_who_comes_back_by_the_same_id_waits_behind_those_who_came_meanwhile() -
     queue.remove(first)
     queue.add(again)
     assert queue.first() is other and list(queue) == [other, again] and first not in queue
+
+
+# -- preemption: a higher priority takes running ones' places --------------------------------------
+
+
+@given(
+    running=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), min_size=1, max_size=5),
+    need=st.integers(1, 20),
+    priority=st.integers(0, 6),
+    threshold=st.integers(0, 3),
+    ratio=st.sampled_from([0.0, 0.5]),
+    returning=st.integers(0, 9),
+)
+def test_preemption_is_all_or_nothing(
+    running: list[tuple[int, int]], need: int, priority: int, threshold: int, ratio: float,
+    returning: int,
+) -> None:  # fmt: skip
+    """Lowest priority first, then the newest; only over the threshold; no more than needed.
+
+    Memory of a request that has ended, its step in flight, is waited for (SGLang #17797).
+    """
+    held = sum(pages for _, pages in running)
+    config = SchedulerConfig(kv_tokens=held + returning + 1, disable_radix_cache=True)
+    leases, reqs = Scheduler(config).leases, []
+    for at, (level, pages) in enumerate(running):
+        req = Request(f"r{at}", [1], SamplingParams(max_new_tokens=4), priority=level, order=at)
+        req.lease = leases.open()
+        leases.extend(req.lease, pages)
+        reqs.append(req)
+    ended = leases.open()
+    leases.extend(ended, returning)
+    ended.last_step = 1  # launched, and not back
+    leases.close(ended)
+    new = Request("new", [1] * need, SamplingParams(max_new_tokens=1), priority=priority)
+    budget = PrefillBudget(leases, reqs, ratio, 99, None)
+    short = need + 1 + 1 + 1 - budget.rem_total_tokens - returning
+    in_turn = sorted(reqs, key=lambda req: (req.priority, -req.order))
+    gains = [running[req.order][1] + budget.reserve(req) for req in in_turn]
+    allowed = sum(priority - req.priority > threshold for req in in_turn)
+    enough = [n for n in range(len(reqs) + 1) if sum(gains[:n]) >= short]
+    expected = enough[0] if enough and enough[0] <= allowed else 0
+    assert preempt_to_schedule(new, budget, reqs, threshold) == in_turn[:expected]
 
 
 def test_what_several_share_comes_back_only_with_the_last_of_them() -> None:
