@@ -1,4 +1,4 @@
-"""The radix cache is a dictionary of all prefixes that forgets in a known order."""
+"""The radix cache is a dictionary of all prefixes that forgets in order; pages have one owner."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from minisched.core import Lease, Request, Result, SamplingParams
 from minisched.memory.eviction import POLICIES
+from minisched.memory.page_allocator import PageAllocator
 from minisched.memory.radix_cache import RadixCache
 from minisched.memory.radix_edge import Edge
 from minisched.memory.radix_node import TreeNode
-from minisched.trace import Recorder
+from minisched.memory.req_to_token import OwnershipError, ReqToTokenPool
+from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import many
 
 Prefix = tuple[int, ...]
@@ -129,12 +132,7 @@ class PrefixDict:
         return evicted
 
 
-TEXTS = [
-    "".join(letters)
-    for alphabet, most in [("ABC", 4), ("AB", 6)]
-    for length in range(most + 1)
-    for letters in product(alphabet, repeat=length)
-]
+TEXTS = ["".join(letters) for most in range(6) for letters in product("ABC", repeat=most)]
 
 
 class AnyUse(RuleBasedStateMachine):
@@ -142,7 +140,6 @@ class AnyUse(RuleBasedStateMachine):
 
     texts = st.sampled_from(TEXTS)  # drawn evenly, so that trees get large and share a lot
     tails = st.integers(0, 15)
-    kinds: st.SearchStrategy[type] = st.sampled_from([list, tuple])
 
     @initialize(
         page_size=st.sampled_from([1, 2, 4, 16]),
@@ -150,30 +147,26 @@ class AnyUse(RuleBasedStateMachine):
         first=st.lists(texts, min_size=3, max_size=9),
     )
     def start(self, page_size: int, policy: str, first: list[str]) -> None:
-        self.recorder = Recorder()
-        self.cache = RadixCache(page_size, policy, self.recorder)
+        self.cache = RadixCache(page_size, policy)
         self.model = PrefixDict(page_size, policy)
         self.held: list[TreeNode] = []  # in the order of model.locks
         self.fresh = count(1)
         for text in first:
-            self.insert(text, 0, list, lock=False)
+            self.insert(text, 0, lock=False)
 
-    def tokens(self, text: str, tail: int, kind: type) -> Sequence[int]:
-        tokens: Sequence[int] = kind(tokens_of(text, self.cache.page_size, tail))
-        return tokens
-
-    @rule(text=texts, tail=tails, kind=kinds)
-    def match(self, text: str, tail: int, kind: type) -> None:
-        tokens = self.tokens(text, tail, kind)
+    @rule(text=texts, tail=tails, lock=st.booleans())
+    def match(self, text: str, tail: int, lock: bool) -> None:
+        tokens = tokens_of(text, self.cache.page_size, tail)
         cached = self.model.match(tokens)
         match = self.cache.match_prefix(tokens)
         assert match.pages == [self.model.pages[prefix].page_id for prefix in cached]
         assert path_of(match.node) == (cached[-1] if cached else ())
+        if lock:
+            self.lock_node(match.node)
 
-    @rule(text=texts, tail=tails, kind=kinds, lock=st.booleans())
-    def insert(self, text: str, tail: int, kind: type, lock: bool) -> None:
-        """The caller has pages of its own for all of it, and one for a page filled in part."""
-        tokens = self.tokens(text, tail, kind)
+    @rule(text=texts, tail=tails, lock=st.booleans())
+    def insert(self, text: str, tail: int, lock: bool) -> None:
+        tokens = tokens_of(text, self.cache.page_size, tail)
         page_ids = [next(self.fresh) for _ in range(len(text) + 1)]
         insertion = self.cache.insert(tokens, page_ids)
         assert insertion.num_cached_pages == self.model.insert(tokens, page_ids)
@@ -181,14 +174,7 @@ class AnyUse(RuleBasedStateMachine):
         if lock:
             self.lock_node(insertion.node)
 
-    @rule(text=texts)
-    def lock(self, text: str) -> None:
-        tokens = tokens_of(text, self.cache.page_size)
-        self.model.match(tokens)
-        self.lock_node(self.cache.match_prefix(tokens).node)
-
     def lock_node(self, node: TreeNode) -> None:
-        """Also the root, which a request without any cached prefix locks."""
         self.cache.inc_lock_ref(node)
         self.held.append(node)
         self.model.locks.append(path_of(node))
@@ -202,15 +188,7 @@ class AnyUse(RuleBasedStateMachine):
 
     @rule(num_pages=st.sampled_from([1, 1, 1, 2, 5, 99, 0]))
     def evict(self, num_pages: int) -> None:
-        """What is given back is the least leaf each time, never locked.
-
-        The model says which; that no more and no less is left is the invariant below.
-        """
-        locked = {page for _, page, lock_ref in contents(self.cache) if lock_ref}
-        evicted = self.cache.evict(num_pages)
-        assert evicted == self.model.evict(num_pages)
-        assert not locked & set(evicted)
-        assert len(evicted) >= num_pages or not self.cache.evictable_size
+        assert self.cache.evict(num_pages) == self.model.evict(num_pages)
 
     @precondition(lambda self: self.model.now > 30)
     @rule()
@@ -220,30 +198,22 @@ class AnyUse(RuleBasedStateMachine):
         with pytest.raises(ValueError, match="not in the tree"):
             self.cache.inc_lock_ref(node)
         self.held = []
-        self.cache.recorder = self.recorder = Recorder()
         self.model = PrefixDict(self.cache.page_size, self.cache.policy)
 
     @invariant()
     def the_tree_is_the_dictionary(self) -> None:
         found = contents(self.cache)
         assert len(found) == len(self.model.pages), "a prefix is in the tree once"
-        assert len({page_id for _, page_id, _ in found}) == len(found), "and so is a page"
         counts = self.model.lock_counts()
         for prefix, page_id, lock_ref in found:
             assert page_id == self.model.pages[prefix].page_id
             assert lock_ref == counts[prefix]
 
-    @invariant()
-    def the_sizes_add_up(self) -> None:
-        cache, counts = self.cache, self.model.lock_counts()
-        assert cache.protected_size == len(counts)
-        assert cache.evictable_size == len(set(self.model.pages) - set(counts))
-        assert cache.total_size == len(self.model.pages)
-
-    @invariant()
-    def edges_are_never_empty_and_hold_few_dead_tokens(self) -> None:
+        assert self.cache.protected_size == len(counts)
+        assert self.cache.evictable_size == len(set(self.model.pages) - set(counts))
+        assert self.cache.total_size == len(self.model.pages)
         for node in nodes_below(self.cache.root_node):
-            assert 0 <= node.edge.start <= node.edge.num_pages > 0
+            assert 0 <= node.edge.start <= node.edge.num_pages > 0, "few dead tokens"
             assert len(node.edge.tokens) == len(node.edge.pages) * self.cache.page_size
 
 
@@ -276,18 +246,6 @@ def test_a_match_reads_what_is_shared_however_long_the_edge(
     assert Counted.slices <= 4 * 12, "a few for every time that 4096 can be halved"
 
 
-@given(cuts=st.lists(st.integers(1, 300)))
-def test_cuts_copy_each_page_a_few_times_however_many_they_are(cuts: list[int]) -> None:
-    num_pages = sum(cuts) + 1
-    edge = Edge(range(2 * num_pages), range(num_pages), page_size=2)
-    edge.tokens, Counted.copied = Counted(edge.tokens), 0
-    fronts = [edge.cut(pages) for pages in cuts]
-    page_ids = [page_id for each in [*fronts, edge] for page_id in each.page_ids]
-    assert page_ids == list(range(num_pages))
-    assert [front.num_pages for front in fronts] == cuts
-    assert Counted.copied <= 2 * 2 * num_pages + 2
-
-
 def test_an_eviction_looks_at_what_it_evicts_and_what_was_used_not_at_the_tree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -306,19 +264,7 @@ def test_an_eviction_looks_at_what_it_evicts_and_what_was_used_not_at_the_tree(
     assert len(looks) == 5 + 3 * 2 + 5
 
 
-def test_the_trace_has_an_edge_s_first_eight_tokens() -> None:
-    edge = Edge(range(11), range(11), 1)
-    assert edge.cut(1).beginning == "0"
-    assert edge.beginning == "1 2 3 4 5 6 7 8 …"
-    edge.cut(2)
-    assert edge.beginning == "3 4 5 6 7 8 9 10"
-
-
 def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
-    with pytest.raises(ValueError, match=r"page_size is 0; .* at least 1"):
-        RadixCache(page_size=0)
-    with pytest.raises(ValueError, match="'mru'; there are lru, lfu, fifo"):
-        RadixCache(policy="mru")
     cache = RadixCache()
     node = cache.insert([1, 2], [1, 2]).node
     with pytest.raises(ValueError, match="3 whole pages of tokens came with 2 page ids"):
@@ -329,3 +275,41 @@ def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="not in the tree"):
         cache.inc_lock_ref(node)
     assert (cache.evictable_size, cache.protected_size) == (0, 0)
+
+
+# -- page_allocator: pages of tokens, each with one owner ------------------------------------------
+
+
+@given(st.integers(1, 8), st.integers(0, 200))
+def test_pages_for_is_the_least_that_holds_them(size: int, tokens: int) -> None:
+    need = PageAllocator(1, size).pages_for(tokens)
+    assert need * size >= tokens > (need - 1) * size
+
+
+def test_nothing_is_handed_out_while_its_lease_is_in_use() -> None:
+    allocator, lease = PageAllocator(2), Lease(1, "a")
+    allocator.alloc(lease, 1)
+    assert lease.pages == [1], "never page 0"
+    allocator.free(lease.pages)
+    with pytest.raises(OwnershipError, match="page 1 was handed out"):
+        allocator.alloc(Lease(2, "b"), 1)
+    table = ReqToTokenPool(1)
+    table.free(table.alloc("a"))
+    with pytest.raises(OwnershipError, match="row 1 was handed out"):
+        table.alloc("b")
+
+
+@pytest.mark.parametrize(("rule", "taken"), [("lease", 2), ("deferred", 1), ("at_once", 1)])
+def test_with_three_steps_in_flight_deferred_overlooks_one(rule: str, taken: int) -> None:
+    """The newest batch does not name the request, the one before does: its row goes back early."""
+    config = SchedulerConfig(free_rule=rule, run_ahead=True, max_running_requests=3)
+    scheduler = Scheduler(config)
+    stops = Request("a", [1, 2], SamplingParams(stop_token_ids=frozenset({9})))
+    scheduler.receive([stops])
+    first, second = scheduler.next_batch(), scheduler.next_batch()
+    scheduler.receive([Request("b", [3, 4])])
+    third = scheduler.next_batch()
+    assert first and second and third and (second.rids, third.rids) == (("a",), ("b",))
+    scheduler.process(first, Result([9]))
+    assert scheduler.table.size - scheduler.table.available_size == taken
+    assert first.leases[0].last_step == 2 > scheduler.leases.returned_step

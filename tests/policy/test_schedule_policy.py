@@ -1,24 +1,40 @@
-"""Who is admitted first: every waiting order against the same order written down plainly."""
+"""Who is admitted first, who gives way when memory runs out, and one budget for everybody."""
 
 from __future__ import annotations
 
 import random
+from collections import deque
+from dataclasses import replace
 from itertools import takewhile
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minisched.core import Request, Result, SamplingParams
+from minisched.core import FinishReason, Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
 from minisched.memory.radix_node import TreeNode
-from minisched.policy import SchedulePolicy, WaitingQueue
+from minisched.policy import NewTokenRatio, SchedulePolicy, WaitingQueue, choose_victim
+from minisched.policy.new_token_ratio import DECAY_STEPS
 from minisched.policy.preemption import preempt_to_schedule
 from minisched.policy.prefill_budget import PrefillBudget
 from minisched.policy.schedule_policy import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.trace import NullRecorder
+from minisched.scheduler.config import RUN_FIRST
+from minisched.trace import NullRecorder, Recorder
+from tests.support import check_books
 
-# -- schedule_policy: orders -----------------------------------------------------------------------
+EIGHT = SamplingParams(max_new_tokens=8, ignore_eos=True)
+
+
+def turn(scheduler: Scheduler) -> ScheduleBatch:
+    batch = scheduler.next_batch()
+    assert isinstance(batch, ScheduleBatch)
+    scheduler.process(batch, Result([5] * len(batch.rows)))
+    return batch
+
+
+# -- schedule_policy: orders that look at the cache; the law of progress has the others ------------
 
 token_lists = st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=12)
 blocks = st.lists(st.sampled_from([8, 9]), max_size=4)  # each of 16 tokens
@@ -38,7 +54,6 @@ def make_requests(waiting: list[tuple[list[int], int, int]]) -> list[Request]:
 
 
 def ordered(policy: SchedulePolicy, reqs: list[Request]) -> list[Request]:
-    """The order in which a queue lets them go, one by one."""
     queue = WaitingQueue(policy, NullRecorder())
     for req in reqs:
         queue.add(req)
@@ -61,28 +76,6 @@ def filled_tree(cached: list[list[int]]) -> RadixCache:
 def shared(one: list[int], other: list[int]) -> int:
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-@given(waiting_lists, st.integers(0, 3))
-def test_orders_that_look_at_the_request_alone(
-    waiting: list[tuple[list[int], int, int]], seed: int
-) -> None:
-    reqs = make_requests(waiting)
-    keys = {
-        "fcfs": lambda req: req.order,
-        "lof": lambda req: (-req.params.max_new_tokens, req.order),
-        "priority": lambda req: (-req.priority, req.order),
-    }
-    for name, key in keys.items():
-        assert ordered(SchedulePolicy(name, None), reqs) == sorted(reqs, key=key)
-    shuffled = ordered(SchedulePolicy("random", None, seed), reqs)
-    assert shuffled == ordered(SchedulePolicy("random", None, seed), reqs[::-1])
-    assert sorted(shuffled, key=lambda req: req.order) == reqs
-
-
-def test_random_depends_on_the_seed() -> None:
-    reqs = make_requests([([1], 1, 0)] * 9)
-    assert len({tuple(ordered(SchedulePolicy("random", None, s), reqs)) for s in range(9)}) > 1
 
 
 @given(waiting_lists, st.lists(prompt_lists, max_size=4))
@@ -116,7 +109,6 @@ def test_dfs_weight_keeps_subtrees_together_the_heaviest_first(
         at.setdefault(tree.match_prefix(req.prompt[:-1]).node, []).append(place)
 
     def check(node: TreeNode) -> list[int]:
-        """Places of all below a node: its own, then each child's together, the heaviest first."""
         below = sorted(filter(None, map(check, node.children.values())))
         sizes = [len(places) for places in below]
         assert sizes == sorted(sizes, reverse=True)
@@ -214,22 +206,191 @@ def test_preemption_is_all_or_nothing(
     assert preempt_to_schedule(new, budget, reqs, threshold) == in_turn[:expected]
 
 
-def run(scheduler: Scheduler, *reqs: Request) -> tuple[str, ...]:
-    """One step, once these have come; who is in it."""
-    scheduler.receive(reqs)
-    batch = scheduler.next_batch()
-    assert batch
-    scheduler.process(batch, Result([5] * len(batch.rows)))
-    return batch.rids
-
-
 def test_what_several_share_comes_back_only_with_the_last_of_them() -> None:
+    """What preemption by priority counts on."""
     scheduler = Scheduler(SchedulerConfig(kv_tokens=30))
-    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
-    first = Request("a", [1] * 8, params)
-    run(scheduler, first)
+    first, other = (Request(rid, [1] * 8, EIGHT) for rid in "ab")
+    scheduler.receive([first])
+    turn(scheduler)
     assert first.lease is not None
     assert scheduler.leases.pages_given_back(first.lease) == 8
-    scheduler.receive([Request("b", [1] * 8, params)])
+    scheduler.receive([other])
     scheduler.next_batch()
     assert scheduler.leases.pages_given_back(first.lease) == 1, "seven are locked twice"
+
+
+# -- retraction: the victim, and its way back ------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=8))
+def test_the_victim_is_the_last_of_the_published_order(lengths: list[tuple[int, int]]) -> None:
+    """SGLang sorts by (outputs, -prompt), largest first, and pops from the end; then the newest."""
+    reqs = [Request(str(at), [1] * prompt, order=at, output_ids=[5] * outputs)
+            for at, (prompt, outputs) in enumerate(lengths)]  # fmt: skip
+    by_key = sorted(reqs, key=lambda req: (len(req.output_ids), -len(req.prompt)), reverse=True)
+    assert choose_victim(reqs) is by_key[-1]
+
+
+@pytest.mark.parametrize("run_first", RUN_FIRST)
+def test_the_last_request_that_can_never_fit_ends_with_a_reason(run_first: str) -> None:
+    """Somebody else holds the memory for good (SGLang aborts the last one too)."""
+    config = SchedulerConfig(kv_tokens=9, schedule_conservativeness=0.0, run_first=run_first)
+    scheduler = Scheduler(config)
+    scheduler.receive([Request("r0", [0], EIGHT)])
+    turn(scheduler)
+    held = scheduler.leases.open()
+    scheduler.leases.extend(held, scheduler.allocator.available_pages)
+    req = scheduler.live["r0"]
+    assert not scheduler.next_batch()
+    (output,) = scheduler.take_outputs()
+    assert output.finish_reason is FinishReason.ERROR and req.finished
+    assert output.error == "it needs 2 pages of KV memory, but only 1 can be had."
+
+
+def test_a_prompt_that_is_only_partly_computed_gives_way_first() -> None:
+    """It has produced nothing; its chunks, and those who decode beside them, fill the memory."""
+    config = SchedulerConfig(
+        kv_tokens=36, chunked_prefill_size=8, enable_mixed_chunk=True,
+        schedule_conservativeness=0.0, disable_radix_cache=True,
+    )  # fmt: skip
+    scheduler = Scheduler(config)
+    scheduler.receive([Request(f"r{i}", [i], EIGHT) for i in range(6)])
+    scheduler.receive([Request("long", [9] * 12, SamplingParams(max_new_tokens=1))])
+    batch = turn(scheduler)
+    while not scheduler.num_retractions:
+        batch = turn(scheduler)
+    assert batch.rids == tuple(f"r{i}" for i in range(6)) and "long" in scheduler.live
+
+
+def test_where_decodes_run_first_a_prompt_is_held_back_and_told_why() -> None:
+    scheduler = Scheduler(SchedulerConfig(run_first="decode"), Recorder())
+    scheduler.receive([Request("first", [1], EIGHT)])
+    turn(scheduler)
+    scheduler.receive([Request("second", [2], EIGHT)])
+    assert turn(scheduler).rids == ("first",)
+    marks = scheduler.recorder.trace("", "", "", "").marks
+    reasons = [mark.attrs["reason"] for mark in marks if mark.name == "refuse"]
+    assert reasons == ["those who decode run first"]
+
+
+# -- the share of their remaining tokens that running requests are expected to use -----------------
+
+
+@given(conservativeness=st.floats(0, 3), steps=st.integers(0, 2 * DECAY_STEPS))
+def test_the_new_token_ratio_sinks_in_a_line_to_its_minimum(
+    conservativeness: float, steps: int
+) -> None:
+    ratio = NewTokenRatio(conservativeness, NullRecorder())
+    first = min(0.7 * conservativeness, 1.0)
+    for _ in range(steps):
+        ratio.on_decode()
+    expected = first - (first - 0.14 * first) * min(steps, DECAY_STEPS) / DECAY_STEPS
+    assert ratio.current == pytest.approx(expected, abs=1e-9)
+    ratio.reset()
+    assert ratio.current == first
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(50, 99)), min_size=1, max_size=5))
+def test_a_retraction_sets_the_ratio_to_what_is_really_used(reqs: list[tuple[int, int]]) -> None:
+    ratio = NewTokenRatio(0.0, NullRecorder())
+    kept = [Request(f"r{at}", [1], SamplingParams(max_new_tokens=new), output_ids=[5] * out)
+            for at, (out, new) in enumerate(reqs)]  # fmt: skip
+    ratio.on_retraction(kept)
+    produced, wanted = sum(out for out, _ in reqs), sum(new for _, new in reqs)
+    assert ratio.current == min(1.0, (produced + 20 * len(reqs)) / (wanted + 1))
+
+
+# -- unified: one budget for prompts and decodes, as in vLLM ---------------------------------------
+
+workloads = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(0, 6)), min_size=1, max_size=8
+)
+
+
+def unified(budget: int, kv_tokens: int = 4000, page: int = 1, **settings: object) -> Scheduler:
+    config = SchedulerConfig(
+        kv_tokens=kv_tokens, page_size=page, run_first="unified", context_len=64,
+        chunked_prefill_size=budget, disable_radix_cache=True,
+    )  # fmt: skip
+    return Scheduler(replace(config, **settings), Recorder())  # type: ignore[arg-type]
+
+
+def requests_of(waiting: list[tuple[int, int, int]]) -> list[Request]:
+    return [
+        Request(f"r{i}", [i] * length, SamplingParams(max_new_tokens=new, ignore_eos=True))
+        for i, (length, new, _) in enumerate(waiting)
+    ]
+
+
+@example(waiting=[(1, 3, 0), (15, 3, 0)], extra=0, page=1, run_ahead=False)  # one gives way
+@given(waiting=workloads, extra=st.integers(0, 20), page=st.sampled_from([1, 2, 4]),
+       run_ahead=st.booleans())  # fmt: skip
+def test_the_newest_is_preempted_and_nobody_is_admitted_in_that_step(
+    waiting: list[tuple[int, int, int]], extra: int, page: int, run_ahead: bool
+) -> None:
+    """Nor in one that leaves somebody out: memory in flight comes back by itself."""
+    longest = max(length + new for length, new, _ in waiting)
+    pages = -(-longest // page) + extra // page
+    scheduler = unified(16, pages * page, page, run_ahead=run_ahead, overrun=int(run_ahead))
+    flying = deque[ScheduleBatch]()
+    scheduler.receive(requests_of(waiting))
+    while scheduler.live:
+        before = list(scheduler.running_batch)
+        ready = scheduler.decode.schedule_next_batch()
+        batch = scheduler.next_batch()
+        check_books(scheduler)
+        running = scheduler.running_batch
+        gone = [req for req in before if req not in running]
+        for victim in gone:
+            assert all(victim.order > req.order for req in before if req in running)
+        rows = batch.reqs if batch else []
+        left = [req for req in ready if req in running and req not in rows]
+        if gone or left:
+            assert not batch or all(row.start for row in batch.rows[: batch.num_extend_reqs])
+        if batch:
+            flying.append(batch)
+        if len(flying) == 1 + run_ahead or not batch:
+            oldest = flying.popleft()
+            scheduler.process(oldest, Result([5] * len(oldest.reqs)))
+
+
+@given(waiting=workloads, budget=st.integers(1, 30), drafts=st.integers(0, 4), known=st.booleans())
+def test_the_budget_is_spent_on_who_runs_first_drafts_and_all_and_never_exceeded(
+    waiting: list[tuple[int, int, int]], budget: int, drafts: int, known: bool
+) -> None:
+    """vLLM: each who runs, oldest first, gets all it wants or what is left, then those who wait.
+
+    ``known``: the host proposes drafts. Else two steps are in flight, and the device has them.
+    """
+    algorithm = "" if not drafts else "NGRAM" if known else "NGRAM_GPU"
+    scheduler, reqs, flying = unified(
+        budget, speculative_algorithm=algorithm,
+        speculative_num_draft_tokens=max(drafts, 1), run_ahead=not known,
+    ), requests_of(waiting), deque[ScheduleBatch]()  # fmt: skip
+    scheduler.propose = (lambda tokens, count: [7] * count) if drafts and known else None
+    for now in range(4000):
+        scheduler.receive([reqs[at] for at, (*_, come) in enumerate(waiting) if come == now])
+        if not scheduler.live:
+            continue
+        wanted = [(req, 1 + req.next_draft_len) for req in scheduler.decode.schedule_next_batch()]
+        batch = scheduler.next_batch()
+        if batch:
+            assert batch.num_tokens <= budget
+            decodes = batch.rows[batch.num_extend_reqs :]
+            left = budget
+            for row, (req, length) in zip(decodes, wanted, strict=False):
+                assert row.req is req and row.extend_len == min(length, left)
+                left -= row.extend_len
+            assert left == 0 or len(decodes) == len(wanted)
+            is_waiting = scheduler.waiting_queue or scheduler.prefill.chunked_req
+            if is_waiting and scheduler.table.available_size:
+                assert batch.num_tokens == budget, "budget is left, and somebody waits"
+            flying.append(batch)
+        if known or len(flying) == 2 or not batch:
+            oldest = flying.popleft()
+            tokens, rows = [5] * oldest.num_samples, len(oldest.reqs)
+            made = [] if known or not drafts else [7] * drafts * rows
+            scheduler.process(oldest, Result(tokens, "", [1] * rows if drafts else [], made))
+        if all(req.finished for req in reqs):
+            return
+    raise AssertionError("somebody never ended")
