@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from minisched.checks.conflicts import VALUE, Detector, Newest
+from minisched.checks.conflicts import VALUE, Detector
 from minisched.checks.happens_before import Order
 from minisched.checks.races import examine
 from minisched.export.native_program import check_program
@@ -251,24 +249,3 @@ def test_what_is_old_is_folded_and_forgotten_without_a_change(
 ) -> None:
     monkeypatch.setattr("minisched.checks.conflicts.RECENT", 1)
     assert not any(map(disagreement, random_programs(many(200, 800))))
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 3)), max_size=12))
-def test_the_newest_of_each_cell(changes: list[tuple[int, int, int]]) -> None:
-    """Against a dictionary; 0 clears."""
-    newest: Newest[int] = Newest()
-    truth: dict[int, int] = {}
-    for first, length, what in changes:
-        for cell in range(first, first + length + 1):
-            truth.update({cell: what}) if what else truth.pop(cell, None)
-        if what:
-            newest.put(first, first + length, what)
-        else:
-            newest.clear(first, first + length)
-    over = newest.over(0, 30)
-    found = {cell: what for first, last, what in over for cell in range(first, last + 1)}
-    assert found == truth
-    for first in range(30):
-        assert bool(newest.shared([(first, first + 2)])) == any(
-            cell in truth for cell in range(first, first + 3)
-        )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from minisched.checks.draw.draw import draw
-from minisched.checks.tokens.identity import Difference, differences, tokens_heard
-from minisched.checks.tokens.wrong_token import Story, explain, offence_of
+from minisched.checks.tokens.identity import Difference, differences
+from minisched.checks.tokens.wrong_token import explain, offence_of
 from minisched.checks.touches import Ops, Touched
 from minisched.core import Lease, Output, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
@@ -18,23 +18,19 @@ from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export.layout import make_view
-from minisched.export.native import from_json, to_json
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
-from minisched.relay import FutureMapRing, HostTrip
+from minisched.relay import FutureMapRing
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Mark, Trace
 from minisched.trace.lanes import is_forward
 from tests.support import (
     EVERY_LOOP,
-    LOOP_OPTIONS,
     VOCAB,
     LoopOptions,
     Workload,
     fresh,
     hash_model,
-    in_real_time,
     many,
     play,
     some_requests,
@@ -45,7 +41,7 @@ COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 1)
 
 
 def healthy(engine: Engine) -> None:
-    """Nothing is changed."""
+    pass
 
 
 def greedy(rid: str, prompt: Any, max_new_tokens: int, **more: Any) -> Request:
@@ -54,14 +50,6 @@ def greedy(rid: str, prompt: Any, max_new_tokens: int, **more: Any) -> Request:
 
 
 # -- two traces ------------------------------------------------------------------------------------
-
-
-def test_the_marks_are_what_clients_heard() -> None:
-    for loop in ("serial", "overlap", "mindie_dual", "pd"):
-        requests = [greedy(f"warm up {i}", [3, 1, i], 4) for i in range(3)]
-        run = run_loop(loop, SimDevice(), HashModel(), requests, SchedulerConfig(), SIM_COST)
-        heard = tokens_heard(from_json(to_json(run.trace)))
-        assert {rid: [item.token for item in items] for rid, items in heard.items()} == run.outputs
 
 
 def test_two_traces_are_compared_without_the_engine() -> None:
@@ -170,16 +158,6 @@ STORIES: list[tuple[Patch, str, str, Workload, set[tuple[str, int]]]] = [
 ]
 
 
-def told_of(base: Trace, trace: Trace) -> tuple[Story, set[tuple[str, int]]]:
-    """The story of the first difference, and what the culprit's slices are."""
-    difference = differences(base, trace)[0]
-    story, slices = explain(difference, trace), {item.id: item for item in trace.slices}
-    assert difference.rid in story.chain[0].sentence
-    offence = offence_of(story)
-    assert (offence.slices, offence.missing) == (story.culprit.slices, story.missing)
-    return story, {(slices[at].name, slices[at].step) for at in story.culprit.slices}
-
-
 def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None:
     told = []
     for patch, loop, relay, workload, culprits in STORIES:
@@ -188,8 +166,11 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
             again, device = fresh(workload), SimDevice()
             play(again, loop, relay, {}, device, HashModel(VOCAB), COST, change)
             traces.append(device.recorder.trace(loop, "sim", "hash", "virtual"))
-        story, found = told_of(*traces)
-        assert culprits <= found, patch
+        difference = differences(*traces)[0]
+        story, slices = explain(difference, traces[1]), {item.id: item for item in traces[1].slices}
+        found = {(slices[at].name, slices[at].step) for at in story.culprit.slices}
+        assert culprits <= found and difference.rid in story.chain[0].sentence, patch
+        assert offence_of(story).missing == story.missing
         assert story.is_known == (patch is not unresolved_placeholder)
         assert (story.missing is not None) == (patch is copy_without_wait)
         told += [f"{patch.__name__}, {loop}", f"{story}\n"]
@@ -201,14 +182,13 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
 APART = replace(COST, forward_per_token=3)  # no two ops at once
 RELAYS = {"future map", "token pool", "prev sampled", "last tokens"}
 IN_VAIN = {"future map", "last tokens"}
-ON_DEVICE = [item for item in LOOP_OPTIONS if item[1] not in ("host", "chain", "fill_host")]
 
 
 def traced(
-    workload: Workload, loop: LoopOptions, patch: Patch = healthy, backend: str = "sim"
+    workload: Workload, loop: LoopOptions, patch: Patch = healthy
 ) -> tuple[Trace, Ops, dict[str, list[int]]]:
     """A run, what was touched in it where that can be watched, and its tokens; right or wrong."""
-    device = open_device(backend)
+    device = SimDevice()
     tokens: dict[str, list[int]] = {}
     touched = Touched()
 
@@ -216,12 +196,12 @@ def traced(
         touched.watch(engine)
         patch(engine)
 
-    model = hash_model(backend, workload.eos_ids)
+    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
     _, outputs = play(fresh(workload), *loop, device, model, APART, watched)
     for output in outputs:
         if output.token is not None:
             tokens.setdefault(output.rid, []).append(output.token)
-    return device.recorder.trace(loop[0], backend, "", device.clock), touched.touched(), tokens
+    return device.recorder.trace(loop[0], "sim", "", "virtual"), touched.touched(), tokens
 
 
 def wrong(trace: Trace) -> list[dict[str, Any]]:
@@ -282,22 +262,14 @@ def test_in_a_healthy_run_every_arrow_is_what_was_read(
     pytest.fail("the loop refuses nearly everything")
 
 
-ONLY_KNOWN = {"mini_normal", "mindie_placeholder"}  # with these a token may never be waited for
-NOT_HOST = [item for item in LOOP_OPTIONS if item[1] != "host" and item[0] not in ONLY_KNOWN]
-
-
-@in_real_time(NOT_HOST[:: many(3, 1)])
-def test_on_a_wall_clock_a_healthy_run_has_its_arrows_too(
-    backend: str, loop: str, relay: str, options: dict[str, Any]
-) -> None:
-    """Nothing can be looked up there: the relay's binding says what each step takes."""
-    device, model = open_device(backend), hash_model(backend, frozenset())
-    run = run_loop(loop, device, model, some_requests(6), relay=relay, **options)
-    assert not wrong(run.trace)
+@pytest.mark.parametrize("loop", ["overlap", "mlx_async", "vllm_async", "mindie_single"])
+def test_on_a_wall_clock_the_relays_binding_says_what_a_step_takes(loop: str) -> None:
+    """Nothing can be looked up there."""
+    run = run_loop(loop, open_device("thread"), hash_model("thread", frozenset()), some_requests(6))
     slices = {item.id: item for item in run.trace.slices}
     taken = [(slices[edge.src], slices[edge.dst]) for edge in run.trace.edges
              if edge.kind == "token" and is_forward(slices[edge.dst].lane)]  # fmt: skip
-    assert taken
+    assert taken and not wrong(run.trace)
     for source, reader in taken:
         assert source.name in ("sample", "copy") and set(source.rids) & set(reader.rids)
         assert source.step < reader.step
@@ -319,36 +291,12 @@ def mirrored(engine: Engine) -> None:
     )
 
 
-class OldToken(HostTrip):
-    """In the place of a token that nobody knows: the newest one that the host has."""
-
-    run_ahead = True
-
-    def bind(self, batch: Any, previous: Any) -> tuple[list[int], list[int]]:
-        """Known ids, or old ones."""
-        old = [(req.output_ids or req.prompt)[-1] for req in batch.reqs]
-        rows = zip(batch.ids, old, strict=True)
-        return [last if token is None else token for ids, last in rows for token in ids], []
-
-
-def from_host(engine: Engine) -> None:
-    """An old token comes from the host."""
-    engine.worker.relay = OldToken()
-
-
-BROKEN: list[tuple[LoopOptions, Patch]] = [
-    *((item, mirrored) for item in ON_DEVICE if item[0] != "mlx_async"),  # it decodes alone here
-    *((item, unresolved) for item in ON_DEVICE if item[1] != "token_pool"),
-    *(((loop, LOOPS[loop].relays[0], {}), from_host) for loop in ("overlap", "mlx_async")),
-]  # fmt: skip
-OFTEN = ("overlap", "mini_overlap", "mlx_async")
-
-
 @pytest.mark.parametrize(
     ("loop", "patch"),
-    [item for item in BROKEN if item[0][0] in OFTEN and not item[0][2]],
-    ids=lambda part: part.__name__ if callable(part) else f"{part[0]}-{part[1]}-{part[2]}",
-)
+    [(("overlap", "ring", {}), mirrored), (("overlap", "pool", {}), mirrored),
+     (("mini_overlap", "token_pool", {}), mirrored), (("vllm_async", "prev_sampled", {}), mirrored),
+     (("overlap", "ring", {}), unresolved), (("mlx_async", "pool", {}), unresolved)],
+)  # fmt: skip
 def test_a_broken_relays_arrows_are_what_was_read_and_name_the_token(
     loop: LoopOptions, patch: Patch
 ) -> None:
@@ -376,14 +324,3 @@ def test_a_broken_relays_arrows_are_what_was_read_and_name_the_token(
                            == (told["source"], told["reader"])]  # fmt: skip
                 assert arrow.brings == "wrong" and f"needs {told['needs']}" in arrow.wrong
     assert seen
-
-
-def test_on_a_wall_clock_an_old_token_is_told_by_its_binding() -> None:
-    """No values are known there, but who gave it."""
-    workload = Workload(some_requests(6), [0] * 3, {}, SchedulerConfig(kv_tokens=64))
-    trace, _, _ = traced(workload, ("overlap", "ring", {}), from_host, "thread")
-    slices = {item.id: item for item in trace.slices}
-    assert wrong(trace)
-    for told in wrong(trace):
-        ends = slices[told["source"]].name if told["source"] else "", slices[told["reader"]].name
-        assert "got" not in told and ends in (("process", "prepare"), ("", "forward"))
