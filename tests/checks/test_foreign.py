@@ -18,7 +18,7 @@ import sqlite3
 import tracemalloc
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.foreign.foreign import NotATrace, read_foreign
-from minisched.checks.foreign.json_events import PIECE, Damaged, JsonEvents
+from minisched.checks.foreign.json_events import PIECE, JsonEvents
 from minisched.checks.foreign.phases import step_named
 from minisched.checks.overlap.idle import device_gaps, idle_gaps
 from minisched.checks.overlap.launches import launches
@@ -121,18 +121,6 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         theirs = read_foreign(path)
         assert all(word in line for word, line in zip(said, theirs.lacks, strict=False))
         assert theirs.lacks and verdict(theirs.trace).word == "unknown"
-
-
-@pytest.mark.thorough
-def test_real_torch_without_a_gpu(tmp_path: Path) -> None:
-    """What torch.profiler writes on a CPU has no GPU lanes, and that is what is said."""
-    torch = pytest.importorskip("torch")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        (torch.ones(4, 4) @ torch.ones(4, 4)).sum().item()
-    profiler.export_chrome_trace(str(tmp_path / "cpu.json"))
-    theirs = read_foreign(tmp_path / "cpu.json")
-    assert theirs.lacks == ("It has no GPU lanes: only the CPU was profiled.",)
-    assert report(theirs.trace, theirs.lacks).verdict.word == "unknown"
 
 
 # -- engines: what a step is -----------------------------------------------------------------------
@@ -259,16 +247,15 @@ def test_kernels_that_the_host_waits_for_are_steps(tmp_path: Path, end: int, wor
 
 
 def test_a_copy_to_memory_that_is_not_pinned_blocks(tmp_path: Path) -> None:
-    made = Profile()
-    for at in (0, 80, 160):
-        made.op("k", at + 10, at + 60, made.call("cudaLaunchKernel", at, at + 5))
-        number = made.call("cudaMemcpyAsync", at + 6, at + 66)
-        made.op("Memcpy DtoH (Device -> Pageable)", at + 60, at + 64, number)
-    found = made.judged(tmp_path / "t.json").verdict
-    assert (found.word, found.pairs, found.blocking) == ("serial", 2, {"cudaMemcpyAsync": 2})
-    trace = read_foreign(tmp_path / "t.json").trace
-    two = replace(trace, slices=tuple(item for item in trace.slices if item.step < 3))
-    assert verdict(two).word == "unknown", "two steps say nothing about how a loop works"
+    """But two steps say nothing about how a loop works."""
+    for steps, word in ((3, "serial"), (2, "unknown")):
+        made = Profile()
+        for at in range(0, 80 * steps, 80):
+            made.op("k", at + 10, at + 60, made.call("cudaLaunchKernel", at, at + 5))
+            number = made.call("cudaMemcpyAsync", at + 6, at + 66)
+            made.op("Memcpy DtoH (Device -> Pageable)", at + 60, at + 64, number)
+        found = made.judged(tmp_path / "t.json").verdict
+        assert found.word == word and (word == "unknown" or found.blocking["cudaMemcpyAsync"] == 2)
 
 
 def test_two_devices_are_two(tmp_path: Path) -> None:
@@ -359,8 +346,6 @@ OP = "start, end, deviceId, contextId, streamId, correlationId, globalPid"
     ("statements", "says"),
     [
         (["CREATE TABLE birds (name TEXT)"], "is no Nsight Systems export"),
-        ([f"CREATE TABLE {KERNEL} (start)", f"INSERT INTO {KERNEL} VALUES (1)"],
-         "lacks column 'end'"),
         ([f"CREATE TABLE {KERNEL} ({OP}, demangledName, shortName)",
           f"INSERT INTO {KERNEL} VALUES (9, 8, 0, 1, 7, 1, 1, 1, 1)"],
          r"a row has start = \d+ and end = "),
@@ -430,27 +415,11 @@ def test_event_by_event_is_what_json_reads(
     assert list(JsonEvents(Slow(json.dumps(events).encode()))) == events
 
 
-@given(value=JSON, cut=st.integers(0, 200), junk=st.sampled_from(["", "]", "}", ",", "x", ' "']))
-def test_what_json_refuses_is_refused(value: Any, cut: int, junk: str) -> None:
-    text = json.dumps({"a": 1, "traceEvents": [value]})[:cut] + junk
-    try:
-        json.loads(text)
-    except ValueError:
-        with pytest.raises(Damaged, match="at character"):
-            list(JsonEvents(Slow(text.encode())))
-    else:
-        list(JsonEvents(Slow(text.encode())))
-
-
 def test_reading_takes_a_small_multiple_of_the_file(tmp_path: Path) -> None:
     """As a list of dictionaries its events take five times the file."""
     path, events = tmp_path / "large.json", json.loads(SERIAL)["traceEvents"]
-    size = sum(len(json.dumps(event)) for event in events)
-    moved = [
-        {**event, "ts": event.get("ts", 0) + turn * 300_000}
-        for turn in range(8 * PIECE // size + 1)
-        for event in events
-    ]
+    moved = [{**event, "ts": event.get("ts", 0) + turn * 300_000}
+             for turn in range(8 * PIECE // len(SERIAL) + 1) for event in events]  # fmt: skip
     path.write_text(json.dumps({"traceEvents": [{}, *moved]}))
     tracemalloc.start()
     try:
