@@ -1,9 +1,14 @@
-"""Calibrating gives back the costs that a simulated machine has, and then foresees its runs."""
+"""Calibrating gives back the costs that a simulated machine has; advice names options that exist.
+
+Costs come from runs and foresee runs; advice comes from a run's figures.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+from array import array
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ from hypothesis import strategies as st
 
 from minisched.bench.calibration.calibrate import calibrate, makespan, observe, predict
 from minisched.bench.calibration.design import Load
-from minisched.bench.calibration.least_squares import fit, not_negative, trimmed
+from minisched.bench.calibration.least_squares import not_negative, trimmed
 from minisched.checks.laws import check_times
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, Pace
@@ -21,10 +26,13 @@ from minisched.devices.measured_cost import HostCost, MeasuredCost, interpolate
 from minisched.devices.profile_file import as_json, from_json, read_profile
 from minisched.devices.profiles import Profile
 from minisched.devices.sim import SimDevice
+from minisched.engine import load as engine_load
+from minisched.engine.advise import FINE, Advice, advise
+from minisched.engine.metrics import Metrics, RequestMetrics
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from tests.support import many
+from tests.support import Workload, many, play_timed
 
 LOOPS = ("overlap", "vllm_step", "mindie_plugin")
 HELD_OUT = (
@@ -64,11 +72,13 @@ def machines(draw: st.DrawFn, lost: int = 0) -> MeasuredCost:
     )
 
 
-def error(loop: str, load: Load, truth: MeasuredCost, found: MeasuredCost) -> float:
-    """By how much of itself a makespan is foreseen wrongly."""
+def check_foreseen(truth: MeasuredCost, found: MeasuredCost, most: float) -> None:
+    """No makespan is foreseen wrongly by more than that of itself."""
     model = HashModel()
-    real = makespan(observe(loop, "sim", model, load, truth).trace)
-    return abs(makespan(predict(loop, model, load, found).trace) / real - 1)
+    for loop in ("serial", *LOOPS):
+        for load in HELD_OUT:
+            real = makespan(observe(loop, "sim", model, load, truth).trace)
+            assert abs(makespan(predict(loop, model, load, found).trace) / real - 1) < most
 
 
 @settings(max_examples=many(1, 6))
@@ -89,18 +99,13 @@ def test_calibrating_a_simulated_machine_gives_back_its_costs(truth: MeasuredCos
     for name in ("kv_read_ps", "attention_ps", "sample", "sample_per_row", "copy", "added_work"):
         assert getattr(found, name) == getattr(truth, name), name
     assert replace(found.pace, start={}) == replace(truth.pace, start={})
-    for loop in ("serial", *LOOPS):
-        for load in HELD_OUT:
-            assert error(loop, load, truth, found) < 1e-6
+    check_foreseen(truth, found, 1e-6)
 
 
 @settings(max_examples=many(1, 3))
 @given(machines(lost=500))
 def test_what_both_sides_lose_is_found_too(truth: MeasuredCost) -> None:
-    found = calibrate("sim", HashModel(), LOOPS, 1, truth)
-    for loop in ("serial", *LOOPS):
-        for load in HELD_OUT:
-            assert error(loop, load, truth, found) < 2e-3
+    check_foreseen(truth, calibrate("sim", HashModel(), LOOPS, 1, truth), 2e-3)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 900), st.integers(0, 900))
@@ -121,37 +126,12 @@ def test_both_sides_at_once_lose_what_the_pace_says(
     assert sim.time == pytest.approx(max(expected_host, expected_device), abs=2)
 
 
-@given(
-    st.lists(st.integers(-1000, 1000), min_size=3, max_size=3),
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=12, max_size=30),
-)
-def test_least_squares_is_exact_on_exact_data(
-    truth: list[int], points: list[tuple[int, int]]
-) -> None:
-    rows = [[1, *point] for point in points]
-    values = [10**5 + sum(a * b for a, b in zip(truth, row, strict=True)) for row in rows]
-    found = fit(rows, values)
-    for row, value in zip(rows, values, strict=True):
-        assert sum(a * b for a, b in zip(found, row, strict=True)) == value
-
-
 def test_outliers_are_left_out_and_nothing_gets_cheaper_by_growing() -> None:
     rows = [[1, at] for at in range(20)]
     values = [1000 + 5 * at for at in range(20)]
     values[7] = 90_000
     assert trimmed(rows, values) == [1000, 5]
     assert not_negative(rows, [1000 - at % 2 - at for at in range(20)], free=1)[1] == 0
-
-
-def test_a_profile_survives_its_file(tmp_path: Path) -> None:
-    side = HostCost({"schedule": 3}, {"process": 2}, {}, {"launch": 1})
-    cost = MeasuredCost(
-        forward_knots=((1, 10), (8, 50)), sample=4, copy=2, pad_to=4, loops={"serial": side},
-        pace=Pace({}, {"copy": 7}, 5, 100, 200), added_work=1100,
-    )  # fmt: skip
-    file = tmp_path / "p.json"
-    file.write_text(json.dumps(as_json(Profile("p", "a test", cost, 64), cost, {})))
-    assert read_profile(file) == Profile("p", "a test", cost, 64)
 
 
 @pytest.mark.parametrize(
@@ -171,21 +151,6 @@ def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path, text: str, wo
     assert str(file) in str(found.value) and "\n" not in str(found.value)
 
 
-def test_compare_takes_a_published_profile_and_a_measured_one(cli: Any) -> None:
-    """Two milliseconds for each forward pass here, one for each schedule."""
-    side = HostCost({"schedule": MILLISECOND})
-    slow = MeasuredCost(forward_knots=((1, 2 * MILLISECOND),), loops={"serial": side})
-    cost = replace(calibrate("sim", HashModel(), [], 1, slow), added_work=1000)
-    Path("p.json").write_text(json.dumps(as_json(Profile("p", "a test", cost, 64), cost, {})))
-    took = []
-    for profile in ("llama8b-h100", "p.json"):
-        code, out, _ = cli(f"compare --profile {profile} --requests 2 --max-new-tokens 4 --json")
-        found = json.loads(out)
-        assert code == 0 and found["identical"]
-        took.append(found["runs"][0]["makespan_ns"])
-    assert took[1] > 4 * 2_000_000 and took[0] != took[1]
-
-
 knots = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 60_000_000)), min_size=1, max_size=4
 ).map(lambda pairs: sorted(dict(pairs).items()))
@@ -199,7 +164,9 @@ def test_on_any_accepted_profile_time_goes_forward(
     """However steep measured knots are, no forward pass takes less than nothing."""
     cost = MeasuredCost(forward_knots=tuple(knots), pad_to=pad_to)
     written = as_json(Profile("steep", "", cost, 64), cost, {})
-    read = from_json(json.loads(json.dumps(written))).cost
+    profile = from_json(json.loads(json.dumps(written)))
+    assert profile == Profile("steep", "", cost, 64)
+    read = profile.cost
     assert all(read.forward(count) >= 0 for count in tokens)
     params = SamplingParams(max_new_tokens=3, ignore_eos=True)
     requests = [Request(f"r{i}", [1] * size, params) for i, size in enumerate([1, *tokens])]
@@ -211,3 +178,93 @@ def test_a_profile_with_two_costs_for_one_size_is_refused() -> None:
     cost = MeasuredCost(forward_knots=((8, 1), (8, 5)))
     with pytest.raises(ValueError, match="forward_knots must ascend in tokens"):
         from_json(as_json(Profile("twice", "", cost, 64), cost, {}))
+
+
+# -- advice ----------------------------------------------------------------------------------------
+
+OPTIONS = {f"--{field.name.replace('_', '-')}" for field in fields(SchedulerConfig)}
+SIZES = SchedulerConfig(kv_tokens=100, max_running_requests=100)
+
+
+def ran(
+    usage: int = 70, running: int = 75, waiting: int = 0, queue_ms: int = 0, ttft_ms: int = 500,
+    itl_ms: int = 20, retractions: int = 0,
+) -> Metrics:  # fmt: skip
+    """Metrics of a run with those figures; loads in percent of ``SIZES``."""
+    load = engine_load.Load()
+    load.observe(0, usage, running, waiting)
+    load.observe(1000, 0, 0, 0)
+    request = RequestMetrics(
+        "r0", 0, 10,
+        scheduled=queue_ms * MILLISECOND,
+        first_token=ttft_ms * MILLISECOND,
+        itls=array("q", [itl_ms * MILLISECOND]),
+        retractions=retractions,
+    )  # fmt: skip
+    return Metrics(load=load, ended=[request])
+
+
+def by_name(metrics: Metrics, config: SchedulerConfig = SIZES) -> dict[str, Advice]:
+    return {item.name: item for item in advise(metrics, config)}
+
+
+figures = st.builds(
+    ran,
+    usage=st.integers(1, 100), running=st.integers(0, 100), waiting=st.integers(0, 3),
+    queue_ms=st.integers(0, 2000), ttft_ms=st.integers(0, 3000), itl_ms=st.integers(0, 100),
+    retractions=st.integers(0, 2),
+)  # fmt: skip
+
+
+@given(metrics=figures, run_first=st.sampled_from(["prefill", "decode", "unified"]))
+def test_a_verdict_is_where_the_value_lies_and_the_sentence_says_what_to_do(
+    metrics: Metrics, run_first: Any
+) -> None:
+    found = by_name(metrics, replace(SIZES, run_first=run_first))
+    limits = {"token usage": (60, 80), "running requests": (70, 80), "TTFT": (0, 1000),
+              "ITL": (0, 50)}  # fmt: skip
+    assert list(found) == list(limits)
+    for name, item in found.items():
+        least, most = limits[name]
+        expected = "below" if item.value < least else "above" if item.value > most else "met"
+        assert item.verdict == expected
+        assert (item.sentence == FINE) == (item.verdict == "met")
+        named = set(re.findall(r"--[a-z-]+", item.sentence))
+        assert named <= OPTIONS and bool(named) == (item.verdict != "met")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "name", "wanted"),
+    [
+        (ran(usage=90, retractions=3), "token usage", "Raise --schedule-conservativeness"),
+        (ran(usage=90), "token usage", "Raise --kv-tokens"),
+        (ran(usage=30), "token usage", "Lower --kv-tokens"),
+        (ran(usage=30, running=95, waiting=9), "token usage", "Raise --max-running-requests"),
+        (ran(usage=30, running=20, waiting=9), "token usage", "Lower --schedule-conservativeness"),
+        (ran(usage=90, running=90, waiting=9), "running requests", "Raise --kv-tokens"),
+        (ran(usage=70, running=90, waiting=9), "running requests", "Raise --max-running-requests"),
+        (ran(running=90), "running requests", "Raise --max-running-requests before more come"),
+        (ran(usage=70, running=20), "running requests", "Lower --max-running-requests"),
+        (ran(usage=70, running=20, waiting=9), "running requests", "Raise --kv-tokens"),
+        (ran(usage=20, running=20, waiting=9), "running requests", "Lower --schedule-conserv"),
+        (ran(ttft_ms=3000, queue_ms=2500), "TTFT", "Raise --max-running-requests"),
+        (ran(ttft_ms=3000, queue_ms=100), "TTFT", "Raise --chunked-prefill-size"),
+        (ran(itl_ms=80), "ITL", "Turn on --enable-mixed-chunk"),
+    ],
+)
+def test_which_option_depends_on_the_cause(metrics: Metrics, name: str, wanted: str) -> None:
+    assert by_name(metrics)[name].sentence.startswith(wanted)
+
+
+def test_advice_never_asks_for_what_is_on_already() -> None:
+    mixed = SchedulerConfig(enable_mixed_chunk=True)
+    assert "--enable-mixed-chunk" not in by_name(ran(itl_ms=80), mixed)["ITL"].sentence
+    whole = SchedulerConfig(chunked_prefill_size=-1)
+    assert by_name(ran(ttft_ms=3000), whole)["TTFT"].sentence.startswith("Set --chunked-prefill")
+
+
+def test_a_figure_that_a_run_does_not_have_is_left_out() -> None:
+    assert advise(Metrics(), SIZES) == []
+    one_token = Request("r0", [1], SamplingParams(max_new_tokens=1))
+    run = play_timed(Workload([one_token], [], {}, SchedulerConfig()), "serial", "host", {})
+    assert list(by_name(run.engine.metrics)) == ["token usage", "running requests", "TTFT"]
