@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from minisched.bench.calibration.calibrate import calibrate, makespan, observe, predict
 from minisched.bench.calibration.design import Load
-from minisched.bench.calibration.least_squares import not_negative, trimmed
 from minisched.checks.laws import check_times
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, Pace
@@ -124,14 +123,6 @@ def test_both_sides_at_once_lose_what_the_pace_says(
     expected_device = first + device - first * (1000 - device_lost) / 1000
     assert host_end == pytest.approx(expected_host, abs=2)
     assert sim.time == pytest.approx(max(expected_host, expected_device), abs=2)
-
-
-def test_outliers_are_left_out_and_nothing_gets_cheaper_by_growing() -> None:
-    rows = [[1, at] for at in range(20)]
-    values = [1000 + 5 * at for at in range(20)]
-    values[7] = 90_000
-    assert trimmed(rows, values) == [1000, 5]
-    assert not_negative(rows, [1000 - at % 2 - at for at in range(20)], free=1)[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -254,13 +245,6 @@ def test_a_verdict_is_where_the_value_lies_and_the_sentence_says_what_to_do(
 )
 def test_which_option_depends_on_the_cause(metrics: Metrics, name: str, wanted: str) -> None:
     assert by_name(metrics)[name].sentence.startswith(wanted)
-
-
-def test_advice_never_asks_for_what_is_on_already() -> None:
-    mixed = SchedulerConfig(enable_mixed_chunk=True)
-    assert "--enable-mixed-chunk" not in by_name(ran(itl_ms=80), mixed)["ITL"].sentence
-    whole = SchedulerConfig(chunked_prefill_size=-1)
-    assert by_name(ran(ttft_ms=3000), whole)["TTFT"].sentence.startswith("Set --chunked-prefill")
 
 
 def test_a_figure_that_a_run_does_not_have_is_left_out() -> None:

@@ -23,7 +23,7 @@ from rich.console import Console
 import minisched
 from minisched.checks.evidence import LOOKED_AT, lacking
 from minisched.checks.judge import judge
-from minisched.checks.many import LAWS, Tried, case_of
+from minisched.checks.many import Tried, case_of
 from minisched.checks.tally import Tally
 from minisched.cli.check_tables import print_tally
 from minisched.export import native
@@ -239,22 +239,14 @@ def test_races_take_what_two_lanes_touch(acts: tuple[Act, ...], answer: str) -> 
     assert bool(lacking("race", trace)) == (answer == "unknown")
 
 
-@pytest.mark.parametrize(
-    "marks", [(), (Mark("tokens", 9, {"step": 1, "rids": "", "tokens": ""}),)], ids=["no", "empty"]
-)
-def test_no_token_no_memory_no_device_no_tick(cli: Any, marks: tuple[Mark, ...]) -> None:
-    for name in ("a", "b"):
-        native.write(replace(LANES, marks=marks), Path(f"{name}.json"))
+def test_nothing_to_judge_is_no_tick_and_a_run_that_stopped_is_never_fine(cli: Any) -> None:
     native.write(EMPTY, Path("empty.json"))
-    for files, count in (("a.json b.json", 2), ("empty.json", 1)):
+    native.write(LANES, Path("lanes.json"))
+    for files in ("lanes.json lanes.json", "empty.json"):
         code, out, _ = cli(f"check {files} --json")
         assert code == 0 and json.loads(out)["holds"] is None
-        assert [found[:3] for found in answers(out)] == [("unknown",) * 3] * count
+        assert {found[:3] for found in answers(out)} == {("unknown",) * 3}
         assert "✓" not in cli(f"check {files}")[1]
-
-
-def test_a_run_that_stopped_is_never_fine() -> None:
-    """Whatever else its file lacks."""
     trace = replace(LANES, marks=(Mark("stopped", 50, {"error": "KeyError: 3"}),))
     assert minisched.check(trace).holds is False
 
@@ -269,12 +261,3 @@ def test_cases_in_which_nothing_happened(law: str, capsys: pytest.CaptureFixture
         print_tally(Console(), tally, 0.1, 1)
         assert ("✓ every law held" in capsys.readouterr().out) is ticks
         assert tally.as_json()["unjudged"][law] == (empty in tried)
-
-
-def test_what_is_drawn_has_something_to_judge() -> None:
-    """But not everybody wants log-probabilities, or gives up."""
-    verdicts = [judge(case_of(seed, "overlap")) for seed in range(12)]
-    for law in LAWS:
-        judged = [verdict for verdict in verdicts if not verdict.lacking(law)]
-        assert len(judged) >= {"logprobs": 2, "abort": 6}.get(law, 10), law
-        assert lacking(law, EMPTY)

@@ -193,25 +193,6 @@ def test_steps_are_named_by_engines() -> None:
     assert all(map(step_named, SPELLINGS)) and not any(map(step_named, NO_STEPS))
 
 
-@pytest.mark.parametrize("mark", [None, "execute_context_3(128)_generation_2(2)"])
-def test_steps_are_the_marks_however_many_graphs(tmp_path: Path, mark: str | None) -> None:
-    """vLLM's piecewise graphs, launched long before the device comes to them."""
-    made, device = Profile(), 151_231.25
-    for host in range(0, 3 * 26_400, 26_400):
-        if mark is not None:
-            made.mark(mark, host, host + 26_353.5)
-        for at in range(host + 4_448, host + 4_448 + 7 * 800, 800):
-            number = made.call("hipGraphLaunch", at, at + 30.5)
-            for _ in range(4):
-                made.op("triton", device, device + 1_000, number)
-                device += 1_000.25
-    found = made.judged(tmp_path / "graphs.json")
-    assert found.verdict.pairs == (2 if mark else 0)
-    assert found.verdict.word == ("overlapped" if mark else "unknown")
-    if mark is None:
-        assert any("record_function" in line and "--step" in line for line in found.sentences)
-
-
 @pytest.mark.parametrize("ahead", [True, False])
 def test_marked_steps_are_judged_and_so_are_repeated_ones(tmp_path: Path, ahead: bool) -> None:
     made = loop(5, ahead, "turn {} of mine")
@@ -256,14 +237,6 @@ def test_a_copy_to_memory_that_is_not_pinned_blocks(tmp_path: Path) -> None:
             made.op("Memcpy DtoH (Device -> Pageable)", at + 60, at + 64, number)
         found = made.judged(tmp_path / "t.json").verdict
         assert found.word == word and (word == "unknown" or found.blocking["cudaMemcpyAsync"] == 2)
-
-
-def test_two_devices_are_two(tmp_path: Path) -> None:
-    made = loop(4, False, "step")
-    made.events += loop(4, True, "step", device=8).events
-    found = made.judged(tmp_path / "t.json")
-    assert found.devices == 2 and "on device 8" in found.verdict.sentence
-    assert any("on device 9 before forward (host wait)" in line for line in found.sentences)
 
 
 # -- engines: idle time ----------------------------------------------------------------------------
@@ -336,32 +309,6 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
         read_foreign(path)
     message = str(caught.value)
     assert message.startswith(str(path)) and message.endswith(".") and "\n" not in message
-
-
-KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-OP = "start, end, deviceId, contextId, streamId, correlationId, globalPid"
-
-
-@pytest.mark.parametrize(
-    ("statements", "says"),
-    [
-        (["CREATE TABLE birds (name TEXT)"], "is no Nsight Systems export"),
-        ([f"CREATE TABLE {KERNEL} ({OP}, demangledName, shortName)",
-          f"INSERT INTO {KERNEL} VALUES (9, 8, 0, 1, 7, 1, 1, 1, 1)"],
-         r"a row has start = \d+ and end = "),
-    ],
-)  # fmt: skip
-def test_other_databases(tmp_path: Path, statements: list[str], says: str) -> None:
-    path = tmp_path / "other.sqlite"
-    with closing(sqlite3.connect(path)) as database:
-        for statement in statements:
-            database.execute(statement)
-        database.commit()
-    with pytest.raises(NotATrace, match=says):
-        read_foreign(path)
-    (tmp_path / "run.nsys-rep").write_bytes(b"\x01\x02")
-    with pytest.raises(NotATrace, match=r"nsys export --type sqlite run\.nsys-rep"):
-        read_foreign(tmp_path / "run.nsys-rep")
 
 
 OWN = to_chrome(run_with("overlap", "grammar"))

@@ -171,27 +171,6 @@ def test_a_step_that_never_comes_back_leaves_its_future_slots(trace: Trace) -> N
     assert leak.resource == "step" and f"step {last.attrs['step']} was committed" in str(leak)
 
 
-def test_a_future_slot_that_is_read_by_others_is_told(trace: Trace) -> None:
-    marks = [mark for mark in trace.marks if " " in str(mark.attrs.get("reads"))]
-    mark = marks[-1]
-    step, reads = int(mark.attrs["step"]), str(mark.attrs["reads"]).split()
-
-    def told(*wrong: str) -> list[str]:
-        lapped = replace(mark, attrs={**mark.attrs, "reads": " ".join(wrong)})
-        at = trace.marks.index(mark)
-        odd = replace(trace, marks=(*trace.marks[:at], lapped, *trace.marks[at + 1 :]))
-        assert find_leaks(odd) == []
-        return [str(item) for item in find_misreads(odd)]
-
-    due = [f"it should have read future slot {slot}, which step {step - 1}" for slot in reads]
-    [one] = told("99", *reads[1:])
-    assert f"step {step} reads future slot 99 for " in one and due[0] in one
-    assert len(told(reads[1], reads[0], *reads[2:])) == 2
-    assert told(*reads, "99") == [f"step {step} reads future slot 99, which no step was given"]
-    [none] = told(*reads[:-1])
-    assert "reads no future slot for" in none and due[-1] in none
-
-
 def test_who_ended_twice_or_heard_a_token_behind_the_end_is_told(trace: Trace) -> None:
     end = next(mark for mark in trace.marks if mark.name == "finish")
     [found] = find_ends(replace(trace, marks=(*trace.marks, replace(end, time=trace.end))))

@@ -12,16 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap.bound import bound, longest_chain
+from minisched.checks.overlap.bound import bound
 from minisched.checks.overlap.bubbles import bubbles, by_cause, by_phase
 from minisched.checks.overlap.course import course_of
 from minisched.checks.overlap.critical_path import critical_path, shares
 from minisched.checks.overlap.overlap import (
-    beats_ideal,
-    gaps,
     ideal_speedup,
-    intersection,
-    length,
     measure,
     step_intervals,
     union,
@@ -44,7 +40,6 @@ from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.export.wait_runs import run_with
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
@@ -107,19 +102,6 @@ def test_a_trace_worked_out_by_hand() -> None:
     assert measure(one).bubbles == (), "idle before the first and after the last is no bubble"
 
 
-spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=8)
-
-
-@given(spans, spans)
-def test_intervals_are_sets_of_moments(one: list[tuple[int, int]], two: list[Any]) -> None:
-    sets = [{t for start, long in some for t in range(start, start + long)} for some in (one, two)]
-    a, b = (union(Slice(1, "host", "x", at, at + long) for at, long in some) for some in (one, two))
-    assert {t for start, end in a for t in range(start, end)} == sets[0]
-    assert length(a) == len(sets[0]) and length(intersection(a, b)) == len(sets[0] & sets[1])
-    if a:
-        assert length(gaps(a)) == a[-1][1] - a[0][0] - length(a)
-
-
 # -- how long a step takes -------------------------------------------------------------------------
 
 SHARES = {"schedule": 4, "prepare": 1, "launch": 1, "process": 3, "output": 1}  # of ten
@@ -161,28 +143,6 @@ costs = st.builds(
     st.fixed_dictionaries(dict.fromkeys(HOST_PHASES, few)),
     st.fixed_dictionaries(dict.fromkeys(OPS, few)),
 )
-asked = st.lists(  # prompt, new tokens, when it comes
-    st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 900)), min_size=1, max_size=4
-)
-
-
-@given(costs, asked, st.sampled_from([name for name in LOOPS if name not in ("serial", "mixed")]))
-def test_an_exact_clock_beats_the_ceiling_only_with_less_work_or_more_devices(
-    cost: CostModel, asked: list[tuple[int, int, int]], loop: str
-) -> None:
-    """The law of the ceiling: each of host, device and copies does one thing at a time."""
-    requests = [
-        Request(f"r{at}", [at] * prompt, SamplingParams(max_new_tokens=new), arrival)
-        for at, (prompt, new, arrival) in enumerate(asked)
-    ]
-    serial, other = (run(name, *requests, cost=cost) for name in ("serial", loop))
-    before, after = measure(serial), measure(other)
-    lanes = ("host_busy_ns", "device_busy_ns", "copy_busy_ns")
-    assert before.unserved_ns + before.longest_ns <= before.makespan_ns
-    does_less = any(getattr(after, lane) < getattr(before, lane) for lane in lanes)
-    hosts = len({item.lane for item in other.slices if is_host(item.lane)})
-    if not does_less and after.devices == 1 and hosts == 1:
-        assert not beats_ideal(before, after)
 
 
 # -- a recorded run, played again ------------------------------------------------------------------
@@ -333,19 +293,6 @@ def test_the_remedy_for_serial_is_overlap_which_has_none() -> None:
     assert what_if(grammar, sample_at_once(grammar, "penalty")) is None
 
 
-def test_the_chain_of_one_request() -> None:
-    """Its tokens one after the other: forward and sample of each step, nothing of the host."""
-    trace = run("serial", asks("r0", 3))
-    ns = sum(item.duration for item in trace.on("forward"))
-    assert longest_chain(trace, course_of(trace)) == (ns, "r0")
-    stages = run("vllm_pp2", asks("r0", 3))
-    ops = [item for item in stages.slices if item.lane.startswith("stage")]
-    assert longest_chain(stages, course_of(stages)) == (sum(item.duration for item in ops), "r0")
-    odd = by_hand(("forward", "forward", 0, 5, 1), ("forward", "forward", 4, 9, 2))
-    odd = replace(odd, edges=(Edge(1, 2, "token"),))  # clocks that disagree make no chain
-    assert bound(odd).ns == odd.end > bound(odd).chain_ns
-
-
 # -- what idle time is charged to ------------------------------------------------------------------
 
 ONE = [asks("r", 4, prompt=[1, 2])]
@@ -441,16 +388,3 @@ def test_a_device_that_nobody_asks_is_not_dry() -> None:
     assert found.largest is not None and "only more of them" in found.largest.sentence
     serial = verdict(run("serial", *apart))
     assert len(serial.dry) == 9 and serial.deserted == 2
-
-
-def test_what_cannot_be_launched_ahead_is_not_advised() -> None:
-    """A step that waits for memory; a pipeline's stages; but late steps are named."""
-    config = SchedulerConfig(kv_tokens=16, page_size=1, disable_radix_cache=True, context_len=12)
-    found = report(run("overlap", asks("a", 9), asks("b", 9), config=config))
-    assert found.verdict.word == "overlapped" and found.verdict.late and found.largest is not None
-    assert [item.change for item in found.largest.removals] == ["let schedule take no time"]
-    some = report(run("mlx_async", asks("a", 60), asks("b", 4, 50)))
-    assert some.verdict.word == "overlapped" and some.largest is not None
-    *most, last = some.verdict.late
-    steps = f"steps {', '.join(map(str, most))} and {last}, too"
-    assert most and some.largest.removals[0].change.startswith(f"launch {steps}")

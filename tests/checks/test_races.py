@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.happens_before import waits_in_vain
 from minisched.checks.leaks.pending import find_pending
 from minisched.checks.overlap.launches import launches
 from minisched.checks.races import Words, examine, find_races, offence_of
@@ -29,7 +28,6 @@ from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Program, Slice, Touch, Trace
 from minisched.trace.cells import cells_of
-from tests.support import open_device
 
 README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
 
@@ -163,13 +161,6 @@ def test_the_words(golden: Callable[[str, str], None]) -> None:
     golden("races.txt", "\n".join(lines) + "\n")
 
 
-def test_what_one_missing_edge_explains_is_told_with_it() -> None:
-    """The copy does not wait for the sampling, and the host, which waits for the copy, frees."""
-    text = "a1:inputs.r4,w0,output.w0 b2:output.r0 <2 !f0 !inputs.f4"
-    [race] = find_races(recorded("!inputs.w4 " + text))
-    assert race.missing == (1, 2) and race.also == ("KV slot 0", "the inputs of step 4")
-
-
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
     touches = [("write", "page table", "0-3"), (kind, "kv", "7")]
@@ -182,28 +173,12 @@ def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
     assert find_races(made(cured, slices)) == []
 
 
-def test_where_lanes_stand_one_behind_the_other_every_wait_is_an_order() -> None:
-    """Nothing is known then of when it was issued; so it is where lanes are sorted by time."""
-    ordered = [*launched(2, 3), *op("a", 2, ("write", "kv", "1")),
-               Act("b", "wait", 2), *op("b", 3, ("read", "kv", "1"))]  # fmt: skip
-    for lanes in itertools.permutations(("host", "a", "b")):
-        acts = [act for lane in lanes for act in ordered if act.lane == lane]
-        assert waits_in_vain(acts) == {} and find_races(made(acts)) == []
-
-
 def test_who_writes_and_was_launched_behind_the_free_is_the_next_owner() -> None:
     """A thread frees in a call; the host queues the call first, and then the next owner's write."""
     acts = [*launched(1, 2), *op("worker thread", 1, ("free", "kv", "5")),
             *op("a", 2, ("write", "kv", "5"))]  # fmt: skip
     [race] = find_races(made(acts))
     assert race.missing == (1, 2) and race.first.kind == "free"
-
-
-def test_a_gigabyte_is_one_span_and_nobody_counts_its_bytes() -> None:
-    words = (f"{'ab'[step % 2]}{step}:memory.w0-{1 << 30}" for step in range(1, 101))
-    races = find_races(recorded(" ".join(words)))
-    counts = {(race.first.lane, race.second.lane): race.count for race in races}
-    assert counts == {("b", "a"): 50, ("a", "b"): 49}
 
 
 # -- who got it back -------------------------------------------------------------------------------
@@ -347,32 +322,6 @@ def test_a_row_handed_on_too_early_races_where_two_streams_write_it(rule: str, r
         ]  # fmt: skip
     else:
         assert races == []
-
-
-# -- on every clock --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["sim", "thread", "mlx"])
-def test_a_new_signal_hides_no_race_on_any_clock(name: str) -> None:
-    """A thread writes and says so; the host reads without asking, and makes another signal."""
-    device = open_device(name)
-    said = device.signal("written")
-
-    def work() -> None:
-        device.recorder.program.touch("write", "shared", [1])
-        said.set()
-
-    call = device.thread("worker thread").launch(work, name="work", cost=5)
-    device.idle_until(device.now() + 1_000_000)
-    while not said.done:  # nobody asks by ``query``: that would be to wait for it
-        device.idle_until(device.now() + 1_000_000)
-    device.signal("of nobody here")
-    with device.host("two", 10):
-        device.recorder.program.touch("read", "shared", [1])
-    call.synchronize()
-    device.close()
-    [race] = find_races(device.recorder.trace("made", device.name, "none", device.clock))
-    assert (race.resource, race.second.lane) == ("shared", "host")
 
 
 # -- any file in the documented schema -------------------------------------------------------------
