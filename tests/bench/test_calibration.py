@@ -6,14 +6,12 @@ Costs come from runs and foresee runs; advice comes from a run's figures.
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.bench.calibration.calibrate import calibrate, makespan, observe, predict
@@ -26,12 +24,12 @@ from minisched.devices.profile_file import as_json, from_json, read_profile
 from minisched.devices.profiles import Profile
 from minisched.devices.sim import SimDevice
 from minisched.engine import load as engine_load
-from minisched.engine.advise import FINE, Advice, advise
+from minisched.engine.advise import Advice, advise
 from minisched.engine.metrics import Metrics, RequestMetrics
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from tests.support import Workload, many, play_timed
+from tests.support import Workload, play_timed
 
 LOOPS = ("overlap", "vllm_step", "mindie_plugin")
 HELD_OUT = (
@@ -42,33 +40,21 @@ HELD_OUT = (
 PHASES = ("receive", "schedule", "prepare", "launch", "launch sample", "fill", "postprocess",
           "process", "output")  # fmt: skip
 GROWS = ("prepare", "process")
-
-
-@st.composite
-def machines(draw: st.DrawFn, lost: int = 0) -> MeasuredCost:
-    """A machine on which each phase takes time, and grows or does not."""
-    base = {name: draw(st.integers(10_000, 3_000_000)) for name in PHASES}
-    per_row = {name: draw(st.integers(0, 5_000)) for name in GROWS}
-    per_token = {name: draw(st.integers(0, 100)) for name in GROWS}
-    after = {name: draw(st.integers(0, 50_000)) for name in ("schedule", "process")}
-    first, slope = draw(st.integers(1_000_000, 30_000_000)), draw(st.integers(0, 90_000))
-    pace = Pace(
-        start={"sample": draw(st.integers(0, 40_000)), "copy": draw(st.integers(0, 40_000))},
-        wake=draw(st.integers(0, 60_000)),
-        host_lost=draw(st.integers(0, lost)),
-        device_lost=draw(st.integers(0, lost)),
-    )
-    return MeasuredCost(
-        forward_knots=((1, first), (513, first + 512 * slope)),
-        kv_read_ps=1000 * draw(st.integers(0, 9_000)),
-        attention_ps=1000 * draw(st.integers(0, 90)),
-        sample=draw(st.integers(1_000, 900_000)),
-        sample_per_row=draw(st.integers(0, 3_000)),
-        copy=draw(st.integers(1_000, 500_000)),
-        loops={"serial": HostCost(base, per_row, per_token, after)},
-        pace=pace,
-        added_work=draw(st.integers(900, 1500)),
-    )
+MACHINE = MeasuredCost(
+    forward_knots=((1, 7_654_321), (513, 7_654_321 + 512 * 43_210)),
+    kv_read_ps=3_456_000,
+    attention_ps=78_000,
+    sample=456_789,
+    sample_per_row=1234,
+    copy=234_567,
+    loops={"serial": HostCost(
+        {name: 123_457 * at for at, name in enumerate(PHASES, 1)},
+        {"prepare": 3210, "process": 4321}, {"prepare": 87, "process": 12},
+        {"schedule": 23_456, "process": 34_567},
+    )},
+    pace=Pace(start={"sample": 21_000, "copy": 31_000}, wake=41_000),
+    added_work=1234,
+)  # fmt: skip
 
 
 def check_foreseen(truth: MeasuredCost, found: MeasuredCost, most: float) -> None:
@@ -80,9 +66,8 @@ def check_foreseen(truth: MeasuredCost, found: MeasuredCost, most: float) -> Non
             assert abs(makespan(predict(loop, model, load, found).trace) / real - 1) < most
 
 
-@settings(max_examples=many(1, 6))
-@given(machines())
-def test_calibrating_a_simulated_machine_gives_back_its_costs(truth: MeasuredCost) -> None:
+def test_calibrating_a_simulated_machine_gives_back_its_costs() -> None:
+    truth = MACHINE
     found = calibrate("sim", HashModel(), LOOPS, 1, truth)
     serial = truth.loops["serial"]
     assert found.loops["serial"].base == {
@@ -101,9 +86,8 @@ def test_calibrating_a_simulated_machine_gives_back_its_costs(truth: MeasuredCos
     check_foreseen(truth, found, 1e-6)
 
 
-@settings(max_examples=many(1, 3))
-@given(machines(lost=500))
-def test_what_both_sides_lose_is_found_too(truth: MeasuredCost) -> None:
+def test_what_both_sides_lose_is_found_too() -> None:
+    truth = replace(MACHINE, pace=replace(MACHINE.pace, host_lost=310, device_lost=170))
     check_foreseen(truth, calibrate("sim", HashModel(), LOOPS, 1, truth), 2e-3)
 
 
@@ -197,31 +181,6 @@ def ran(
 
 def by_name(metrics: Metrics, config: SchedulerConfig = SIZES) -> dict[str, Advice]:
     return {item.name: item for item in advise(metrics, config)}
-
-
-figures = st.builds(
-    ran,
-    usage=st.integers(1, 100), running=st.integers(0, 100), waiting=st.integers(0, 3),
-    queue_ms=st.integers(0, 2000), ttft_ms=st.integers(0, 3000), itl_ms=st.integers(0, 100),
-    retractions=st.integers(0, 2),
-)  # fmt: skip
-
-
-@given(metrics=figures, run_first=st.sampled_from(["prefill", "decode", "unified"]))
-def test_a_verdict_is_where_the_value_lies_and_the_sentence_says_what_to_do(
-    metrics: Metrics, run_first: Any
-) -> None:
-    found = by_name(metrics, replace(SIZES, run_first=run_first))
-    limits = {"token usage": (60, 80), "running requests": (70, 80), "TTFT": (0, 1000),
-              "ITL": (0, 50)}  # fmt: skip
-    assert list(found) == list(limits)
-    for name, item in found.items():
-        least, most = limits[name]
-        expected = "below" if item.value < least else "above" if item.value > most else "met"
-        assert item.verdict == expected
-        assert (item.sentence == FINE) == (item.verdict == "met")
-        named = set(re.findall(r"--[a-z-]+", item.sentence))
-        assert named <= OPTIONS and bool(named) == (item.verdict != "met")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -28,7 +27,6 @@ from minisched.checks.tally import Tally
 from minisched.cli.check_tables import print_tally
 from minisched.export import native
 from minisched.export.chrome import to_chrome
-from minisched.museum.exhibit import Exhibit
 from minisched.museum.patch import Edit, put_in
 from minisched.trace import Act, Mark, Slice, Trace
 
@@ -142,19 +140,6 @@ def test_a_run_that_stops_leaves_its_trace(
     assert code == 1 and f"it stopped with {error}" in out
     held = "was taken for r0" in out
     assert held == (edit is LOCKED), "what is held in the middle of a run is no leak"
-
-
-@pytest.mark.parametrize(
-    ("name", "question"), [("token_after_abort", "ends"), ("ring_lapped", "relay")]
-)
-def test_what_nobody_asks_is_told_if_it_is_so(cli: Any, name: str, question: str) -> None:
-    """A delivery behind the end, and a step that reads another one's future slot."""
-    exhibit: Exhibit = import_module(f"minisched.museum.bugs.{name}").EXHIBIT
-    for verdict, code in ((exhibit.with_bug(), 1), (exhibit.healthy(), 0)):
-        native.write(verdict.trace, Path("run.json"))
-        found, out, _ = cli("check run.json --draw found.svg")
-        assert found == code and (f"✗ {question}?" in out) == bool(code)
-    assert ElementTree.parse("found.svg").getroot()[0].text
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ One looks at a live scheduler between two turns, one at a trace alone.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -213,19 +212,3 @@ def test_duplicates_that_outlive_their_lease_are_no_leak_unless_they_stay(seed: 
         engine.scheduler.leases._free_retired = lambda lease: None
 
     assert judge(case).holds and judge(case, forget).broke("leak")
-
-
-def test_a_thread_that_is_left_is_told() -> None:
-    done = threading.Event()
-    before = books.threads()
-    left = threading.Thread(target=done.wait, name="copy thread")
-    left.start()
-    workload = Workload(requests(), [0, 0, 0], {}, SchedulerConfig())
-    engine, _ = play(workload, "serial", "host", {}, SimDevice(), HashModel(), COST)
-    try:
-        with pytest.raises(Broken, match="copy thread is still alive"):
-            books.check_idle(engine.scheduler, before)
-    finally:
-        done.set()
-        left.join()
-    books.check_idle(engine.scheduler, before)

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.leaks.pending import find_pending
 from minisched.checks.overlap.launches import launches
 from minisched.checks.races import Words, examine, find_races, offence_of
 from minisched.core import Request, SamplingParams
-from minisched.devices.cost import SIM_COST, CostModel
+from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.export import offence as pictures
 from minisched.export.native import NotATrace, from_json, to_json
@@ -173,14 +172,6 @@ def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
     assert find_races(made(cured, slices)) == []
 
 
-def test_who_writes_and_was_launched_behind_the_free_is_the_next_owner() -> None:
-    """A thread frees in a call; the host queues the call first, and then the next owner's write."""
-    acts = [*launched(1, 2), *op("worker thread", 1, ("free", "kv", "5")),
-            *op("a", 2, ("write", "kv", "5"))]  # fmt: skip
-    [race] = find_races(made(acts))
-    assert race.missing == (1, 2) and race.first.kind == "free"
-
-
 # -- who got it back -------------------------------------------------------------------------------
 
 SLICES = [Slice(9, "host", "process", 50, 60, 1), Slice(2, "a", "forward", 90, 95, 2),
@@ -301,29 +292,6 @@ def test_a_changed_engine_is_seen_and_told_once(
     assert found == facts
 
 
-STOPS = SamplingParams(max_new_tokens=8, stop_token_ids=frozenset(range(128, 256)))
-
-
-@pytest.mark.parametrize("relay", ["token_pool", "pool"])
-@pytest.mark.parametrize("rule", ["lease", "deferred", "at_once"])
-def test_a_row_handed_on_too_early_races_where_two_streams_write_it(rule: str, relay: str) -> None:
-    """mini-sglang #89; and ``at_once`` is harmless while one stream writes."""
-    long = SamplingParams(max_new_tokens=3, ignore_eos=True)
-    requests = [Request("a", [1, 2, 3], STOPS), Request("b", range(20, 32), long)]
-    config = SchedulerConfig(max_running_requests=1, disable_radix_cache=True, free_rule=rule)
-    cost = CostModel({"schedule": 5, "launch": 1, "process": 5}, 30, 0, 2, 1)
-    run = run_loop("mini_overlap", SimDevice(), HashModel(), requests, config, cost, relay)
-    races = find_races(run.trace)
-    if rule == "at_once" and relay == "token_pool":
-        [race] = races
-        assert race.where.startswith("token-pool cell (row 1, position ")
-        assert [who.partition("(")[2] for who in race.who] == [
-            "forward stream; a)", "scheduler stream; b)",
-        ]  # fmt: skip
-    else:
-        assert races == []
-
-
 # -- any file in the documented schema -------------------------------------------------------------
 
 
@@ -341,16 +309,6 @@ def test_the_example_of_the_readme_is_caught_and_cured() -> None:
     at = data["program"].index({"lane": "copy", "kind": "begin", "op": 6})
     data["program"].insert(at, {"lane": "copy", "kind": "wait", "op": 5})
     assert find_races(from_json(json.dumps(data))) == []
-
-
-def test_what_is_in_flight_where_a_recording_stops_is_no_leak() -> None:
-    """Nobody waits for step 2 of the example; it is one once its requests have all ended."""
-    data = example()
-    assert find_pending(from_json(json.dumps(data))) == []
-    for rid, left in (("a", []), ("b", ["the forward of step 2", "the copy of step 2"])):
-        ended = {"name": "finish", "time": 980000, "attrs": {"rid": rid, "reason": "length"}}
-        data["marks"].append(ended)
-        assert [leak.what for leak in find_pending(from_json(json.dumps(data)))] == left
 
 
 @pytest.mark.parametrize(
