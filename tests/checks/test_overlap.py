@@ -190,9 +190,8 @@ def test_any_run_is_explained_to_the_nanosecond(
 def check_critical_path(trace: Trace) -> None:
     """It has no hole, lies on slices all the way, and each of them ended when the next began."""
     slices = {item.id: item for item in trace.slices}
-    path = critical_path(trace)
+    path, at = critical_path(trace), 0
     assert sum(shares(trace, path).values()) == trace.end
-    at = 0
     for segment in path:
         here = slices[segment.slice]
         assert (segment.start, segment.start, segment.end) == (at, here.start, here.end)
@@ -237,7 +236,7 @@ def test_a_report_adds_up_with_late_requests_and_two_schedulers(loop: str) -> No
         assert bubbles(replace(trace, program=())) == bubbles(trace), "edges tell the same"
 
 
-@pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread"])
+@pytest.mark.parametrize("loop", ["serial", "overlap_thread"])
 def test_a_wall_clock_is_played_again_too(loop: str) -> None:
     """Ops start while their launch still runs, and time passes that nothing explains."""
     ran = run_loop(loop, open_device("thread"), open_model("hash", "thread"), [asks("r", 4)])

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import threading
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,10 +25,9 @@ from minisched.replay.arrival import MOST_TOKENS, Arrival
 from minisched.replay.mooncake import BLOCK
 from minisched.replay.prompt import BlockPrompt
 from minisched.replay.trace_file import TraceFile
-from minisched.trace import NullRecorder, Recorder, Touch, Trace
 from minisched.trace.cells import common, joined, spans_of, to_text, without
 from minisched.trace.lanes import is_host
-from tests.support import LOOP_OPTIONS, VOCAB, Workload, fresh, many, play, workloads
+from tests.support import LOOP_OPTIONS, VOCAB, Workload, many, play, workloads
 
 # -- cells as text ---------------------------------------------------------------------------------
 
@@ -54,45 +52,7 @@ def test_cells_are_written_in_order_and_each_once_and_spans_are_sets(
     assert joined([*some, *others]) == to_text([*a, *b])
 
 
-@pytest.mark.parametrize("text", ["7-3", "1 x", "3-", "-3"])
-def test_what_is_no_span_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(text.split()[-1])):
-        spans_of(text)
-
-
-# -- who acts --------------------------------------------------------------------------------------
-
-
-def test_a_lane_is_known_by_its_thread() -> None:
-    program = Recorder().program
-    program.enter("host", 4)
-
-    def work() -> None:
-        with program.inside("worker thread", 9):
-            program.touch("read", "kv", [3, 1, 2], "a")
-        program.say(7)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    program.launch("forward", 5, touches=[Touch("write", "kv", "8-9"), Touch("read", "kv", ())])
-    program.wait(5, "copy")
-    program.wait(0)
-    assert [(act.lane, act.kind, act.op, act.at) for act in program.acts] == [
-        ("worker thread", "begin", 9, ""), ("worker thread", "read", 9, "1-3"),
-        ("worker thread", "end", 9, ""), ("host", "say", 7, ""), ("host", "launch", 5, ""),
-        ("forward", "begin", 5, ""), ("forward", "write", 5, "8-9"), ("forward", "end", 5, ""),
-        ("copy", "wait", 5, ""),
-    ]  # fmt: skip
-
-
 # -- of every run ----------------------------------------------------------------------------------
-
-
-def run(workload: Workload, which: Any, recorder: Recorder) -> tuple[Any, Trace]:
-    model = HashModel(VOCAB, eos_ids=workload.eos_ids)
-    engine, _ = play(fresh(workload), *which, SimDevice(recorder), model)
-    return engine, recorder.trace("", "", "", "virtual")
 
 
 @given(workloads(max_requests=4), st.sampled_from(LOOP_OPTIONS), st.sampled_from(sorted(RULES)))
@@ -101,7 +61,9 @@ def test_what_holds_of_every_program(workload: Workload, which: Any, rule: str) 
     names it any more. Under the other rules a freed page may still be written, in stream order.
     """
     workload.config = replace(workload.config, free_rule=rule)
-    engine, trace = run(workload, which, Recorder())
+    device, model = SimDevice(), HashModel(VOCAB, eos_ids=workload.eos_ids)
+    engine, _ = play(workload, *which, device, model)
+    trace = device.recorder.trace("", "", "", "virtual")
     assert not engine.worker.touches.steps, "every step that was laid out was launched"
     ops = [[act.op for act in trace.program if act.kind == kind]
            for kind in ("launch", "begin", "end")]  # fmt: skip
@@ -122,9 +84,6 @@ def test_what_holds_of_every_program(workload: Workload, which: Any, rule: str) 
     slots = Counter(cell for resource, at in frees if resource == "kv" for cell in cells_in(at))
     due = slots_of(pages, workload.config.page_size) if rule == "lease" else ()
     assert slots == Counter(due)
-    engine, trace = run(workload, which, NullRecorder())
-    touches = engine.worker.touches
-    assert not trace.program and not touches.steps and not touches.table
 
 
 # -- files in gzip ---------------------------------------------------------------------------------
@@ -172,14 +131,9 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
 
 
 def mooncake_line(arrival: Arrival, **other: Any) -> str:
-    time = arrival.time / 10**6 if arrival.time % 10**6 else arrival.time // 10**6
-    record = {
-        "timestamp": time,
-        "input_length": arrival.prompt_len,
-        "output_length": arrival.output_len,
-        "hash_ids": list(arrival.hash_ids),
-    }
-    return json.dumps(record | other)
+    lengths = {"input_length": arrival.prompt_len, "output_length": arrival.output_len}
+    ids = list(arrival.hash_ids)
+    return json.dumps({"timestamp": arrival.time / 10**6, **lengths, "hash_ids": ids, **other})
 
 
 def seconds_line(arrival: Arrival) -> str:
@@ -193,11 +147,8 @@ def dates_line(arrival: Arrival) -> str:
     return f"{moment}.{fraction // 100:07},{arrival.prompt_len},{arrival.output_len}"
 
 
-FORMATS = {
-    "mooncake": ([], mooncake_line),
-    "seconds": ([SECONDS], seconds_line),
-    "dates": ([DATES], dates_line),
-}
+FORMATS = {"mooncake": ([], mooncake_line), "seconds": ([SECONDS], seconds_line),
+           "dates": ([DATES], dates_line)}  # fmt: skip
 
 
 def write(path: Path, format: str, rows: list[Arrival], end: str = "\n") -> Path:
