@@ -17,8 +17,8 @@ import json
 import sqlite3
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -126,54 +126,27 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 # -- engines: what a step is -----------------------------------------------------------------------
 
 
-@dataclass
-class Profile:
-    """Events of one process, in microseconds; what is launched gets a number."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    launched: int = 91_053
-
-    def add(self, cat: str, name: str, start: float, end: float, pid: int, **args: Any) -> None:
-        place = {"ph": "X", "cat": cat, "name": name, "pid": pid, "args": args}
-        ts = ZERO // 1000 + start
-        self.events.append({**place, "tid": args.get("stream", 242), "ts": ts,
-                            "dur": round(end - start, 3)})  # fmt: skip
-
-    def mark(self, name: str, start: float, end: float) -> None:
-        self.add("user_annotation", name, start, end, 251)
-
-    def call(self, name: str, start: float, end: float) -> int:
-        """A call of the runtime; the number of what it launches."""
-        self.launched += 1
-        self.add("cuda_runtime", name, start, end, 251, correlation=self.launched)
-        return self.launched
-
-    def op(self, name: str, start: float, end: float, launch: int) -> None:
-        cat = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
-        place = {"stream": 3, "device": 9, "correlation": launch}
-        self.add(cat, name, start, end, 9, **place)
-
-    def judged(self, path: Path, step: str = "") -> OverlapFindings:
-        path.write_text(json.dumps({"hip_runtime_version": 0, "traceEvents": self.events}))
-        return judged(path, step)
+Event = tuple[str, str, float, float, int]  # kind, name, start, end, number of what is launched
+TO_HOST = "Memcpy DtoH (Device -> Pageable)"
 
 
-def judged(path: Path, step: str = "") -> OverlapFindings:
+def judged(path: Path, events: Iterable[Event], step: str = "") -> OverlapFindings:
+    """What is said of a file with these events, in microseconds."""
+    places: dict[str, Any] = {
+        "mark": {"cat": "user_annotation", "pid": 251, "tid": 242},
+        "call": {"cat": "cuda_runtime", "pid": 251, "tid": 242},
+        "op": {"cat": "kernel", "pid": 9, "tid": 3},
+        "copy": {"cat": "gpu_memcpy", "pid": 9, "tid": 3},
+    }
+    written = []
+    for kind, name, start, end, number in events:
+        about = {"stream": 3, "device": 9} if kind in ("op", "copy") else {}
+        times = {"ts": ZERO // 1000 + start, "dur": end - start}
+        args = {**about, "correlation": number} if number else {}
+        written.append({"ph": "X", "name": name, **places[kind], **times, "args": args})
+    path.write_text(json.dumps({"hip_runtime_version": 0, "traceEvents": written}))
     found = read_foreign(path, step)
     return report(found.trace, found.lacks, found.steps)
-
-
-def loop(steps: int, ahead: bool, mark: str) -> Profile:
-    """A loop that launches a step of 1 ms before the one before has ended, or only afterwards."""
-    made, free, at = Profile(), 200.0, 0.0
-    for step in range(steps):
-        made.mark(mark.format(step), at + 10, at + 90)
-        made.op("forward", free, free + 1_000, made.call("hipLaunchKernel", at + 50, at + 55))
-        number = made.call("hipMemcpyAsync", at + 60, at + 65)
-        made.op("Memcpy DtoH (Device -> Host)", free + 1_000, free + 1_005, number)
-        at = free + (500 if ahead else 1_100)
-        free = max(free + 1_005, at + 70)
-    return made
 
 
 SPELLINGS = (
@@ -194,48 +167,60 @@ def test_steps_are_named_by_engines() -> None:
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_marked_steps_are_judged_and_so_are_repeated_ones(tmp_path: Path, ahead: bool) -> None:
-    made = loop(5, ahead, "turn {} of mine")
+    """A loop that launches a step of 1 ms before the one before has ended, or only afterwards."""
+    events, free, at = list[Event](), 200, 0
+    for number in range(2, 12, 2):
+        events += [
+            ("mark", f"turn {number} of mine", at + 10, at + 90, 0),
+            ("call", "hipLaunchKernel", at + 50, at + 55, number),
+            ("op", "forward", free, free + 1000, number),
+            ("call", "hipMemcpyAsync", at + 60, at + 65, number + 1),
+            ("copy", "Memcpy DtoH (Device -> Host)", free + 1000, free + 1005, number + 1),
+        ]
+        at = free + (500 if ahead else 1100)
+        free = max(free + 1005, at + 70)
     for step in ("turn * of mine", ""):
-        found = made.judged(tmp_path / "t.json", step).verdict
+        found = judged(tmp_path / "t.json", events, step).verdict
         assert (found.pairs, found.ahead) == (4, 4 if ahead else 0)
         assert found.word == ("overlapped" if ahead else "serial")
-    with pytest.raises(NotATrace, match=r"yours\* names no range around a launch\. .* mine, 4 ti"):
-        loop(4, True, "mine").judged(tmp_path / "t.json", "yours*")
+    with pytest.raises(NotATrace, match=r"yours\* names no range around a launch\."):
+        judged(tmp_path / "t.json", events, "yours*")
 
 
-@pytest.mark.parametrize(("steps", "found"), [(2, 0), (3, 3)])
-def test_layers_that_are_repeated_are_no_steps(tmp_path: Path, steps: int, found: int) -> None:
+@pytest.mark.parametrize(("steps", "pairs"), [(2, 0), (3, 2)])
+def test_layers_that_are_repeated_are_no_steps(tmp_path: Path, steps: int, pairs: int) -> None:
     """Each brings something to the host; but behind the last one comes what comes once a step."""
-    made, at = Profile(), 0.0
-    for name in ["embedding", *["layer"] * 8, "head"] * steps:
-        made.op(name, at + 10, at + 50, made.call("cudaLaunchKernel", at, at + 5))
-        number = made.call("cudaMemcpyAsync", at + 6, at + 60)
-        made.op("Memcpy DtoH (Device -> Pageable)", at + 51, at + 55, number)
-        at += 100
-    assert made.judged(tmp_path / "t.json").verdict.pairs == max(0, found - 1)
+    events = list[Event]()
+    for number, name in enumerate(["embedding", *["layer"] * 8, "head"] * steps, 1):
+        at = 100 * number
+        events += [("call", "cudaLaunchKernel", at, at + 5, 2 * number),
+                   ("op", name, at + 10, at + 50, 2 * number),
+                   ("call", "cudaMemcpyAsync", at + 6, at + 60, 2 * number + 1),
+                   ("copy", TO_HOST, at + 51, at + 55, 2 * number + 1)]  # fmt: skip
+    assert judged(tmp_path / "t.json", events).verdict.pairs == pairs
 
 
-@pytest.mark.parametrize(("end", "word"), [(300, "serial"), (40, "unknown")])
-def test_kernels_that_the_host_waits_for_are_steps(tmp_path: Path, end: int, word: str) -> None:
-    """With no copy at all, what ends a step is a call that blocks until the device is done."""
-    made = Profile()
-    for at in range(0, 14 * 500, 500):
-        made.op("forward", at + 10, at + 290, made.call("cudaLaunchKernel", at, at + 5))
-        made.call(SYNC, at + 6, at + end)
-    found = made.judged(tmp_path / "t.json").verdict
-    assert (found.word, found.pairs) == (word, 13 if word == "serial" else 0)
-
-
-def test_a_copy_to_memory_that_is_not_pinned_blocks(tmp_path: Path) -> None:
-    """But two steps say nothing about how a loop works."""
-    for steps, word in ((3, "serial"), (2, "unknown")):
-        made = Profile()
-        for at in range(0, 80 * steps, 80):
-            made.op("k", at + 10, at + 60, made.call("cudaLaunchKernel", at, at + 5))
-            number = made.call("cudaMemcpyAsync", at + 6, at + 66)
-            made.op("Memcpy DtoH (Device -> Pageable)", at + 60, at + 64, number)
-        found = made.judged(tmp_path / "t.json").verdict
-        assert found.word == word and (word == "unknown" or found.blocking["cudaMemcpyAsync"] == 2)
+@pytest.mark.parametrize(
+    ("steps", "end", "copies", "word"),
+    [(14, 300, False, "serial"),  # with no copy at all, a step ends where the host has waited
+     (14, 40, False, "unknown"),
+     (3, 300, True, "serial"),  # a copy to memory that is not pinned blocks
+     (2, 300, True, "unknown")],  # two steps say nothing about how a loop works
+)  # fmt: skip
+def test_what_the_host_waits_for_is_a_step(
+    tmp_path: Path, steps: int, end: int, copies: bool, word: str
+) -> None:
+    events = list[Event]()
+    call = "cudaMemcpyAsync" if copies else SYNC
+    for at in range(0, steps * 500, 500):
+        events += [("call", "cudaLaunchKernel", at, at + 5, at + 1),
+                   ("op", "forward", at + 10, at + 290, at + 1),
+                   ("call", call, at + 6, at + end, at + 2)]  # fmt: skip
+        events += [("copy", TO_HOST, at + 291, at + 299, at + 2)] if copies else []
+    found = judged(tmp_path / "t.json", events).verdict
+    assert found.word == word
+    if word == "serial":
+        assert (found.pairs, {*found.blocking}) == (steps - 1, {call})
 
 
 # -- engines: idle time ----------------------------------------------------------------------------
@@ -258,7 +243,7 @@ def test_idle_time_is_the_oracles(path: Path) -> None:
     for stream, causes in exact["streams"].items():
         here = found[max(found) if len(found) == 1 or stream == "3" else min(found)]
         assert {cause: ns for cause, ns in causes.items() if ns} == pytest.approx(here, abs=0.01)
-    told = judged(path)  # every figure on idle time is of the same time
+    told = report(trace, read.lacks, read.steps)  # every figure on idle time is of the same time
     assert told.idle_percent == pytest.approx(100 * exact["idle"] / exact["whole"], abs=1e-3)
     assert sum(told.causes.values()) == told.bubble_ns == sum(told.phases.values())
     assert told.bubble_ns / 1000 == pytest.approx(exact["idle"], abs=0.01)
