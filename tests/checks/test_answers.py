@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,13 +22,11 @@ from rich.console import Console
 import minisched
 from minisched.checks.evidence import LOOKED_AT, lacking
 from minisched.checks.judge import judge
-from minisched.checks.many import LAWS, Tried, case_of
+from minisched.checks.many import Tried, case_of
 from minisched.checks.tally import Tally
-from minisched.cli.check_picture import offence_in, picture
 from minisched.cli.check_tables import print_tally
 from minisched.export import native
 from minisched.export.chrome import to_chrome
-from minisched.museum.exhibit import Exhibit
 from minisched.museum.patch import Edit, put_in
 from minisched.trace import Act, Mark, Slice, Trace
 
@@ -62,7 +59,6 @@ def test_what_was_tried_is_counted_and_the_same_seed_says_the_same(cli: Any) -> 
     assert found["cases"] == found["identical"] == sum(found["loops"].values()) > 3
     assert (found["races"], found["leaks"], found["failures"]) == (0, 0, [])
     assert (found["workloads"], found["seed"], set(found["loops"])) == (3, 40, {"overlap", "pd"})
-    assert sum(found["axes"]["page size"].values()) == 3
     assert found["never"]["pool"] == ["too small"] and "loop" not in found["never"], "it was chosen"
     assert cli(line.replace("jobs 1", "jobs 2") + "40")[1] == out != cli(line + "41")[1]
 
@@ -76,9 +72,7 @@ def test_a_bug_is_told_with_the_line_that_repeats_it(cli: Any, tmp_path: Path) -
         code, repeated, _ = cli(again.strip().removeprefix("minisched ") + " --json")
         failures = json.loads(repeated)["failures"]
     assert code == 1 and "race" in {item["law"] for item in failures}
-    assert all(set(item) == {"seed", "loop", "law", "sentence"} for item in failures)
     assert all(item["sentence"] in " ".join(out.split()) for item in failures)
-    assert "made as small as it could be" in out
     [baseline] = (tmp_path / "found").glob("*-oracle.json")
     [trace] = {*(tmp_path / "found").glob("*.json")} - {baseline}
     assert native.read(trace).program and not native.read(baseline).program
@@ -86,8 +80,7 @@ def test_a_bug_is_told_with_the_line_that_repeats_it(cli: Any, tmp_path: Path) -
     assert line.split()[2:] == [str(p.relative_to(tmp_path)) for p in (baseline, trace)]
     code, told, _ = cli(line.strip().removeprefix("minisched "))
     assert code == 1 and "does not wait for" in told
-    [drawn] = (tmp_path / "found").glob("*.svg")
-    assert "what did it, by number" in "".join(ElementTree.parse(drawn).getroot().itertext())
+    assert [*(tmp_path / "found").glob("*.svg")]
 
 
 # -- recorded runs ---------------------------------------------------------------------------------
@@ -114,15 +107,8 @@ def test_the_answers_of_recorded_runs(cli: Any, recorded: Path) -> None:
     told = cli("check overlap.json bug.json")[1]
     title = ElementTree.parse(recorded / "found.svg").getroot()[0].text
     assert title and title in told and told.partition("bug.json: ")[2].count("✗") == 3
-    code, out, err = cli("check serial.json --json --draw none.svg")
-    assert (code, json.loads(out)["holds"]) == (0, True) and not (recorded / "none.svg").exists()
-    assert "nothing was found that could be drawn" in err
     code, out, _ = cli("check chrome.json serial.json --json")
     assert code == 0 and answers(out)[0][:3] == ("unknown",) * 3 and json.loads(out)["holds"]
-    for seed in (2, 4, 6):
-        native.write(judge(case_of(seed, "serial")).trace, Path("other.json"))
-        code, out, err = cli("check serial.json other.json --json")
-        assert (code, out) == (2, "") and "Another workload" in err
 
 
 def test_runs_of_two_lengths_say_so(cli: Any) -> None:
@@ -157,41 +143,13 @@ def test_a_run_that_stops_leaves_its_trace(
 
 
 @pytest.mark.parametrize(
-    ("name", "question"), [("token_after_abort", "ends"), ("ring_lapped", "relay")]
-)
-def test_what_nobody_asks_is_told_if_it_is_so(
-    cli: Any, tmp_path: Path, name: str, question: str
-) -> None:
-    """A delivery behind the end, and a step that reads another one's future slot."""
-    exhibit: Exhibit = import_module(f"minisched.museum.bugs.{name}").EXHIBIT
-    found = exhibit.with_bug()
-    native.write(found.trace, tmp_path / "bug.json")
-    native.write(exhibit.healthy().trace, tmp_path / "healthy.json")
-    code, out, _ = cli("check bug.json --draw found.svg")
-    drawn = (tmp_path / "found.svg").read_text()
-    title = ElementTree.fromstring(drawn)[0].text
-    assert code == 1 and f"✗ {question}?" in out and title and title in out
-    if question == "ends":
-        broken = next(item for item in found.findings if item.law == question)
-        assert picture(found.trace, offence_in(found, broken), ".svg") == drawn
-    code, out, _ = cli("check healthy.json")
-    assert code == 0 and f"{question}?" not in out
-
-
-@pytest.mark.parametrize(
     ("line", "says"),
     {
         "--workloads 0": "--workloads is 0, but it must be at least 1.",
         "--loop pd --device thread": "loop 'pd' does not run on device 'thread'",
-        "--loop vllm_async:pool:depth=soon": "option 'depth' of loop 'vllm_async' is 'soon'",
         "--loop vllm_async:prev_sampled:depth=4": "allows at most 2",
-        "--draw x.svg": "--draw is about recorded runs, but none is named",
-        "--step x": "--step is about recorded runs, but none is named.",
-        "serial.json --step x": "this one's own numbers its steps itself.",
-        "serial.json --seed 3": "--seed draws workloads, but serial.json is a recorded run",
         "serial.json --draw x.png": "--draw is x.png, but its name must end in .svg or .txt.",
         "nosuch.json": "nosuch.json can't be read: No such file or directory.",
-        "list.json": "list.json is neither a minisched trace",
         "--out list.json --workloads 1": "--out list.json is a file, but it must be a folder.",
     }.items(),
 )
@@ -211,28 +169,14 @@ def test_ctrl_c_ends_every_process_and_says_so(tmp_path: Path) -> None:
     started = subprocess.Popen(
         [sys.executable, *line.split()], cwd=tmp_path, start_new_session=True, **pipes
     )
-
-    def alive() -> int:
-        """How many processes of its group there are, itself and a helper among them."""
-        stats = (path.read_text().rpartition(") ")[2].split() for path in
-                 Path("/proc").glob("[0-9]*/stat") if path.parent.exists())  # fmt: skip
-        return sum(int(stat[2]) == started.pid and stat[0] != "Z" for stat in stats)
-
-    def wait_until(least: int, most: int) -> None:
-        for _ in range(3000):
-            try:
-                if least <= alive() <= most:
-                    return
-            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-                pass
-            time.sleep(0.1)
-        pytest.fail("nothing happened for minutes")
-
-    wait_until(4, 99)
+    children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
+    while len(children.read_text().split()) < 2:
+        time.sleep(0.1)
+    time.sleep(2)
     os.killpg(started.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches all of a group
+    # Its pipes are every child's, and end with the last one.
     assert started.communicate(timeout=300) == ("", "minisched: interrupted.\n")
     assert started.returncode == 130
-    wait_until(0, 0)
 
 
 # -- nothing to judge ------------------------------------------------------------------------------
@@ -280,22 +224,14 @@ def test_races_take_what_two_lanes_touch(acts: tuple[Act, ...], answer: str) -> 
     assert bool(lacking("race", trace)) == (answer == "unknown")
 
 
-@pytest.mark.parametrize(
-    "marks", [(), (Mark("tokens", 9, {"step": 1, "rids": "", "tokens": ""}),)], ids=["no", "empty"]
-)
-def test_no_token_no_memory_no_device_no_tick(cli: Any, marks: tuple[Mark, ...]) -> None:
-    for name in ("a", "b"):
-        native.write(replace(LANES, marks=marks), Path(f"{name}.json"))
+def test_nothing_to_judge_is_no_tick_and_a_run_that_stopped_is_never_fine(cli: Any) -> None:
     native.write(EMPTY, Path("empty.json"))
-    for files, count in (("a.json b.json", 2), ("empty.json", 1)):
+    native.write(LANES, Path("lanes.json"))
+    for files in ("lanes.json lanes.json", "empty.json"):
         code, out, _ = cli(f"check {files} --json")
         assert code == 0 and json.loads(out)["holds"] is None
-        assert [found[:3] for found in answers(out)] == [("unknown",) * 3] * count
+        assert {found[:3] for found in answers(out)} == {("unknown",) * 3}
         assert "✓" not in cli(f"check {files}")[1]
-
-
-def test_a_run_that_stopped_is_never_fine() -> None:
-    """Whatever else its file lacks."""
     trace = replace(LANES, marks=(Mark("stopped", 50, {"error": "KeyError: 3"}),))
     assert minisched.check(trace).holds is False
 
@@ -310,12 +246,3 @@ def test_cases_in_which_nothing_happened(law: str, capsys: pytest.CaptureFixture
         print_tally(Console(), tally, 0.1, 1)
         assert ("✓ every law held" in capsys.readouterr().out) is ticks
         assert tally.as_json()["unjudged"][law] == (empty in tried)
-
-
-def test_what_is_drawn_has_something_to_judge() -> None:
-    """But not everybody wants log-probabilities, or gives up."""
-    verdicts = [judge(case_of(seed, "overlap")) for seed in range(12)]
-    for law in LAWS:
-        judged = [verdict for verdict in verdicts if not verdict.lacking(law)]
-        assert len(judged) >= {"logprobs": 2, "abort": 6}.get(law, 10), law
-        assert lacking(law, EMPTY)

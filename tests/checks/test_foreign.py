@@ -17,9 +17,8 @@ import json
 import sqlite3
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.foreign.foreign import NotATrace, read_foreign
-from minisched.checks.foreign.json_events import PIECE, Damaged, JsonEvents
+from minisched.checks.foreign.json_events import PIECE, JsonEvents
 from minisched.checks.foreign.phases import step_named
-from minisched.checks.overlap.idle import device_gaps, idle_gaps
+from minisched.checks.overlap.idle import idle_gaps
 from minisched.checks.overlap.launches import launches
 from minisched.checks.overlap.overlap import length, union
 from minisched.checks.overlap.report import OverlapFindings, report
@@ -40,7 +39,6 @@ from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.export.chrome import to_chrome
 from minisched.export.wait_runs import run_with
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.trace.lanes import is_host
@@ -73,7 +71,7 @@ def put(name: str, folder: Path) -> Path:
      "nsys_serial", "nsys_blocked"],
 )  # fmt: skip
 def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path) -> None:
-    """Overlap with one blocking read a step (vllm-omni #4442): it is enabled, yet serial."""
+    """Blocked is vllm-omni #4442: overlap with one blocking read a step is enabled, yet serial."""
     kind = name.partition("_")[2]
     facts = json.loads((PROFILES / f"torch_{kind}.json").read_text())["facts"]
     read = read_foreign(put(name, tmp_path))
@@ -95,17 +93,12 @@ def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path)
     names = {item.name for item in trace.slices}
     assert {"schedule", "process", "prepare", "output"} <= names, "as their authors called them"
     assert (found.largest is None) == (kind == "overlapped")
-    if kind == "serial":
-        assert found.largest is not None and found.largest.phase == "process"
-        change = found.largest.removals[0].change
-        assert change.startswith("launch each step before the one before it is proc")
     named = {str(item.attrs["kernel"]) for item in trace.slices if "kernel" in item.attrs}
     assert "GpuMetrics" not in named, "a copy is not called by the first text of the file"
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", ["serial", "overlap_thread", "vllm_pp2", "pd"])
 def test_our_own_chrome_export_is_read_back(tmp_path: Path, loop: str) -> None:
-    """Slices, edges and counters are the run's; the report is the same but for the program."""
     params = SamplingParams(max_new_tokens=4, ignore_eos=True)
     requests = [Request(f"r{i}", [1, 2 + i], params, 50_000_000 * i) for i in range(2)]
     ours = run_loop(loop, SimDevice(), HashModel(), requests, cost=SIM_COST).trace
@@ -120,96 +113,40 @@ def test_our_own_chrome_export_is_read_back(tmp_path: Path, loop: str) -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     path = put("nsys_serial", tmp_path)
-    for tables, says in (("RUNTIME", ["no launches", "no blocking calls"]),
+    for tables, said in (("RUNTIME", ["no launches", "no blocking calls"]),
                          ("KERNEL MEMCPY GRAPH_TRACE", ["no GPU lanes"])):  # fmt: skip
         with closing(sqlite3.connect(path)) as database:
             for name in tables.split():
                 database.execute(f"DROP TABLE CUPTI_ACTIVITY_KIND_{name}")
         theirs = read_foreign(path)
-        assert [word in line for word, line in zip(says, theirs.lacks, strict=True)] and says
-        assert verdict(theirs.trace).word == "unknown"
-
-
-@pytest.mark.thorough
-def test_real_torch_without_a_gpu(tmp_path: Path) -> None:
-    """What torch.profiler writes on a CPU has no GPU lanes, and that is what is said."""
-    torch = pytest.importorskip("torch")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        (torch.ones(4, 4) @ torch.ones(4, 4)).sum().item()
-    profiler.export_chrome_trace(str(tmp_path / "cpu.json"))
-    theirs = read_foreign(tmp_path / "cpu.json")
-    assert theirs.lacks == ("It has no GPU lanes: only the CPU was profiled.",)
-    assert report(theirs.trace, theirs.lacks).verdict.word == "unknown"
+        assert all(word in line for word, line in zip(said, theirs.lacks, strict=False))
+        assert theirs.lacks and verdict(theirs.trace).word == "unknown"
 
 
 # -- engines: what a step is -----------------------------------------------------------------------
 
 
-@dataclass
-class Profile:
-    """Events of one process, in microseconds; what is launched gets a number."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    launched: int = 91_053
-    device: int = 9
-
-    def add(self, cat: str, name: str, start: float, end: float, pid: int, **args: Any) -> None:
-        place = {"ph": "X", "cat": cat, "name": name, "pid": pid, "args": args}
-        ts = ZERO // 1000 + start
-        self.events.append({**place, "tid": args.get("stream", 251 - self.device), "ts": ts,
-                            "dur": round(end - start, 3)})  # fmt: skip
-
-    def mark(self, name: str, start: float, end: float) -> None:
-        self.add("user_annotation", name, start, end, 251)
-
-    def call(self, name: str, start: float, end: float) -> int:
-        """A call of the runtime; the number of what it launches."""
-        self.launched += 1
-        self.add("cuda_runtime", name, start, end, 251, correlation=self.launched)
-        return self.launched
-
-    def op(self, name: str, start: float, end: float, launch: int) -> None:
-        cat = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
-        place = {"stream": 3, "device": self.device, "correlation": launch}
-        self.add(cat, name, start, end, self.device, **place)
-
-    def judged(self, path: Path, step: str = "") -> OverlapFindings:
-        path.write_text(json.dumps({"hip_runtime_version": 0, "traceEvents": self.events}))
-        return judged(path, step)
+Event = tuple[str, str, float, float, int]  # kind, name, start, end, number of what is launched
+TO_HOST = "Memcpy DtoH (Device -> Pageable)"
 
 
-def judged(path: Path, step: str = "") -> OverlapFindings:
+def judged(path: Path, events: Iterable[Event], step: str = "") -> OverlapFindings:
+    """What is said of a file with these events, in microseconds."""
+    places: dict[str, Any] = {
+        "mark": {"cat": "user_annotation", "pid": 251, "tid": 242},
+        "call": {"cat": "cuda_runtime", "pid": 251, "tid": 242},
+        "op": {"cat": "kernel", "pid": 9, "tid": 3},
+        "copy": {"cat": "gpu_memcpy", "pid": 9, "tid": 3},
+    }
+    written = []
+    for kind, name, start, end, number in events:
+        about = {"stream": 3, "device": 9} if kind in ("op", "copy") else {}
+        times = {"ts": ZERO // 1000 + start, "dur": end - start}
+        args = {**about, "correlation": number} if number else {}
+        written.append({"ph": "X", "name": name, **places[kind], **times, "args": args})
+    path.write_text(json.dumps({"hip_runtime_version": 0, "traceEvents": written}))
     found = read_foreign(path, step)
     return report(found.trace, found.lacks, found.steps)
-
-
-def loop(steps: int, ahead: bool, mark: str, device: int = 9) -> Profile:
-    """A loop that launches a step of 1 ms before the one before has ended, or only afterwards."""
-    made, free, at = Profile(device=device, launched=1000 * device), 200.0, 0.0
-    for step in range(steps):
-        made.mark(mark.format(step), at + 10, at + 90)
-        made.op("forward", free, free + 1_000, made.call("hipLaunchKernel", at + 50, at + 55))
-        number = made.call("hipMemcpyAsync", at + 60, at + 65)
-        made.op("Memcpy DtoH (Device -> Host)", free + 1_000, free + 1_005, number)
-        at = free + (500 if ahead else 1_100)
-        free = max(free + 1_005, at + 70)
-    return made
-
-
-def in_graphs(steps: int, pieces: int, mark: str | None) -> Profile:
-    """vLLM's piecewise graphs, launched long before the device comes to them."""
-    made, host, device = Profile(), 0.0, 151_231.25
-    for _ in range(steps):
-        if mark is not None:
-            made.mark(mark, host, host + 26_353.5)
-        for piece in range(pieces):
-            at = host + 4_448.25 + 800 * piece
-            number = made.call("hipGraphLaunch", at, at + 30.5)
-            for _ in range(4):
-                made.op("triton", device, device + 1_000, number)
-                device += 1_000.25
-        host += 26_400
-    return made
 
 
 SPELLINGS = (
@@ -224,75 +161,66 @@ NO_STEPS = ("scheduler.get_next_batch_to_run", "optimizer.step#Adam.step", "deco
             "aten::step", "execute_model", "step forward", "post_step 3")  # fmt: skip
 
 
-@given(st.integers(1, 6), st.integers(1, 12), st.sampled_from([None, *SPELLINGS]))
-def test_steps_are_the_marks_however_many_graphs(
-    tmp_path_factory: pytest.TempPathFactory, steps: int, pieces: int, mark: str | None
-) -> None:
-    """Without a mark and a result none is known, however often a graph is launched."""
+def test_steps_are_named_by_engines() -> None:
     assert all(map(step_named, SPELLINGS)) and not any(map(step_named, NO_STEPS))
-    path = tmp_path_factory.getbasetemp() / "graphs.json"
-    found = in_graphs(steps, pieces, mark).judged(path)
-    assert found.verdict.pairs == (steps - 1 if mark else 0)
-    assert found.verdict.word == ("overlapped" if mark and steps >= 3 else "unknown")
-    if mark is None:
-        assert any("record_function" in line and "--step" in line for line in found.sentences)
 
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_marked_steps_are_judged_and_so_are_repeated_ones(tmp_path: Path, ahead: bool) -> None:
-    made = loop(5, ahead, "turn {} of mine")
+    """A loop that launches a step of 1 ms before the one before has ended, or only afterwards."""
+    events, free, at = list[Event](), 200, 0
+    for number in range(2, 12, 2):
+        events += [
+            ("mark", f"turn {number} of mine", at + 10, at + 90, 0),
+            ("call", "hipLaunchKernel", at + 50, at + 55, number),
+            ("op", "forward", free, free + 1000, number),
+            ("call", "hipMemcpyAsync", at + 60, at + 65, number + 1),
+            ("copy", "Memcpy DtoH (Device -> Host)", free + 1000, free + 1005, number + 1),
+        ]
+        at = free + (500 if ahead else 1100)
+        free = max(free + 1005, at + 70)
     for step in ("turn * of mine", ""):
-        found = made.judged(tmp_path / "t.json", step).verdict
+        found = judged(tmp_path / "t.json", events, step).verdict
         assert (found.pairs, found.ahead) == (4, 4 if ahead else 0)
         assert found.word == ("overlapped" if ahead else "serial")
-    with pytest.raises(NotATrace, match=r"yours\* names no range around a launch\. .* mine, 4 ti"):
-        loop(4, True, "mine").judged(tmp_path / "t.json", "yours*")
+    with pytest.raises(NotATrace, match=r"yours\* names no range around a launch\."):
+        judged(tmp_path / "t.json", events, "yours*")
 
 
-@pytest.mark.parametrize(("steps", "found"), [(1, 0), (2, 0), (3, 3), (5, 5)])
-def test_layers_that_are_repeated_are_no_steps(tmp_path: Path, steps: int, found: int) -> None:
+@pytest.mark.parametrize(("steps", "pairs"), [(2, 0), (3, 2)])
+def test_layers_that_are_repeated_are_no_steps(tmp_path: Path, steps: int, pairs: int) -> None:
     """Each brings something to the host; but behind the last one comes what comes once a step."""
-    made, at = Profile(), 0.0
-    for name in ["embedding", *["layer"] * 8, "head"] * steps:
-        made.op(name, at + 10, at + 50, made.call("cudaLaunchKernel", at, at + 5))
-        number = made.call("cudaMemcpyAsync", at + 6, at + 60)
-        made.op("Memcpy DtoH (Device -> Pageable)", at + 51, at + 55, number)
-        at += 100
-    assert made.judged(tmp_path / "t.json").verdict.pairs == max(0, found - 1)
+    events = list[Event]()
+    for number, name in enumerate(["embedding", *["layer"] * 8, "head"] * steps, 1):
+        at = 100 * number
+        events += [("call", "cudaLaunchKernel", at, at + 5, 2 * number),
+                   ("op", name, at + 10, at + 50, 2 * number),
+                   ("call", "cudaMemcpyAsync", at + 6, at + 60, 2 * number + 1),
+                   ("copy", TO_HOST, at + 51, at + 55, 2 * number + 1)]  # fmt: skip
+    assert judged(tmp_path / "t.json", events).verdict.pairs == pairs
 
 
-@pytest.mark.parametrize(("end", "word"), [(300, "serial"), (40, "unknown")])
-def test_kernels_that_the_host_waits_for_are_steps(tmp_path: Path, end: int, word: str) -> None:
-    """With no copy at all, what ends a step is a call that blocks until the device is done."""
-    made = Profile()
-    for at in range(0, 14 * 500, 500):
-        made.op("forward", at + 10, at + 290, made.call("cudaLaunchKernel", at, at + 5))
-        made.call(SYNC, at + 6, at + end)
-    found = made.judged(tmp_path / "t.json").verdict
-    assert (found.word, found.pairs) == (word, 13 if word == "serial" else 0)
-
-
-def test_a_copy_to_memory_that_is_not_pinned_blocks(tmp_path: Path) -> None:
-    """It is called asynchronous, and returns when it is over."""
-    made = Profile()
-    for at in (0, 80, 160):
-        made.op("k", at + 10, at + 60, made.call("cudaLaunchKernel", at, at + 5))
-        number = made.call("cudaMemcpyAsync", at + 6, at + 66)
-        made.op("Memcpy DtoH (Device -> Pageable)", at + 60, at + 64, number)
-    found = made.judged(tmp_path / "t.json").verdict
-    assert (found.word, found.pairs, found.blocking) == ("serial", 2, {"cudaMemcpyAsync": 2})
-    trace = read_foreign(tmp_path / "t.json").trace
-    two = replace(trace, slices=tuple(item for item in trace.slices if item.step < 3))
-    assert verdict(two).word == "unknown", "two steps say nothing about how a loop works"
-
-
-def test_two_devices_are_two(tmp_path: Path) -> None:
-    """Each with its own streams and launcher; where they idle is added up, and said of which."""
-    made = loop(4, False, "step")
-    made.events += loop(4, True, "step", device=8).events
-    found = made.judged(tmp_path / "t.json")
-    assert found.devices == 2 and "on device 8" in found.verdict.sentence
-    assert any("on device 9 before forward (host wait)" in line for line in found.sentences)
+@pytest.mark.parametrize(
+    ("steps", "end", "copies", "word"),
+    [(14, 300, False, "serial"),  # with no copy at all, a step ends where the host has waited
+     (14, 40, False, "unknown"),
+     (3, 300, True, "serial"),  # a copy to memory that is not pinned blocks
+     (2, 300, True, "unknown")],  # two steps say nothing about how a loop works
+)  # fmt: skip
+def test_what_the_host_waits_for_is_a_step(
+    tmp_path: Path, steps: int, end: int, copies: bool, word: str
+) -> None:
+    events = list[Event]()
+    call = "cudaMemcpyAsync" if copies else SYNC
+    for at in range(0, steps * 500, 500):
+        events += [("call", "cudaLaunchKernel", at, at + 5, at + 1),
+                   ("op", "forward", at + 10, at + 290, at + 1),
+                   ("call", call, at + 6, at + end, at + 2)]  # fmt: skip
+        events += [("copy", TO_HOST, at + 291, at + 299, at + 2)] if copies else []
+    found = judged(tmp_path / "t.json", events).verdict
+    assert found.word == word
+    if word == "serial":
+        assert (found.pairs, {*found.blocking}) == (steps - 1, {call})
 
 
 # -- engines: idle time ----------------------------------------------------------------------------
@@ -300,22 +228,14 @@ def test_two_devices_are_two(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_idle_time_is_the_oracles(path: Path) -> None:
-    """On each stream by cause, and over all streams; to the nanosecond where it does not round.
-
-    Rounded, each op begins up to 1 us later there and ends up to 1 us earlier: so each of the gaps
-    between ops, those of no length too, is longer by less than 2 us, and none is shorter.
-    """
-    oracle = json.loads(path.read_text())["oracle"]
-    exact, rounded = oracle["exact"], oracle["rounded"]
+    """On each stream by cause, and over all streams, to the nanosecond."""
+    exact = json.loads(path.read_text())["oracle"]["exact"]
     read = read_foreign(path)
     trace = read.trace
     assert read.lacks == ()
-    ops = [item for item in trace.slices if not is_host(item.lane)]
-    idle = sum(gap.duration for gap in device_gaps(trace, "forward")) / 1000
-    assert idle == pytest.approx(exact["idle"], abs=0.01)
-    assert 0 <= rounded["idle"] - idle < 2 * len(ops)
+    lanes = {item.lane for item in trace.slices if not is_host(item.lane)}
     found = {}
-    for lane in {item.lane for item in ops}:
+    for lane in lanes:
         by_cause: Counter[str] = Counter()
         for gap in idle_gaps(trace.on(lane), launches(trace)):
             by_cause[gap.cause] += gap.duration / 1000
@@ -323,16 +243,12 @@ def test_idle_time_is_the_oracles(path: Path) -> None:
     for stream, causes in exact["streams"].items():
         here = found[max(found) if len(found) == 1 or stream == "3" else min(found)]
         assert {cause: ns for cause, ns in causes.items() if ns} == pytest.approx(here, abs=0.01)
-        for cause, us in rounded["streams"][stream].items():
-            assert 0 <= us - here[cause] < 2 * len(ops)
-    told = judged(path)  # every figure on idle time is of the same time
+    told = report(trace, read.lacks, read.steps)  # every figure on idle time is of the same time
     assert told.idle_percent == pytest.approx(100 * exact["idle"] / exact["whole"], abs=1e-3)
     assert sum(told.causes.values()) == told.bubble_ns == sum(told.phases.values())
     assert told.bubble_ns / 1000 == pytest.approx(exact["idle"], abs=0.01)
     assert set(told.causes) <= {"host wait", "kernel wait", "other"}
     assert length(told.verdict.dry) == told.causes.get("host wait", 0)
-    said = [line for line in told.sentences if "idle" in line.lower()]
-    assert said[0].startswith("Idle is a device while neither a kernel nor a copy runs on any")
     if path.stem == "sglang_extend":  # a kernel that waits long is not charged to the host
         assert told.causes["other"] == 493_244_000 and told.causes["host wait"] < 1_000_000
         assert any("hipMemcpyWithStream (aten::copy_)" in line for line in told.sentences)
@@ -341,20 +257,14 @@ def test_idle_time_is_the_oracles(path: Path) -> None:
 # -- files -----------------------------------------------------------------------------------------
 
 DAMAGED = {
-    b"": "is no trace",
-    b"\x00\x01\x02": "is no trace",
     b"{": "is not JSON",
     b"{}": "lacks a list of traceEvents",
-    b'{"traceEvents": 3}': "lacks a list of traceEvents",
     b"[]": "is neither a minisched trace .* nor a Chrome trace of a profiler",
-    b'{"version": 1, "loop": "serial", "slices": []}': "is neither a minisched trace",
     b'[{"ph": "X", "cat": "kernel", "name": "k"}]': r"traceEvents\[0\] lacks 'ts'",
     b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}]':
         r'traceEvents\[0\] has ts = "soon", but it must be a number\.',
-    b'[{}, {"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]': r"traceEvents\[1\] lacks 'dur'",
     b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -5}]':
         r"traceEvents\[0\] has dur = -5, but it must be a number of microseconds from 0\.",
-    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": NaN}]': "has dur = NaN",
     b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": "x"}]':
         'has args = "x", but it must be an object',
     b'[{"ph": "X", "cat": "cuda_runtime", "name": "k", "ts": 1, "dur": 1}]': "lacks 'tid'",
@@ -373,34 +283,6 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
         read_foreign(path)
     message = str(caught.value)
     assert message.startswith(str(path)) and message.endswith(".") and "\n" not in message
-
-
-KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-OP = "start, end, deviceId, contextId, streamId, correlationId, globalPid"
-
-
-@pytest.mark.parametrize(
-    ("statements", "says"),
-    [
-        (["CREATE TABLE birds (name TEXT)"], "is no Nsight Systems export"),
-        ([f"CREATE TABLE {KERNEL} (start)", f"INSERT INTO {KERNEL} VALUES (1)"],
-         "lacks column 'end'"),
-        ([f"CREATE TABLE {KERNEL} ({OP}, demangledName, shortName)",
-          f"INSERT INTO {KERNEL} VALUES (9, 8, 0, 1, 7, 1, 1, 1, 1)"],
-         r"a row has start = \d+ and end = "),
-    ],
-)  # fmt: skip
-def test_other_databases(tmp_path: Path, statements: list[str], says: str) -> None:
-    path = tmp_path / "other.sqlite"
-    with closing(sqlite3.connect(path)) as database:
-        for statement in statements:
-            database.execute(statement)
-        database.commit()
-    with pytest.raises(NotATrace, match=says):
-        read_foreign(path)
-    (tmp_path / "run.nsys-rep").write_bytes(b"\x01\x02")
-    with pytest.raises(NotATrace, match=r"nsys export --type sqlite run\.nsys-rep"):
-        read_foreign(tmp_path / "run.nsys-rep")
 
 
 OWN = to_chrome(run_with("overlap", "grammar"))
@@ -454,35 +336,12 @@ def test_event_by_event_is_what_json_reads(
     assert list(JsonEvents(Slow(json.dumps(events).encode()))) == events
 
 
-@given(value=JSON, cut=st.integers(0, 200), junk=st.sampled_from(["", "]", "}", ",", "x", ' "']))
-def test_what_json_refuses_is_refused(value: Any, cut: int, junk: str) -> None:
-    text = json.dumps({"a": 1, "traceEvents": [value]})[:cut] + junk
-    try:
-        json.loads(text)
-    except ValueError:
-        with pytest.raises(Damaged, match="at character"):
-            list(JsonEvents(Slow(text.encode())))
-    else:
-        list(JsonEvents(Slow(text.encode())))
-
-
 def test_reading_takes_a_small_multiple_of_the_file(tmp_path: Path) -> None:
-    """As a list of dictionaries its events take five times the file before the first is looked at.
-
-    Python's own count of its memory, so that no other process and no allocator has a say.
-    """
+    """As a list of dictionaries its events take five times the file."""
     path, events = tmp_path / "large.json", json.loads(SERIAL)["traceEvents"]
-    with path.open("w") as file:
-        file.write('{"traceEvents": [{}')
-        for turn in count():
-            for event in events:
-                moved = {**event, "ts": event.get("ts", 0) + turn * 300_000}
-                if "correlation" in (args := event.get("args", {})):
-                    moved["args"] = {**args, "correlation": args["correlation"] + turn * 10_000}
-                file.write(",\n" + json.dumps(moved))
-            if file.tell() > 8 * PIECE:
-                break
-        file.write("]}")
+    moved = [{**event, "ts": event.get("ts", 0) + turn * 300_000}
+             for turn in range(8 * PIECE // len(SERIAL) + 1) for event in events]  # fmt: skip
+    path.write_text(json.dumps({"traceEvents": [{}, *moved]}))
     tracemalloc.start()
     try:
         found = read_foreign(path)

@@ -16,15 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from minisched.checks.conflicts import VALUE, Detector, Newest
+from minisched.checks.conflicts import VALUE, Detector
 from minisched.checks.happens_before import Order
 from minisched.checks.races import examine
 from minisched.export.native_program import check_program
 from minisched.trace import Act, Trace
-from minisched.trace.cells import cells_of
 from tests.support import many
 
 Lanes = dict[str, list[Act]]
@@ -38,7 +35,6 @@ KINDS = ("read", "read", "write", "write", "free")
 class Found:
     races: set[Where] = field(default_factory=set)
     uses: set[tuple[str, str, int]] = field(default_factory=set)  # what is wrong, lane, place
-    unwritten: set[tuple[str, int, int]] = field(default_factory=set)  # lane, place, cell
     left: dict[str, int] = field(default_factory=dict)  # how many acts never happen
 
 
@@ -59,15 +55,12 @@ def by_brute_force(lanes: Lanes) -> Found:
     names, found = list(lanes), Found()
     start = (tuple(0 for _ in names), frozenset[tuple[str, int]](), frozenset[Any]())
     seen, todo, furthest = {start}, [start], start[0]
-    looked_at: dict[tuple[str, int, int], bool] = {}  # reads of cells: ever when they had something
     while todo:
         places, freed, given_up = todo.pop()
         furthest = max(furthest, places, key=sum)
         done = [act for name, at in zip(names, places, strict=True) for act in lanes[name][:at]]
         launched = {act.op for act in done if act.kind == "launch"}
         ended = {act.op for act in done if act.kind in ("end", "say")}
-        changed = {(act.resource, cell) for act in done if act.kind in ("write", "free")
-                   for cell in cells_of(act.at)}  # fmt: skip
         ready = []
         for lane, at in enumerate(places):
             for act in lanes[names[lane]][at : at + 1]:
@@ -81,9 +74,6 @@ def by_brute_force(lanes: Lanes) -> Found:
                 kind, resource, numbers = touched
                 cells = {(resource, cell) for cell in numbers}
                 found.uses |= {(wrong, *where) for wrong in misuses(act, cells, freed, given_up)}
-                for cell in numbers if kind == "read" and resource != VALUE else ():
-                    is_changed = (resource, cell) in changed
-                    looked_at[(*where, cell)] = looked_at.get((*where, cell), False) or is_changed
                 mine = {(cell, act.rid) for cell in cells if act.rid}
                 now = {"free": freed | cells, "write": freed - cells}.get(kind, freed)
                 gone = {"free": given_up | mine, "write": given_up - mine}.get(kind, given_up)
@@ -91,14 +81,7 @@ def by_brute_force(lanes: Lanes) -> Found:
             if after not in seen:
                 seen.add(after)
                 todo.append(after)
-    happened = [act for name, at in zip(names, furthest, strict=True) for act in lanes[name][:at]]
     never = [act for name, at in zip(names, furthest, strict=True) for act in lanes[name][at:]]
-    if any(act.kind == "write" for act in happened):
-        stuck = {cell for act in never if act.kind == "write" for cell in cells_of(act.at)}
-        found.unwritten = {
-            where for where, is_changed in looked_at.items()
-            if not is_changed and where[2] not in stuck
-        }  # fmt: skip
     found.left = dict(Counter(act.lane for act in never))
     return found
 
@@ -141,9 +124,7 @@ def by_detector(lanes: Lanes) -> Found:
         if pair.kind == "race":
             both = frozenset({first.act.lane, second.act.lane})
             found.races |= {(first.act.resource, cell, both) for cell in cells}
-        elif pair.kind == "unwritten":
-            found.unwritten |= {(*where, cell) for cell in cells}
-        else:
+        elif pair.kind != "unwritten":
             found.uses.add((pair.kind, *where))
     found.left = {lane: len(acts) for lane, acts in order.stuck.items()}
     return found
@@ -158,8 +139,6 @@ def disagreement(lanes: Lanes) -> str:
     truth, told = by_brute_force(lanes), by_detector(lanes)
     if told.races != truth.races:
         return f"races: told {told.races}, true {truth.races}"
-    if told.unwritten != truth.unwritten:
-        return f"unwritten: told {told.unwritten}, true {truth.unwritten}"
     if not told.uses <= truth.uses or (not truth.races and told.uses != truth.uses):
         return f"uses after free: told {told.uses}, true {truth.uses}"
     return "" if told.left == truth.left else f"left: told {told.left}, true {truth.left}"
@@ -234,7 +213,6 @@ def test_no_false_alarm_and_none_missed() -> None:
         found, order = by_detector(lanes), Order([act for acts in lanes.values() for act in acts])
         kinds["race" if found.races else "no race"] += 1
         kinds["stuck"] += bool(found.left)
-        kinds["unwritten"] += bool(found.unwritten)
         kinds.update({use[0] for use in found.uses})
         mixed = [done.act for done in order.done]
         mixed += [act for acts in order.stuck.values() for act in acts]
@@ -243,7 +221,7 @@ def test_no_false_alarm_and_none_missed() -> None:
             told = examine(Trace("", "", "", "virtual", (), (), (), (), tuple(acts)))
             assert bool(told.waits) == bool(found.left)
             assert any(race.kind == "race" for race in told.races) == bool(found.races)
-    assert len(kinds) == 8 and min(kinds.values()) > count // 40, "each kind has to come up often"
+    assert len(kinds) == 7 and min(kinds.values()) > count // 40, "each kind has to come up often"
 
 
 def test_what_is_old_is_folded_and_forgotten_without_a_change(
@@ -251,24 +229,3 @@ def test_what_is_old_is_folded_and_forgotten_without_a_change(
 ) -> None:
     monkeypatch.setattr("minisched.checks.conflicts.RECENT", 1)
     assert not any(map(disagreement, random_programs(many(200, 800))))
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(0, 3)), max_size=12))
-def test_the_newest_of_each_cell(changes: list[tuple[int, int, int]]) -> None:
-    """Against a dictionary; 0 clears."""
-    newest: Newest[int] = Newest()
-    truth: dict[int, int] = {}
-    for first, length, what in changes:
-        for cell in range(first, first + length + 1):
-            truth.update({cell: what}) if what else truth.pop(cell, None)
-        if what:
-            newest.put(first, first + length, what)
-        else:
-            newest.clear(first, first + length)
-    over = newest.over(0, 30)
-    found = {cell: what for first, last, what in over for cell in range(first, last + 1)}
-    assert found == truth
-    for first in range(30):
-        assert bool(newest.shared([(first, first + 2)])) == any(
-            cell in truth for cell in range(first, first + 3)
-        )

@@ -1,25 +1,39 @@
-"""Races: programs written by hand and what each says, and what is put into any ordered program."""
+"""Races: hand-written programs and what each says, engines with a line changed, foreign files."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minisched.checks.happens_before import waits_in_vain
-from minisched.checks.races import Race, Words, examine, find_races
-from minisched.export.native import from_json, to_json
+from minisched.checks.overlap.launches import launches
+from minisched.checks.races import Words, examine, find_races, offence_of
+from minisched.core import Request, SamplingParams
+from minisched.devices.cost import SIM_COST
+from minisched.devices.sim import SimDevice
+from minisched.export import offence as pictures
+from minisched.export.native import NotATrace, from_json, to_json
 from minisched.export.native_program import check_program
+from minisched.export.offence_text import to_text
+from minisched.loops.registry import LOOPS
+from minisched.loops.run import run_loop
+from minisched.models.hash import HashModel
+from minisched.museum.patch import Edit, put_in
+from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Program, Slice, Touch, Trace
 from minisched.trace.cells import cells_of
 
+README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
+
 # -- programs in a few letters ---------------------------------------------------------------------
 # ``a1:w3-9+20,r2@x`` launches op 1 on stream a, which writes KV slots and reads slot 2 for request
-# x; ``a<1`` tells stream a to wait for op 1, ``<1`` lets the host wait; ``!f1@x`` is the host's own
-# free. Other memory than KV is named: ``weights.r1``.
+# x; ``a<1`` tells a to wait for op 1, ``<1`` the host; ``!f1@x`` is the host's own free. Other
+# memory than KV is named: ``weights.r1``.
 
 
 def made(acts: Iterable[Act], slices: Iterable[Slice] = (), marks: Iterable[Mark] = ()) -> Trace:
@@ -34,7 +48,10 @@ def touch_of(text: str) -> Touch:
     return Touch(kinds[kind], resource or "kv", cells.replace("+", " "), rid)
 
 
-def issue(p: Program, text: str) -> None:
+def recorded(text: str) -> Trace:
+    """A program as a device records it, in the order in which the host issued it."""
+    ids = itertools.count(1)
+    p = Program(lambda: next(ids))
     for word in text.split():
         if word[0] == "!":
             kind, resource, cells, rid = touch_of(word[1:])
@@ -45,14 +62,7 @@ def issue(p: Program, text: str) -> None:
         else:
             head, _, touches = word.partition(":")
             p.launch(head[0], int(head[1:]), (), map(touch_of, filter(None, touches.split(","))))
-
-
-def recorded(write: str | Callable[[Program], Any], slices: Iterable[Slice] = ()) -> Trace:
-    """A program as a device records it, in the order in which the host issued it."""
-    ids = itertools.count(1)
-    program = Program(lambda: next(ids))
-    issue(program, write) if isinstance(write, str) else write(program)
-    return made(program.acts, slices)
+    return made(p.acts)
 
 
 def launched(*numbers: int) -> list[Act]:
@@ -102,15 +112,12 @@ PROGRAMS: dict[str, list[tuple[str, str, tuple[int, int] | None]]] = {
 }
 
 
-def fact(race: Race) -> tuple[str, str, tuple[int, int] | None]:
-    return race.kind, race.cells, race.missing
-
-
 @pytest.mark.parametrize("text", PROGRAMS)
 def test_what_a_program_says(text: str) -> None:
     trace = recorded(text)
     found = examine(trace)
-    assert sorted(map(fact, found.races), key=str) == sorted(PROGRAMS[text], key=str)
+    told = [(race.kind, race.cells, race.missing) for race in found.races]
+    assert sorted(told, key=str) == sorted(PROGRAMS[text], key=str)
     assert not found.waits
     check_program(trace.program)
     assert examine(from_json(to_json(trace))) == found, "a file says the same"
@@ -130,7 +137,6 @@ NEVER: list[tuple[list[Act], tuple[str, ...], tuple[int, ...], int]] = [
 def test_what_waits_for_ever_is_told(
     acts: list[Act], lanes: tuple[str, ...], ops: tuple[int, ...], unreached: int
 ) -> None:
-    """Lanes in a circle, or one that nobody will wake; and those behind."""
     [found] = examine(made(acts)).waits
     assert (found.lanes, found.ops, found.unreached) == (lanes, ops, unreached)
 
@@ -154,16 +160,8 @@ def test_the_words(golden: Callable[[str, str], None]) -> None:
     golden("races.txt", "\n".join(lines) + "\n")
 
 
-def test_what_one_missing_edge_explains_is_told_with_it() -> None:
-    """The copy does not wait for the sampling, and the host, which waits for the copy, frees."""
-    text = "a1:inputs.r4,w0,output.w0 b2:output.r0 <2 !f0 !inputs.f4"
-    [race] = find_races(recorded("!inputs.w4 " + text))
-    assert race.missing == (1, 2) and race.also == ("KV slot 0", "the inputs of step 4")
-
-
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
-    """One edge, before the first of the frees that the host does in one go."""
     touches = [("write", "page table", "0-3"), (kind, "kv", "7")]
     slices = [Slice(9, "host", "process", 8, 9, 13), Slice(1, "a", "forward", 5, 20, 14)]
     frees = [Act("host", "free", 9, "kv", "7"), Act("host", "free", 9, "page table", "0-3")]
@@ -172,73 +170,6 @@ def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
     assert race.also == ("page table cells 0-3",)
     cured = [*launched(1), Act("host", "wait", 1), *frees, *op("a", 1, *touches)]
     assert find_races(made(cured, slices)) == []
-
-
-def test_the_frees_that_the_host_does_in_one_go_wait_together() -> None:
-    """The row's edge, which is missing twice, would order the slot as well, freed just before."""
-    acts, slices = list[Act](), list[Slice]()
-    for step, touches in ((1, [("write", "kv", "1")]), (2, [])):
-        row, process = str(step), 9 * step
-        slices += [Slice(process, "host", "process", 8 * step, 9 * step, step),
-                   Slice(step, "a", "forward", 8 * step, 9 * step, step + 1)]  # fmt: skip
-        acts += launched(step)
-        acts += [Act("host", "free", process, name, row) for name in ("kv", "page table")]
-        acts += op("a", step, ("write", "page table", row), *touches)
-    [race] = find_races(made(acts, slices))
-    assert (race.resource, race.count, race.also) == ("page table", 2, ("KV slot 1",))
-
-
-def test_who_writes_and_was_launched_behind_the_free_is_the_next_owner() -> None:
-    """A thread frees in a call; the host queues the call first, and then the next owner's write."""
-    acts = [*launched(1, 2), *op("worker thread", 1, ("free", "kv", "5")),
-            *op("a", 2, ("write", "kv", "5"))]  # fmt: skip
-    [race] = find_races(made(acts))
-    assert race.missing == (1, 2) and race.first.kind == "free"
-
-
-def test_a_race_reads_the_same_whoever_came_first_this_time() -> None:
-    early = [Slice(1, "a", "sample", 10, 12, 3), Slice(2, "b", "copy", 1, 2, 3)]
-    late = [Slice(1, "a", "sample", 10, 12, 3), Slice(2, "b", "copy", 20, 22, 3)]
-    acts = [*launched(1, 2), *op("b", 2, ("read", "kv", "0")), *op("a", 1, ("write", "kv", "0"))]
-    told = [race for slices in (early, late) for race in find_races(made(acts, slices))]
-    assert str(told[0]) == str(told[1]) and told[0].missing == (1, 2)
-
-
-def test_a_gigabyte_is_one_span_and_nobody_counts_its_bytes() -> None:
-    words = (f"{'ab'[step % 2]}{step}:memory.w0-{1 << 30}" for step in range(1, 101))
-    races = find_races(recorded(" ".join(words)))
-    counts = {(race.first.lane, race.second.lane): race.count for race in races}
-    assert counts == {("b", "a"): 50, ("a", "b"): 49}
-
-
-# -- when a stream was told to wait ----------------------------------------------------------------
-
-
-def test_where_lanes_stand_one_behind_the_other_every_wait_is_an_order() -> None:
-    """Nothing is known then of when it was issued; so it is where lanes are sorted by time."""
-    ordered = [*launched(2, 3), *op("a", 2, ("write", "kv", "1")),
-               Act("b", "wait", 2), *op("b", 3, ("read", "kv", "1"))]  # fmt: skip
-    for lanes in itertools.permutations(("host", "a", "b")):
-        acts = [act for lane in lanes for act in ordered if act.lane == lane]
-        assert waits_in_vain(acts) == {} and find_races(made(acts)) == []
-
-
-def test_a_host_waits_until_it_is_said() -> None:
-    """So does its thread; and a wait with nothing behind it is not in vain."""
-
-    def threads(p: Program) -> None:
-        issue(p, "a1:w1")
-        with p.acting("worker thread", 0):
-            issue(p, "<7 !r1")
-        p.wait(1)
-        p.say(7)
-        issue(p, "b<2 a2 a<5")
-        p.call(5)
-        with p.inside("worker thread", 5):
-            p.launch("a", 3)
-
-    trace = recorded(threads)
-    assert waits_in_vain(trace.program) == {} and find_races(trace) == []
 
 
 # -- who got it back -------------------------------------------------------------------------------
@@ -294,4 +225,116 @@ def test_who_got_it_back_may_touch_it(
     assert [race.kind for race in races] == kinds
 
 
-# -- any ordered program ---------------------------------------------------------------------------
+# -- a line of the engine changed ------------------------------------------------------------------
+
+NO_WAIT = Edit("worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")
+ONE_SLOT = Edit("worker.batch_record:BatchRecord.__init__", "max(2, depth)", "1")
+FREE_AT_ONCE = Edit(
+    "memory.free_rule:lease", "    return lease.last_step <= steps.returned\n", "    return True\n"
+)
+ONE_BUFFER = Edit("worker.output_ring:OutputRing.__init__", "range(depth)", "range(1)")
+FREED_TWICE = Edit(
+    "worker.touches:Touches.follow",
+    "        weakref.finalize(inputs, self.program.touch, *freed).atexit = False\n",
+    "        for _ in range(2):\n"
+    "            weakref.finalize(inputs, self.program.touch, *freed).atexit = False\n",
+)
+NEXT_SLOT = Edit(
+    "relay.future_map:FutureMapRing.bind",
+    "-row.lease.future_slot if",
+    "-row.lease.future_slot - 7 if",
+)
+
+
+Fact = tuple[str, str, tuple[str, str]]  # kind, memory without numbers, names of what did it
+NO_COPY_WAIT: Fact = ("race", "output", ("sample 1", "copy 1"))
+CHANGED: list[tuple[str, str, Edit, set[Fact]]] = [
+    *((loop, LOOPS[loop].relays[0], NO_WAIT, {NO_COPY_WAIT})
+      for loop in ("serial", "overlap", "overlap_thread", "mini_overlap")),
+    ("overlap", "pool", ONE_SLOT, {("race", "inputs", ("sample 1", "prepare 2"))}),
+    ("overlap", "pool", ONE_BUFFER, {("race", "output", ("copy 1", "sample 2")),
+                                     ("race", "host output", ("process 1", "copy 2"))}),
+    ("overlap", "ring", FREE_AT_ONCE, {("race", "kv", ("forward 9", "process 8"))}),
+    ("overlap", "ring", FREED_TWICE, {("double free", "inputs", ("prepare 3", "prepare 3"))}),
+    ("overlap", "ring", NEXT_SLOT, {("unwritten", "future map", ("forward 4", "forward 4"))}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("loop", "relay", "edit", "facts"), CHANGED)
+def test_a_changed_engine_is_seen_and_told_once(
+    loop: str, relay: str, edit: Edit, facts: set[Fact]
+) -> None:
+    """Although an edge that is missing is missing in every step."""
+    params = SamplingParams(max_new_tokens=6)
+    requests = [Request(f"r{i}", [i + 1, 2, 3, 4, 5], params) for i in range(4)]
+    config = SchedulerConfig(kv_tokens=200, context_len=64, chunked_prefill_size=8)
+    with put_in([edit]):
+        run = run_loop(loop, SimDevice(), HashModel(), requests, config, SIM_COST, relay)
+    trace = run.trace
+    slices = {item.id: item for item in trace.slices}
+    found = set[Fact]()
+    for race in find_races(trace):
+        names = [
+            f"{one.name} {one.step}" for one in (slices[race.first.op], slices[race.second.op])
+        ]
+        found.add((race.kind, re.sub(r" ?\d+", "", race.resource), (names[0], names[1])))
+        assert race.missing == ((race.first.op, race.second.op) if race.kind == "race" else None)
+        assert len(race.also) == (edit is FREE_AT_ONCE), "the row of the page table"
+        if edit is NO_WAIT:
+            assert race.count == sum(item.name == "sample" for item in trace.slices)
+            assert "(copy stream; r0, r1)" in str(race) and "(forward stream; r0, r1)" in str(race)
+        offence = offence_of(race, trace)
+        drawn = pictures.draw(trace, offence)
+        assert offence.slices and all(f'data-offence="{one}"' in drawn for one in offence.slices)
+        if offence.missing:
+            assert f'data-missing="{offence.missing[0]} {offence.missing[1]}"' in drawn
+            assert "-> missing: " in to_text(trace, offence)
+    assert found == facts
+
+
+# -- any file in the documented schema -------------------------------------------------------------
+
+
+def example() -> Any:
+    [text] = re.findall(r"^```json\n(.*?)^```", README.read_text(encoding="utf-8"), re.S | re.M)
+    return json.loads(text)
+
+
+def test_the_example_of_the_readme_is_caught_and_cured() -> None:
+    trace = from_json(json.dumps(example()))
+    [race] = find_races(trace)
+    said = " ".join(README.read_text(encoding="utf-8").rpartition("\n\n    ")[2].split())
+    assert str(race) == said and set(launches(trace)) == {2, 3, 5, 6}
+    data = example()
+    at = data["program"].index({"lane": "copy", "kind": "begin", "op": 6})
+    data["program"].insert(at, {"lane": "copy", "kind": "wait", "op": 5})
+    assert find_races(from_json(json.dumps(data))) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "fields", "says"),
+    [
+        (0, {"kind": "fork"}, "program[0] has kind = 'fork', but it must be one of launch, "),
+        *((5, {"at": at}, f"program[5] has at = {at!r}, but cells are written in order")
+          for at in ("3-", "5-3", "-1", "1 1", "1.5", "2-4 3", "9" * 17)),
+        (5, {"at": 1.5}, "program[5] has at = "),
+        (5, {"at": ""}, "program[5] is a read, but it lacks cells (at)"),
+        (5, {"resource": ""}, "program[5] is a read, but it lacks a resource"),
+        (4, {"at": "1"}, "program[4] is a wait and touches nothing, but it has a resource or"),
+        (4, {"op": 0}, "program[4] has op = 0, but an op is a number above 0"),
+        (4, {"op": "x"}, 'program[4] has op = "x"'),
+        (4, {"lane": ""}, "program[4] has no lane"),
+        (1, {"op": 2}, "program[1] is a second launch of op 2"),
+        (9, {"op": 2}, "program[9] is a second begin of op 2"),
+        (8, {"op": 3}, "program[8] is an end of op 3, which has not begun on its lane"),
+        (0, {"op": 9}, "program[6] is a begin of op 2, which nobo"),
+        (8, {"kind": "say"}, "program[9] is a begin of op 5, but"),
+    ],
+)  # fmt: skip
+def test_an_act_that_is_none_gets_a_sentence(at: int, fields: dict[str, Any], says: str) -> None:
+    data = example()
+    data["program"][at].update(fields)
+    with pytest.raises(NotATrace, match=re.escape(says)) as caught:
+        from_json(json.dumps(data), "engine.json")
+    assert str(caught.value).startswith("engine.json is a damaged minisched trace: ")
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
