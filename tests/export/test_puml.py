@@ -23,13 +23,11 @@ from minisched.export import render_puml
 from minisched.export.layout import make_view
 from minisched.export.palette import SHARES
 from minisched.export.pictures.runs import run_of
-from minisched.export.puml_style import creole
 from minisched.export.recipes import recipes
 from minisched.export.render_puml import ADVICE, RenderError, render
 from minisched.export.requests_view import requests_view
 from minisched.export.story import events
 from minisched.export.views import draw
-from minisched.export.views.puml_stays import stays_to_puml
 from minisched.topics import TOPICS
 
 # -- stories ---------------------------------------------------------------------------------------
@@ -198,8 +196,6 @@ def test_the_pinned_renderer_draws_links_and_says_which_line_is_wrong(diagrams: 
     good, wrong, two = (diagrams / f"{name}.puml" for name in ("good", "wrong", "two"))
     said = failure(good, wrong)
     assert re.search(r'wrong\.puml .* in line 3, near "this is no diagram"\.$', said), said
-    two.write_text('@startuml\nconcise "A" as a\n@0\na is x #nocolour\n@enduml\n')
-    assert re.search(r"No such color in line 4", failure(two)), "no syntax error, but a mistake"
     two.write_text(LINKED.replace("y.py#g g", "y.py#g f()"))
     assert 'two.puml: "f()" links to ../x.py#A.f and to ../y.py#g.' in failure(two)
     two.write_text(LINKED)
@@ -227,9 +223,3 @@ def test_every_golden_view_renders_with_names_that_look_like_markup(tmp_path: Pa
         assert "rror" not in words and "not supported" not in words, picture.stem
         if TOPICS[picture.stem] in ("memory", "policy"):
             assert '"<b>\\n' in words.replace("\N{NO-BREAK SPACE}", " "), picture.stem
-
-
-def test_flags_and_titles_are_escaped() -> None:
-    puml = stays_to_puml('a "b"', [], 10, {}, [(5, "<b>")])
-    title = creole('a "b"')
-    assert f"title {title}" in puml and "<b>" not in puml

@@ -4,7 +4,6 @@ link to and draw is there in the code."""
 from __future__ import annotations
 
 import ast
-import builtins
 import json
 import re
 import shutil
@@ -127,6 +126,13 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
     assert trace.is_file() and "overlap!" not in picture.read_text()
 
 
+def test_a_name_that_is_nothing_and_a_folder_that_is_no_checkout(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^'overlapp' is no topic and no diagram; did you mean"):
+        run_diagrams(["overlapp"], False, True, tmp_path)
+    with pytest.raises(ValueError, match=r"which has no pyproject\.toml: run it in a git clone\.$"):
+        golden.checkout(tmp_path)
+
+
 # -- names and links -------------------------------------------------------------------------------
 
 FOREIGN = {  # names that stand in the originals only
@@ -135,26 +141,18 @@ FOREIGN = {  # names that stand in the originals only
     "LlmEngine", "AddNextTokenPlaceHolder", "ReplacePlaceHolderWithToken",  # MindIE-LLM
 }  # fmt: skip
 LINK = re.compile(r"\[\[(\S+) ([^\]]+)\]\]")
-ARROW = re.compile(
-    r"^\s*(?:\[\*\]|\w+)\s+[<*o|]*[-.](?:\[[^\]]*\])?(?:\w+)?[-.>|o*]*\s+(?:\[\*\]|\w+)\s*:\s*(.*)$"
-)
 
 
 @cache
-def names_and_functions() -> tuple[set[str], set[str]]:
-    """What the package defines or uses as a name; and its functions, without properties."""
-    names, functions = {*LOOPS}, set[str]()
+def names() -> set[str]:
+    """What the package defines or uses as a name."""
+    found, kinds = {*LOOPS}, {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg",
+                              ast.FunctionDef: "name", ast.ClassDef: "name"}  # fmt: skip
     for path in (ROOT / "minisched").rglob("*.py"):
-        for each in ast.walk(ast.parse(path.read_text("utf-8"))):
-            for kind, field in ((ast.Name, "id"), (ast.Attribute, "attr"), (ast.arg, "arg"),
-                                (ast.FunctionDef | ast.ClassDef, "name")):  # fmt: skip
-                if isinstance(each, kind):
-                    names.add(getattr(each, field))
-            if isinstance(each, ast.FunctionDef) and "property" not in str(
-                [*map(ast.unparse, each.decorator_list)]
-            ):
-                functions.add(each.name)
-    return names, functions
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if type(node) in kinds:
+                found.add(getattr(node, kinds[type(node)]))
+    return found
 
 
 def in_code(file: str, symbol: str) -> Any:
@@ -174,22 +172,6 @@ def named(text: str) -> set[str]:
     return (calls | classes | set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", text))) - declared
 
 
-def said(source: str) -> list[str]:
-    """What arrows say, and the actions and questions of an activity diagram, one after another."""
-    body = re.sub(r"<style>.*?</style>", "", source, flags=re.S)
-    arrows = [found[1] for line in body.splitlines() if (found := ARROW.match(line))]
-    actions = re.findall(r"^\s*:(.*?);$", body, re.M | re.S)
-    return arrows + actions + re.findall(r"^\s*(?:if|while) \((.*)\) (?:then|is) ", body, re.M)
-
-
-def unlinked(text: str) -> set[str]:
-    """Calls that are in no link, and names with a dot or an underscore that are functions."""
-    rest = LINK.sub(" ", text).replace(r"\n", " ")
-    calls = set(re.findall(r"\b([A-Za-z_][\w.]*)\((?! )", rest))
-    found = set(re.findall(r"\b[A-Za-z]\w*(?:[._]\w+)+\b", rest))
-    return calls | {word for word in found if word.rpartition(".")[2] in names_and_functions()[1]}
-
-
 def anchors_of(svg: str) -> list[tuple[str, str]]:
     """Address and text of every anchor of a picture."""
     name = "{http://www.w3.org/2000/svg}"
@@ -199,29 +181,17 @@ def anchors_of(svg: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_the_search_finds_what_is_not_linked() -> None:
-    for line, names in {
-        "a -[#1F2328]>> b : step 5, then Engine.chain": {"Engine.chain"},
-        "  [*] --> waiting : receive()": {"receive"},
-        "a --> b : [[../minisched/x.py#f next_batch()]] of (1 2), rows (3)": set(),
-        ":grow();\nif (may(), or\\nmust()?) then (yes)": {"grow", "may", "must"},
-    }.items():
-        assert set().union(*map(unlinked, said(line))) == names and said(line), line
-
-
 def test_what_a_diagram_names_exists() -> None:
-    missing = {
-        name: named(text) - names_and_functions()[0] - FOREIGN for name, text in SOURCES.items()
-    }
-    assert not {name: names for name, names in missing.items() if names}
+    assert named("title x (LeasePond)\nskip_me\\nmin_of_it()") - names() == {
+        "LeasePond", "skip_me", "min_of_it"
+    }  # fmt: skip
+    for name, text in SOURCES.items():
+        assert not named(text) - names() - FOREIGN, name
 
 
-def test_an_arrow_that_names_a_function_leads_to_it_in_the_text_and_in_the_picture() -> None:
-    own = set(dir(builtins))  # such as ``min``
+def test_a_link_leads_to_what_it_names_in_the_text_and_in_the_picture() -> None:
     with_links = {name for name, text in SOURCES.items() if LINK.search(text)}
     for name, source in SOURCES.items():
-        bare = {word for text in said(source) for word in unlinked(text) - own}
-        assert not bare, f"{name}: {bare} without a link"
         places: dict[str, str] = {}
         for target, label in LINK.findall(source):
             file, _, symbol = target.partition("#")
