@@ -20,7 +20,7 @@ from minisched.export.palette import PAINTS, SHARES, Paint
 from minisched.export.puml_style import BUBBLE
 from minisched.export.recipes import trace_of
 from minisched.export.units import ms
-from minisched.export.views import FORMS, NothingToShow, decode, draw, parts_of
+from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.export.views.look import LOOKS
 from minisched.export.views.shown_steps import in_turns, shown
 from minisched.export.views.steps_rows import rows_of, steps_view
@@ -57,7 +57,7 @@ def damaged(mark: Mark, dice: random.Random) -> Mark:
     return replace(mark, attrs=attrs if dice.random() < 0.5 else {**attrs, name: 0.5})
 
 
-def test_what_is_not_there_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_said_in_one_sentence() -> None:
     for arguments, known in (
         (("nope",), "the topics are radix_cache, "),
         (("serial", "png"), "the forms are svg, puml, text."),
@@ -67,9 +67,6 @@ def test_what_is_not_there_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPat
         with pytest.raises(ValueError, match=re.escape(known)) as error:
             draw(arguments[0], EMPTY, *arguments[1:])
         assert not isinstance(error.value, NothingToShow)
-    monkeypatch.delattr(decode, "puml")
-    with pytest.raises(ValueError, match="'decode' has no PlantUML form"):
-        draw("decode", EMPTY, "puml")
 
 
 # -- looks -----------------------------------------------------------------------------------------
