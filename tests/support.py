@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from minisched.checks import judge
 from minisched.checks import play as checks_play
 from minisched.checks.clients import Clients
-from minisched.checks.draw.designs import all_designs, read_design
-from minisched.checks.draw.draw import Drawn, draw
+from minisched.checks.draw.designs import read_design
+from minisched.checks.draw.draw import draw
 from minisched.checks.faults.in_step import step_fault
 from minisched.checks.laws import Broken as Broken
 from minisched.checks.laws import check_aborts as check_aborts
@@ -37,7 +37,7 @@ from minisched.checks.laws import check_races as check_races
 from minisched.checks.leaks.books import check_step
 from minisched.checks.leaks.books import leases_of as leases_of
 from minisched.checks.leaks.books import nodes_of as nodes_of
-from minisched.checks.overlap.overlap import forwards, step_intervals
+from minisched.checks.overlap.overlap import step_intervals
 from minisched.checks.play import Livelock as Livelock
 from minisched.checks.play import livelock, most_turns
 from minisched.checks.workload import VOCAB as VOCAB
@@ -51,12 +51,9 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.puml_axis import UNITS
-from minisched.export.puml_style import creole
-from minisched.export.state import Stay
 from minisched.export.svg_style import char_width
 from minisched.export.views import FORMS, NothingToShow
 from minisched.export.views import draw as draw_view
-from minisched.export.views.puml_stays import fill
 from minisched.export.views.text_page import COLUMNS
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
@@ -66,7 +63,7 @@ from minisched.models.hash import HashModel
 from minisched.models.registry import hash_class
 from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.trace import Mark, Slice, Trace
+from minisched.trace import Slice, Trace
 
 
 def many(plain: int, thorough: int) -> int:
@@ -668,9 +665,6 @@ def forms_of(topic: str, trace: Trace, part: str = "", is_damaged: bool = False)
     return Forms(picture, text, puml)
 
 
-Boxes = dict[str, list[tuple[str, int, int]]]  # by lane: (fill, start, end), nanoseconds
-
-
 def read_timing(puml: str) -> tuple[Counter[Any], Counter[Any], int]:
     """PlantUML timing: what each lane shows from when on, until it shows something else.
 
@@ -696,86 +690,6 @@ def read_timing(puml: str) -> tuple[Counter[Any], Counter[Any], int]:
             arrows[found[1], time(found[2]), found[3], time(found[4])] += 1
     assert not shows, "every box ends"
     return boxes, arrows, now
-
-
-def boxes_in(puml: str) -> Boxes:
-    """Its boxes by the title of their lane, in order of time."""
-    titles = re.findall(r'^rectangle "(.*)" as (lane\d+)$', puml, re.M)
-    assert len(titles) == len({title for title, _ in titles})
-    boxes = sorted(read_timing(puml)[0].elements(), key=lambda box: box[2])
-    return {
-        title: [(fill, start, end) for lane, fill, start, end in boxes if lane == name]
-        for title, name in titles
-    }
-
-
-def boxes_of(rows: Iterable[tuple[str, Iterable[Stay]]]) -> Boxes:
-    """The same, as stays say it."""
-    return {
-        creole(title): [(fill(stay.kind), stay.start, stay.end) for stay in stays]
-        for title, stays in rows
-    }
-
-
-def of_kind(puml: str, kind: str) -> int:
-    return sum(fill(kind) == paint for boxes in boxes_in(puml).values() for paint, *_ in boxes)
-
-
-def table_in(text: str, heading: str) -> list[list[str]]:
-    """The words of each line under a heading, without the row of column titles."""
-    lines = text.split(f"\n{heading}")[1].split("\n\n")[0].splitlines()
-    return [line.split() for line in lines[2:]]
-
-
-def marks(trace: Trace, *names: str) -> list[Mark]:
-    return [mark for mark in trace.marks if mark.name in names]
-
-
-def numbers(mark: Mark, name: str) -> list[int]:
-    return [int(word) for word in str(mark.attrs[name]).split()]
-
-
-def steps_shown(trace: Trace, most: int) -> set[int]:
-    return {item.step for item in forwards(trace)[:most]}
-
-
-def by_rid(found: Iterable[Mark]) -> Counter[tuple[str, ...]]:
-    return Counter((str(mark.attrs["rid"]),) for mark in found)
-
-
-VIEW_COST = CostModel(
-    {"receive": 3_000, "schedule": 7_000, "prepare": 2_000, "launch": 4_000, "process": 5_000,
-     "output": 1_000, "mask": 6_000, "launch sample": 2_000},
-    forward_base=60_000, forward_per_token=12_000, sample=9_000, copy=3_000,
-)  # fmt: skip
-
-RELAYS = {
-    "future_map": ("ring", "pool"), "token_pool": ("token_pool",), "lazy_chain": ("chain",),
-    "placeholder_fill": ("fill_host", "fill_device"), "prev_sampled": ("prev_sampled",),
-}  # fmt: skip
-
-WANTED: dict[str, Callable[[Drawn], bool]] = {
-    "retraction": lambda drawn: drawn.theme == "crowded",
-    "grammar_manager": lambda drawn: any(r.params.regex for r in drawn.workload.requests),
-}
-
-
-def runs_for(topic: str, count: int) -> Iterator[tuple[str, Trace, list[Engine]]]:
-    """So many runs in which there is something to show, of designs that the topic is about."""
-    designs = [
-        design.name
-        for design in all_designs()
-        if design.loop != "pd" and (topic not in RELAYS or design.relay in RELAYS[topic])
-    ]
-    for seed in range(1000):
-        if topic in WANTED and not WANTED[topic](draw(seed, odd=False)):
-            continue
-        name = designs[seed * 7 % len(designs)]
-        trace, engines = drawn_run(seed, name, VIEW_COST, odd=False)
-        if forms_of(topic, trace):
-            yield f"minisched check --seed {seed} --loop {name}", trace, engines
-            if (count := count - 1) == 0:
-                return
 
 
 # -- a scheduler's books ---------------------------------------------------------------------------

@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -30,7 +28,7 @@ from minisched.export.counter_units import counted
 from minisched.export.html import SCRIPTS, to_html
 from minisched.export.lane import FORWARD
 from minisched.export.layout import make_view
-from minisched.export.letters import LETTERS, OTHER, letter
+from minisched.export.letters import letter
 from minisched.export.palette import OTHER as OTHER_PAINT
 from minisched.export.palette import PAINTS
 from minisched.export.puml_sequence import to_sequence
@@ -40,23 +38,20 @@ from minisched.export.recipes import trace_of
 from minisched.export.svg import RIGHT, WIDTH, left_of, to_svg
 from minisched.export.text import BUBBLE as IDLE
 from minisched.export.text import row, to_text
-from minisched.export.text_axis import draw_axis
 from minisched.export.units import exact, ms, tick_step
 from minisched.export.window import steady_views, view_of_steps
 from minisched.loops.registry import LOOPS
-from minisched.trace import Counter as CounterEvent
 from minisched.trace import Edge, Mark, Slice, Trace
 from tests.support import SVG, drawn_run, many, read_timing
 
 FILLS = {paint.fill: name for name, paint in [*PAINTS.items(), ("other", OTHER_PAINT)]}
 
 
-@dataclass
-class Shown:
+class Shown(NamedTuple):
     """What a picture shows."""
 
-    boxes: Counter[Any]
-    arrows: Counter[Any]
+    boxes: Counter[Any]  # (lane, phase, start, end)
+    arrows: Counter[Any]  # (lane, leaves, lane, arrives)
     end: int
 
 
@@ -124,6 +119,9 @@ def read_chrome(text: str) -> Shown:
     events = json.loads(text)["traceEvents"]
     lanes = chrome_lanes(events)
     slices = {event["args"]["id"]: event for event in events if event["ph"] == "X"}
+    for lane in lanes:  # a viewer nests what overlaps
+        spans = sorted((ns(e["ts"]), chrome_end(e)) for e in slices.values() if e["tid"] == lane)
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
     starts, ends = ({e["id"]: e for e in events if e["ph"] == ph} for ph in "sf")
     boxes = Counter(
         (lanes[e["tid"]], phase(e["cat"]), ns(e["ts"]), chrome_end(e))
@@ -131,11 +129,9 @@ def read_chrome(text: str) -> Shown:
         if e["dur"]
     )
     arrows: Counter[Any] = Counter()
-    assert starts.keys() == ends.keys()
     for found, start in starts.items():
         src, dst = (slices[start["args"][name]] for name in ("src", "dst"))
         assert (start["tid"], ends[found]["tid"]) == (src["tid"], dst["tid"])
-        assert ends[found]["bp"] == "e"
         inside = ns(src["ts"]) <= ns(start["ts"]) < chrome_end(src) + (not src["dur"])
         assert inside and ns(dst["ts"]) <= ns(ends[found]["ts"]) <= chrome_end(dst)
         arrives = ns(ends[found]["ts"])
@@ -208,11 +204,6 @@ def read_sequence(text: str) -> tuple[Counter[Any], Counter[Any]]:
     return Counter(notes), Counter(re.findall(r"^(\w+) -\[#\w+\]-?>+ (\w+) : ", plain, re.M))
 
 
-def draw_whole(trace: Trace) -> str:
-    """A timing diagram of the whole run, however its steps are numbered."""
-    return draw_panels([Panel(make_view(trace))], trace.loop)
-
-
 def check_every_exporter(trace: Trace) -> None:
     """All of them against the trace."""
     text, told = native.to_json(trace), truth(trace)
@@ -222,7 +213,7 @@ def check_every_exporter(trace: Trace) -> None:
     assert read_chrome(to_chrome(trace)) == told
     assert read_svg(to_svg([trace], whole=True), trace) == told
     assert read_html(to_html([trace])) == told
-    assert shown_by_timing(draw_whole(trace)) == told
+    assert shown_by_timing(draw_panels([Panel(make_view(trace))], trace.loop)) == told
     lines = to_text([trace], whole=True).splitlines()
     view = make_view(trace)
     drawn = [line.partition("│")[0].strip() for line in lines if "│" in line]
@@ -273,42 +264,7 @@ def test_every_exporter_tells_the_story_of_every_design(loop: str) -> None:
         ]
 
 
-# -- the lanes of any design, and times down to a nanosecond ---------------------------------------
-
-LANES = (
-    ["host", "worker thread", "forward", "copy"],
-    ["host", "stage 0", "stage 1", "copy"],
-    ["prefill host", "prefill forward", "kv transfer", "decode host", "decode forward", "copy"],
-)
-times = st.sampled_from([0, 1, 999, 1000, 250_000, 3_000_001])
-
-
-@st.composite
-def odd_traces(draw: st.DrawFn) -> Trace:
-    """Slices and edges of any length, with phases that no loop has had yet."""
-    clocks = dict.fromkeys(draw(st.sampled_from(LANES)), 0)
-    slices: list[Slice] = []
-    names = st.sampled_from(["forward", "launch", "wait", "fill", "transfer", "new"])
-    for at in range(1, draw(st.integers(1, 12)) + 1):
-        lane = draw(st.sampled_from(sorted(clocks)))
-        start = clocks[lane] + draw(times)
-        clocks[lane] = end = start + draw(times) + 1
-        slices.append(Slice(at, lane, draw(names), start, end, draw(st.integers(0, 3))))
-    pairs = [(a.id, b.id) for a in slices for b in slices if a is not b and a.end <= b.start]
-    chosen = draw(st.lists(st.sampled_from(pairs), max_size=4, unique=True)) if pairs else []
-    edges = sorted(Edge(src, dst, "token") for src, dst in chosen)
-    ordered = sorted(slices, key=lambda item: (item.start, item.end, item.id))
-    return Trace("odd", "sim", "hash", "virtual", tuple(ordered), tuple(edges), (), ())
-
-
-@given(odd_traces())
-def test_several_hosts_threads_stages_and_devices_tell_the_same_story(trace: Trace) -> None:
-    check_every_exporter(trace)
-    spans: dict[Any, list[Any]] = {}
-    for event in json.loads(to_chrome(trace))["traceEvents"]:
-        if event["ph"] == "X":
-            spans.setdefault(event["tid"], []).append((ns(event["ts"]), chrome_end(event)))
-    assert all(a[1] <= b[0] for lane in spans.values() for a, b in pairwise(sorted(lane)))
+# -- lanes by hand --------------------------------------------------------------------------------
 
 
 def trace_with(*slices: tuple[Any, ...], edges: tuple[Edge, ...] = ()) -> Trace:
@@ -323,7 +279,7 @@ def test_each_device_idles_on_its_own_lane() -> None:
     (bubble,) = make_view(trace).bubbles
     assert (bubble.lane.name, bubble.start, bubble.end) == ("Stage 1", 6, 8)
     assert to_svg([trace]).count('class="bubble"') == 2  # one on its lane, one in the legend
-    assert draw_whole(trace).count(BUBBLE.fill) == 2
+    assert draw_panels([Panel(make_view(trace))], trace.loop).count(BUBBLE.fill) == 2
     drawn = [line.strip() for line in to_text([trace]).splitlines()]
     assert [line.partition(" (")[0] for line in drawn if "│" in line and IDLE in line] == [
         "Stage 1"
@@ -337,16 +293,6 @@ def test_a_schedule_belongs_to_the_step_that_its_own_host_prepared_next() -> Non
         (5, "decode host", "prepare", 4, 5, 9), (6, "decode host", "schedule", 6, 7),
     )  # fmt: skip
     assert [box.step for box in make_view(trace).boxes] == [5, 8, 5, 8, 9, 0]
-
-
-def test_an_op_that_starts_inside_its_launch_points_forward() -> None:
-    """On a wall clock the device may start before the host's call has returned."""
-    slices = (1, "host", "launch", 0, 50, 1), (2, "forward", "forward", 20, 90, 1)
-    trace = replace(trace_with(*slices, edges=(Edge(1, 2, "launch"),)), clock="wall")
-    (arrow,) = make_view(trace).arrows
-    assert (arrow.start, arrow.end) == (20, 20)
-    flows = {e["ph"]: e["ts"] for e in json.loads(to_chrome(trace))["traceEvents"] if "id" in e}
-    assert flows["s"] < flows["f"]
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -376,28 +322,6 @@ def test_each_cell_of_text_shows_what_took_the_most_of_it(
         assert seen in ([letter(slices[shares.index(most)][2])] if most > 0 else [" ", IDLE])
 
 
-def test_every_letter_is_one_things_small_for_the_host_and_large_for_the_device() -> None:
-    assert len(set(LETTERS.values())) == len(LETTERS)
-    for loop in ("serial", "overlap_thread", "mindie_plugin", "pd"):
-        for box in make_view(trace_of(loop)).boxes:
-            sign = LETTERS[box.slice.name]
-            assert len(sign) == 1 and (sign == "·" or sign.islower() == (box.lane.side == "host"))
-
-
-@given(st.integers(0, 10**10), st.integers(0, 10**10), st.integers(20, 90), st.integers(6, 40))
-def test_an_axis_has_its_marks_at_its_times(
-    start: int, longest: int, cells: int, wide: int
-) -> None:
-    line, numbers = draw_axis(longest, cells, wide, start)
-    step, long = tick_step(max(1, longest)), max(1, longest)
-    assert len(line) == wide + cells and len(numbers) <= wide + cells
-    ticks = [at for n in range(13) if start <= (at := start // step * step + step * n)]
-    where = {t: min((t - start) * cells // long, cells - 1) for t in ticks if t <= start + long}
-    assert {at for at, sign in enumerate(line[wide:]) if sign == "┴"} == {*where.values()}
-    for found in re.finditer(r"[\d.]+", numbers[wide:]):
-        assert where[round(Decimal(found[0]) * 1_000_000)] == found.start()
-
-
 @given(st.integers(0, 10**13))
 def test_times_are_written_exactly_or_rounded(time: int) -> None:
     for digits in (0, 3, 6):
@@ -417,47 +341,30 @@ def test_runs_are_compared_over_the_same_steps_and_name_what_they_show() -> None
     assert len({(view.first_step, view.last_step) for view in views}) == 1
     assert len({box.slice.rids for view in views for box in view.boxes if box.slice.rids}) == 1
     assert [v.duration for v in views] == [3 * 16_400_000, *[3 * 9_200_000] * 2]  # d+h+c, d, d
-    svg, page = to_svg(traces[:2]), to_html(traces)
-    words = " ".join(ElementTree.fromstring(svg).itertext())
-    for wanted in ("serial", "overlap", "device busy", "time in ms", "21.6 ms saved", "speed-up"):
-        assert wanted in words
-    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+    page = to_html(traces)
+    assert "21.6 ms saved" in " ".join(ElementTree.fromstring(to_svg(traces[:2])).itertext())
     assert not re.search(r"https?://|<link|@import|src=", page), "the page needs no network"
     assert page.count("</script>") == 1 + len(SCRIPTS)
-    for draw in (to_svg, to_html):
-        assert "<title>serial against overlap against mlx_async" in draw(traces)
-        assert "<title>4 loops side by side" in draw([traces[0]] * 4)
 
 
 def test_names_and_lanes_from_outside_are_shown_as_they_are() -> None:
-    odd = (1, "forward", "forward", 0, 10, 1, "decode", ('</script><b>&"a\n',))
-    trace = replace(trace_with(odd, (2, "detokenize", "gather", 10, 12, 1)), loop="<l>", model="&")
+    """And phases that no loop has had yet, and times down to a nanosecond."""
+    slices = (
+        (1, "forward", "forward", 0, 999, 1, "decode", ('</script><b>&"a\n',)),
+        (2, "detokenize", "gather", 1000, 1001, 1), (3, "kv transfer", "new", 1001, 3_250_002, 1),
+    )  # fmt: skip
+    edges = (Edge(1, 2, "token"), Edge(2, 3, "token"))
+    trace = replace(trace_with(*slices, edges=edges), loop="<l>", model="&")
     check_every_exporter(trace)
     assert "<b>" not in to_html([trace]) and '"<l>' not in to_timing(trace)
-    title = "Detokenize stream (device)"
-    assert title in to_timing(trace) and title in to_chrome(trace)
-    (line,) = (line for line in to_text([trace]).splitlines() if title in line)
-    assert OTHER in line
-
-
-@pytest.mark.parametrize(("draw", "says"), [
-    (lambda trace: to_timing(trace, 3, 99), "steps 3 to 99 .* the run has steps 1 to 30"),
-    (lambda trace: to_svg([]), "at least one trace, but got 0"),
-    (lambda trace: to_html([trace], []), "at least 1 trace and a report for each"),
-    (lambda trace: to_text([trace], columns=10), "60 columns, but got 1 and 10"),
-])  # fmt: skip
-def test_a_picture_that_cannot_be_is_refused(draw: Callable[[Trace], str], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        draw(trace_of("serial"))
+    with pytest.raises(ValueError, match=r"steps 3 to 99 .* the run has steps 1 to 1"):
+        to_timing(trace, 3, 99)
 
 
 GOOD = Trace(
     "serial", "sim", "hash", "virtual",
-    (Slice(1, "host", "launch", 0, 5, 1, "decode", ("a",), {"x": 1}),
-     Slice(2, "copy", "copy", 5, 6)),
-    (Edge(1, 2, "launch"),),
-    (CounterEvent("running", 3, 1),),
-    (Mark("wasted row", 4, {"rid": "a"}),),
+    (Slice(1, "host", "launch", 0, 5, 1, "decode", ("a",)), Slice(2, "copy", "copy", 5, 6)),
+    (Edge(1, 2, "launch"),), (), (Mark("wasted row", 4, {"rid": "a"}),),
 )  # fmt: skip
 
 
@@ -467,15 +374,10 @@ GOOD = Trace(
         (lambda d: d.update(format="other"), 'lacks "format"'),
         (lambda d: d.update(version=2), "of version 2; this program reads 1"),
         (lambda d: d.pop("slices"), "the trace has slices = null"),
-        (lambda d: d.update(loop=3), "the trace has loop = 3"),
-        (lambda d: d["slices"].append(7), "slices[2] is not an object"),
-        (lambda d: d["slices"][0].pop("start"), "slices[0] has start = null"),
         (lambda d: d["slices"][0].update(end="5"), 'slices[0] has end = "5"'),
-        (lambda d: d["slices"][0].update(end=True), "slices[0] has end = true"),
         (lambda d: d["slices"][0].update(rids=[1]), "slices[0] has rids = [1]"),
         (lambda d: d["slices"][1].update(end=1), "slice 2 ends at 1, before it starts"),
         (lambda d: d["edges"][0].update(src=9), "edge 9 to 2 names a slice that is not there"),
-        (lambda d: d["marks"][0].update(time=1.5), "marks[0] has time = 1.5"),
     ],
 )
 def test_a_damaged_trace_is_refused_in_one_sentence(change: Any, says: str) -> None:

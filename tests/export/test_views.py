@@ -1,38 +1,34 @@
-"""What holds of every topic's view, in each form; how it looks; and ``minisched view``."""
+"""What holds of every topic's view, in each form; a loop's pictures; and ``minisched view``."""
 
 from __future__ import annotations
 
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minisched.checks.draw.designs import all_designs
-from minisched.core import Request
-from minisched.export import native
+from minisched.checks.overlap.overlap import forwards
+from minisched.export.layout import View
+from minisched.export.letters import letter
 from minisched.export.palette import PAINTS, SHARES, Paint
 from minisched.export.puml_style import BUBBLE
-from minisched.export.recipes import recipes, trace_of
-from minisched.export.views import NothingToShow, decode, draw, parts_of
+from minisched.export.recipes import trace_of
+from minisched.export.units import ms
+from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.export.views.look import LOOKS
-from minisched.export.views.puml_stays import fill
-from minisched.export.views.text_page import COLUMNS, GLYPHS, HEIGHTS, TextPage
+from minisched.export.views.shown_steps import in_turns, shown
+from minisched.export.views.steps_rows import rows_of, steps_view
+from minisched.export.views.text_page import GLYPHS, TextPage
 from minisched.loops.registry import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Trace
-from tests.support import (
-    drawn_run,
-    forms_of,
-    many,
-)
+from tests.support import Picture, drawn_run, forms_of, many
 
 ROOT = Path(__file__).resolve().parents[2]
 EMPTY = Trace("serial", "sim", "hash", "virtual", (), (), (), ())
@@ -43,14 +39,12 @@ NO_LOOPS = [topic for topic in TOPICS if TOPICS[topic] != "loops"]
 def test_a_golden_run_is_drawn_whole_and_a_damaged_one_gets_a_sentence(topic: str) -> None:
     trace, dice = trace_of(topic), random.Random(topic)
     for part in parts_of(topic) or ("",):
-        assert (
-            forms := forms_of(topic, trace, part)
-        ) and "time" in forms.picture.words + forms.text
+        forms = forms_of(topic, trace, part)
+        assert forms and "time" in forms.picture.words + forms.text
         assert forms_of(topic, EMPTY, part) is None
-        assert draw(topic, trace, part=part) == forms.picture.svg
-    part = (parts_of(topic) or ("",))[0]
     for _ in range(many(8, 60)):
         kept = [damaged(mark, dice) for mark in trace.marks if dice.random() > 0.05]
+        part = (parts_of(topic) or ("",))[0]
         forms_of(topic, replace(trace, marks=tuple(kept)), part, is_damaged=True)
 
 
@@ -63,64 +57,19 @@ def damaged(mark: Mark, dice: random.Random) -> Mark:
     return replace(mark, attrs=attrs if dice.random() < 0.5 else {**attrs, name: 0.5})
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_any_run_is_drawn_or_one_sentence_says_why_not(loop: str) -> None:
-    designs = [design.name for design in all_designs() if design.loop == loop]
-    for seed in range(many(1, 8)):
-        trace, _ = drawn_run(seed, designs[(seed + 3) * 5 % len(designs)])
-        for topic in [*NO_LOOPS, "vllm_batch_queue", "mindie_placeholder"]:
-            forms_of(topic, trace)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("topic", NO_LOOPS)
-def test_of_a_long_run_the_beginning_is_shown_and_it_says_so(topic: str) -> None:
-    recipe = recipes()[topic]
-    copies = [
-        Request(
-            f"{req.rid}{n}", [token + n % 90 for token in req.prompt], req.params,
-            arrival_time=req.arrival_time + 90_000_000 * n,
-        )
-        for n in range(60 // len(recipe.requests) + 12)
-        for req in recipe.requests
-    ]  # fmt: skip
-    forms = forms_of(topic, replace(recipe, requests=copies).run())
-    assert forms and re.search(r"the first \d+ of \d+", forms.picture.words)
-    assert len(forms.picture.svg) < 400_000
-
-
-def test_what_is_not_there_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_said_in_one_sentence() -> None:
     for arguments, known in (
         (("nope",), "the topics are radix_cache, "),
         (("serial", "png"), "the forms are svg, puml, text."),
         (("serial", "svg", "nope"), "its parts are timing, sequence, steps."),
-        (("decode", "svg", "steps"), "it has one picture only."),
         (("mindie_placeholder", "puml"), "its parts that have one are timing, sequence, steps."),
     ):
         with pytest.raises(ValueError, match=re.escape(known)) as error:
             draw(arguments[0], EMPTY, *arguments[1:])
         assert not isinstance(error.value, NothingToShow)
-    monkeypatch.delattr(decode, "puml")
-    with pytest.raises(ValueError, match="'decode' has no PlantUML form") as error:
-        draw("decode", EMPTY, "puml")
-    named = str(error.value).rpartition(" are ")[2].rstrip(".").split(", ")
-    assert "overlap" in named and "decode" not in named
 
 
-def test_views_need_only_the_standard_library() -> None:
-    program = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from minisched.export.recipes import trace_of\n"
-        "from minisched.export.views import draw\n"
-        "assert all(draw(topic, trace_of(topic)) for topic in ('decode', 'unified', 'pd'))\n"
-        "roots = {name.partition('.')[0] for name in sys.modules} - {'minisched', '__main__'}\n"
-        "print(sorted(roots - sys.stdlib_module_names))\n"
-    )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True)
-    assert (done.stdout.decode().strip(), done.stderr.decode()) == ("[]", "")
-
-
-# -- looks, and the pages they are on --------------------------------------------------------------
+# -- looks -----------------------------------------------------------------------------------------
 
 
 def luminance(colour: str) -> float:
@@ -129,93 +78,168 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_words_stand_out_and_looks_are_told_apart_without_colour() -> None:
-    """WCAG's contrast of 4.5; and in one legend no two have the same fill and texture, or sign."""
+def test_words_stand_out_from_what_they_stand_on() -> None:
+    """WCAG's contrast of 4.5."""
     looks = [Paint(look.fill, look.text) for look in LOOKS.values() if look.fill]
     for paint in [*PAINTS.values(), *SHARES.values(), BUBBLE, *looks]:
         bright, dark = sorted(map(luminance, (paint.fill, paint.text)), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, paint
-    for names in (
-        {"prompt", "decode", "again", "wasted"},
-        {"protected", "evictable", "evicted"},
-        {"promised", "stored", "stale"},
-        {"left", "spent"},
-        {"queued", "admitted", "evictable", "left"},
-        {"stored", "evictable", "prompt", "again", "decode", "wasted"},
-    ):
-        assert len({(LOOKS[name].fill, LOOKS[name].texture) for name in names}) == len(names)
-    assert len({fill(kind) for kind in ("queued", "wasted", "stale")}) == 3, "in PlantUML"
     assert set(LOOKS) & set(PAINTS) <= set(SHARES), "both are classes of boxes on one page"
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_no_sign_means_two_things_on_a_page(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_on_a_page_are_told_apart_without_colour(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names: list[str] = []
     monkeypatch.setattr(TextPage, "legend", lambda page, shown: names.extend(shown))
     for part in parts_of(topic) or ("",):
         names.clear()
         draw(topic, trace_of(topic), "text", part)
-        signs = Counter(GLYPHS[name] for name in names)
-        assert [sign for sign, count in signs.items() if count > 1] == []
+        assert max(Counter(GLYPHS[name] for name in names).values(), default=1) == 1
+        looks = [LOOKS[name] for name in names if name in LOOKS and LOOKS[name].fill]
+        assert len({(look.fill, look.texture) for look in looks}) == len(looks)
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 50)), max_size=9), st.integers(1, 99))
-def test_a_curve_shows_the_most_of_each_cell(series: list[tuple[int, int]], end: int) -> None:
-    series = sorted(dict(series).items())
-    page = TextPage("t", "a")
-    page.curve("n", series, end)
-    title, _, drawn = page.lines[0].partition(" │")
-    most = max((value for _, value in series), default=0)
-    assert title.strip() == f"n ≤ {most}"
-    cells = COLUMNS - len(title) - 2
-    for cell, glyph in enumerate(drawn.ljust(cells)):
-        at = [(min(time * cells // end, cells - 1), value) for time, value in series]
-        inside, before = ([v for c, v in at if c == cell], [v for c, v in at if c < cell])
-        assert glyph == HEIGHTS[-(-max([*inside, *before[-1:]], default=0) * 8 // max(1, most))]
+# -- a loop's pictures: three parts in three forms with the same steps and slices ------------------
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_any_run_is_drawn_with_all_its_slices_and_edges_or_a_sentence_says_why_not(
+    loop: str,
+) -> None:
+    designs = [design.name for design in all_designs() if design.loop == loop]
+    for seed in range(many(3, 20)):
+        trace, _ = drawn_run(seed, designs[seed % len(designs)])
+        for topic in [] if seed % 3 else [*NO_LOOPS, "vllm_batch_queue", "mindie_placeholder"]:
+            forms_of(topic, trace)
+        if forwards(trace):
+            for part in (timing, sequence, steps):
+                part(trace)
+
+
+def ids(picture: Picture) -> list[int]:
+    return sorted(int(box["data-id"]) for box in picture.shapes("rect", id="*"))
+
+
+def edges_of(view: View) -> Counter[tuple[str, ...]]:
+    return Counter((str(a.src.slice.id), str(a.dst.slice.id)) for a in view.arrows)
+
+
+def lanes_in(text: str) -> dict[str, str]:
+    lines = (line.partition("│") for line in text.splitlines() if " │" in line)
+    return {title.strip(): drawn for title, _, drawn in lines}
+
+
+def timing(trace: Trace) -> None:
+    view, forms = shown(trace, 3), forms_of("serial", trace, "timing")
+    assert forms
+    inside = [s for s in trace.slices if s.end > view.start and s.start < view.end and s.duration]
+    assert ids(forms.picture) == sorted(item.id for item in inside)
+    assert f"steps {view.first_step} to {view.last_step}: {ms(view.duration)} ms" in forms.text
+    lanes = lanes_in(forms.text)
+    assert [*lanes] == [lane.title for lane in view.lanes]
+    for lane in view.lanes:
+        assert lanes[lane.title].strip() or not any(b.slice.duration for b in view.on(lane))
+
+
+def sequence(trace: Trace) -> None:
+    view, forms = shown(trace, 2), forms_of("serial", trace, "sequence")
+    assert forms
+    boxes = [box for box in view.boxes if box.slice.duration]
+    assert ids(forms.picture) == sorted(box.slice.id for box in boxes)
+    assert forms.picture.count("src", "dst", tag="path") == edges_of(view)
+    lines = re.findall(r"^ *\d+\. .*\(([\d.]+) ms\)$", forms.text, re.M)
+    assert Counter(line for line in lines if line != "0") == Counter(
+        ms(box.slice.duration) for box in boxes
+    )
+    assert forms.text.count("└──▶") == len(view.arrows)
+    slices, spans = {str(box.slice.id): box.slice for box in boxes}, list[tuple[int, float]]()
+    for shape in forms.picture.shapes("rect", id="*"):
+        item, top = slices[shape["data-id"]], float(shape["y"])
+        spans += [(max(item.start, view.start), top)]
+        spans += [(min(item.end, view.end), top + float(shape["height"]))]
+    for (time, y), (later, lower) in pairwise(sorted(spans)):  # time runs down
+        assert y <= lower + 0.21 if time < later else abs(y - lower) < 0.21
+
+
+def steps(trace: Trace) -> None:
+    rows, forms = rows_of(trace, 4), forms_of("serial", trace, "steps")
+    assert forms
+    view, by_id = steps_view(trace, rows), {item.id: item for item in trace.slices}
+    wanted = {
+        item.id for item in trace.slices for row in rows
+        if item.step == row.step and item.duration and item.name != "schedule"
+        and (item.lane.startswith(row.side) or (row.side, item.lane) == ("prefill", "kv transfer"))
+    }  # fmt: skip
+    assert {at for at in ids(forms.picture) if by_id[at].name != "schedule"} == wanted
+    assert forms.picture.count("src", "dst", tag="path") == edges_of(view)
+    lanes = lanes_in(forms.text)
+    for lane in view.lanes:  # the letters of its slices in order; nothing is lost, however short
+        letters = [letter(box.slice.name) for box in view.on(lane) if box.slice.duration]
+        found = [key for key, _ in groupby(lanes[lane.title].replace(" ", ""))]
+        assert found == [key for key, _ in groupby(letters)]
+
+
+@pytest.mark.parametrize("topic", [topic for topic in TOPICS if TOPICS[topic] == "loops"])
+def test_what_is_said_of_a_golden_run_is_its_design_s(topic: str) -> None:
+    """Where one step is in flight no two are on their way together; where there are more, all.
+
+    The first step of a burst of ``multi_step`` is alone: nothing overlaps with the burst before.
+    """
+    trace, forms = trace_of(topic), forms_of(topic, trace_of(topic), "steps")
+    rows = rows_of(trace, 6 if topic == "multi_step" else 4)
+    fresh = [row for a, row in pairwise(rows) if a.side == row.side]
+    if topic == "multi_step":
+        fresh = [row for row in fresh if all(box.slice.name != "schedule" for box in row.boxes)]
+    assert forms
+    overlaps = len(forms.picture.shapes("line", overlap="*"))
+    assert overlaps == (0 if LOOPS[trace.loop].depth == 1 else len(fresh))
+    for form in FORMS:
+        assert ("mean of " in draw(topic, trace, form, "timing")) == (topic in ("pd", "vllm_pp"))
+    views = [shown(trace, count) for count in (2, 3, 4)]
+    for small, large in pairwise(views):  # the same stretch of settled steps
+        assert large.first_step <= small.first_step <= small.last_step <= large.last_step
+    modes = {i.mode for i in forwards(trace) if views[2].first_step <= i.step <= views[2].last_step}
+    assert modes == {"decode"}
+
+
+# -- vllm_pp: batches that take turns are settled too ----------------------------------------------
+
+
+def test_batches_that_take_turns_are_settled_too() -> None:
+    trace = trace_of("vllm_pp")
+    turns, rids = in_turns(trace), {item.step: item.rids for item in forwards(trace)}
+    assert len(turns) >= 8 and shown(trace, 4).first_step in turns
+    assert all(rids[step] == rids[step - 4] for step in turns[4:])
+
+
+# -- pd: two sides, and the way between ------------------------------------------------------------
+
+
+def test_pd_shows_both_sides_and_a_kv_transfer_is_called_so_in_every_form() -> None:
+    trace = trace_of("pd")
+    assert {row.side for row in rows_of(trace, 4)} == {"prefill", "decode"}
+    count = sum(arrow.brings == "transfer" for arrow in shown(trace, 2).arrows)
+    puml, text = draw("pd", trace, "puml", "sequence"), draw("pd", trace, "text", "sequence")
+    lines = re.findall(r"^stream_kv_transfer -.* : KV for \d+$", puml, re.M)
+    assert 0 < count == len(lines) == text.count(": KV for ")
+    for part in ("timing", "sequence", "steps"):
+        svg = draw("pd", trace, part=part)
+        assert "KV to the decode side" in Picture(svg).words and 'class="arrow transfer' in svg
 
 
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_each_form_and_part_goes_where_it_belongs(view: Any, tmp_path: Path) -> None:
-    for topic, arguments, name, form, part in (
-        ("overlap", (), "overlap.svg", "svg", ""),
-        ("overlap", ("--part", "steps"), "overlap_steps.svg", "svg", "steps"),
-        ("overlap", ("--form", "puml", "--part", "sequence"), "overlap_sequence.puml", "puml",
-         "sequence"),
-        ("overlap", ("--form", "text", "--out", "a.txt"), "a.txt", "text", ""),
-        ("vllm_batch_queue", ("--part", "queue"), "vllm_batch_queue.svg", "svg", "queue"),
-    ):  # fmt: skip
-        source = str(ROOT / "traces" / f"{topic}.json")
-        drawn = draw(topic, trace_of(topic), form, part)
-        assert view(topic, source, *arguments) == (0, f"{name}\n", "")
-        assert (tmp_path / name).read_text() == drawn
-        (tmp_path / name).unlink()
-        if "--out" not in arguments:
-            assert view(topic, source, *arguments, "--out", "-") == (0, drawn, "")
+@pytest.mark.parametrize(("arguments", "name", "form", "part"), [
+    ((), "overlap.svg", "svg", ""),
+    (("--form", "puml", "--part", "sequence"), "overlap_sequence.puml", "puml", "sequence"),
+    (("--form", "text", "--out", "a.txt"), "a.txt", "text", ""),
+])  # fmt: skip
+def test_each_form_and_part_goes_where_it_belongs(
+    view: Any, tmp_path: Path, arguments: tuple[str, ...], name: str, form: str, part: str
+) -> None:
     source = str(ROOT / "traces" / "overlap.json")
-    assert view("overlap:pool", source) == (0, "overlap-pool.svg\n", "")
-    code, out, _ = view("--help")
-    words = {*re.findall(r"\w+", out), *TOPICS}
-    assert code == 0 and {part for topic in TOPICS for part in parts_of(topic)} <= words
-
-
-def test_bad_input_to_the_command_is_one_sentence(view: Any, tmp_path: Path) -> None:
-    good = str(ROOT / "traces" / "decode.json")
-    Path("text.json").write_text("hello")
-    Path("bytes.json").write_bytes(b"\xff\xfe")
-    Path("empty.json").write_text(native.to_json(EMPTY))
-    for arguments, words in (
-        (("nope", good), "unknown topic 'nope'"),
-        (("decod", good), "perhaps decode is meant"),
-        (("decode", "missing.json"), "missing.json can't be read: No such file"),
-        (("decode", str(tmp_path)), "can't be read: Is a directory"),
-        (("decode", "text.json"), "text.json is not a minisched trace"),
-        (("decode", "bytes.json"), "bytes.json is not a minisched trace: it is not text"),
-        (("decode", good, "--form", "png"), "--form is 'png', but it must be one of svg,"),
-        (("unified", good, "--out", "no/such/folder.svg"), "can't be written: No such file"),
-        (("radix_cache", "empty.json"), "empty.json can't be shown as radix_cache: the trace has"),
-    ):
-        code, out, err = view(*arguments)
-        assert (code, out) == (2, "") and words in err, err
-        assert err.count("\n") == 1 and "Traceback" not in err
+    assert view("overlap", source, *arguments) == (0, f"{name}\n", "")
+    assert (tmp_path / name).read_text() == draw("overlap", trace_of("overlap"), form, part)

@@ -1,0 +1,503 @@
+"""Views of topics: what each form shows is counted again from the trace of a random run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisched.checks.draw.designs import all_designs
+from minisched.checks.draw.draw import Drawn
+from minisched.checks.draw.draw import draw as draw_workload
+from minisched.checks.overlap.overlap import forwards
+from minisched.checks.overlap.waits import lost_ns
+from minisched.devices.cost import CostModel
+from minisched.engine.engine import Engine
+from minisched.export.puml_style import creole
+from minisched.export.state import Stay, memory, up_to
+from minisched.export.state.requests import stays_of
+from minisched.export.units import ms
+from minisched.export.views.page_bands import BANDS, KINDS
+from minisched.export.views.page_forms import lanes_of
+from minisched.export.views.page_story import panels, shown_part
+from minisched.export.views.puml_stays import fill
+from minisched.export.views.radix_story import changes, choose
+from minisched.export.views.radix_tree import tree_at
+from minisched.export.views.set_story import lives, requests_of
+from minisched.export.views.step_forms import step_rows
+from minisched.export.views.steps import forwards_of, opening, requests_in, steps_of
+from minisched.export.views.text_page import GLYPHS
+from minisched.memory import RadixCache
+from minisched.memory.page_allocator import PageAllocator
+from minisched.memory.radix_node import TreeNode
+from minisched.memory.req_to_token import ReqToTokenPool
+from minisched.trace import Counter as Count
+from minisched.trace import Mark, Recorder, Slice, Trace
+from tests.support import Forms, drawn_run, forms_of, many, read_timing
+
+VIEW_COST = CostModel(
+    {"receive": 3_000, "schedule": 7_000, "prepare": 2_000, "launch": 4_000, "process": 5_000,
+     "output": 1_000, "mask": 6_000, "launch sample": 2_000},
+    forward_base=60_000, forward_per_token=12_000, sample=9_000, copy=3_000,
+)  # fmt: skip
+
+ABOUT = {  # relays or loops, where a topic is not about all of them
+    "future_map": ("ring", "pool"), "token_pool": ("token_pool",), "lazy_chain": ("chain",),
+    "placeholder_fill": ("fill_host", "fill_device"), "prev_sampled": ("prev_sampled",),
+    "vllm_batch_queue": ("vllm_batch_queue",),
+    "mindie_placeholder": ("mindie_placeholder", "mindie_dual", "mindie_single"),
+}  # fmt: skip
+
+WANTED: dict[str, Callable[[Drawn], bool]] = {
+    "retraction": lambda drawn: drawn.theme == "crowded",
+    "grammar_manager": lambda drawn: any(r.params.regex for r in drawn.workload.requests),
+}
+
+
+def runs_for(topic: str, count: int) -> Iterator[tuple[str, Trace, list[Engine]]]:
+    """So many runs in which there is something to show, of designs that the topic is about."""
+    designs = [
+        design.name
+        for design in all_designs()
+        if design.loop != "pd"
+        and (topic not in ABOUT or {design.loop, design.relay} & {*ABOUT[topic]})
+    ]
+    for seed in range(1000):
+        if topic in WANTED and not WANTED[topic](draw_workload(seed, odd=False)):
+            continue
+        name = designs[seed * 7 % len(designs)]
+        trace, engines = drawn_run(seed, name, VIEW_COST, odd=False)
+        if forms_of(topic, trace):
+            yield f"minisched check --seed {seed} --loop {name}", trace, engines
+            if (count := count - 1) == 0:
+                return
+
+
+def boxes_in(puml: str) -> dict[str, list[Any]]:
+    """(fill, start, end) of its boxes by the title of their lane, in order of time."""
+    titles = re.findall(r'^rectangle "(.*)" as (lane\d+)$', puml, re.M)
+    assert len(titles) == len({title for title, _ in titles})
+    boxes = sorted(read_timing(puml)[0].elements(), key=lambda box: box[2])
+    return {title: [box[1:] for box in boxes if box[0] == name] for title, name in titles}
+
+
+def boxes_of(rows: Iterable[tuple[str, Iterable[Stay]]]) -> dict[str, list[Any]]:
+    """The same, as stays say it."""
+    return {
+        creole(title): [(fill(stay.kind), stay.start, stay.end) for stay in stays]
+        for title, stays in rows
+    }
+
+
+def table_in(text: str, heading: str) -> list[list[str]]:
+    """The words of each line under a heading, without the row of column titles."""
+    lines = text.split(f"\n{heading}")[1].split("\n\n")[0].splitlines()
+    return [line.split() for line in lines[2:]]
+
+
+def marks(trace: Trace, *names: str) -> list[Mark]:
+    return [mark for mark in trace.marks if mark.name in names]
+
+
+def numbers(mark: Mark, name: str) -> list[int]:
+    return [int(word) for word in str(mark.attrs[name]).split()]
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def radix_cache(trace: Trace, forms: Forms, _: Engine) -> None:
+    part, moments, _ = changes(trace)
+    sections = re.split(r"^\d+ at .* ms", forms.text, flags=re.M)[1:]
+    assert len(sections) == len(choose(moments)) == forms.puml.count("\npackage ") / 2
+    is_cut = "more nodes" in forms.picture.words + forms.text + forms.puml
+    for at, moment in enumerate([] if is_cut else choose(moments), 1):
+        before, after = tree_at(part, moment.time - 1), tree_at(part, moment.time)
+        before.bury()
+        lists = sections[at - 1].split("\n\n")[0].split("\n  before ")[1].split("\n  after  ")
+        for name, tree, text in (("before", before, lists[0]), ("after", after, lists[1])):
+            panel = forms.picture.shapes("rect", panel=f"{at} {name}", node="*")
+            keys = ("node", "parent", "pages", "lock", "state")
+            assert not panel or {tuple(box[f"data-{key}"] for key in keys) for box in panel} == {
+                (str(n.id), str(n.parent), str(n.pages), str(n.lock_ref), n.state)
+                for n in tree.nodes.values()
+            }
+            states = Counter(GLYPHS[node.state] for node in tree.nodes.values())
+            assert Counter(line.split("─ ")[1][0] for line in text.splitlines()[1:]) == states
+            drawn = re.findall(rf" as {name[0]}{at}_(\d+) #", forms.puml)
+            assert {*map(int, drawn)} == tree.nodes.keys()
+
+
+def real_tree(cache: RadixCache) -> dict[int, Any]:
+    """Parent's id, pages, locks and first tokens by a node's id."""
+    found, stack = {}, [cache.root_node]
+    while stack:
+        node = stack.pop()
+        stack += node.children.values()
+        if node.parent is not None:
+            edge = node.edge
+            found[node.id] = node.parent.id, edge.num_pages, node.lock_ref, edge.beginning
+    return found
+
+
+@given(st.data(), st.sampled_from([1, 2, 3]))
+def test_the_tree_that_marks_tell_is_the_real_one_at_every_moment(
+    data: st.DataObject, size: int
+) -> None:
+    tokens = st.lists(st.integers(0, 2), min_size=1, max_size=10)
+    actions = st.sampled_from(["insert", "insert", "match", "lock", "unlock", "evict"])
+    recorder, now, pages = Recorder(), 0, iter(range(1, 10_000))
+    recorder.now = lambda: now
+    cache, locked, truths = RadixCache(size, recorder=recorder), list[TreeNode](), list[Any]()
+    for _ in range(data.draw(st.integers(1, 12))):
+        now += 10
+        action = data.draw(actions)
+        if action == "insert":
+            words = data.draw(tokens)
+            cache.insert(words, [next(pages) for _ in range(len(words) // size)])
+        elif action in ("match", "lock"):
+            node = cache.match_prefix(data.draw(tokens)).node
+            if action == "lock":
+                cache.inc_lock_ref(node)
+                locked.append(node)
+        elif action == "unlock" and locked:
+            cache.dec_lock_ref(locked.pop())
+        elif action == "evict":
+            cache.evict(data.draw(st.integers(1, 5)))
+        truths.append((now, real_tree(cache), cache.protected_size, cache.evictable_size))
+    trace = recorder.trace("serial", "sim", "hash", "virtual")
+    for moment, *truth in truths:
+        tree = tree_at(trace, moment)
+        told = {
+            node.id: (node.parent, node.pages, node.lock_ref, node.tokens)
+            for node in tree.nodes.values()
+            if not node.evicted
+        }
+        assert [told, tree.size("protected"), tree.size("evictable")] == truth
+
+
+def page_allocator(trace: Trace, forms: Forms, _: Engine) -> None:
+    part, _ = shown_part(trace)
+    pages, rows = panels(part)
+    wholes = memory.pages(part), memory.rows(part)
+    for unit, panel, whole in zip(("page", "row"), (pages, rows), wholes, strict=True):
+        assert list(panel.stays) == up_to(whole.stays, part.end)
+        drawn = Counter(
+            (f"{unit} {at}", box["data-start"], box["data-end"], box["data-rid"])
+            for box in forms.picture.shapes("rect", unit=unit)
+            for at in range(int(box["data-first"]), int(box["data-last"]) + 1)
+        )
+        assert drawn == Counter((s.place, str(s.start), str(s.end), s.rid) for s in panel.stays)
+    lanes = [*lanes_of(rows, "row"), *lanes_of(pages, "page")]
+    named = {line.partition("│")[0].strip() for line in forms.text.splitlines() if "│" in line}
+    if "pages in bands of" not in forms.words:
+        assert named >= {title for title, _ in lanes} and boxes_in(forms.puml) == boxes_of(lanes)
+
+
+def test_ten_thousand_pages_are_shown_in_bands_by_their_share() -> None:
+    recorder, now = Recorder(), 0
+    recorder.now = lambda: now
+    recorder.mark("kv pool", pages=10_000, page_size=1, rows=80)
+    allocator, table = PageAllocator(10_000, 1, recorder), ReqToTokenPool(80, recorder)
+    for at in range(80):
+        now = 1_000_000 * at
+        allocator.alloc(lease := table.alloc(f"r{at}"), 10_000 // 80)
+        recorder.slice(Slice(at + 1, "forward", "forward", now, now + 900_000, at + 1, "extend"))
+        now += 500_000
+        recorder.mark("finish", rid=lease.rid, reason="length", outputs=1)
+    trace = recorder.trace("serial", "sim", "hash", "virtual")
+    forms = forms_of("page_allocator", trace)
+    assert forms and "10000 pages in bands of 313" in forms.words
+    bands = forms.picture.shapes("path", band="*", whose="*")
+    assert len({band["data-band"] for band in bands}) == BANDS
+    time, drawn = Counter[str](), Counter[str]()
+    for stay in panels(trace)[0].stays:
+        time[stay.kind] += stay.end - stay.start
+    for band in bands:
+        places = min(313, 10_001 - int(band["data-band"]))
+        drawn[band["data-whose"]] += float(band["data-share"]) * places * trace.end
+    assert all(abs(drawn[kind] - time[kind]) <= 0.5 * trace.end + 1 for kind in KINDS)
+
+
+# -- policy ----------------------------------------------------------------------------------------
+
+
+def schedule_policy(trace: Trace, forms: Forms, _: Engine) -> None:
+    story = [m for m in marks(trace, "queue order", "admit") if m.attrs.get("rids", "x")]
+    starts = [at for at, mark in enumerate(story) if mark.name == "queue order"]
+    orders = [str(story[at].attrs["rids"]).split() for at in starts]
+    rounds = re.findall(r"^ +[\d.]+ ms  (.*)$", forms.text, re.M)
+    if len(orders) > 10:
+        return
+    assert [re.sub(r"[\[\]]", "", line).split() for line in rounds] == orders
+    for at, (start, end) in enumerate(pairwise([*starts, len(story)])):
+        shapes = forms.picture.shapes("rect", round=str(at + 1), place="*")
+        column = sorted(shapes, key=lambda shape: float(shape["y"]))
+        assert [shape["data-rid"] for shape in column] == orders[at]
+        admitted = {str(mark.attrs["rid"]) for mark in story[start + 1 : end]}
+        assert {*re.findall(r"\[(\S+)\]", rounds[at])} == admitted & {*orders[at]}
+    rows, admits = table_in(forms.text, "How long they waited"), marks(trace, "admit")
+    assert sum(int(row[-1]) for row in rows) == sum(int(m.attrs["extend_len"]) for m in admits)
+
+
+def prefill(trace: Trace, forms: Forms, _: Engine) -> None:
+    if "the first" in forms.picture.words + forms.text:
+        return
+    admits = marks(trace, "admit")
+    drawn = forms.picture.shapes("rect", mark="admit", budget="rem_total", left="*")
+    assert [(shape["data-rid"], shape["data-left"]) for shape in drawn] == [
+        (mark.attrs["rid"], str(mark.attrs["rem_total"])) for mark in admits
+    ]
+    assert re.findall(r"^  \+ (\w+):", forms.text, re.M) == [m.attrs["rid"] for m in admits]
+    refused = [shape["data-rid"] for shape in forms.picture.shapes("text", mark="refuse")]
+    assert {*refused} == {mark.attrs["rid"] for mark in marks(trace, "refuse")}  # repeated: once
+    assert re.findall(r"^  × (\w+): ", forms.text, re.M) == refused
+
+
+def decode(trace: Trace, forms: Forms, _: Engine) -> None:
+    steps, part = {item.step for item in forwards(trace)[:100]}, opening(trace, 100)[0]
+    rows = Counter(
+        (str(item.step), rid) for item in forwards(trace) if item.step in steps for rid in item.rids
+    )
+    assert forms.picture.count("step", "rid", tag="rect") == rows
+    assert forms.picture.count("step", "rid", kind="wasted") == Counter(
+        (str(mark.attrs["step"]), str(mark.attrs["rid"]))
+        for mark in marks(trace, "wasted row") if mark.attrs["step"] in steps
+    )  # fmt: skip
+    stays = up_to(stays_of(part), part.end)
+    boxes = forms.picture.shapes("rect", stay="*")
+    assert Counter(
+        tuple(box[f"data-{key}"] for key in ("rid", "stay", "start", "end")) for box in boxes
+    ) == Counter((s.rid, s.kind, str(s.start), str(s.end)) for s in stays)
+    assert boxes_in(forms.puml) == boxes_of(lives(requests_of(stays, steps_of(part)), stays))
+    let_go = {(str(m.attrs["rid"]), m.time) for m in marks(trace, "finish", "retraction")}
+    assert {(stay.rid, stay.start) for stay in stays_of(trace) if stay.kind == "wasted"} <= let_go
+
+
+def retraction(trace: Trace, forms: Forms, _: Engine) -> None:
+    found = [str(mark.attrs["rid"]) for mark in marks(trace, "retraction")]
+    flags = forms.picture.shapes("path", kind="flag-head", rid="*")
+    assert [flag["data-rid"] for flag in flags if "data-mark" not in flag] == found
+    assert re.findall(r"^(\w+) at [\d.]+ ms \(", forms.text, re.M) == found[:24]
+    assert re.findall(r"^highlight .* : (\w+) is retracted$", forms.puml, re.M) == found
+
+
+def bars(trace: Trace, forms: Forms, engine: Engine) -> None:  # mixed_chunk and unified
+    """As high as the tokens that the device had: the time that a forward took tells how many."""
+    table = {int(row[0]): row for row in table_in(forms.text, "Tokens a step") if row[0] != "▼"}
+    steps = forwards(trace)[:60]
+    assert {*table} == {item.step for item in steps}
+    for item in steps:
+        parts = forms.picture.shapes("rect", step=str(item.step), tokens="*")
+        tokens = sum(int(part["data-tokens"]) for part in parts)
+        assert sorted(part["data-rid"] for part in parts) == sorted(item.rids)
+        assert table[item.step][1:3] == [item.mode[:1].upper(), str(tokens)]
+        stages = [s for s in trace.slices if (s.name, s.step) == (item.name, item.step)]
+        time = sum(stage.duration for stage in stages)
+        if not engine.scheduler.config.speculative_algorithm:
+            assert tokens == (time - VIEW_COST.forward_base) / VIEW_COST.forward_per_token, item
+    work = steps_of(opening(trace, 60)[0])
+    assert boxes_in(forms.puml) == boxes_of(step_rows(work, requests_in(work)))
+
+
+# -- relays, and the way of a result ---------------------------------------------------------------
+
+
+def future_map(trace: Trace, forms: Forms, engine: Engine) -> None:
+    rids = {item.step: item.rids for item in forwards(trace)[:36]}
+    promised, reads, seen, laps = Counter[Any](), Counter[Any](), set[int](), 0
+    for mark in marks(trace, "future slots"):
+        slots, step = numbers(mark, "slots"), int(mark.attrs["step"])
+        if step in rids:
+            promised.update((str(step), str(s), r) for s, r in zip(slots, rids[step], strict=True))
+            reads.update((str(slot),) for slot in numbers(mark, "reads"))
+            laps += len(seen & {*slots})
+            seen |= {*slots}
+    for kind in ("promised", "stored"):
+        assert forms.picture.count("step", "slot", "rid", tag="rect", kind=kind) == promised
+    assert forms.picture.count("slot", kind="read", tag="path") == reads
+    if engine.worker.relay.name == "ring":
+        assert len(forms.picture.shapes("path", kind="lapped", slot="*")) == laps
+        assert f"resolved {reads.total()}, lapped {laps}" in forms.words
+        assert not forms.picture.shapes("path", kind="flag-head"), "lapped before it is read"
+
+
+@pytest.mark.parametrize(("reader", "lost"), [("a", 1), ("b", 0)])
+def test_a_token_that_was_lapped_too_early_is_seen(reader: str, lost: int) -> None:
+    """A ring of one slot: a's token, then b's in its place, then somebody reads it."""
+    slices = tuple(
+        Slice(2 * step + at, "forward", name, 10 * step + 5 * at, 10 * step + 5 * at + 5, step,
+              "decode", (rid,))
+        for step, rid in enumerate(("a", "b", reader), 1)
+        for at, name in enumerate(("forward", "sample"))
+    )  # fmt: skip
+    told = [Mark("future map", 0, {"limit": 1, "size": 2})]
+    for step, reads in enumerate(("", "", "1"), 1):
+        told.append(Mark("future slots", 10 * step, {"step": step, "slots": "1", "reads": reads}))
+    counters = (Count("future slots", 10, 0),)
+    trace = Trace("overlap", "sim", "hash", "virtual", slices, (), counters, tuple(told))
+    forms = forms_of("future_map", trace)
+    assert forms and len(forms.picture.shapes("path", kind="flag-head", slot="1")) == lost
+    assert len(forms.picture.shapes("path", kind="read", slot="1")) == 1 - lost
+    assert ("too early 1" in forms.text) == ("too early 1" in forms.picture.words) == bool(lost)
+
+
+def token_pool(trace: Trace, forms: Forms, _: Engine) -> None:
+    if "left out" in forms.picture.words or len(forwards(trace)) > 24:
+        return
+    writes, reads = Counter[Any](), Counter[Any]()
+    for mark in marks(trace, "token pool"):
+        columns = [numbers(mark, key) for key in ("rows", "uploads", "starts", "ends", "writes")]
+        for row, upload, start, end, write in zip(*columns, strict=True):
+            copied = range(upload, end) if upload >= 0 else range(0)
+            at = str(mark.attrs["step"]), str(row)
+            written = [*copied, *([write] if write >= 0 else [])]
+            writes.update((*at, str(position)) for position in written)
+            reads.update((*at, str(position)) for position in range(start, end))
+    assert forms.picture.count("step", "row", "position", tag="rect") == writes
+    assert forms.picture.count("gathered", "row", "position", tag="text") == reads
+    table = forms.text.partition("Token pool (")[2].partition("\n\nu: ")[0]
+    assert len(re.findall(r"(?<=\s)[ucsw!]\d+(?=\s)", table + "\n")) == writes.total()
+
+
+def lazy_chain(trace: Trace, forms: Forms, _: Engine) -> None:
+    ran = {item.step: item for item in forwards_of(trace)}
+    told = [(int(m.attrs["step"]), int(m.attrs["source"])) for m in marks(trace, "lazy tokens")]
+    drawn = {step for (step,) in forms.picture.count("step", kind="promised")}
+    told = [(step, source) for step, source in told if str(step) in drawn]
+    assert [row[0] for row in table_in(forms.text, "Step by step")] == [str(s) for s, _ in told]
+    sources = {(str(source), str(step)) for step, source in told if source}
+    assert {*forms.picture.count("source", "step", kind="read")} == sources
+    fresh = {(str(step),) for step, source in told if not source and ran[step].mode == "decode"}
+    assert {*forms.picture.count("step", kind="flag-head")} == fresh
+    fills = [box[0] for boxes in boxes_in(forms.puml).values() for box in boxes]
+    assert fills.count(fill("promised")) == len(told)
+
+
+def placeholder_fill(trace: Trace, forms: Forms, _: Engine) -> None:
+    ran = {item.step: item for item in forwards(trace)}
+    rows = forms.picture.shapes("rect", source="*", rid="*")
+    steps = {int(row["data-step"]) for row in rows}
+    boxes = Counter((str(step), rid) for step in steps for rid in ran[step].rids)
+    assert forms.picture.count("step", "rid", tag="rect") == boxes
+    joined = forms.picture.shapes("line", "line", step="*", row="*", source="*")
+    for shape in joined:
+        step, row, source = (int(shape[f"data-{name}"]) for name in ("step", "row", "source"))
+        assert ran[step].rids[row] == ran[step - 1].rids[source]
+    relayed = {item.id for item in trace.slices if item.name in ("sample", "copy")}
+    edges = {e.dst for e in trace.edges if e.kind == "token" and e.src in relayed}
+    filled = {step for step in steps if ran[step].id in edges}
+    assert {int(shape["data-step"]) for shape in joined} == filled
+    assert f"{len(joined)} of {len(rows)} rows" in forms.words
+
+
+def prev_sampled(trace: Trace, forms: Forms, _: Engine) -> None:
+    table = forms.text.partition("Rows of input_ids")[2].partition("\n")[2]
+    table = table.partition("\n\nfrom the CPU")[0]
+    steps = {int(shape["data-step"]) for shape in forms.picture.shapes("rect", step="*")}
+    told = [mark for mark in marks(trace, "prev sampled") if mark.attrs["step"] in steps]
+    sources = Counter(place for mark in told for place in str(mark.attrs["sources"]).split())
+    assert Counter(re.findall(r"<(\d+)", table)) == sources
+    assert len(forms.picture.shapes("line", kind="link", rid="*")) == sources.total()
+
+
+def generation_batch_result(trace: Trace, forms: Forms, _: Engine) -> None:
+    rows = forms.text.partition("taken\n")[2].partition("\n\n")[0].splitlines()
+    table = [re.split(r" {2,}", row.strip()) for row in rows]
+    steps = [int(row[0]) for row in table]
+    assert steps == [item.step for item in forwards(trace)[: len(steps)]]
+    waits, drawn = Counter[int](), Counter[int]()
+    for item in trace.slices:
+        if item.name == "wait" and item.step in steps:
+            waits[item.step] += item.duration
+    for shape in forms.picture.shapes("rect", op="wait"):
+        drawn[int(shape["data-step"])] += int(shape["data-ns"])
+    assert +drawn == +waits and [row[7] for row in table] == [ms(waits[step]) for step in steps]
+    slices = {item.id: item for item in trace.slices}
+    pairs = [(slices[e.src], slices[e.dst]) for e in trace.edges if e.kind == "result"]
+    ready = Counter({dst.step: dst.start - src.end for src, dst in pairs if dst.step in steps})
+    assert [row[6] for row in table] == [ms(ready[step]) for step in steps]
+
+
+# -- grammars, and what one loop alone has ---------------------------------------------------------
+
+
+def grammar_manager(trace: Trace, forms: Forms, _: Engine) -> None:
+    if "the first" in forms.picture.words:
+        return
+    masks = [tuple(str(m.attrs[key]) for key in ("rid", "step", "allowed"))
+             for m in marks(trace, "grammar mask")]  # fmt: skip
+    assert forms.picture.count("rid", "step", "allowed", tag="text") == Counter(masks)
+    ends = Counter(
+        (str(mark.attrs["rid"]), str(mark.attrs["step"]))
+        for mark in marks(trace, "grammar accept") if mark.attrs["terminated"]
+    )  # fmt: skip
+    assert forms.picture.count("rid", "step", kind="end", tag="line") == ends
+    rows = table_in(forms.text, "Mask by mask")
+    assert sorted((row[1], row[0]) for row in rows) == sorted((rid, step) for rid, step, _ in masks)
+    lost = sum(int(shape["data-lost"]) for shape in forms.picture.shapes("rect", lost="*"))
+    assert lost == lost_ns(trace).get("grammar", 0)
+
+
+def vllm_batch_queue(trace: Trace, forms: Forms, _: Engine) -> None:
+    if "the first" in forms.picture.words:
+        return
+    by_step: dict[str, dict[int, Slice]] = {name: {} for name in ("launch", "wait", "process")}
+    for item in trace.slices:
+        by_step.get(item.name, {})[item.step] = item
+    wanted: Counter[Any] = Counter()
+    for step, item in by_step["process"].items():
+        taken = by_step["wait"].get(step, item).start
+        spans = (by_step["launch"][step].end, taken), (taken, item.end)
+        pairs = zip(("queued", "admitted"), spans, strict=True)
+        wanted.update((str(step), kind) for kind, (start, end) in pairs if end > start)
+    shapes = forms.picture.shapes
+    for kind in ("queued", "admitted"):
+        wanted.subtract((box["data-step"], kind) for box in shapes("rect", kind, step="*"))
+    assert not +wanted and not -wanted
+    for boxes in boxes_in(forms.puml).values():  # nobody stands in another one's place
+        assert all(a[2] <= b[1] for a, b in pairwise(boxes))
+
+
+def mindie_placeholder(trace: Trace, forms: Forms, _: Engine) -> None:
+    """A box for each token of each list, at its place; the newest are never left out."""
+    drawn = forms.picture.count("entry", "rid", "place", "token", tag="rect")
+    columns, wanted = {rid for _, rid, *_ in drawn}, Counter[Any]()
+    for at, mark in enumerate(marks(trace, "ledger")):
+        for item in filter(None, str(mark.attrs["lists"]).split("; ")):
+            rid, tokens = item.split(":")
+            boxes = [(ms(mark.time), rid, str(n), one) for n, one in enumerate(tokens.split())]
+            wanted.update(boxes)
+            assert at >= 20 or rid not in columns or all(drawn[box] for box in boxes[-1:])
+    assert drawn <= wanted
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+FACTS: dict[str, Callable[[Trace, Forms, Engine], None]] = {
+    "radix_cache": radix_cache, "page_allocator": page_allocator,
+    "schedule_policy": schedule_policy, "prefill": prefill, "decode": decode,
+    "retraction": retraction, "mixed_chunk": bars, "unified": bars, "future_map": future_map,
+    "token_pool": token_pool, "lazy_chain": lazy_chain, "placeholder_fill": placeholder_fill,
+    "prev_sampled": prev_sampled, "generation_batch_result": generation_batch_result,
+    "grammar_manager": grammar_manager, "vllm_batch_queue": vllm_batch_queue,
+    "mindie_placeholder": mindie_placeholder,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", FACTS)
+def test_each_form_of_a_view_shows_what_the_trace_says(topic: str) -> None:
+    for line, trace, (engine, *_) in runs_for(topic, many(10, 60)):
+        forms = forms_of(topic, trace)
+        try:
+            assert forms
+            FACTS[topic](trace, forms, engine)
+        except AssertionError as error:
+            error.add_note(line)
+            raise
