@@ -7,40 +7,29 @@ import json
 import os
 import sys
 import threading
-from contextlib import ExitStack
 from dataclasses import astuple
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from minisched.bench import recording
-from minisched.bench.arm import SETTLING, Spent, running
-from minisched.bench.case import Case
+from minisched.bench.arm import Spent, running
 from minisched.bench.limit import limit as limits
 from minisched.bench.limit.parts import Shape, parts
 from minisched.bench.overlap import cells as overlap_cells
 from minisched.bench.overlap.shares import AIM, rows_of
-from minisched.bench.overlap.step import ROUND, Step, rounds_of, typical
+from minisched.bench.overlap.step import Step, typical
 from minisched.bench.overlap.ways import PROCESS, PYTHON, QUICK, SERIAL, SLEEP
 from minisched.bench.peers.peer import Peer, PeerError
 from minisched.bench.rows import Figure, SideBySide
-from minisched.core import Request, SamplingParams
-from minisched.defaults import overlapped_loop
-from minisched.devices.cost import SIM_COST
-from minisched.devices.registry import open_device
 from minisched.devices.thread import ThreadDevice
-from minisched.loops.run import run_loop
-from minisched.models.hash import HashModel
 from minisched.models.hash_torch import HashTorch
 from minisched.models.llama_torch import LlamaTorch
-from minisched.models.registry import open_model
-from minisched.scheduler import SchedulerConfig
 
 times = st.floats(0.01, 100.0)
 
@@ -72,39 +61,7 @@ def test_what_recording_costs_is_compared_although_the_machine_drifts() -> None:
     assert own.median and len(steps) == 2
 
 
-# -- loops that take turns ---------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=["thread", "mlx"])
-def subject(request: Any, tiny_llama: Path) -> tuple[str, Any]:
-    """A device, and a model that keeps its KV in itself."""
-    return request.param, open_model(str(tiny_llama), request.param)
-
-
-@given(
-    st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=9), min_size=1, max_size=3),
-    st.lists(st.integers(0, 5), max_size=4),
-)
-@settings(max_examples=3)
-def test_loops_that_take_turns_give_what_they_give_alone(
-    subject: tuple[str, Any], asked: list[list[int]], turns: list[int]
-) -> None:
-    """And a turn is a step: after so many turns so many forward passes were launched."""
-    device, model = subject
-    params = SamplingParams(max_new_tokens=SETTLING + sum(turns) + 3, ignore_eos=True)
-    requests = [Request(f"r{at}", prompt, params) for at, prompt in enumerate(asked)]
-    case = Case(device, model, requests, SchedulerConfig())
-    alone = run_loop("serial", open_device(device), model, list(case.requests), case.config)
-    with ExitStack() as stack:
-        loops = ["serial", overlapped_loop(device)]
-        arms = [stack.enter_context(running(case, loop, together=True)) for loop in loops]
-        for count, done in zip(turns, accumulate(turns), strict=True):
-            for arm in arms:
-                arm.go_on(count)
-                so_far = arm.engine.device.recorder.trace(arm.loop, "", "", "virtual")
-                launched = {item.step for item in so_far.on("host") if item.name == "launch"}
-                assert len(launched) == SETTLING + done
-        assert [arm.finish().outputs for arm in arms] == [alone.outputs] * 2
+# -- loops that take turns, and overlap: what is hidden of what could be ------------------------
 
 
 def test_whatever_happens_devices_are_closed_and_settings_are_given_back() -> None:
@@ -125,9 +82,6 @@ def test_whatever_happens_devices_are_closed_and_settings_are_given_back() -> No
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before[1])
-
-
-# -- overlap: what is hidden of what could be ---------------------------------------------------
 
 
 @given(host=times, device=times, share=st.floats(0.0, 1.0))
@@ -164,18 +118,6 @@ def test_a_machine_that_drifts_changes_nothing_of_what_runs_beside(
     found = typical([one.times(factor) for factor in factors], serial)
     speed = median(step.whole_ms for step in serial) / 8.0
     assert astuple(found.times(1 / speed)) == pytest.approx(astuple(one))
-
-
-@pytest.mark.parametrize(("loop", "percent"), [("serial", 0.0), ("overlap", 100.0)])
-def test_what_ran_side_by_side_is_read_off_the_trace(loop: str, percent: float) -> None:
-    """On ``sim``, where a step of the host is shorter than the device's: all of it is hidden."""
-    model: Any = HashModel()
-    case = overlap_cells.make_case("sim", model, 2, SETTLING + 3 * ROUND)
-    run = run_loop(loop, open_device("sim"), model, list(case.requests), case.config, SIM_COST)
-    first, *others = rounds_of(run.trace, 3)
-    assert 0 < first.host_ms < first.device_ms <= first.whole_ms and len(others) == 2
-    assert first.beside_percent == pytest.approx(percent)
-    assert all(astuple(step) == pytest.approx(astuple(first), rel=0.1) for step in others)
 
 
 # -- peers in their own processes --------------------------------------------------------------

@@ -7,16 +7,13 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 
-from minisched.bench.cuda import cuda, first_run, foreseen, instruments
-from minisched.bench.cuda.cuda import LOOPS, Load, cuda_figures
+from minisched.bench.cuda import first_run, instruments
 from minisched.bench.cuda.first_run import (
     FAILED,
     NOT_RUN,
@@ -31,43 +28,16 @@ from minisched.bench.cuda.first_run import (
     trace_steady_decode,
 )
 from minisched.bench.cuda.instruments import NotRun
-from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters, write_random_llama
-from minisched.cli import bench_cuda
+from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters
 from minisched.cli import first_run as command
-from minisched.devices.cost import SIM_COST
-from minisched.models.llama_graphs import LlamaGraphs
 from minisched.museum.patch import Edit, put_in
 from tests.devices.fake_cuda import Gpu, fake_cuda
 
 BY_NAME = {step.name: step for step in STEPS}
 FEW_DESIGNS = ("overlap:pool", "serial", "vllm_async", "mini_overlap")  # which run here
-SMALL = {
-    **COMMON, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8, "vocab_size": 200,
-}  # fmt: skip
 
 
 # -- bench cuda --------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "DEVICE", "thread")
-    monkeypatch.setattr(cuda, "bytes_per_second", lambda: 1e9)
-    for name in ("calibrate", "observe_all"):
-        monkeypatch.setattr(foreseen, name, lambda *what, **how: SIM_COST)
-    folder = write_random_llama(tmp_path, SMALL)
-    model = LlamaGraphs(
-        folder, "bfloat16", scripted=False, capture=lambda step: step() or step
-    )  # fmt: skip
-    keep = partial(bench_cuda.keep_pair, tmp_path / "kept", "small")
-    load, peer = Load(rows=2, prompt_len=20, new_tokens=12), Mock  # which answers at once
-    rows = cuda_figures("small", SMALL, model, peer, load, 2, lambda doing: None, keep)
-    assert (tmp_path / "kept" / "small-overlap-measured.json").is_file()
-    by_name: dict[str, Any] = {row.name: row for row in rows}
-    assert len(by_name) == len(rows) == len(LOOPS) * 9 + 7
-    assert all(row.min <= row.median <= row.max for row in rows)
-    assert all(row.met for name, row in by_name.items() if name.endswith("races"))
 
 
 def test_weights_are_of_the_published_sizes() -> None:

@@ -166,17 +166,6 @@ def test_prompts_and_priorities_go_round_and_tokens_follow_the_seed(
         assert [bytes(request.prompt) for request in requests] == [b"a", b"b", b"a", b"b", b"a"]
 
 
-def test_every_draft_is_counted(cli: Any, tmp_path: Path) -> None:
-    drafts = "--speculative-algorithm STANDALONE --speculative-draft-model-path hash:8"
-    line = f"--prompt one --prompt another --max-new-tokens 9 {drafts}"
-    counted = json.loads(cli(f"compare --json {line} --out pictures")[1])["runs"][-1]["drafts"]
-    trace = json.loads((tmp_path / "pictures" / "overlap.trace.json").read_text())
-    marks = [event["args"] for event in trace["traceEvents"] if event["name"] == "verified"]
-    assert 0 < counted["accepted"] == sum(mark["accepted"] for mark in marks)
-    assert counted["proposed"] == sum(mark["drafts"] for mark in marks)
-    assert json.loads(cli(f"run --json {line}")[1])["drafts"] == counted
-
-
 def test_doctor_names_every_device_and_what_others_need(
     cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,19 +11,17 @@ import sys
 import termios
 from io import StringIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from minisched.cli import watch
 from minisched.cli.watch_screen import Player, screen
 from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
 from minisched.export.watch_frame import CURSOR, watched
-from minisched.export.watch_source import HERE, sources_of
 from minisched.trace import Trace
 from tests.support import COST, LOOP_OPTIONS, hash_model, play, workloads
 
@@ -80,19 +78,6 @@ def test_a_frame_says_what_happens_and_its_cursor_is_where_time_is(
     assert abs((column - margin) / cells - (time - view.start) / max(1, view.duration)) <= 1 / cells
 
 
-@pytest.mark.parametrize("loop", ["serial", "mlx_async", "vllm_async:pool:depth=4"])
-def test_the_line_that_a_loop_is_in_is_marked(loop: str) -> None:
-    run = watch.open_run(None, loop)
-    source = sources_of(run.trace)["host"]
-    lines = (ROOT / source.path).read_text(encoding="utf-8").splitlines()
-    for time in run.moments.spread(0, 6)[1:]:
-        begun = [s.attrs["line"] for s in run.trace.slices
-                 if s.lane == "host" and s.start <= time and "line" in s.attrs]  # fmt: skip
-        number = source.first_line + int(begun[-1])
-        (line,) = [line for line in run.frame(time).source if line.startswith(HERE)]
-        assert line == f"{HERE} {number:3} {lines[number - 1]}"
-
-
 # -- keys --------------------------------------------------------------------------------------
 
 
@@ -122,19 +107,6 @@ def test_the_screen_fits_any_terminal(columns: int, rows: int) -> None:
     lines = console.export_text().splitlines()
     assert len(lines) <= rows and max(map(len, lines)) <= columns and "q quit" in lines[-1]
     assert sum(CURSOR in line for line in lines) == 7
-
-
-def test_without_single_keys_a_line_is_a_key(
-    minisched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = iter(["", "", "b", "what", "q"])
-    monkeypatch.setattr(watch, "has_keys", lambda: False)
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda question: next(lines))
-    code, out, err = minisched("watch", OVERLAP)
-    assert (code, err) == (0, "")
-    assert re.findall(r"event (\d+) of", out) == ["1", "2", "3", "2", "2"]
 
 
 # -- a terminal --------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.dispatcher import AbortReq, FlushCacheReq, Message
-from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.engine.log import log_to, logger
 from minisched.engine.metrics import Metrics, percentiles
@@ -140,12 +139,6 @@ def test_a_timed_abort_ends_a_request_at_that_time(
     assert 2000 <= ends["given up"] <= 2000 + longest_turn
 
 
-def test_an_abort_that_nothing_waits_for_wakes_nobody() -> None:
-    workload = Workload([a_request("r0")], [], {10**15: "r0"}, SchedulerConfig())
-    run = play_timed(workload, "overlap", "ring", {})
-    assert run.device.now() < 10**6 and workload.requests[0].finish_reason is FinishReason.LENGTH
-
-
 @SOME_LOOPS
 @pytest.mark.parametrize("what", ["interrupt", "push"])
 def test_a_sleeping_loop_hears_what_is_said(
@@ -261,24 +254,6 @@ def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list
         assert value == min(reach)
 
 
-def test_who_is_refused_or_given_up_has_no_time_to_first_token() -> None:
-    params = SamplingParams(max_new_tokens=50, ignore_eos=True)
-    requests = [
-        Request("empty", []), Request("waits", [1], params, 1), Request("runs", [1], params),
-        Request("runs", [2], params, 100),
-    ]  # fmt: skip
-    config = SchedulerConfig(max_running_requests=1)
-    run = play_timed(Workload(requests, [], {200: "waits"}, config), "serial", "host", {})
-    empty, namesake, waits, runs = run.engine.metrics.ended
-    for item, reason in ((empty, FinishReason.ERROR), (waits, FinishReason.ABORT)):
-        assert item.ttft_ns is item.queue_ns is None
-        assert (item.finish_reason, item.output_tokens) == (reason, 0)
-    assert (namesake.rid, namesake.finish_reason) == ("runs", FinishReason.ERROR)
-    assert (runs.finish_reason, runs.output_tokens) == (FinishReason.LENGTH, 50)
-    assert run.engine.metrics.num_finished == 1
-    assert run.engine.metrics.ttft == (runs.ttft_ns,) * 3
-
-
 def test_nobody_arrived_before_the_engine_was_there() -> None:
     """On a wall clock, loading a model takes time in which no request can have waited."""
     metrics = Metrics(started=1000)
@@ -296,19 +271,13 @@ def test_nobody_arrived_before_the_engine_was_there() -> None:
 # -- the log -----------------------------------------------------------------------------------
 
 
-def a_long_and_a_short_one() -> list[Request]:
-    params = SamplingParams(max_new_tokens=90, ignore_eos=True)
-    return [Request("long", [i % 8 for i in range(100)], params), Request("short", [5, 6], params)]
-
-
-CONFIG = SchedulerConfig(context_len=256, chunked_prefill_size=40)
-
-
 def test_the_numbers_of_the_log_of_a_worked_example() -> None:
     stream, cost = io.StringIO(), CostModel({}, forward_base=10**6)  # a step takes a millisecond
+    config = SchedulerConfig(context_len=256, chunked_prefill_size=40)
+    params = SamplingParams(max_new_tokens=90, ignore_eos=True)
+    asked = [Request("long", [i % 8 for i in range(100)], params), Request("b", [5, 6], params)]
     with log_to(stream):
-        model = hash_model("sim", frozenset())
-        run_loop("serial", SimDevice(), model, a_long_and_a_short_one(), CONFIG, cost)
+        run_loop("serial", SimDevice(), hash_model("sim", frozenset()), asked, config, cost)
     lines = [line.split("] ", 1)[1] for line in stream.getvalue().splitlines()]
     numbers = [[float(it) for it in re.findall(r"(?<=[ =/])[\d.]+(?!\w)", it)] for it in lines]
     assert numbers[:7] == [
@@ -320,13 +289,3 @@ def test_the_numbers_of_the_log_of_a_worked_example() -> None:
     assert numbers[7][:3] == [2, 182, 0.18], "after 40 steps of two"
     assert numbers[8][3] == 2000, "tokens each second"
     assert not logger.handlers, "log_to leaves nothing behind"
-
-
-def test_nothing_is_computed_for_a_log_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(engine: Engine) -> None:
-        engine.log.scheduler = None  # type: ignore[assignment]
-
-    monkeypatch.setattr(logger, "makeRecord", None)  # calling it would raise
-    requests = a_long_and_a_short_one()
-    play_timed(Workload(requests, [], {}, CONFIG), "overlap", "ring", {}, blind)
-    assert all(len(req.output_ids) == 90 for req in requests)

@@ -32,10 +32,8 @@ from minisched.loops.run import drive, make_engine
 from minisched.models.length import LengthModel
 from minisched.replay import flat_metrics
 from minisched.replay.arrival import Arrival
-from minisched.replay.claims import verdicts
 from minisched.replay.defaults import default_settings
 from minisched.replay.flat_metrics import FlatMetrics, Sample
-from minisched.replay.long_document import SETTINGS, long_document
 from minisched.replay.mooncake import BLOCK
 from minisched.replay.play import Played, play
 from minisched.replay.tally import RecordedTally
@@ -257,7 +255,7 @@ def test_percentiles_are_right_to_four_digits(values: list[int], exact: int) -> 
         assert abs(one - other) * 2000 <= other
 
 
-# -- files, and the guide's long document ------------------------------------------------------
+# -- files --------------------------------------------------------------------------------------
 
 
 def test_csv_as_other_programs_write_it(tmp_path: Path) -> None:
@@ -273,22 +271,3 @@ def test_csv_as_other_programs_write_it(tmp_path: Path) -> None:
     assert [req.arrival_time for req in read] == times
     assert [len(req.prompt) for req in read] == [374, 396, 91]
     assert [req.params.max_new_tokens for req in read] == [44, 109, 16]
-
-
-@pytest.mark.parametrize("loop", ["serial", "overlap"])
-def test_chunks_bound_a_step_and_only_mixing_lets_anybody_decode_between_them(loop: str) -> None:
-    plain, chunked, mixed = long_document(loop, MACHINE)
-    assert [item.peak_tokens for item in (plain, chunked, mixed)] == [100_000, 2048, 2048]
-    assert plain.document_ttft < chunked.document_ttft
-    assert plain.longest_pause > 0.9 * plain.document_ttft
-    assert chunked.longest_pause > 0.9 * chunked.document_ttft
-    assert mixed.longest_pause * 10 < chunked.longest_pause
-
-
-def test_which_claims_hold() -> None:
-    """The finding that the README and the docstring report; if it changes, they have to."""
-    found = verdicts(long_document("overlap", MACHINE))
-    holds = {"TTFT of the others": False, "throughput": False, "peak memory": True}
-    assert [(item.claim.about, item.after.name, item.holds) for item in found] == [
-        (about, name, yes) for about, yes in holds.items() for name in [*SETTINGS][1:]
-    ]
