@@ -52,7 +52,7 @@ class Fitted:
         if table.title:
             yield as_text(table.title, console)
         for row in zip(*cells, strict=True):
-            yield from record([name.replace("\n", " ") for name in names], row)
+            yield from record([name.replace("\n", " ") for name in names], row, width)
         if table.caption:
             yield as_text(table.caption, console)
 
@@ -65,13 +65,15 @@ class Fitted:
                 column.width = column.min_width + more
 
 
-def record(names: Sequence[str], row: Sequence[Text]) -> RenderResult:
+def record(names: Sequence[str], row: Sequence[Text], width: int) -> RenderResult:
     """A row by itself: its name, behind a sign where there is one, then the others below."""
     first = next((at for at, text in enumerate(row) if text.cell_len > 1), 0)
     yield Text(" ").join(text for text in row[: first + 1] if text.plain)
     for name, text in list(zip(names, row, strict=True))[first + 1 :]:
         if text.plain:
-            line = Text.assemble((f"{name}: ", "dim"), text)
+            goes_below = not is_sentence(text) and len(name) + 2 + text.cell_len > width - STEP
+            end = "\n" if goes_below else " "  # so that a number keeps its unit
+            line = Text.assemble((f"{name}:{end}", "dim"), text)
             line.overflow = "fold"
             yield Padding(line, (0, 0, 0, STEP))
 

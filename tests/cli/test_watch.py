@@ -9,25 +9,19 @@ import signal
 import subprocess
 import sys
 import termios
-import time as clock
-from collections.abc import Iterator
-from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from minisched.cli import watch, watch_keys
 from minisched.cli.watch_screen import Player, screen
 from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
-from minisched.export.watch_frame import CURSOR, Watched, watched
-from minisched.export.watch_source import HERE, sources_of
-from minisched.loops.registry import LOOPS
+from minisched.export.watch_frame import CURSOR, watched
 from minisched.trace import Trace
 from tests.support import COST, LOOP_OPTIONS, hash_model, play, workloads
 
@@ -38,17 +32,10 @@ FAR = 300  # seconds; only ends a hang
 
 @st.composite
 def runs(draw: st.DrawFn) -> Trace:
-    """A small random run under any policy, through any loop."""
     loop, relay, options = draw(st.sampled_from(LOOP_OPTIONS))
     workload, device = draw(workloads(max_requests=5)), SimDevice()
     play(workload, loop, relay, options, device, hash_model("sim", workload.eos_ids), COST)
     return device.recorder.trace(loop, "sim", "hash", "virtual")
-
-
-@cache
-def small_run(loop: str) -> Watched:
-    """What ``minisched watch --loop LOOP`` shows."""
-    return watch.open_run(None, loop)
 
 
 # -- moments and frames ------------------------------------------------------------------------
@@ -84,50 +71,11 @@ def test_a_frame_says_what_happens_and_its_cursor_is_where_time_is(
     said = re.findall(r"([a-z ]+?)(?: \d+)? (ends|begins)", now)
     assert {f"{name.strip()} {what}" for name, what in said} <= touched
     assert bool(said) == bool(touched)
-    frame = run.frame(time, columns, state=44)
-    assert max(map(len, [frame.title, frame.now, *frame.lanes])) <= columns
-    assert max(map(len, frame.state)) <= 44
-    view = run.around(time)
-    assert view.start <= time <= view.end
-    lanes = frame.lanes[: len(view.lanes)]
-    (column,) = {line.index(CURSOR) for line in lanes}
+    view, lanes = run.around(time), run.frame(time, columns, state=44).lanes
+    (column,) = {line.index(CURSOR) for line in lanes[: len(view.lanes)]}
     margin = lanes[0].index("│") + 1
     cells = columns - margin
     assert abs((column - margin) / cells - (time - view.start) / max(1, view.duration)) <= 1 / cells
-
-
-@given(runs(), st.floats(0, 1))
-def test_counters_are_as_they_were_last_recorded(trace: Trace, share: float) -> None:
-    run = watched(trace)
-    time = run.moments.at(round(share * trace.end))
-    state = run.frame(time).state
-    first = next(at for at, line in enumerate(state) if line.startswith("counters: "))
-    words = " ".join(line.strip() for line in state[first:]).removeprefix("counters: ")
-    said = re.findall(r"(?:^|, )([a-z ]+?) (-?[\d.]+)", words)
-    last = {counter.name: counter.value for counter in trace.counters if counter.time <= time}
-    named = {"future slots": "next future slot"}
-    names = dict.fromkeys(counter.name for counter in trace.counters)
-    assert said == [
-        (named.get(name, name), f"{last.get(name, 0) / (1000 if 'ratio' in name else 1):g}")
-        for name in names
-    ]
-
-
-@pytest.mark.parametrize("loop", [*LOOPS, "vllm_async:pool:depth=4"])
-def test_every_loop_can_be_watched_and_its_line_is_marked(loop: str) -> None:
-    run = small_run(loop)
-    times = run.moments.spread(0, 6)
-    assert len({run.frame(time).plain() for time in times}) == 6
-    if loop == "pd":
-        return  # whose two engines have a source each
-    source = sources_of(run.trace)["host"]
-    lines = (ROOT / source.path).read_text(encoding="utf-8").splitlines()
-    for time in times[1:]:
-        begun = [s.attrs["line"] for s in run.trace.slices
-                 if s.lane == "host" and s.start <= time and "line" in s.attrs]  # fmt: skip
-        number = source.first_line + int(begun[-1])
-        (line,) = [line for line in run.frame(time).source if line.startswith(HERE)]
-        assert line == f"{HERE} {number:3} {lines[number - 1]}"
 
 
 # -- keys --------------------------------------------------------------------------------------
@@ -146,43 +94,19 @@ def test_a_player_does_what_its_keys_say() -> None:
     player.press("play")
     player.tick()
     assert (player.time, player.is_playing) == (times[1], True)
-    player.press("next")
-    player.tick()
-    assert (player.time, player.is_playing) == (times[2], False)
-    player.time, player.is_playing = times[-2], True
+    player.time = times[-2]
     player.tick()
     assert (player.time, player.is_playing) == (times[-1], False)
 
 
-def test_a_burst_of_keys_is_read_one_by_one() -> None:
-    pressed = "\x1b[C \x1bOD\x1b[B\x1b[Aq\x1bx\x1b[1~NP"
-    found = [watch_keys.NAMES.get(key, "") for key in watch_keys.SEQUENCE.findall(pressed)]
-    assert found == ["next", "next", "back", "next step", "previous step", "quit", "", "", "home",
-                     "next step", "previous step"]  # fmt: skip
-
-
-@pytest.mark.parametrize(("columns", "rows"), [(60, 12), (60, 14), (80, 24), (120, 40)])
+@pytest.mark.parametrize(("columns", "rows"), [(60, 12), (80, 24), (120, 40)])
 def test_the_screen_fits_any_terminal(columns: int, rows: int) -> None:
     run = watched(trace_of("pd"))
     console = Console(width=columns, height=rows, record=True, file=StringIO())
     console.print(screen(Player(run, run.moments.times[40]), columns, rows), end="")
     lines = console.export_text().splitlines()
-    assert len(lines) <= rows and max(map(len, lines)) <= columns
-    assert "n next" in lines[-1] and "q quit" in lines[-1]
+    assert len(lines) <= rows and max(map(len, lines)) <= columns and "q quit" in lines[-1]
     assert sum(CURSOR in line for line in lines) == 7
-
-
-def test_without_single_keys_a_line_is_a_key(
-    minisched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = iter(["", "", "b", "what", "q"])
-    monkeypatch.setattr(watch, "has_keys", lambda: False)
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda question: next(lines))
-    code, out, err = minisched("watch", OVERLAP)
-    assert (code, err) == (0, "")
-    assert re.findall(r"event (\d+) of", out) == ["1", "2", "3", "2", "2"]
 
 
 # -- a terminal --------------------------------------------------------------------------------
@@ -203,18 +127,20 @@ class Terminal:
         )  # fmt: skip
         self.text = ""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self.theirs)
+
     def until(self, words: str) -> None:
         """Read until the screen has said something."""
-        end = clock.monotonic() + FAR
         while words not in self.text:
-            assert clock.monotonic() < end, f"{words!r} never came: {self.text[-2000:]}"
-            if select.select([self.ours], [], [], 0.2)[0]:
-                self.text += os.read(self.ours, 65536).decode(errors="replace")
-
-    def press(self, keys: str) -> None:
-        """Type; what was on the screen before is forgotten."""
-        self.text = ""
-        os.write(self.ours, keys.encode())
+            assert select.select([self.ours], [], [], FAR)[0], f"{words!r} never came: {self.text}"
+            self.text += os.read(self.ours, 65536).decode(errors="replace")
 
     def check_end(self, code: int) -> None:
         """It ends so, and the terminal is as it was: its modes, its screen, its cursor."""
@@ -226,40 +152,24 @@ class Terminal:
         assert termios.tcgetattr(self.theirs) == self.before and "Traceback" not in self.text
 
 
-@pytest.fixture
-def terminal() -> Iterator[Any]:
-    opened: list[Terminal] = []
-
-    def start(*arguments: str) -> Terminal:
-        opened.append(Terminal(*arguments))
-        return opened[-1]
-
-    yield start
-    for one in opened:
-        one.process.kill()
-        one.process.wait()
-        os.close(one.ours)
-        os.close(one.theirs)
+def test_keys_move_through_the_run_and_q_restores_the_terminal() -> None:
+    with Terminal(OVERLAP) as here:
+        here.until("event 1 of")
+        assert termios.tcgetattr(here.theirs) != here.before
+        for keys, number in (("\x1b[C", 2), ("  ", 4), ("b", 3), ("\x1bOD", 2), ("\x1b[H", 1)):
+            here.text = ""  # what was on the screen before is forgotten
+            os.write(here.ours, keys.encode())
+            here.until(f"event {number} of")
+        os.write(here.ours, b"q")
+        here.check_end(0)
 
 
-def test_keys_move_through_the_run_and_q_restores_the_terminal(terminal: Any) -> None:
-    here = terminal(OVERLAP)
-    here.until("event 1 of")
-    assert termios.tcgetattr(here.theirs) != here.before
-    for keys, number in (("\x1b[C", 2), ("  ", 4), ("b", 3), ("\x1bOD", 2), ("\x1b[H", 1)):
-        here.press(keys)
-        here.until(f"event {number} of")
-    here.press("q")
-    here.check_end(0)
-
-
-@pytest.mark.parametrize("how", ["ctrl-c", "told to end"])
-def test_being_ended_restores_the_terminal_without_a_traceback(terminal: Any, how: str) -> None:
-    here = terminal("--at", "30", "--loop", "serial")
-    here.until("serial on sim")
-    if how == "ctrl-c":
-        here.press("\x03")
-        here.check_end(130)
-    else:
-        here.process.send_signal(signal.SIGTERM)
-        here.check_end(128 + signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_being_ended_restores_the_terminal_without_a_traceback(number: signal.Signals) -> None:
+    with Terminal("--at", "30", "--loop", "serial") as here:
+        here.until("serial on sim")
+        if number == signal.SIGINT:
+            os.write(here.ours, b"\x03")  # as a key
+        else:
+            here.process.send_signal(number)
+        here.check_end(128 + number)

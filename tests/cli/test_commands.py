@@ -1,0 +1,275 @@
+"""What users read and what options reach: here, and where only a wheel is installed.
+
+``golden/COMMAND.txt`` is a transcript, played again and compared word by word. A new ``$`` line in
+one of them gets its answer from ``pytest tests/cli --golden-update``. Commands of a file run one
+after another in a folder with copies of ``given/`` and the golden ``traces``.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import minisched.loops.run
+from minisched.cli.app import app
+from minisched.cli.scheduler_options import SchedulerOptions
+from minisched.loops.run import Run, run_loop
+from minisched.scheduler import SchedulerConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,20,3\n0.5,30,6\n"
+HERE = Path(__file__).parent
+TRANSCRIPTS = sorted((HERE / "golden").glob("*.txt"))
+IN_REAL_TIME = re.compile(
+    r"(?<=, in )[\d.]+(?= s\b)|(?<=took )[\d.]+(?= s of real time)|\d+(?= requests each second)"
+    r'|(?<="host_seconds": )[\d.]+|(?<="requests_per_second": )[\d.]+|(?<="seconds": )[\d.]+'
+)
+"""Figures that are never the same, in sentences and in JSON."""
+
+
+# -- transcripts -------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    for name, found in COMMANDS.items():
+        if hasattr(found, "commands"):
+            yield from ((f"{name} {inner}", item) for inner, item in found.commands.items())
+        else:
+            yield name, found
+
+
+@pytest.mark.parametrize("file", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_a_transcript_is_what_is_printed(
+    file: Path,
+    cli: Any,
+    golden: Callable[[str, str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    shutil.copytree(HERE / "given", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    lines = [line[2:] for line in file.read_text("utf-8").splitlines() if line.startswith("$ ")]
+    golden(file.name, "\n".join(played(line, cli) for line in lines))
+
+
+def played(line: str, cli: Any) -> str:
+    """A command line as one sees it: stdout, then stderr, then the exit code where it is not 0.
+
+    ``--json`` is one object, alone in its line; here it is broken, so that one sees what changed.
+    """
+    program, _, rest = line.partition(" ")
+    if program == "cat":
+        return f"$ {line}\n{Path(rest).read_text('utf-8')}"
+    assert program == "minisched", line
+    code, out, err = cli(rest)
+    assert "Traceback" not in err
+    if "--json" in rest and out:
+        assert out.count("\n") == 1
+        out = broken(json.loads(out)) + "\n"
+    said = [text.rstrip() for text in IN_REAL_TIME.sub("#", out + err).splitlines()]
+    return "\n".join([f"$ {line}", *said, *([f"[exit code {code}]"] if code else []), ""])
+
+
+def broken(value: Any, indent: str = "") -> str:
+    """JSON in lines of 100 columns where it can be."""
+    short = json.dumps(value, ensure_ascii=False)
+    if len(indent + short) < 99 or not isinstance(value, dict | list):
+        return short
+    inner = indent + "  "
+    if isinstance(value, list):
+        items = [inner + broken(item, inner) for item in value]
+        return "\n".join(["[", ",\n".join(items), indent + "]"])
+    items = [f"{inner}{json.dumps(key)}: {broken(item, inner)}" for key, item in value.items()]
+    return "\n".join(["{", ",\n".join(items), indent + "}"])
+
+
+def test_every_command_has_a_transcript_with_its_help_and_an_example_that_parses() -> None:
+    names = {name.split()[0] for name, _ in commands()}
+    assert {path.stem for path in TRANSCRIPTS} == {"minisched", *names}
+    for name, command in commands():
+        text = (HERE / "golden" / f"{name.split()[0]}.txt").read_text("utf-8")
+        assert f"$ minisched {name} --help\n" in text
+        assert command.epilog.startswith(f"Example: minisched {name}")
+        words = shlex.split(command.epilog.removeprefix(f"Example: minisched {name}"))
+        command.make_context(name, words)  # a bad option would raise
+
+
+# -- options -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Any], SchedulerConfig]]:
+    """The requests and the settings of every run, which runs as always."""
+    seen: list[tuple[list[Any], SchedulerConfig]] = []
+
+    def spy(loop: str, device: Any, model: Any, requests: Any, config: Any, *rest: Any,
+            **options: Any) -> Run:  # fmt: skip
+        seen.append((requests, config))
+        return run_loop(loop, device, model, requests, config, *rest, **options)
+
+    monkeypatch.setattr(minisched.loops.run, "run_loop", spy)
+    return seen
+
+
+@pytest.mark.parametrize(("option", "settings"), [
+    ("", {"chunked_prefill_size": 128, "max_running_requests": 3, "cuda_graph_max_bs": None}),
+    ("--chunk -1", {"chunked_prefill_size": -1}),
+    ("--page-size 48", {"page_size": 48, "chunked_prefill_size": 144}),
+    ("--kv-tokens 300 --enable-mixed-chunk", {"kv_tokens": 300, "enable_mixed_chunk": True}),
+    ("--schedule-policy lpm --run-first unified", {
+        "schedule_policy": "lpm", "run_first": "unified"}),
+    ("--disable-radix-cache", {"disable_radix_cache": True}),
+    ("--preset t4", {"chunked_prefill_size": 2048, "cuda_graph_max_bs": 8}),
+    ("--preset 4x24GiB", {"chunked_prefill_size": 2048, "cuda_graph_max_bs": 80}),
+    ("--preset h100 --chunk 512", {"chunked_prefill_size": 512, "cuda_graph_max_bs": 256}),
+])  # fmt: skip
+def test_a_setting_reaches_the_scheduler(
+    cli: Any, asked: list[Any], option: str, settings: dict[str, Any]
+) -> None:
+    code, out, _ = cli(f"compare --json --requests 3 --max-new-tokens 4 {option}")
+    assert code == 0 and json.loads(out)["identical"] and len(asked) == 2
+    assert all(settings.items() <= vars(config).items() for _, config in asked)
+
+
+def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
+    for_users = {item.name for item in fields(SchedulerConfig)}
+    for_users -= {"context_len", "vocab_size", "eos_ids", "run_ahead", "overrun", "row_len"}
+    for_users -= {"keep_stale_outputs", "has_tokenizer", "has_logits", "refuses", "draft_slack"}
+    assert {item.name for item in fields(SchedulerOptions)} == {*for_users, "preset"}
+    for command in ("compare", "run", "replay"):
+        options = {name for param in COMMANDS[command].params for name in param.opts}
+        assert {f"--{name.replace('_', '-')}" for name in for_users} <= options
+
+
+def test_prompts_and_priorities_go_round_and_tokens_follow_the_seed(
+    cli: Any, asked: list[Any]
+) -> None:
+    line = "compare --json --tokens --requests 5 --max-new-tokens 3 --temperature 0.9 "
+    line += "--schedule-policy priority --priority 1 --priority -7 --prompt a --prompt b --seed "
+    first, again, other = (json.loads(cli(line + seed)[1]) for seed in ("4", "4", "5"))
+    assert first == again and first["outputs"] != other["outputs"]
+    for requests, _ in asked:
+        assert [request.priority for request in requests] == [1, -7, 1, -7, 1]
+        assert [bytes(request.prompt) for request in requests] == [b"a", b"b", b"a", b"b", b"a"]
+
+
+def test_doctor_names_every_device_and_what_others_need(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)  # as without the extra
+    code, out, _ = cli("doctor --json")
+    findings = json.loads(out)
+    assert code == 0 and findings["device"].keys() == {"sim", "thread", "cuda", "mlx"}
+    assert findings["device"]["sim"] == ""
+    assert "needs the package 'safetensors'" in findings["model"]["smollm2"]
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("compare --prompts binary.txt", "it is not UTF-8 text"),
+    ("compare --device thread --model {llama}", "has no tokenizer.json"),
+    ("compare --device mlx --model nobody/nothing-here", "nobody/nothing-here"),
+    ("bench cuda --device thread", "bench cuda measures cuda only"),
+    ("bench hidden --model hash --nano-vllm .", "--nano-vllm is of no use to bench hidden"),
+    ("bench limit --model hash", "can't be hash"),
+    ("bench scheduler --nano-vllm .", "no checkout of nano-vllm"),
+    ("replay .", "Is a directory"),
+    ("replay lengths.csv --out a/b.json", "there is no folder a"),
+    ("replay lengths.csv --out ./lengths.csv", "--out lengths.csv is the trace itself"),
+    ("replay lengths.csv --trace .", "Is a directory"),
+    ("replay lengths.csv --kv-tokens 1000000000", "62500000 pages"),
+    ("replay lengths.csv --page-size 16 --chunk 100", "multiple of the page size, 16"),
+])  # fmt: skip
+def test_what_needs_more_than_a_line_is_refused_too_before_anything_runs(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_llama: Path, line: str,
+    said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "lengths.csv").write_text(CSV)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    code, out, err = cli(line.format(llama=tiny_llama))
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is written"
+
+
+# -- a wheel in an environment of its own: no torch, no MLX, no Node, no checkout around it --------
+
+WORKS = {
+    "compare": "compare --requests 2 --max-new-tokens 4",
+    "run": "run --requests 2 --max-new-tokens 4",
+    "check": "check out/serial.json out/overlap.json",
+    "view": "view overlap out/overlap.json --form text",
+    "watch": "watch out/overlap.json --at 12",
+    "stepper": "stepper out/serial.json out/overlap.json",
+    "replay": "replay requests.csv",
+    "scenario": "scenario long-document --json",
+    "presets": "presets",
+    "doctor": "doctor",
+    "museum": "museum run pinned_buffer_rewritten",
+}
+NEEDS = {  # what each says that cannot work here; fetch would ask the network
+    "diagrams": ("diagrams --check", "run it in a git clone"),
+    "bench": ("bench cuda", ""),
+    "calibrate": ("calibrate --device thread --model nowhere", ""),
+    "fetch": ("fetch gpt5", "smollm2"),
+    "first-run": ("first-run", "first-run needs the package 'torch'"),
+}
+
+
+@pytest.fixture(scope="module")
+def wheel_install(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and its two dependencies, and nothing else."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(
+        ROOT / "minisched", source / "minisched", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", folder, source], check=True)
+    venv.create(folder / "venv", with_pip=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([folder / "venv" / "bin" / "python", *pip[1:], "install", wheel], check=True)
+    return folder / "venv"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_of_a_wheel_works_or_says_in_one_sentence_why_not(
+    wheel_install: Path, tmp_path: Path, name: str
+) -> None:
+    """In any folder, and nothing is written elsewhere."""
+    own = {"PATH": str(wheel_install / "bin"), "HOME": str(tmp_path)}
+
+    def call(line: str) -> subprocess.CompletedProcess[str]:
+        command = [wheel_install / "bin" / "minisched", *shlex.split(line)]
+        return subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
+
+    def files() -> set[Path]:
+        return {it for it in wheel_install.rglob("*") if "__pycache__" not in it.parts}
+
+    (tmp_path / "requests.csv").write_text(CSV)
+    assert call("compare").returncode == 0
+    before = files()
+    if name in WORKS:
+        done = call(WORKS[name])
+        assert (done.returncode, done.stderr.strip()) == (0, "")
+    else:
+        line, said = NEEDS[name]
+        done = call(line)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert said in done.stderr and done.stderr.startswith("minisched: ")
+    assert files() == before
