@@ -19,7 +19,7 @@ from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
 from minisched.core import Request, SamplingParams
 from minisched.devices import torch_arrays
-from minisched.devices.cuda import PATIENCE, ZERO_LASTS, CudaDevice, CudaStream, GpuClock, Zero
+from minisched.devices.cuda import PATIENCE, ZERO_LASTS, CudaDevice, CudaStream, GpuClock
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop
 from minisched.models.hash_torch import HashTorch
@@ -163,30 +163,23 @@ def test_no_launch_waits_for_the_gpu(
     assert launched.count("forward") == launched.count("sample") >= 12
 
 
-@pytest.mark.parametrize(
-    ("loop", "relay"), [("serial", ""), ("overlap", "pool"), ("overlap", "ring")]
-)
+@pytest.mark.parametrize(("loop", "relay"), [("serial", ""), ("overlap", "ring")])
 def test_a_step_of_decodes_is_one_copy_to_the_gpu(
     loop: str, relay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped, copies = 0, []
+    shipped: list[int] = []
+    ship, prepare = torch_arrays.ship, Worker.prepare
+    monkeypatch.setattr(torch_arrays, "ship", lambda *args: shipped.append(1) or ship(*args))
 
-    def ship(*args: Any) -> torch.Tensor:
-        nonlocal shipped
-        shipped += 1
-        return inner_ship(*args)
-
-    def prepare(worker: Worker, batch: Any, *args: Any) -> Any:
-        before = shipped
-        inputs = inner_prepare(worker, batch, *args)
-        copies.append(shipped - before)
+    def count(worker: Worker, batch: Any, *args: Any) -> Any:
+        before = len(shipped)
+        inputs = prepare(worker, batch, *args)
+        assert len(shipped) - before == 1
         return inputs
 
-    inner_ship, inner_prepare = torch_arrays.ship, Worker.prepare
-    monkeypatch.setattr(torch_arrays, "ship", ship)
-    monkeypatch.setattr(Worker, "prepare", prepare)
+    monkeypatch.setattr(Worker, "prepare", count)
     run_loop(loop, ThreadDevice(), HashTorch(), some_requests(), CONFIG, relay=relay)
-    assert len(copies) > 10 and set(copies) == {1}
+    assert len(shipped) > 10
 
 
 def test_devices_of_a_process_share_their_streams(gpu: Gpu) -> None:
@@ -204,7 +197,6 @@ def test_devices_of_a_process_share_their_streams(gpu: Gpu) -> None:
 # -- events on the host's clock --------------------------------------------------------------------
 
 MICROSECOND, SECOND = 1_000, 1_000_000_000
-MINUTE = 60 * SECOND
 
 
 class Machine:
@@ -246,60 +238,42 @@ class Event:
         return float(np.float32(between))
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Machine:
-    machine = Machine(getattr(request, "param", 0.0))
+@pytest.mark.parametrize("drift", [0.0, 3e-5, -3e-5])
+def test_an_event_is_where_it_was_after_an_hour_as_after_a_second(
+    drift: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the microsecond; what a single zero makes of it is far off, and coarse in float32."""
+    machine = Machine(drift)
     monkeypatch.setattr(Event, "machine", machine, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    return machine
+    clock = GpuClock(machine.now, torch.cuda.Stream)  # type: ignore[arg-type]
+    at_first, asked = clock.zero, machine.synchronized
+    close = 20 * MICROSECOND + abs(drift) * 2 * ZERO_LASTS
 
-
-def errors(machine: Machine, clock: GpuClock, until: int, each: int) -> list[int]:
-    """A run with a step every ``each`` nanoseconds: how far off the time of each one is."""
-    found = []
-    while machine.time < until:
+    def how_far_off(each: int) -> int:
         zero, event = clock.zero, Event(enable_timing=True)
         event.record(None)
         machine.time += each
         clock.renew()
-        found.append(clock.time(zero, event) - event.at)
-    return found
+        return abs(clock.time(zero, event) - event.at)
 
-
-@pytest.mark.parametrize("machine", [0.0, 3e-5, -3e-5], indirect=True)
-def test_an_event_is_where_it_was_after_an_hour_as_after_a_second(machine: Machine) -> None:
-    """To the microsecond; what a single zero makes of it is far off, and coarse in float32."""
-    clock = GpuClock(machine.now, torch.cuda.Stream)  # type: ignore[arg-type]
-    at_first, asked = clock.zero, machine.synchronized
-    drift = abs(machine.drift) * 2 * ZERO_LASTS
-    found = errors(machine, clock, 60 * MINUTE, SECOND)
-    assert max(map(abs, found)) < 20 * MICROSECOND + drift
+    while machine.time < 3600 * SECOND:
+        assert how_far_off(SECOND) < close
     assert machine.synchronized == asked  # only as the device was opened
     late, later = Event(enable_timing=True), Event(enable_timing=True)
     late.record(None)
     later.at = late.at + 9 * MICROSECOND  # as long as a small kernel
-    assert abs(clock.time(clock.zero, late) - late.at) < 20 * MICROSECOND + drift
     lengths = [clock.time(zero, later) - clock.time(zero, late) for zero in (clock.zero, at_first)]
     assert lengths[0] == pytest.approx(9 * MICROSECOND, abs=300) and lengths[1] % 62_500 == 0
-    if machine.drift:
-        assert abs(clock.time(at_first, late) - late.at) > 1000 * MICROSECOND
-
-
-def test_a_zero_that_the_gpu_is_slow_to_reach_is_taken_later(machine: Machine) -> None:
-    clock = GpuClock(machine.now, torch.cuda.Stream)  # type: ignore[arg-type]
-    first = clock.zero
-    machine.latency = 20 * PATIENCE
-    machine.random = random.Random(1)
+    assert abs(clock.time(at_first, late) - late.at) > 1000 * MICROSECOND or not drift
+    machine.latency, zero = 20 * PATIENCE, clock.zero  # the GPU is slow to reach the next one
     machine.time += 2 * ZERO_LASTS
     before = machine.time
     clock.renew()
-    assert clock.zero is first and machine.time < before + 2 * PATIENCE
-    assert clock.asked is not None
-    event = clock.asked[0]
+    assert clock.zero is zero and machine.time < before + 2 * PATIENCE
     machine.time += 20 * PATIENCE
     clock.renew()
-    assert clock.zero == Zero(event, clock.zero.at)
-    assert abs(clock.zero.at - event.at) < 20 * MICROSECOND
+    assert clock.zero is not zero and abs(clock.zero.at - clock.zero.event.at) < close  # type: ignore[attr-defined]
 
 
 # -- a real GPU ------------------------------------------------------------------------------------

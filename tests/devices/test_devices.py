@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 
 from minisched.core import Request, SamplingParams
 from minisched.devices.base import WRONG_TOKEN
-from minisched.devices.cost import CostModel
 from minisched.devices.cuda import CudaDevice
-from minisched.devices.host_work import compute, done_by
 from minisched.devices.mlx import MlxDevice
 from minisched.devices.thread import SWITCH_INTERVAL, ThreadDevice
 from minisched.export.counted_run import Counted
@@ -29,13 +27,11 @@ from minisched.export.counting_sim import CountingSim
 from minisched.export.recipes.sglang import cost_of
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
-from minisched.models.hash_torch import HashTorch
 from minisched.models.llama_mlx import LlamaMlx
-from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.scheduler import Scheduler
 from tests.support import (
     SOME_LOOP_OPTIONS,
     check_no_thread_left,
-    check_trace,
     hash_model,
     open_device,
     runs_on,
@@ -178,33 +174,6 @@ def test_an_op_that_fails_keeps_nothing_of_what_it_was_working_on(backend: str) 
     device.close()
 
 
-class RunsOut(HashTorch):
-    """Finds no memory in its third step."""
-
-    def __init__(self) -> None:
-        super().__init__(eos_ids=frozenset())
-        self.logits: list[weakref.ref[torch.Tensor]] = []
-        self.kept: list[weakref.ref[Something]] = []
-
-    def forward(self, batch: Any, ids: torch.Tensor, page_table: torch.Tensor) -> Any:
-        logits = super().forward(batch, ids, page_table)
-        self.logits.append(weakref.ref(logits))
-        if len(self.logits) == 3:
-            run_out(self.kept)
-        return logits
-
-
-@pytest.mark.usefixtures("nobody_collects")
-@pytest.mark.parametrize("loop", ["serial", "overlap", "overlap_thread", "vllm_batch_queue"])
-def test_a_failed_step_leaves_no_activations_behind(loop: str) -> None:
-    model, config = RunsOut(), SchedulerConfig(chunked_prefill_size=4)
-    run = run_loop(loop, ThreadDevice(), model, some_requests(6), config)
-    assert any("out of device memory" in error for error in run.errors.values())
-    *before, last = model.logits  # a loop may hold the last step's until it is collected itself
-    assert last and len(before) >= 2 and len(model.kept) == 2
-    assert not [ref for ref in (*model.kept, *before) if ref() is not None]
-
-
 @pytest.mark.parametrize(
     ("backend", "loop", "place", "error"),
     [("thread", "overlap", "process", KeyboardInterrupt), ("cuda", "overlap", "process", KeyError),
@@ -291,28 +260,6 @@ def test_no_graph_outlives_its_step(tiny_llama: Any) -> None:
 
 
 # -- the trace, and the host's own work ------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("backend", "loop"), [("thread", "overlap_thread"), ("mlx", "mlx_async"), ("cuda", "overlap")]
-)
-def test_the_work_of_schedule_is_done_once_inside_its_slice(backend: str, loop: str) -> None:
-    device: Any = open_device(backend)
-
-    def work(amount: int) -> None:
-        compute(amount // 10)
-        device.recorder.mark("work ends", amount=amount)
-
-    with done_by(work):
-        run = run_loop(
-            loop, device, hash_model(backend, frozenset()), some_requests(8),
-            cost=CostModel({"schedule": 1_000_000}),
-        )  # fmt: skip
-    check_trace(run.trace)
-    schedules = [item for item in run.trace.on("host") if item.name == "schedule"]
-    ends = [mark for mark in run.trace.marks if mark.name == "work ends"]
-    for item, mark in zip(schedules, ends, strict=True):
-        assert item.start <= mark.time <= item.end and mark.attrs["amount"] == 1_000_000
 
 
 def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

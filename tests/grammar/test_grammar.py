@@ -132,25 +132,6 @@ def test_what_another_library_reads_as_sets_is_plain(regex: str) -> None:
     check_readers(regex, ["", *words])
 
 
-@given(regex=regexes, texts=texts, vocabulary=vocabularies)
-@settings(max_examples=many(300, 1500))
-def test_a_vocabulary_bounds_the_language(
-    regex: str, texts: list[str], vocabulary: Vocabulary
-) -> None:
-    vocab_size, eos_ids = vocabulary
-    grammar = grammar_of(regex, *vocabulary)
-    for text in texts:
-        is_said = all(ord(char) < vocab_size and ord(char) not in eos_ids for char in text)
-        wanted = is_said and in_python(regex, text)
-        if grammar is None:
-            assert not wanted or (text == "" and not eos_ids)
-        else:
-            taken = [token for token in text.encode() if grammar.accept_token(token)]
-            ends = grammar.automaton.is_accepting(grammar.state)
-            assert (len(taken) == len(text) and ends) == wanted
-            grammar.rollback(len(taken))
-
-
 @pytest.mark.parametrize(
     ("regex", "text"),
     [("(é|hä)+", "éhä"), ("[éhä]+", "éhä"), ("[-éhä-]+", "éhä"), ("[éa]b", "éb"), ("(é|ü)?", "ü"),
@@ -290,26 +271,6 @@ def tokenizer(smollm2: Path) -> Any:
 
 
 SMOLLM2 = 49152, frozenset({2})
-
-
-@given(schema=schemas, rng=st.randoms(use_true_random=False))
-@settings(max_examples=20)
-def test_tokens_that_the_masks_allow_fit_too(
-    tokenizer: Tokenizer, schema: dict[str, Any], rng: random.Random
-) -> None:
-    """Also where the text spells the name of a special token."""
-    regex = rng.choice([None, "a/b", r"\d{1,3}(\.\d+)?", "(yes|no|été)", r"<\|im_end\|>x?"])
-    rule = {"regex": regex} if regex else {"json_schema": json.dumps(schema)}
-    grammar = compile_grammar(SamplingParams(**rule), *SMOLLM2, tokenizer)  # type: ignore[arg-type]
-
-    def look(grammar: Grammar) -> None:
-        tokens = rng.sample(range(SMOLLM2[0]), 20) + rng.choices(allowed(grammar), k=5)
-        check_mask(grammar, [*tokens, 2], SMOLLM2[0])
-
-    text, has_ended = walk(grammar, SMOLLM2[1], rng, 100, look)
-    assume(has_ended)
-    said = tokenizer.decode(text)
-    assert in_python(regex, said) if regex else not check_fits(json.loads(said), schema)
 
 
 def test_what_a_real_vocabulary_lacks_is_never_allowed(tokenizer: Tokenizer) -> None:

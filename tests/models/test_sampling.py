@@ -20,12 +20,9 @@ from minisched.core.sampling_types import KINDS, NUMBER, TEXT, TRUTH, WHOLE, WOR
 from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
 from minisched.models import (
-    hash_mlx,
-    hash_torch,
     logprobs,
     logprobs_mlx,
     logprobs_torch,
-    mix,
     sampling,
     sampling_mlx,
     sampling_torch,
@@ -90,7 +87,6 @@ def test_the_generator_gives_the_published_words(
 
 
 keys, positions = st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1)
-below_p = st.integers(0, mix.P - 1) | st.sampled_from([0, 1, mix.P - 2, mix.P - 1])
 
 
 @given(rows=st.lists(st.tuples(keys, positions), min_size=1, max_size=4), vocab=st.integers(1, 99))
@@ -119,15 +115,6 @@ def test_the_noise_of_the_first_and_the_last_word_is_finite(
     }.items():  # fmt: skip
         monkeypatch.setattr(of_it, "threefry", ends)
         assert noise(backend, [5], [7], 2).tolist() == [pytest.approx(wanted, rel=1e-12)]
-
-
-@given(st.lists(st.tuples(below_p, below_p), min_size=1, max_size=40))
-def test_the_hash_is_exact_in_64_bits(pairs: list[tuple[int, int]]) -> None:
-    truth = [mix.mix(*pair) for pair in pairs]
-    a, b = zip(*pairs, strict=True)
-    assert hash_torch.mix(torch.tensor(a), torch.tensor(b)).tolist() == truth
-    of_mlx = (mx.array(list(side), dtype=mx.int64) for side in (a, b))
-    assert hash_mlx.mix(*of_mlx).tolist() == truth
 
 
 # -- the distribution ------------------------------------------------------------------------------
@@ -280,31 +267,6 @@ def test_of_equals_the_lower_ids_come_first_on_every_backend(
             assert place[1 + top :] == best
             expected = [row[other] - total for other in (token, *best)]
             assert place[: 1 + top] == pytest.approx(expected, abs=1e-7)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_a_long_row_gets_the_same_bits_beside_others(dtype: str) -> None:
-    count, vocab = 20, 49_152  # of which logsumexp would spoil a few
-    random = torch.randn(count, vocab, generator=torch.Generator().manual_seed(0)) * 5
-    rows, tokens = random.to(getattr(torch, dtype)), torch.arange(count) * 1000
-    torch.set_num_threads(5)
-    together = logprobs_torch.logprobs(rows, torch.arange(count), tokens, 2)
-    for at in range(count):
-        one = rows[at : at + 1], torch.tensor([0]), tokens[at, None]
-        assert torch.equal(logprobs_torch.logprobs(*one, 2)[0], together[at])
-    torch.set_num_threads(1)
-    with mx.stream(mx.cpu):
-        same = mx.array(rows[:8].double().numpy(), dtype=mx.float64).astype(getattr(mx, dtype))
-        ids = mx.array(tokens[:8].tolist())
-        of_mlx = logprobs_mlx.logprobs(same, mx.arange(8), ids, 2).tolist()
-        for at in range(8):
-            one_row = same[at : at + 1], mx.array([0]), ids[at : at + 1]
-            assert logprobs_mlx.logprobs(*one_row, 2).tolist()[0] == of_mlx[at]
-    exact = torch.log_softmax(rows[:8].double(), -1)
-    for at in range(8):
-        wanted = [exact[at, tokens[at]].item(), *exact[at].topk(2).values.tolist()]
-        for place in (together[at].tolist(), of_mlx[at]):
-            assert place[:3] == pytest.approx(wanted, abs=2e-5)
 
 
 # -- what a client may ask for ---------------------------------------------------------------------
