@@ -50,19 +50,6 @@ def ints(*values: int) -> torch.Tensor:
 # -- the rules -------------------------------------------------------------------------------------
 
 
-def test_copies_land_late_and_read_what_is_there_then(gpu: Gpu) -> None:
-    landing = torch.full((1,), -5, pin_memory=True)
-    landing.copy_(ints(3), non_blocking=True)
-    assert landing.tolist() == [-5]
-    torch.cuda.synchronize()
-    assert landing.tolist() == [3]
-    pinned, plain = torch.tensor([3], pin_memory=True), torch.tensor([4])
-    late, at_once = pinned.to(CUDA, non_blocking=True), plain.to(CUDA, non_blocking=True)
-    pinned.fill_(0)
-    plain.fill_(0)
-    assert (late.tolist(), at_once.tolist()) == ([0], [4])
-
-
 WAITS: list[Callable[[Any], Any]] = [
     lambda it: it.tolist(), lambda it: it[it > 0], lambda it: bool(it), lambda it: it.nonzero(),
     lambda it: it.copy_(torch.tensor([1])),
@@ -112,7 +99,6 @@ CONFIG = SchedulerConfig(kv_tokens=256, page_size=4, chunked_prefill_size=32, co
 
 FAULTS = {
     "args": ("devices.cuda:CudaOp.run", "self.named = fn, *args", "self.named = ()"),
-    "bound": ("devices.cuda:CudaOp.run", "self.named = fn, *args", "self.named = args"),
     "plan": ("relay.prev_sampled:PrevSampled.resolve", "self.used.append(plan)", "pass"),
     "upload": (
         "worker.upload:Uploads.take", "op = self.queued.pop(batch.step, None)",
@@ -122,8 +108,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "seed", "design"), [
-    ("args", 0, "overlap_pool_indexed:token_pool"), ("bound", 13, "serial"),
-    ("plan", 8, "mini_overlap:prev_sampled"), ("upload", 0, "overlap_pool_indexed:token_pool"),
+    ("args", 0, "overlap_pool_indexed:token_pool"), ("plan", 8, "mini_overlap:prev_sampled"),
+    ("upload", 0, "overlap_pool_indexed:token_pool"),
 ])  # fmt: skip
 def test_what_is_named_by_nobody_is_found(gpu: Gpu, fault: str, seed: int, design: str) -> None:
     case = draw(seed).on(read_design(design), "cuda")
@@ -204,8 +190,7 @@ class Machine:
 
     def __init__(self, drift: float) -> None:
         self.time, self.drift, self.random = 0, drift, random.Random(0)
-        self.latency = 5 * MICROSECOND
-        self.synchronized = 0
+        self.latency, self.synchronized = 5 * MICROSECOND, 0
 
     def now(self) -> int:
         """The host's clock; looking takes a moment."""
@@ -222,8 +207,7 @@ class Event:
         assert enable_timing
 
     def record(self, stream: object) -> None:
-        machine = self.machine
-        self.at = machine.time + machine.random.randrange(1, 2 + machine.latency)
+        self.at = self.machine.time + self.machine.random.randrange(1, 2 + self.machine.latency)
 
     def query(self) -> bool:
         return self.machine.now() >= self.at
@@ -238,7 +222,7 @@ class Event:
         return float(np.float32(between))
 
 
-@pytest.mark.parametrize("drift", [0.0, 3e-5, -3e-5])
+@pytest.mark.parametrize("drift", [3e-5, -3e-5])
 def test_an_event_is_where_it_was_after_an_hour_as_after_a_second(
     drift: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,26 +230,17 @@ def test_an_event_is_where_it_was_after_an_hour_as_after_a_second(
     machine = Machine(drift)
     monkeypatch.setattr(Event, "machine", machine, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    clock = GpuClock(machine.now, torch.cuda.Stream)  # type: ignore[arg-type]
+    clock: Any = GpuClock(machine.now, torch.cuda.Stream)  # type: ignore[arg-type]
     at_first, asked = clock.zero, machine.synchronized
     close = 20 * MICROSECOND + abs(drift) * 2 * ZERO_LASTS
-
-    def how_far_off(each: int) -> int:
+    while machine.time < 3600 * SECOND:
         zero, event = clock.zero, Event(enable_timing=True)
         event.record(None)
-        machine.time += each
+        machine.time += SECOND
         clock.renew()
-        return abs(clock.time(zero, event) - event.at)
-
-    while machine.time < 3600 * SECOND:
-        assert how_far_off(SECOND) < close
+        assert abs(clock.time(zero, event) - event.at) < close
+    assert abs(clock.time(at_first, event) - event.at) > 1000 * MICROSECOND
     assert machine.synchronized == asked  # only as the device was opened
-    late, later = Event(enable_timing=True), Event(enable_timing=True)
-    late.record(None)
-    later.at = late.at + 9 * MICROSECOND  # as long as a small kernel
-    lengths = [clock.time(zero, later) - clock.time(zero, late) for zero in (clock.zero, at_first)]
-    assert lengths[0] == pytest.approx(9 * MICROSECOND, abs=300) and lengths[1] % 62_500 == 0
-    assert abs(clock.time(at_first, late) - late.at) > 1000 * MICROSECOND or not drift
     machine.latency, zero = 20 * PATIENCE, clock.zero  # the GPU is slow to reach the next one
     machine.time += 2 * ZERO_LASTS
     before = machine.time
@@ -273,7 +248,7 @@ def test_an_event_is_where_it_was_after_an_hour_as_after_a_second(
     assert clock.zero is zero and machine.time < before + 2 * PATIENCE
     machine.time += 20 * PATIENCE
     clock.renew()
-    assert clock.zero is not zero and abs(clock.zero.at - clock.zero.event.at) < close  # type: ignore[attr-defined]
+    assert clock.zero is not zero and abs(clock.zero.at - clock.zero.event.at) < close
 
 
 # -- a real GPU ------------------------------------------------------------------------------------

@@ -122,17 +122,6 @@ def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    "regex",
-    ["[!--x]", "[a-z&&aeiou]{2}", "[[:digit:]]", "[a[b]", "a{,2}", r"\<", "a**", "[^]!---]",
-     "[~~a]+", "[]&&[]"],
-)  # fmt: skip
-def test_what_another_library_reads_as_sets_is_plain(regex: str) -> None:
-    words = ["a", "aa", "aaa", "a**", "&", "&&", "-", "~", "[", "[]", "]", "5", "d]", "x", '"', "b",
-             "&]", "<", "ae", "aaaa"]  # fmt: skip
-    check_readers(regex, ["", *words])
-
-
-@pytest.mark.parametrize(
     ("regex", "text"),
     [("(é|hä)+", "éhä"), ("[éhä]+", "éhä"), ("[-éhä-]+", "éhä"), ("[éa]b", "éb"), ("(é|ü)?", "ü"),
      (r"[\x00-\xff]+", "é"), (r"\W+", "é€"), (r"[\s\S]{2,}", "é"), ("(.|..|...)", "é")],
@@ -324,15 +313,6 @@ def test_bad_rules_are_refused_in_one_sentence(kind: str, rule: str, sentence: s
         compile_grammar(SamplingParams(**params), 257, EOS, None)
     text = str(refused.value)
     assert text.endswith(".") and "\n" not in text and kind in text and len(text) < 200
-
-
-def test_what_no_token_can_satisfy_depends_on_the_vocabulary() -> None:
-    assert grammar_of("a", 98) is not None and grammar_of("") is not None
-    for vocabulary in ((97, frozenset[int]()), (257, frozenset({97}))):
-        with pytest.raises(ValueError, match=f"no token can satisfy regex 'a': {NO_TEXT}."):
-            build("a", *vocabulary)
-    with pytest.raises(ValueError, match="only the empty text matches it, and this model has no"):
-        build("", 257, frozenset())
 
 
 def test_json_needs_the_library_and_bytes_or_a_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ from safetensors.torch import load_file, save_file
 from minisched.core import Request, SamplingParams
 from minisched.loops.run import Run, run_loop
 from minisched.models import llama_mlx_matrix, sampling
-from minisched.models.equal_extent import TOGETHER
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_mlx_groups import PADDING
 from minisched.models.llama_mlx_layers import hidden_states
@@ -161,9 +160,6 @@ def play_exact(workload: Workload, device: str, model: Any, *how: Any) -> int:
     return seen
 
 
-Rows = list[tuple[int, int]]  # positions computed before, and now
-extents = st.one_of(st.just(1), st.just(1), st.just(4), st.integers(1, 2 * TOGETHER))
-batches = st.lists(st.tuples(st.integers(0, 300), extents), min_size=1, max_size=9)
 SIZES = (1, 2_000, 20_000, 1 << 22)  # bytes of a position: from all rows together to one by one
 paddings = st.one_of(st.none(), st.just(PADDING), st.integers(0, 400))
 

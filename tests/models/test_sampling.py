@@ -20,9 +20,6 @@ from minisched.core.sampling_types import KINDS, NUMBER, TEXT, TRUTH, WHOLE, WOR
 from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
 from minisched.models import (
-    logprobs,
-    logprobs_mlx,
-    logprobs_torch,
     sampling,
     sampling_mlx,
     sampling_torch,
@@ -236,37 +233,6 @@ def test_every_backend_chooses_what_each_row_gets_alone(
             else:
                 assert found[at] == truth[at] >= 0
                 assert row[truth[at]] == math.inf or math.inf not in row
-
-
-# -- log-probabilities -----------------------------------------------------------------------------
-
-few = st.integers(0, 6)  # so that many are equal
-matrices = st.lists(st.lists(few, min_size=7, max_size=7), min_size=1, max_size=4)
-
-
-@given(values=matrices, top=st.integers(0, 7), data=st.data())
-@settings(max_examples=many(50, 500))
-def test_of_equals_the_lower_ids_come_first_on_every_backend(
-    values: list[list[int]], top: int, data: Any
-) -> None:
-    rows, tokens = (
-        [[value / 3 for value in row] for row in values],
-        [data.draw(few) for _ in values],
-    )
-    at = list(range(len(rows)))
-    of_torch = logprobs_torch.logprobs(
-        torch.tensor(rows, dtype=torch.float64), torch.tensor(at), torch.tensor(tokens), top
-    )
-    with mx.stream(mx.cpu):
-        matrix = mx.array(rows, dtype=mx.float64)
-        of_mlx = logprobs_mlx.logprobs(matrix, mx.array(at), mx.array(tokens), top).tolist()
-    for found in (logprobs.logprobs(rows, at, tokens, top), of_torch.tolist(), of_mlx):
-        for row, token, place in zip(rows, tokens, found, strict=True):
-            total = math.log(sum(map(math.exp, row)))
-            best = sorted(range(7), key=lambda other: (-row[other], other))[:top]
-            assert place[1 + top :] == best
-            expected = [row[other] - total for other in (token, *best)]
-            assert place[: 1 + top] == pytest.approx(expected, abs=1e-7)
 
 
 # -- what a client may ask for ---------------------------------------------------------------------

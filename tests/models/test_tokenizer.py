@@ -29,12 +29,8 @@ from minisched.models.weights import WeightsError, find_model, read_config
 from minisched.scheduler import SchedulerConfig
 from tests.support import PROMPTS, many
 
-# Bytes that no token of SmolLM2 stands for: its tokenizer leaves them out. They are control
-# characters, and the first bytes of planes of Unicode that hold no character.
-NOT_IN_SMOLLM2 = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xF1, 0xF2}
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
 texts = st.text(characters)
-smollm2_texts = st.text(characters.filter(lambda c: NOT_IN_SMOLLM2.isdisjoint(c.encode())))
 
 
 def llama2_like() -> Tokenizer:
@@ -131,16 +127,6 @@ def real(smollm2: Path) -> Tokenizer:
     tokenizer = Tokenizer.from_directory(smollm2)
     assert tokenizer is not None
     return tokenizer
-
-
-@given(text=texts, known=smollm2_texts, ids=st.lists(st.integers(0, 49_151) | st.integers(0, 400)))
-def test_smollm2_streams_whole_characters(
-    real: Tokenizer, text: str, known: str, ids: list[int]
-) -> None:
-    has_tokens = bytes(byte for byte in text.encode() if byte not in NOT_IN_SMOLLM2)
-    assert real.decode(real.encode(text)) == has_tokens.decode(errors="replace")
-    check_whole_characters(real, known)
-    check_adds_up(real, ids)
 
 
 def test_special_tokens_and_lone_surrogates_are_no_text(real: Tokenizer) -> None:
