@@ -33,8 +33,6 @@ from minisched.models.weights import (
 )
 from tests.support import LLAMA3
 
-Tensors = dict[str, np.ndarray]
-
 
 @pytest.fixture
 def model(tiny_llama: Path, tmp_path: Path) -> Path:
