@@ -76,7 +76,6 @@ def test_a_launch_that_waits_can_be_refused_and_ends_a_capture(gpu: Gpu, waits: 
 def test_memory_that_is_let_go_under_a_kernel_is_found_and_filled(
     gpu: Gpu, wait: str, findings: int
 ) -> None:
-    """Unless the host has waited, or its owner waits for the reader before it hands it out."""
     owner, memory = torch.cuda.current_stream(), ints(3)
     side = owner if wait == "same" else torch.cuda.Stream()
     with torch.cuda.stream(side):

@@ -242,7 +242,6 @@ def test_a_chain_of_steps_does_not_hold_on_to_its_past(backend: str) -> None:
 
 
 def test_no_graph_outlives_its_step(tiny_llama: Any) -> None:
-    """On MLX: of memory and KV, however long the run was, every number is known."""
     model = LlamaMlx(tiny_llama)
 
     def operations_behind(array: mx.array) -> int:

@@ -208,7 +208,6 @@ def test_a_llama_is_exact_to_the_bit(
 def test_log_probabilities_are_the_same_bits(
     device: str, data: st.DataObject, subjects: Callable[..., Any]
 ) -> None:
-    """As those of a request that has the machine to itself, without a cache and in one chunk."""
     workload, model = data.draw(workloads(device)), subjects(device, "llama", "float32")
     for req in workload.requests:
         wishes = {"return_logprob": True, "top_logprobs_num": data.draw(st.integers(0, 2))}
@@ -240,7 +239,6 @@ def test_both_libraries_say_the_same_in_float32(kind: str, kinds: dict[str, Path
     "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in [*KINDS][1:])
 ])  # fmt: skip
 def test_torch_computes_what_transformers_computes(kind: str, kinds: dict[str, Path]) -> None:
-    """Tokens in float32, greedily; and logits in float64."""
     from transformers import AutoModelForCausalLM  # which takes seconds
 
     theirs: Any = AutoModelForCausalLM.from_pretrained(kinds[kind], dtype=torch.float32)

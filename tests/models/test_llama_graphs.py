@@ -135,7 +135,6 @@ def decode_of(rows: list[int]) -> ModelWorkerBatch:
 
 
 def test_padding_touches_nobodys_slot_alone_and_no_row_sees_it(folder: Path) -> None:
-    """Rows go down and up; what lies in slot 0 before each step is not numbers."""
     device, model = ThreadDevice(), LlamaGraphs(folder, capture=PlayedGraph())
     model.allocate(device, num_slots=36, max_len=4)
     table = model.init_cuda_graphs(device, device.memory("page table", 17 * 4), max_bs=16)
@@ -203,7 +202,6 @@ def test_a_llama_on_cuda_says_what_it_says_alone(folder: Path, truth: Any) -> No
 def test_a_capture_comes_after_all_that_it_reads(
     gpu: Gpu, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inputs are filled on the default stream: before that they are any numbers, and no tokens."""
     behind = []
 
     def run(model: LlamaGraphs, *args: Any) -> torch.Tensor:

@@ -89,7 +89,6 @@ keys, positions = st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1)
 @given(rows=st.lists(st.tuples(keys, positions), min_size=1, max_size=4), vocab=st.integers(1, 99))
 @example(rows=[(5, 7)], vocab=3000)
 def test_every_backend_makes_the_same_noise(rows: list[tuple[int, int]], vocab: int) -> None:
-    """From the same words exactly; a logarithm may differ in its last bit."""
     truth = noise("sim", *zip(*rows, strict=True), vocab)
     for backend in ("thread", "mlx"):
         found = noise(backend, *zip(*rows, strict=True), vocab)
@@ -100,8 +99,6 @@ def test_every_backend_makes_the_same_noise(rows: list[tuple[int, int]], vocab: 
 def test_the_noise_of_the_first_and_the_last_word_is_finite(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One infinity would decide alone; in float32 u is 1 once in 2**25 tokens."""
-
     def ends(key: Any, counter: Any) -> Any:
         like = counter[0] * 0 + counter[1] * 0
         return like, like + WORD
@@ -148,7 +145,6 @@ def rows_along(axis: str, count: int) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("axis", ["positions", "requests", "seeds"])
 def test_draws_are_even_and_say_nothing_of_those_beside_them(axis: str) -> None:
-    """Of tokens against the softmax; of 2 to 6 positions (requests, seeds) in a row; of ids."""
     rows, vocab = 10_000, 32
     draws = [*zip(*rows_along(axis, rows), strict=True)]
     for wanted, options in (
@@ -172,7 +168,6 @@ def test_draws_are_even_and_say_nothing_of_those_beside_them(axis: str) -> None:
 
 
 def test_of_neighbouring_ids_each_comes_as_often() -> None:
-    """Of 4, 5 and 10 ids so far apart, from every start: this generator's forerunner failed."""
     table = noise("thread", *rows_along("positions", 16), 49_152)
     for stride, ids, start in product((1, 2, 3, 7, 64), (2, 3, 4, 5, 10), (0, 1)):
         whole = (49_152 - start) // (ids * stride) * ids * stride
@@ -221,7 +216,6 @@ def test_top_k_and_top_p_leave_the_fewest_most_likely(
 def test_every_backend_chooses_what_each_row_gets_alone(
     rows: list[tuple[list[float], SamplingParams, int, int]], first_look: int
 ) -> None:
-    """Equal logits, infinite ones, nothing but -inf; where there is NaN, each marks its token."""
     logits, how = np.array([row for row, *_ in rows]), [(*rest,) for _, *rest in rows]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling_torch, "FIRST_LOOK", first_look)  # both ways of finding the best

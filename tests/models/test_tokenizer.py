@@ -81,7 +81,6 @@ def check_adds_up(tokenizer: TextCodec, ids: list[int]) -> None:
 @given(text=texts, ids=st.lists(st.integers(0, 300)))
 @settings(max_examples=many(100, 500))
 def test_bytes_come_back_and_stream(text: str, ids: list[int]) -> None:
-    """Ids that are no bytes are left out."""
     tokenizer = ByteTokenizer()
     assert tokenizer.encode(text) == list(text.encode())
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -101,7 +100,6 @@ def test_a_stream_with_bytes_for_unknown_characters_adds_up(text: str, ids: list
 
 
 def test_what_may_yet_change_is_held_back() -> None:
-    """One byte more may turn a run of them into U+FFFD; a token that is left out ends nothing."""
     stream, run = StreamDecoder(llama2_like()), [LLAMA2_BYTES + byte for byte in "A€".encode()]
     assert [stream.push(token) for token in [2, *run, LLAMA2_EOS, 2]] == ["h", *[""] * 5, "A€h"]
     assert [stream.push(token) for token in [*run, LLAMA2_BYTES + 0xFF]] == [""] * 5
@@ -203,7 +201,6 @@ def test_it_says_what_other_libraries_say(model_on: Any, smollm2: Path) -> None:
 
 @pytest.mark.parametrize(("device", "loop"), [("thread", "overlap"), ("mlx", "mlx_async")])
 def test_it_says_json_by_a_schema(device: str, loop: str, model_on: Any) -> None:
-    """And a regex; the one beside them must not notice."""
     model, because = model_on(device), "(yes|no), because [a-z ]{5,9}[.]"
     properties = {"name": {"type": "string", "maxLength": 12}, "likes": {"enum": ["tea", "jazz"]}}
     schema = {"type": "object", "properties": properties, "required": ["name", "likes"]}

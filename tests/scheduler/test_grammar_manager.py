@@ -83,7 +83,6 @@ def test_a_bad_grammar_ends_its_request_alone(loop: str) -> None:
 
 @LOOP
 def test_a_token_that_its_grammar_does_not_allow_is_an_error(loop: str) -> None:
-    """Where a mask was forgotten, or a library has lost its way; nobody is told it was accepted."""
     good_alone = run_loop(loop, SimDevice(), HashModel(), [Request("good", [1])]).outputs["good"]
     bad, good = Request("bad", [1], SamplingParams(regex="a+")), Request("good", [1])
     with pytest.MonkeyPatch.context() as patch:
@@ -142,7 +141,6 @@ def test_every_form_shows_every_mask(run: Any) -> None:
 
 
 def test_the_golden_run_waits_and_ends_in_both_ways() -> None:
-    """``a`` with the one token that may come, ``b`` with an end-of-text token."""
     trace = trace_of("grammar_manager")
     a, b = constrained_of(trace)
     assert bytes(token for choice in a.choices for token in choice.tokens) == b"no, jk."
