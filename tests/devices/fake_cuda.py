@@ -292,9 +292,6 @@ def fake_cuda(seed: int = 0) -> Iterator[Gpu]:
         with operations:
             yield
 
-    def set_sync_debug_mode(mode: str | int) -> None:
-        gpu.sync_mode = ["default", "warn", "error"].index(mode) if isinstance(mode, str) else mode
-
     def lifetimes(device: CudaDevice) -> list[str]:
         return [item.sentence for item in gpu.findings if item.time >= device.opened]
 
@@ -318,11 +315,10 @@ def fake_cuda(seed: int = 0) -> Iterator[Gpu]:
         "get_device_properties": lambda device=None: SimpleNamespace(
             name=NAME, total_memory=TOTAL_BYTES, multi_processor_count=1
         ),
-        "mem_get_info": lambda device=None: (TOTAL_BYTES - gpu.allocated, TOTAL_BYTES),
-        "memory_allocated": lambda device=None: gpu.allocated,
+        "mem_get_info": lambda device=None: (TOTAL_BYTES, TOTAL_BYTES),
         "graph_pool_handle": object,
         "is_current_stream_capturing": lambda: gpu.current.capture is not None,
-        "set_sync_debug_mode": set_sync_debug_mode,
+        "set_sync_debug_mode": lambda mode: setattr(gpu, "sync_mode", mode),
         "get_sync_debug_mode": lambda: gpu.sync_mode,
     }
     with ExitStack() as stack:

@@ -42,15 +42,12 @@ class Gpu:
 
     def __init__(self, seed: int) -> None:
         self.lock = threading.RLock()
-        self.random = random.Random(seed)
-        self.here = threading.local()
+        self.random, self.here = random.Random(seed), threading.local()
         self.streams: list[Stream] = []
         self.host: Clock = {}  # what the host knows to have ended
         self.captures: list[CUDAGraph] = []
         self.findings: list[Finding] = []
-        self.died_of = ""
-        self.sync_mode = 0
-        self.allocated = 0  # bytes
+        self.sync_mode: str | int = "default"
 
     @property
     def current(self) -> Stream:
@@ -72,14 +69,14 @@ class Gpu:
         """A call that may wait for the GPU: a capture does not allow it."""
         for graph in self.captures:
             is_here = graph.thread == threading.get_ident()
-            if graph.mode == "global" or (graph.mode == "thread_local" and is_here):
+            if graph.mode == "global" or is_here:
                 graph.refuse(what)
 
     def wait_here(self, what: str) -> None:
         """The host has to wait for the current stream in the middle of its work."""
         if self.current.capture is not None:
             self.current.capture.refuse(what)
-        if self.sync_mode == 2:
+        if self.sync_mode == "error":
             raise RuntimeError(f"called a synchronizing CUDA operation ({what})")
         self.current.synchronize()
 
@@ -97,9 +94,7 @@ class Gpu:
                         break
 
     def queue(self, stream: Stream, kernel: Kernel) -> None:
-        """Queue a kernel, or record it; an error of one before is heard now, and for ever."""
-        if self.died_of:
-            raise RuntimeError(self.died_of)
+        """Queue a kernel, or record it."""
         stream.count += 1
         if stream.capture is not None:
             stream.capture.kernels.append(kernel)
@@ -120,7 +115,7 @@ class Stream:
     """``torch.cuda.Stream``: kernels, waits and moments, in order."""
 
     def __init__(self, device: object = None, priority: int = 0) -> None:
-        self.gpu = gpu = the_gpu()
+        self.gpu = gpu = there[-1]
         with gpu.lock:
             self.number = len(gpu.streams)
             gpu.streams.append(self)
@@ -163,11 +158,7 @@ class Stream:
             return False
         kind, item = self.queue.popleft()
         if kind == "run":
-            try:
-                item()
-            except Exception as error:
-                message = f"CUDA error: device-side assert triggered ({error})"
-                self.gpu.died_of = self.gpu.died_of or message
+            item()
         elif kind == "moment":
             item.time = time.perf_counter_ns()
         return True
@@ -182,7 +173,7 @@ class Stream:
 
 class Event:
     def __init__(self, enable_timing: bool = False, **options: object) -> None:
-        self.gpu, self.timed = the_gpu(), enable_timing
+        self.gpu, self.timed = there[-1], enable_timing
         self.moment: Moment | None = None
 
     def record(self, stream: Stream | None = None) -> None:
@@ -201,24 +192,22 @@ class Event:
                 self.gpu.go_on()
                 if self.gpu.random.random() < 0.3:
                     self._reach(self.moment)
-            if is_done := self.moment is None or bool(self.moment.time):
-                self._heard()
-            return is_done
+            if self.moment is None or not self.moment.time:
+                return self.moment is None
+            know(self.gpu.host, self.moment.clock)
+            return True
 
     def synchronize(self) -> None:
         with self.gpu.lock:
             self.gpu.unsafe("cudaEventSynchronize")
             if self.moment is not None:
                 self._reach(self.moment)
-            self._heard()
+                know(self.gpu.host, self.moment.clock)
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds between two events, as coarse as CUDA's float32."""
-        if not (self.timed and end.timed):
-            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
         first, last = self.moment, end.moment
-        if not (first and last and first.time and last.time):
-            raise RuntimeError("CUDA error: device not ready")
+        assert self.timed and end.timed and first and last and first.time and last.time, "not ready"
         return ctypes.c_float((last.time - first.time) / 1e6).value
 
     def _reach(self, moment: Moment) -> None:
@@ -227,30 +216,21 @@ class Event:
         with without_modes():
             moment.stream.reach(moment)
 
-    def _heard(self) -> None:
-        """The host knows it now, and whether a kernel has failed."""
-        if self.gpu.died_of:
-            raise RuntimeError(self.gpu.died_of)
-        if self.moment is not None:
-            know(self.gpu.host, self.moment.clock)
-
 
 class CUDAGraph:
     """``torch.cuda.CUDAGraph``: kernels that are recorded at addresses which stay the same."""
 
     def __init__(self, keep_graph: bool = False) -> None:
-        self.gpu = the_gpu()
+        self.gpu = there[-1]
         self.kernels: list[Kernel] = []
         self.named: dict[int, tuple[weakref.ref[Block], str]] = {}  # not its own, and by which op
-        self.mode, self.broken, self.thread, self.token = "", "", 0, object()
+        self.mode, self.broken, self.thread = "", "", 0
 
     def capture_begin(
         self, pool: object = None, capture_error_mode: str = "global", **options: object
     ) -> None:
         """Record what is queued on the current stream, instead of running it."""
-        if self.gpu.current is self.gpu.streams[0]:
-            raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
-        self.token = pool or self.token
+        assert self.gpu.current is not self.gpu.streams[0], "the default stream is never captured"
         self.mode, self.thread = capture_error_mode, threading.get_ident()
         self.gpu.current.capture = self
         self.gpu.captures.append(self)
@@ -296,7 +276,6 @@ class Block:
         self.graph = self.owner.capture
         self.uses: dict[int, tuple[int, str]] = {}  # by other streams, the last kernel that does
         self.in_graph = False
-        gpu.allocated += data.untyped_storage().nbytes()
 
     def used_by(self, stream: Stream, count: int, what: str) -> None:
         """A kernel names it, its stream's ``count``-th."""
@@ -311,7 +290,6 @@ class Block:
         """The last name is gone: its own stream may hand it out again now."""
         gpu, behind = self.gpu, self.owner.behind
         with gpu.lock:
-            gpu.allocated -= self.data.untyped_storage().nbytes()
             if self.graph is not None:
                 return  # its graph's pool keeps it
             early = [
@@ -332,15 +310,14 @@ def know(clock: Clock, other: Clock) -> None:
 
 
 def place() -> str:
-    """Where in the sources this is happening: the innermost line, and who has called it."""
-    lines: list[str] = []
+    """Where in the sources this is happening."""
     frame: Any = sys._getframe(1)
-    while frame is not None and len(lines) < 2:
+    while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(SOURCE) and f"{SOURCE}/devices/" not in name:
-            lines.append(f"{name[len(SOURCE) + 1 :]}:{frame.f_lineno}")
+            return f"at {name[len(SOURCE) + 1 :]}:{frame.f_lineno}"
         frame = frame.f_back
-    return f"at {' < '.join(lines)}" if lines else "outside"
+    return "outside"
 
 
 @contextmanager
@@ -355,7 +332,3 @@ def without_modes() -> Iterator[None]:
 
 
 there: list[Gpu] = []  # the GPUs that there are; the last one is seen
-
-
-def the_gpu() -> Gpu:
-    return there[-1]

@@ -18,7 +18,6 @@ from minisched.core import SamplingParams
 from minisched.core.grammar import Grammar
 from minisched.devices import registry
 from minisched.grammar import compile_grammar
-from minisched.grammar.automaton import NO, START
 from minisched.grammar.build import MAX_STATES, build
 from minisched.grammar.llguidance_grammar import LLGuidanceGrammar
 from minisched.grammar.positions import MAX_POSITIONS
@@ -123,55 +122,6 @@ def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    "regex",
-    ["[!--x]", "[a-z&&b]", "[a-z&&aeiou]{2}", "[a~~b]", "[[a]]", "[[:digit:]]", "[[]", "[a[b]",
-     "a{,2}", r"\<", "[a--b]", "a**", "[^]!---]", "[&&]", "[~~a]+", "[a-]", "[-a]", "[]&&[]"],
-)  # fmt: skip
-def test_what_another_library_reads_as_sets_is_plain(regex: str) -> None:
-    words = ["a", "aa", "aaa", "a**", "&", "&&", "-", "~", "[", "[]", "]", "5", "d]", "x", '"', "b",
-             "&]", "<", "ae", "aaaa"]  # fmt: skip
-    check_readers(regex, ["", *words])
-
-
-@given(regex=regexes, texts=texts, vocabulary=vocabularies)
-@settings(max_examples=many(300, 1500))
-def test_a_vocabulary_bounds_the_language(
-    regex: str, texts: list[str], vocabulary: Vocabulary
-) -> None:
-    vocab_size, eos_ids = vocabulary
-    grammar = grammar_of(regex, *vocabulary)
-    for text in texts:
-        is_said = all(ord(char) < vocab_size and ord(char) not in eos_ids for char in text)
-        wanted = is_said and in_python(regex, text)
-        if grammar is None:
-            assert not wanted or (text == "" and not eos_ids)
-        else:
-            taken = [token for token in text.encode() if grammar.accept_token(token)]
-            ends = grammar.automaton.is_accepting(grammar.state)
-            assert (len(taken) == len(text) and ends) == wanted
-            grammar.rollback(len(taken))
-
-
-@given(regex=regexes, vocabulary=vocabularies)
-@settings(max_examples=many(100, 600))
-def test_every_state_can_be_completed(regex: str, vocabulary: Vocabulary) -> None:
-    grammar = grammar_of(regex, *vocabulary)
-    assume(grammar is not None)
-    automaton = grammar.automaton
-    nexts: dict[int, set[int]] = {}
-    left = [START]
-    while left:
-        at = left.pop()
-        if at not in nexts:
-            nexts[at] = {automaton.next_state(at, token) for token in range(257)} - {NO}
-            left += nexts[at]
-    done = {at for at in nexts if automaton.is_accepting(at) or not automaton.states[at]}
-    while more := {at for at in nexts.keys() - done if nexts[at] & done}:
-        done |= more
-    assert done == nexts.keys()
-
-
-@pytest.mark.parametrize(
     ("regex", "text"),
     [("(é|hä)+", "éhä"), ("[éhä]+", "éhä"), ("[-éhä-]+", "éhä"), ("[éa]b", "éb"), ("(é|ü)?", "ü"),
      (r"[\x00-\xff]+", "é"), (r"\W+", "é€"), (r"[\s\S]{2,}", "é"), ("(.|..|...)", "é")],
@@ -204,9 +154,7 @@ def allowed(grammar: Grammar) -> list[int]:
     return [token for token, bit in enumerate(f"{bits:b}"[::-1]) if bit == "1"]
 
 
-def check_mask(
-    grammar: Grammar, tokens: list[int], vocab_size: int, eos_ids: frozenset[int]
-) -> None:
+def check_mask(grammar: Grammar, tokens: list[int], vocab_size: int) -> None:
     """A bit is set exactly where ``accept_token`` takes the token, which can be taken back."""
     mask, may_come = grammar.fill_vocab_mask(), set(allowed(grammar))
     assert len(mask) == -(-vocab_size // 32) * 4 and not grammar.is_terminated
@@ -259,9 +207,7 @@ def test_what_the_masks_lead_to_matches(
     grammar = grammar_of(regex, *vocabulary)
     assume(grammar is not None)
     every = list(range(vocab_size + 2))
-    text, has_ended = walk(
-        grammar, eos_ids, rng, 6, lambda g: check_mask(g, every, vocab_size, eos_ids)
-    )
+    text, has_ended = walk(grammar, eos_ids, rng, 6, lambda g: check_mask(g, every, vocab_size))
     matches = in_python(regex, "".join(map(chr, text)))
     assert grammar.automaton.is_accepting(grammar.state) == matches
     assert matches or not has_ended
@@ -302,7 +248,7 @@ def test_bytes_that_the_masks_allow_are_json_that_fits(
 ) -> None:
     grammar = compile_grammar(SamplingParams(json_schema=json.dumps(schema)), 257, EOS, None)
     text, has_ended = walk(
-        grammar, EOS, rng, 200, lambda g: check_mask(g, rng.sample(range(257), 40), 257, EOS)
+        grammar, EOS, rng, 200, lambda g: check_mask(g, rng.sample(range(257), 40), 257)
     )
     assume(has_ended)
     check_fits(json.loads(ByteTokenizer().decode(text)), schema)
@@ -316,64 +262,29 @@ def tokenizer(smollm2: Path) -> Any:
 SMOLLM2 = 49152, frozenset({2})
 
 
-@given(data=st.data(), rng=st.randoms(use_true_random=False))
-@settings(max_examples=30)
-def test_tokens_that_the_masks_allow_fit_too(
-    tokenizer: Tokenizer, data: st.DataObject, rng: random.Random
-) -> None:
-    """Also where the text spells the name of a special token."""
-    regex = data.draw(st.sampled_from(
-        [None, None, "", "a/b", r"\d{1,3}(\.\d+)?", "(yes|no|été)", r"[\w-]{2,5}@[^\n]{0,4}",
-         r"<\|im_end\|>x?"]
-    ))  # fmt: skip
-    schema = data.draw(schemas)
-    params = SamplingParams(regex=regex) if regex is not None else SamplingParams(
-        json_schema=json.dumps(schema)
-    )  # fmt: skip
-
-    def look(grammar: Grammar) -> None:
-        tokens = rng.sample(range(SMOLLM2[0]), 20) + rng.choices(allowed(grammar), k=5)
-        check_mask(grammar, [*tokens, 2], *SMOLLM2)
-
-    text, has_ended = walk(compile_grammar(params, *SMOLLM2, tokenizer), SMOLLM2[1], rng, 100, look)
-    assume(has_ended)
-    said = tokenizer.decode(text)
-    if regex is None:
-        check_fits(json.loads(said), schema)
-    else:
-        assert in_python(regex, said)
-
-
 def test_what_a_real_vocabulary_lacks_is_never_allowed(tokenizer: Tokenizer) -> None:
-    """Ids beyond it; and the byte 4, for which SmolLM2 has no token: a dead end."""
     size, eos_ids = SMOLLM2
     more = compile_grammar(SamplingParams(regex=r"[\s\S]*"), size + 40, eos_ids, tokenizer)
     assert max(allowed(more)) < size and not more.accept_token(size)
     dead = compile_grammar(SamplingParams(regex="a\x04b"), size, eos_ids, tokenizer)
     assert allowed(dead) == tokenizer.encode("a") and dead.accept_token(allowed(dead)[0])
-    assert not dead.is_terminated and not any(map(dead.accept_token, range(99)))
+    assert not dead.is_terminated and not any(map(dead.accept_token, range(99)))  # of the byte 4
 
 
 # -- what is refused -------------------------------------------------------------------------------
 
 NO_TEXT = "no text of this vocabulary matches it"
 BAD_REGEXES = [
-    ("x(a", "there is a ( that is never closed, at position 1"),
     ("a)b", "there is a ) that closes nothing, at position 1"),
     ("x[a", "there is a [ that is never closed, at position 1"),
     ("[z-a]", "a range that does not go from one character up to another, at position 1"),
-    (r"[a-\d]", "a range that does not go from one character up to another, at position 1"),
     ("[^aé]", "there is 'é' in a class of all others, which names ASCII only, at position 0"),
     ("[a-é]", "there is a range beyond ASCII, where each character has to be named, at p"),
     (r"[^\xe9]", r"there is a byte from \x80 on without all the others, which is"),
     ("a{2,1}", "there is a repetition of at least 2 and at most 1, at position 1"),
-    ("a{,}", "there is a { without counts of up to 4 digits"),
     ("a{12345}", "there is a { without counts of up to 4 digits"),
     ("a**", "there is a repetition of a repetition, which needs a group, at position 2"),
-    ("a|*", "there is a * with nothing before it, at position 2"),
     (r"a\q", r"there is an escape \q that is not known here, at position 1"),
-    (r"\x4", r"there is an escape \x that is not known here, at position 0"),
-    ("(?=a)", "there is a group of a kind that is not known here, at position 0"),
     ("^a$", "there is a ^, though all of the output has to match anyway, at position 0"),
     ("(" * 51 + ")" * 51, "there is more than 50 groups within each other, at position 50"),
     ("((){9999}){9999}", f"written out it has more than {MAX_POSITIONS} characters"),
@@ -384,13 +295,10 @@ BAD_REGEXES = [
 BAD_SCHEMAS = [
     ("5", "can't be compiled: schema must be an object or boolean."),
     ("false", "no token can satisfy json_schema 'false': schema is false."),
-    ("{", "can't be compiled: it is no JSON, Expecting property name"),
     ("[" * 99999, "can't be compiled: it is no JSON, maximum recursion depth"),
-    ('{"type":"strin"}', "can't be compiled: Invalid type: strin."),
     ('{"pattern":"("}', "can't be compiled: unclosed group."),
     ('{"type":"string","minLength":2,"maxLength":1}', "no token can satisfy json_schema"),
     ('{"const":"\\ud800"}', "can't be compiled: failed to parse"),
-    ("\ud800", "holds half a character, which is no text."),
 ]
 
 
@@ -407,27 +315,10 @@ def test_bad_rules_are_refused_in_one_sentence(kind: str, rule: str, sentence: s
     assert text.endswith(".") and "\n" not in text and kind in text and len(text) < 200
 
 
-def test_what_no_token_can_satisfy_depends_on_the_vocabulary() -> None:
-    assert grammar_of("a", 98) is not None and grammar_of("") is not None
-    for vocabulary in ((97, frozenset[int]()), (257, frozenset({97}))):
-        with pytest.raises(ValueError, match=f"no token can satisfy regex 'a': {NO_TEXT}."):
-            build("a", *vocabulary)
-    with pytest.raises(ValueError, match="only the empty text matches it, and this model has no"):
-        build("", 257, frozenset())
-
-
 def test_json_needs_the_library_and_bytes_or_a_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Strange:
-        def to_json(self) -> str:
-            return '{"model":'
-
     anything = SamplingParams(json_schema="{}")
     with pytest.raises(ValueError, match="json_schema needs a model with a tokenizer, or with all"):
         compile_grammar(anything, 19, frozenset(), None)
-    with pytest.raises(
-        ValueError, match=r"llguidance can't read this model's tokenizer: [^\n]*\.$"
-    ):
-        compile_grammar(SamplingParams(regex="a"), 99, frozenset(), Strange())
 
     def no_module(name: str) -> None:
         raise ModuleNotFoundError(name="llguidance")

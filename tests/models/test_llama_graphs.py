@@ -6,7 +6,6 @@ is one of the GPU that is not there (``fake_cuda.py``), which keeps CUDA's rules
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -18,17 +17,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.bench.arm import running
-from minisched.bench.case import Case
 from minisched.core import ForwardMode, ModelWorkerBatch, Request, SamplingParams
-from minisched.devices import torch_arrays
 from minisched.devices.cuda import CudaDevice
 from minisched.devices.thread import ThreadDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.forward_batch import make_forward_batch
 from minisched.models.llama_graphs import (
-    GraphPool,
     LlamaGraphs,
     rounded,
     sizes,
@@ -37,7 +32,6 @@ from minisched.models.llama_graphs import (
 )
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.llama_torch_attention import BLOCK
-from minisched.models.llama_torch_layers import llama_step
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from tests.devices.fake_cuda import Gpu, fake_cuda
@@ -70,12 +64,6 @@ class PlayedGraph:
 @pytest.fixture(scope="module")
 def folder(kinds: dict[str, Path]) -> Path:
     return kinds["qwen3 biases"]
-
-
-@pytest.fixture
-def gpu() -> Iterator[Gpu]:
-    with fake_cuda(3) as gpu:
-        yield gpu
 
 
 def requests(lengths: list[int] = LENGTHS) -> list[Request]:
@@ -127,52 +115,11 @@ def test_graphs_are_captured_before_traffic_largest_first(folder: Path) -> None:
     device.close()
     assert graphed.runner is not None and engine.worker.page_table is graphed.runner.page_table
     shapes = list(graphed.runner.replays)
-    assert shapes == sorted(shapes, reverse=True)
-    assert {rows for rows, _ in shapes} == {1, 2, 4, 6}
+    assert shapes == sorted(shapes, reverse=True) and {rows for rows, _ in shapes} == {1, 2, 4, 6}
     assert max(window for _, window in shapes) == window_of(engine.scheduler.config.context_len)
 
 
-def test_what_is_captured_is_not_scripted(folder: Path) -> None:
-    with pytest.raises(ValueError, match="scripted is True, but steps that are captured"):
-        LlamaGraphs(folder, scripted=True)
-    model = open_model(str(folder), "cuda", "float32")
-    assert isinstance(model, LlamaGraphs) and model.step is llama_step
-    assert model.capture is None  # which is CUDA's own
-
-
 # -- played ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("loop", ["serial", "overlap", "vllm_batch_queue", "mindie_plugin"])
-def test_graphs_give_the_same_tokens(loop: str, folder: Path, truth: Any) -> None:
-    """A second run finds the graphs of the first; other memory is another graph."""
-    capture = PlayedGraph()
-    graphed = LlamaGraphs(folder, capture=capture)
-    for _ in range(2):
-        assert played(graphed, loop).outputs == truth
-    assert graphed.runner and capture.captured == len(graphed.runner.replays) < capture.replayed
-    device = ThreadDevice()
-    graphed.allocate(device, 64, 128)
-    device.close()
-    assert graphed.runner is None
-
-
-def test_copies_have_memory_and_graphs_of_their_own(folder: Path) -> None:
-    """Two loops that take turns, each on a copy of one model that has graphs already."""
-    graphed: Any = LlamaGraphs(folder, capture=PlayedGraph())
-    short, long = (
-        Case("thread", graphed, requests(lengths), CONFIG) for lengths in ([3, 9], [20, 30])
-    )
-    alone = [
-        run_loop("serial", ThreadDevice(), graphed, requests(lengths), CONFIG).outputs
-        for lengths in ([3, 9], [20, 30])
-    ]
-    assert graphed.runner
-    with running(short, "serial") as one, running(long, "overlap") as other:
-        for _ in range(3):
-            one.go_on(2)
-            other.go_on(2)
-        assert [one.finish().outputs, other.finish().outputs] == alone
 
 
 def decode_of(rows: list[int]) -> ModelWorkerBatch:
@@ -188,7 +135,6 @@ def decode_of(rows: list[int]) -> ModelWorkerBatch:
 
 
 def test_padding_touches_nobodys_slot_alone_and_no_row_sees_it(folder: Path) -> None:
-    """Rows go down and up; what lies in slot 0 before each step is not numbers."""
     device, model = ThreadDevice(), LlamaGraphs(folder, capture=PlayedGraph())
     model.allocate(device, num_slots=36, max_len=4)
     table = model.init_cuda_graphs(device, device.memory("page table", 17 * 4), max_bs=16)
@@ -213,106 +159,49 @@ def test_padding_touches_nobodys_slot_alone_and_no_row_sees_it(folder: Path) -> 
 
 
 def test_more_rows_are_other_graphs_and_every_request_ends(folder: Path, truth: Any) -> None:
-    """Their page table is larger, in the same KV memory (once every step failed there)."""
+    """Their page table is larger, in the same KV memory (once every step failed there).
+
+    A second run finds the graphs of the first, whatever its loop.
+    """
     capture, captured = PlayedGraph(), [0]
     graphed = LlamaGraphs(folder, capture=capture)
-    for rows in (4, 8, 4, 4):
-        assert played(graphed, "overlap", max_running_requests=rows).outputs == truth
+    for rows, loop in ((4, "overlap"), (8, "overlap"), (4, "mindie_plugin"), (4, "vllm_async")):
+        assert played(graphed, loop, max_running_requests=rows).outputs == truth
         captured.append(capture.captured)
     few, more, again, kept = (b - a for a, b in pairwise(captured))
-    assert few == again == 3 * more // 4 > 0 and kept == 0
-
-
-@pytest.mark.parametrize("most", [0, 2])
-def test_larger_steps_than_asked_for_are_launched_op_by_op(
-    folder: Path, truth: Any, most: int
-) -> None:
-    capture = PlayedGraph()
-    run = played(LlamaGraphs(folder, capture=capture), cuda_graph_max_bs=most)
-    assert run.outputs == truth
-    assert bool(capture.captured) == bool(most) == bool(capture.replayed)
-    assert [mark for mark in run.trace.marks if mark.name == "eager launch"]
-
-
-def test_a_capture_that_fails_is_said_once_and_no_step_fails(
-    folder: Path, truth: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    tried = []
-
-    def fails_late(step: Callable[[], None]) -> Callable[[], None]:
-        tried.append(step)
-        if len(tried) == 3:
-            raise RuntimeError("operation not permitted when stream is capturing\nand more")
-        return PlayedGraph()(step)
-
-    graphed = LlamaGraphs(folder, capture=fails_late)
-    for _ in range(2):
-        run = played(graphed, "overlap")
-        assert run.outputs == truth
-        (mark,) = (mark for mark in run.trace.marks if mark.name == "no cuda graphs")
-        assert mark.attrs == {"reason": "operation not permitted when stream is capturing"}
-    assert len(tried) == 3  # neither the rest nor any of them again
-    (said,) = caplog.messages
-    assert said.startswith("decode steps run without CUDA graphs: operation not permitted")
+    assert few == again == 3 * more // 4 > 0 and kept == 0 < capture.replayed
 
 
 # -- on a GPU that is not there --------------------------------------------------------------------
 
 
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    with fake_cuda(3) as gpu:
+        yield gpu
+
+
 def on_cuda(loop: str, model: Any, relay: str = "", **options: Any) -> Run:
     """A run on the GPU that leaves nothing to be said of memory let go too early."""
     device: Any = CudaDevice()
-    few = requests()[: many(3, 6)]
-    run = run_loop(loop, device, model, few, replace(CONFIG, **options), relay=relay)
+    config = replace(CONFIG, max_running_requests=2, **options)
+    run = run_loop(loop, device, model, requests()[: many(3, 6)], config, relay=relay)
     assert device.lifetimes == []
     return run
 
 
-@pytest.mark.parametrize(("loop", "relay"), [
-    ("overlap", "ring"), pytest.param("serial", "", marks=pytest.mark.thorough),
-    pytest.param("overlap_thread", "pool", marks=pytest.mark.thorough),
-    pytest.param("mini_overlap", "", marks=pytest.mark.thorough),
-])  # fmt: skip
-def test_a_llama_on_cuda_says_what_it_says_alone(
-    loop: str, relay: str, gpu: Gpu, folder: Path, truth: Any
-) -> None:
-    """With graphs, and without, and with others for more rows; as its user gets it."""
+@pytest.mark.usefixtures("gpu")
+def test_a_llama_on_cuda_says_what_it_says_alone(folder: Path, truth: Any) -> None:
     model: Any = open_model(str(folder), "cuda", "float32")
-    for rows in (2, 3, 6)[: many(1, 3)]:
-        assert (
-            on_cuda(loop, model, relay, max_running_requests=rows).outputs.items() <= truth.items()
-        )
-        assert {shape[0] for shape in model.runner.replays} >= {1, 2, rows}
-    assert on_cuda(loop, model, relay, cuda_graph_max_bs=0).outputs.items() <= truth.items()
-
-
-def test_other_threads_do_not_end_a_capture(gpu: Gpu) -> None:
-    """The scheduler's thread asks for events and takes pinned memory, whatever this one does."""
-    numbers = torch.zeros(4, dtype=torch.int64, device="cuda")
-    event = torch.cuda.Event()
-
-    def beside() -> None:
-        with torch.cuda.device(0):
-            event.query()
-            torch_arrays.ship([1, 2], torch.device("cuda", 0))
-
-    def step() -> None:
-        numbers.add_(1)
-        thread = threading.Thread(target=beside)
-        thread.start()
-        thread.join()
-
-    replay = GraphPool()(step)
-    torch.cuda.synchronize()
-    assert numbers.tolist() == [1] * 4  # once as it is; what is captured does not run
-    replay()
-    assert numbers.tolist() == [2] * 4
+    assert on_cuda("overlap", model, "ring").outputs.items() <= truth.items()
+    assert {shape[0] for shape in model.runner.replays} == {1, 2}
+    run = on_cuda("overlap_thread", model, "pool", cuda_graph_max_bs=0)
+    assert run.outputs.items() <= truth.items()
 
 
 def test_a_capture_comes_after_all_that_it_reads(
     gpu: Gpu, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inputs are filled on the default stream: before that they are any numbers, and no tokens."""
     behind = []
 
     def run(model: LlamaGraphs, *args: Any) -> torch.Tensor:
@@ -340,8 +229,9 @@ class Impatient(LlamaGraphs):
         return logits
 
 
-def test_after_a_capture_that_cuda_refuses_steps_run_all_the_same(
-    gpu: Gpu, folder: Path, truth: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.usefixtures("gpu")
+def test_a_capture_that_fails_is_said_once_and_no_step_fails(
+    folder: Path, truth: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Impatient(folder, "float32")
     for _ in range(2):
@@ -349,4 +239,5 @@ def test_after_a_capture_that_cuda_refuses_steps_run_all_the_same(
         assert run.outputs.items() <= truth.items()
         (mark,) = (mark for mark in run.trace.marks if mark.name == "no cuda graphs")
         assert "capturing" in str(mark.attrs["reason"])
-    assert len(caplog.messages) == 1
+    (said,) = caplog.messages  # neither the rest nor any of them is tried again
+    assert said.startswith("decode steps run without CUDA graphs: ")
