@@ -43,7 +43,7 @@ from minisched.checks.play import livelock, most_turns
 from minisched.checks.workload import VOCAB as VOCAB
 from minisched.checks.workload import Workload as Workload
 from minisched.checks.workload import fresh as fresh
-from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.core import Output, Request, SamplingParams
 from minisched.devices.base import Device
 from minisched.devices.cost import NO_COST, CostModel
 from minisched.devices.registry import open_device as open_device
@@ -254,21 +254,6 @@ def demanding(
     return workload
 
 
-def without_refused(workload: Workload, loop: str, relay: str) -> Workload:
-    """Those that the loop has taken; of the others each was told why, and got nothing."""
-    refuses = LOOPS[loop].refusals(relay)
-    taken = []
-    for req in workload.requests:
-        wishes = {"grammar": req.params.has_grammar, "penalties": req.params.has_penalties}
-        refused = [feature for feature, wanted in wishes.items() if wanted and feature in refuses]
-        if refused:
-            assert req.error == f"this loop takes no {refused[0]}: {refuses[refused[0]]}."
-            assert req.finish_reason is FinishReason.ERROR and not req.output_ids
-        else:
-            taken.append(req)
-    return replace(workload, requests=taken)
-
-
 # -- loops, and runs of them -----------------------------------------------------------------------
 
 
@@ -396,18 +381,7 @@ EVERY_LOOP = pytest.mark.parametrize(("loop", "relay", "options"), LOOP_OPTIONS,
 SOME_LOOPS = pytest.mark.parametrize(("loop", "relay", "options"), SOME_LOOP_OPTIONS, ids=str)
 
 
-def in_real_time(items: list[LoopOptions]) -> pytest.MarkDecorator:
-    """Each of the loops on two devices with a clock of their own, where it runs there.
-
-    On ``cuda`` they would take ten times as long.
-    """
-    cases = [(at, *item) for at in ("thread", "mlx") for item in items if runs_on(item[0], at)]
-    return pytest.mark.parametrize(("backend", "loop", "relay", "options"), cases, ids=str)
-
-
 EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
-AND_CUDA = pytest.mark.parametrize("backend", [*BACKENDS, "cuda"])
-"""Where a test's ``backend`` is ``cuda``, torch sees a GPU that is not there (``fake_cuda.py``)."""
 
 
 def hash_model(backend: str, eos_ids: frozenset[int]) -> Model:
