@@ -8,6 +8,7 @@ profile. A test that is not thorough and takes longer than ``LONGEST_S`` fails.
 """
 
 import fcntl
+import inspect
 import os
 import resource
 import shlex
@@ -78,11 +79,20 @@ def params_of(item: pytest.Item) -> set[object]:
     return {value for value in params.values() if isinstance(value, str)}
 
 
+def may_be_tried_by_mutmut(item: pytest.Item) -> bool:
+    """It tries a mutant in a fork, which no thread survives, and has moved the text of functions.
+
+    So a test that puts a bug into one (``museum/patch.py:put_in``) finds none.
+    """
+    source = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
+    return not REAL_DEVICES & params_of(item) and "put_in(" not in source
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is thorough, and leave it out unless it was asked for."""
     kept, left = [], []
-    if "MUTANT_UNDER_TEST" in os.environ:  # mutmut tries each in a fork, and no thread survives one
-        items[:] = [item for item in items if not REAL_DEVICES & params_of(item)]
+    if "MUTANT_UNDER_TEST" in os.environ:
+        items[:] = [item for item in items if may_be_tried_by_mutmut(item)]
     for item in items:
         named = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         needs = [NEEDS[name] for name in NEEDS if name in named]
