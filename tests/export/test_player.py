@@ -53,12 +53,12 @@ READ = """(run) => {
 
 @contextmanager
 def stepper(
-    browser: Browser, folder: Path, traces: Sequence[Trace], link: str = "", **options: Any
+    browser: Browser, folder: Path, traces: Sequence[Trace], link: str = ""
 ) -> Iterator[Page]:
     """The page of these runs, 1400 pixels wide; at the end it must have been clean."""
     path = folder / "stepper.html"
     path.write_text(to_html(traces), encoding="utf-8")
-    with watch(browser, **{"viewport": {"width": 1400, "height": 900}, **options}) as page:
+    with watch(browser, viewport={"width": 1400, "height": 900}) as page:
         page.goto(path.as_uri() + link)
         settle(page)
         yield page
@@ -122,12 +122,10 @@ def expected(trace: Trace, time: int) -> dict[str, Any]:
     return found
 
 
-def check(page: Page, trace: Trace, run: int = 0) -> dict[str, Any]:
+def check(page: Page, trace: Trace, run: int = 0) -> None:
     """The page shows the state that the trace has at the page's moment, or had at its end."""
     time = min(time_of(page), trace.end)
-    shown: dict[str, Any] = page.evaluate(READ, run)
-    assert shown == expected(trace, time)
-    return shown
+    assert page.evaluate(READ, run) == expected(trace, time)
 
 
 def events(trace: Trace) -> list[int]:

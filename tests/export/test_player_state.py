@@ -5,9 +5,8 @@ The books are looked into while the run goes on, beside its trace; the page is m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,6 +21,7 @@ from minisched.engine.engine import Engine
 from minisched.export.state import Panel, panels
 from minisched.export.state.side import one_side
 from minisched.export.views.future_slots import stays_of
+from minisched.export.views.radix_tree import tree_at
 from minisched.scheduler.state import SchedulerState
 from minisched.trace import Trace
 from tests.support import many
@@ -29,8 +29,7 @@ from tests.support import many
 # -- the books of a run ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Truth:
+class Truth(NamedTuple):
     """One moment, in the engine's own terms."""
 
     waiting: set[str]  # who has no memory yet: SGLang's waiting queue, and who is on the way there
@@ -38,7 +37,7 @@ class Truth:
     zombies: list[str]  # whose leases are closed, and a launched step still names them
     rows: dict[int, tuple[str, str]]
     pages: dict[int, tuple[str, str]]  # page -> kind, whose
-    locks: dict[int, int]  # node -> lock_ref
+    nodes: dict[int, tuple[int, int, int, str]]  # node -> parent, pages, lock_ref, first tokens
 
 
 def look(scheduler: SchedulerState) -> Truth:
@@ -64,69 +63,46 @@ def look(scheduler: SchedulerState) -> Truth:
         sorted(lease.rid for lease in zombies),
         {row: ("wasted" if at in zombies else "admitted", at.rid) for row, at in taken.items()},
         pages,
-        {node.id: node.lock_ref for node in nodes},
+        {
+            node.id: (node.parent.id, node.edge.num_pages, node.lock_ref, node.edge.beginning)
+            for node in nodes
+            if node.parent
+        },
     )
 
 
-@dataclass
-class Books:
-    """The truth after each moment of one engine; the last of one time counts."""
-
-    engine: Engine
-    at: dict[int, Truth] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Look whenever time is about to pass: nothing is missed, and nothing half done seen."""
-        device: Any = self.engine.device
-        assert isinstance(device, SimDevice)
-        for name in ("idle_until", "_run_next"):
-            setattr(device, name, self.first(getattr(device, name)))
-
-    def first(self, call: Callable[..., None]) -> Callable[..., None]:
-        def both(*arguments: int) -> None:
-            self.note()
-            call(*arguments)
-
-        return both
-
-    def note(self) -> None:
-        self.at[self.engine.device.now()] = look(self.engine.scheduler)
-
-    def up_to(self, end: int) -> dict[int, Truth]:
-        """All of it up to the run's last slice, and what is there then."""
-        if self.engine.device.now() <= end:
-            self.note()  # a pair's other side may go on
-        found = {time: truth for time, truth in self.at.items() if time <= end}
-        return found | {end: found[max(found)]}
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One engine's run, its panels, and its own books."""
-
-    panels: dict[str, Panel]
-    trace: Trace
-    truths: dict[int, Truth]
+Seen = tuple[dict[str, Panel], Trace, dict[int, Truth]]
+"""One engine's run: its panels, its trace, and its own books after each moment."""
 
 
 def seen(design: Design, seed: int) -> tuple[Trace, list[Seen]]:
     """A drawn run, and what each engine's books said meanwhile; a pair has two."""
     case = draw(seed, odd=False).on(design, "sim")
-    books, device = list[Books](), SimDevice()
+    books, device = list[tuple[Engine, dict[int, Truth]]](), SimDevice()
     workload = fresh(case.workload)
-    patch = lambda engine: books.append(Books(engine))  # noqa: E731
+
+    def note(engine: Engine, book: dict[int, Truth], call: Any, *arguments: int) -> None:
+        book[engine.device.now()] = look(engine.scheduler)
+        call(*arguments)
+
+    def patch(engine: Engine) -> None:
+        """Look whenever time is about to pass: nothing is missed, and nothing half done seen."""
+        books.append((engine, {}))
+        for name in ("idle_until", "_run_next"):
+            setattr(engine.device, name, partial(note, *books[-1], getattr(engine.device, name)))
+
     run_case(case, workload, device, hash_model("sim", workload), patch, lambda engine: None)
     trace = device.recorder.trace(design.loop, "sim", "hash", device.clock)
-    found = panels(trace)
+    found, runs = panels(trace), list[Seen]()
     sides = ["prefill", "decode"] if len(books) == 2 else [""]
-    return trace, [
-        Seen(
-            {panel.name: panel for panel in found if panel.side == side},
-            one_side(trace, side) if side else trace,
-            book.up_to(trace.end),
-        )
-        for side, book in zip(sides, books, strict=True)
-    ]
+    for side, (engine, book) in zip(sides, books, strict=True):
+        if engine.device.now() <= trace.end:  # else a pair's other side went on
+            book[engine.device.now()] = look(engine.scheduler)
+        own = {time: truth for time, truth in book.items() if time <= trace.end}
+        own[trace.end] = own[max(own)]
+        mine = {panel.name: panel for panel in found if panel.side == side}
+        runs.append((mine, one_side(trace, side), own))
+    return trace, runs
 
 
 # -- the state at every moment ---------------------------------------------------------------------
@@ -138,10 +114,9 @@ def whose(panel: Panel, time: int) -> dict[int, tuple[str, str]]:
 
 
 def check_state(run: Seen) -> None:
-    """Every panel, at every moment up to the last: what the engine's own books say."""
-    of = run.panels
-    assert max(run.truths) == run.trace.end
-    for time, truth in run.truths.items():
+    of, trace, truths = run
+    assert max(truths) == trace.end
+    for time, truth in truths.items():
         there = of["set"].at(time).values()
         assert {stay.rid for stay in of["queue"].at(time).values()} == truth.waiting, time
         alive = {stay.rid for stay in there if stay.kind != "wasted"}
@@ -151,8 +126,10 @@ def check_state(run: Seen) -> None:
         assert whose(of["rows"], time) == truth.rows, time
         assert whose(of["pages"], time) == truth.pages, time
         nodes = {int(s.place.split()[1]): s.about for s in of["tree"].at(time).values()}
-        assert nodes.keys() == truth.locks.keys()
-        assert all(f"lock_ref {locks}:" in nodes[at] for at, locks in truth.locks.items())
+        assert nodes.keys() == truth.nodes.keys()
+        assert all(f"lock_ref {locks}:" in nodes[at] for at, (*_, locks, _) in truth.nodes.items())
+        tree = [node for node in tree_at(trace, time).nodes.values() if not node.evicted]
+        assert truth.nodes == {n.id: (n.parent, n.pages, n.lock_ref, n.tokens) for n in tree}
 
 
 def check_ring(panel: Panel, trace: Trace) -> None:
@@ -174,7 +151,6 @@ def check_ring(panel: Panel, trace: Trace) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_panel_is_what_the_engine_s_books_say(part: int) -> None:
-    """On every loop in turn; ``pd`` has two engines."""
     seeds = range(many(8, 200))
     drawn = [(seed, design) for seed in seeds for design in designs_for(draw(seed, False))]
     for seed, design in drawn[part::4]:
@@ -182,5 +158,5 @@ def test_every_panel_is_what_the_engine_s_books_say(part: int) -> None:
         for run in runs:
             check_state(run)
             config = draw(seed, False).workload.config
-            if run.panels["ring"].stays and len(runs) == 1 and not config.speculative_algorithm:
-                check_ring(run.panels["ring"], trace)
+            if run[0]["ring"].stays and len(runs) == 1 and not config.speculative_algorithm:
+                check_ring(run[0]["ring"], trace)

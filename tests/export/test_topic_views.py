@@ -9,8 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minisched.checks.draw.designs import all_designs
 from minisched.checks.draw.draw import Drawn
@@ -33,9 +31,7 @@ from minisched.export.views.set_story import lives, requests_of
 from minisched.export.views.step_forms import step_rows
 from minisched.export.views.steps import forwards_of, opening, requests_in, steps_of
 from minisched.export.views.text_page import GLYPHS
-from minisched.memory import RadixCache
 from minisched.memory.page_allocator import PageAllocator
-from minisched.memory.radix_node import TreeNode
 from minisched.memory.req_to_token import ReqToTokenPool
 from minisched.trace import Counter as Count
 from minisched.trace import Mark, Recorder, Slice, Trace
@@ -60,7 +56,7 @@ WANTED: dict[str, Callable[[Drawn], bool]] = {
 }
 
 
-def runs_for(topic: str, count: int) -> Iterator[tuple[str, Trace, list[Engine]]]:
+def runs_for(topic: str, count: int) -> Iterator[tuple[Trace, Forms, Engine]]:
     """So many runs in which there is something to show, of designs that the topic is about."""
     designs = [
         design.name
@@ -72,9 +68,10 @@ def runs_for(topic: str, count: int) -> Iterator[tuple[str, Trace, list[Engine]]
         if topic in WANTED and not WANTED[topic](draw_workload(seed, odd=False)):
             continue
         name = designs[seed * 7 % len(designs)]
-        trace, engines = drawn_run(seed, name, VIEW_COST, odd=False)
-        if forms_of(topic, trace):
-            yield f"minisched check --seed {seed} --loop {name}", trace, engines
+        trace, (engine, *_) = drawn_run(seed, name, VIEW_COST, odd=False)
+        if forms := forms_of(topic, trace):
+            print(f"minisched check --seed {seed} --loop {name}")  # pytest shows it if it fails
+            yield trace, forms, engine
             if (count := count - 1) == 0:
                 return
 
@@ -105,6 +102,10 @@ def marks(trace: Trace, *names: str) -> list[Mark]:
     return [mark for mark in trace.marks if mark.name in names]
 
 
+def words(mark: Mark, *names: str) -> tuple[str, ...]:
+    return tuple(str(mark.attrs[name]) for name in names)
+
+
 def numbers(mark: Mark, name: str) -> list[int]:
     return [int(word) for word in str(mark.attrs[name]).split()]
 
@@ -123,63 +124,13 @@ def radix_cache(trace: Trace, forms: Forms, _: Engine) -> None:
         lists = sections[at - 1].split("\n\n")[0].split("\n  before ")[1].split("\n  after  ")
         for name, tree, text in (("before", before, lists[0]), ("after", after, lists[1])):
             panel = forms.picture.shapes("rect", panel=f"{at} {name}", node="*")
-            keys = ("node", "parent", "pages", "lock", "state")
-            assert not panel or {tuple(box[f"data-{key}"] for key in keys) for box in panel} == {
-                (str(n.id), str(n.parent), str(n.pages), str(n.lock_ref), n.state)
-                for n in tree.nodes.values()
-            }
-            states = Counter(GLYPHS[node.state] for node in tree.nodes.values())
+            keys, nodes = ("node", "parent", "pages", "lock", "state"), tree.nodes.values()
+            told = {(*map(str, (n.id, n.parent, n.pages, n.lock_ref)), n.state) for n in nodes}
+            assert not panel or {tuple(box[f"data-{key}"] for key in keys) for box in panel} == told
+            states = Counter(GLYPHS[node.state] for node in nodes)
             assert Counter(line.split("─ ")[1][0] for line in text.splitlines()[1:]) == states
             drawn = re.findall(rf" as {name[0]}{at}_(\d+) #", forms.puml)
             assert {*map(int, drawn)} == tree.nodes.keys()
-
-
-def real_tree(cache: RadixCache) -> dict[int, Any]:
-    """Parent's id, pages, locks and first tokens by a node's id."""
-    found, stack = {}, [cache.root_node]
-    while stack:
-        node = stack.pop()
-        stack += node.children.values()
-        if node.parent is not None:
-            edge = node.edge
-            found[node.id] = node.parent.id, edge.num_pages, node.lock_ref, edge.beginning
-    return found
-
-
-@given(st.data(), st.sampled_from([1, 2, 3]))
-def test_the_tree_that_marks_tell_is_the_real_one_at_every_moment(
-    data: st.DataObject, size: int
-) -> None:
-    tokens = st.lists(st.integers(0, 2), min_size=1, max_size=10)
-    actions = st.sampled_from(["insert", "insert", "match", "lock", "unlock", "evict"])
-    recorder, now, pages = Recorder(), 0, iter(range(1, 10_000))
-    recorder.now = lambda: now
-    cache, locked, truths = RadixCache(size, recorder=recorder), list[TreeNode](), list[Any]()
-    for _ in range(data.draw(st.integers(1, 12))):
-        now += 10
-        action = data.draw(actions)
-        if action == "insert":
-            words = data.draw(tokens)
-            cache.insert(words, [next(pages) for _ in range(len(words) // size)])
-        elif action in ("match", "lock"):
-            node = cache.match_prefix(data.draw(tokens)).node
-            if action == "lock":
-                cache.inc_lock_ref(node)
-                locked.append(node)
-        elif action == "unlock" and locked:
-            cache.dec_lock_ref(locked.pop())
-        elif action == "evict":
-            cache.evict(data.draw(st.integers(1, 5)))
-        truths.append((now, real_tree(cache), cache.protected_size, cache.evictable_size))
-    trace = recorder.trace("serial", "sim", "hash", "virtual")
-    for moment, *truth in truths:
-        tree = tree_at(trace, moment)
-        told = {
-            node.id: (node.parent, node.pages, node.lock_ref, node.tokens)
-            for node in tree.nodes.values()
-            if not node.evicted
-        }
-        assert [told, tree.size("protected"), tree.size("evictable")] == truth
 
 
 def page_allocator(trace: Trace, forms: Forms, _: Engine) -> None:
@@ -251,9 +202,8 @@ def prefill(trace: Trace, forms: Forms, _: Engine) -> None:
         return
     admits = marks(trace, "admit")
     drawn = forms.picture.shapes("rect", mark="admit", budget="rem_total", left="*")
-    assert [(shape["data-rid"], shape["data-left"]) for shape in drawn] == [
-        (mark.attrs["rid"], str(mark.attrs["rem_total"])) for mark in admits
-    ]
+    shown = [(shape["data-rid"], shape["data-left"]) for shape in drawn]
+    assert shown == [words(mark, "rid", "rem_total") for mark in admits]
     assert re.findall(r"^  \+ (\w+):", forms.text, re.M) == [m.attrs["rid"] for m in admits]
     refused = [shape["data-rid"] for shape in forms.picture.shapes("text", mark="refuse")]
     assert {*refused} == {mark.attrs["rid"] for mark in marks(trace, "refuse")}  # repeated: once
@@ -262,22 +212,16 @@ def prefill(trace: Trace, forms: Forms, _: Engine) -> None:
 
 def decode(trace: Trace, forms: Forms, _: Engine) -> None:
     steps, part = {item.step for item in forwards(trace)[:100]}, opening(trace, 100)[0]
-    rows = Counter(
-        (str(item.step), rid) for item in forwards(trace) if item.step in steps for rid in item.rids
-    )
+    ran = [item for item in forwards(trace) if item.step in steps]
+    rows = Counter((str(item.step), rid) for item in ran for rid in item.rids)
     assert forms.picture.count("step", "rid", tag="rect") == rows
-    assert forms.picture.count("step", "rid", kind="wasted") == Counter(
-        (str(mark.attrs["step"]), str(mark.attrs["rid"]))
-        for mark in marks(trace, "wasted row") if mark.attrs["step"] in steps
-    )  # fmt: skip
+    wasted = [mark for mark in marks(trace, "wasted row") if mark.attrs["step"] in steps]
+    told = Counter(words(mark, "step", "rid") for mark in wasted)
+    assert forms.picture.count("step", "rid", kind="wasted") == told
     stays = up_to(stays_of(part), part.end)
-    boxes = forms.picture.shapes("rect", stay="*")
-    assert Counter(
-        tuple(box[f"data-{key}"] for key in ("rid", "stay", "start", "end")) for box in boxes
-    ) == Counter((s.rid, s.kind, str(s.start), str(s.end)) for s in stays)
+    boxes = forms.picture.count("rid", "stay", "start", "end", tag="rect")
+    assert boxes == Counter((s.rid, s.kind, str(s.start), str(s.end)) for s in stays)
     assert boxes_in(forms.puml) == boxes_of(lives(requests_of(stays, steps_of(part)), stays))
-    let_go = {(str(m.attrs["rid"]), m.time) for m in marks(trace, "finish", "retraction")}
-    assert {(stay.rid, stay.start) for stay in stays_of(trace) if stay.kind == "wasted"} <= let_go
 
 
 def retraction(trace: Trace, forms: Forms, _: Engine) -> None:
@@ -298,8 +242,7 @@ def bars(trace: Trace, forms: Forms, engine: Engine) -> None:  # mixed_chunk and
         tokens = sum(int(part["data-tokens"]) for part in parts)
         assert sorted(part["data-rid"] for part in parts) == sorted(item.rids)
         assert table[item.step][1:3] == [item.mode[:1].upper(), str(tokens)]
-        stages = [s for s in trace.slices if (s.name, s.step) == (item.name, item.step)]
-        time = sum(stage.duration for stage in stages)
+        time = sum(s.duration for s in trace.slices if (s.name, s.step) == (item.name, item.step))
         if not engine.scheduler.config.speculative_algorithm:
             assert tokens == (time - VIEW_COST.forward_base) / VIEW_COST.forward_per_token, item
     work = steps_of(opening(trace, 60)[0])
@@ -431,13 +374,10 @@ def generation_batch_result(trace: Trace, forms: Forms, _: Engine) -> None:
 def grammar_manager(trace: Trace, forms: Forms, _: Engine) -> None:
     if "the first" in forms.picture.words:
         return
-    masks = [tuple(str(m.attrs[key]) for key in ("rid", "step", "allowed"))
-             for m in marks(trace, "grammar mask")]  # fmt: skip
+    masks = [words(mark, "rid", "step", "allowed") for mark in marks(trace, "grammar mask")]
     assert forms.picture.count("rid", "step", "allowed", tag="text") == Counter(masks)
-    ends = Counter(
-        (str(mark.attrs["rid"]), str(mark.attrs["step"]))
-        for mark in marks(trace, "grammar accept") if mark.attrs["terminated"]
-    )  # fmt: skip
+    ended = [mark for mark in marks(trace, "grammar accept") if mark.attrs["terminated"]]
+    ends = Counter(words(mark, "rid", "step") for mark in ended)
     assert forms.picture.count("rid", "step", kind="end", tag="line") == ends
     rows = table_in(forms.text, "Mask by mask")
     assert sorted((row[1], row[0]) for row in rows) == sorted((rid, step) for rid, step, _ in masks)
@@ -454,13 +394,13 @@ def vllm_batch_queue(trace: Trace, forms: Forms, _: Engine) -> None:
     wanted: Counter[Any] = Counter()
     for step, item in by_step["process"].items():
         taken = by_step["wait"].get(step, item).start
-        spans = (by_step["launch"][step].end, taken), (taken, item.end)
-        pairs = zip(("queued", "admitted"), spans, strict=True)
-        wanted.update((str(step), kind) for kind, (start, end) in pairs if end > start)
-    shapes = forms.picture.shapes
-    for kind in ("queued", "admitted"):
-        wanted.subtract((box["data-step"], kind) for box in shapes("rect", kind, step="*"))
-    assert not +wanted and not -wanted
+        wanted[str(step), "queued"] += taken > by_step["launch"][step].end
+        wanted[str(step), "admitted"] += item.end > taken
+    drawn = forms.picture.shapes
+    assert +wanted == Counter(
+        (box["data-step"], kind) for kind in ("queued", "admitted")
+        for box in drawn("rect", kind, step="*")
+    )  # fmt: skip
     for boxes in boxes_in(forms.puml).values():  # nobody stands in another one's place
         assert all(a[2] <= b[1] for a, b in pairwise(boxes))
 
@@ -493,11 +433,5 @@ FACTS: dict[str, Callable[[Trace, Forms, Engine], None]] = {
 
 @pytest.mark.parametrize("topic", FACTS)
 def test_each_form_of_a_view_shows_what_the_trace_says(topic: str) -> None:
-    for line, trace, (engine, *_) in runs_for(topic, many(10, 60)):
-        forms = forms_of(topic, trace)
-        try:
-            assert forms
-            FACTS[topic](trace, forms, engine)
-        except AssertionError as error:
-            error.add_note(line)
-            raise
+    for trace, forms, engine in runs_for(topic, many(10, 60)):
+        FACTS[topic](trace, forms, engine)

@@ -72,7 +72,6 @@ def test_nothing_is_stale_by_the_pinned_renderer(capsys: pytest.CaptureFixture[s
 
 
 def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
-    """Nothing generated stays behind when what made it has gone."""
     names = {f"diagrams/{LONG}.md"}.union(*(made(name) for name in makers() if name != LONG))
     kept = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("traces/*.*")}
     kept |= {f"diagrams/{path.name}" for path in DIAGRAMS.glob("*.md")}
@@ -100,7 +99,6 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_the_check_names_each_stale_file_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a machine without a renderer."""
     names = ["compare", "decode", "overlap"]
     for name in (name for maker in names for name in made(maker)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -124,13 +122,6 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
     assert contents(tmp_path) == before and capsys.readouterr().err.count("\n") == 1
     assert run_diagrams(names, False, False, tmp_path) == 0
     assert trace.is_file() and "overlap!" not in picture.read_text()
-
-
-def test_a_name_that_is_nothing_and_a_folder_that_is_no_checkout(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^'overlapp' is no topic and no diagram; did you mean"):
-        run_diagrams(["overlapp"], False, True, tmp_path)
-    with pytest.raises(ValueError, match=r"which has no pyproject\.toml: run it in a git clone\.$"):
-        golden.checkout(tmp_path)
 
 
 # -- names and links -------------------------------------------------------------------------------
@@ -182,9 +173,6 @@ def anchors_of(svg: str) -> list[tuple[str, str]]:
 
 
 def test_what_a_diagram_names_exists() -> None:
-    assert named("title x (LeasePond)\nskip_me\\nmin_of_it()") - names() == {
-        "LeasePond", "skip_me", "min_of_it"
-    }  # fmt: skip
     for name, text in SOURCES.items():
         assert not named(text) - names() - FOREIGN, name
 
@@ -219,7 +207,6 @@ def has(kind: type, member: str, of: str = "") -> bool:
 
 
 def test_what_the_picture_of_classes_draws_is_so_in_the_code() -> None:
-    """No line is left unread; every class, member and arrow is true."""
     body = re.sub(r"<style>.*?</style>|^legend.*?^end legend", "", DRAWN, flags=re.S | re.M)
     plain = r"@|skinparam|title|hide|package|\}|\w+ -\[hidden\]- \w+|$"
     for line in BODY.sub(r"as \1", body).splitlines():

@@ -112,7 +112,6 @@ def read(path: Path) -> Links:
 
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_outside(site: Path) -> None:
-    """Other sites may be linked to; scripts, styles, fonts and pictures come along."""
     pages = [path for path in site.rglob("*.html") if "pyodide" not in path.parts]  # npm's
     assert {path.relative_to(site).as_posix() for path in pages} >= set(PAGES)
     broken, count = [], 0
@@ -136,7 +135,6 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_outside(site: Pat
 
 
 def test_every_documented_name_is_in_the_reference_and_diagrams_lead_there(site: Path) -> None:
-    """Public functions and classes of each module, counted in the sources."""
     for layer in reference.LAYERS:
         ids = read(site / "reference" / f"{layer}.html").ids
         for path in reference.sources(layer):
@@ -157,7 +155,6 @@ def test_every_documented_name_is_in_the_reference_and_diagrams_lead_there(site:
 
 
 def test_pages_open_without_errors_and_search_works_offline(browser: Browser, site: Path) -> None:
-    """A page of each kind; and none is wider than the window."""
     kinds = {name.split("/")[0]: name for name in PAGES if not name.startswith("lab/")}
     size = {"width": 420, "height": 900}
     with served(site) as address, watch(browser, (address, *OWN), viewport=size) as page:
@@ -181,7 +178,6 @@ tenths = st.integers(1, 150).map(lambda value: value / 10)
 def test_a_settled_step_takes_what_the_lab_says(
     host: float, forward: float, copy: float, requests: int
 ) -> None:
-    """Read off the runs' traces, as a mean: long and short steps may alternate."""
     device = forward + 0.05 * requests + 1
     together = device + host + copy
     steps = (together, max(device, host, copy, together / 2))
