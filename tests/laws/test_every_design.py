@@ -62,7 +62,6 @@ def seeds_of(design: Design, count: int) -> list[int]:
 
 
 def broken(design: Design, seeds: list[int], device: str) -> str:
-    """What does not hold of those workloads, each with what repeats it; nothing if all does."""
     said = []
     for seed in seeds:
         engines: list[Engine] = []
@@ -84,7 +83,6 @@ def by_name(item: object) -> str:
 
 
 def on_a_real_clock() -> list[object]:
-    """The devices by turns, and with ``--thorough`` all of them."""
     return [
         pytest.param(device, design, marks=[] if device == REAL[at % 2] else [pytest.mark.thorough])
         for at, design in enumerate(REAL_DESIGNS)
@@ -118,7 +116,6 @@ def test_every_law_holds_in_real_time(backend: str, design: Design) -> None:
 
 @pytest.mark.parametrize(("backend", "design"), on_the_gpu(), ids=by_name)
 def test_every_law_holds_on_a_gpu_that_is_not_there(backend: str, design: Design) -> None:
-    """The printed command needs a real one; this test repeats it by its name."""
     check_holds(design, seeds_of(design, many(1, 2)), backend)
 
 
@@ -126,7 +123,6 @@ def test_every_law_holds_on_a_gpu_that_is_not_there(backend: str, design: Design
 
 
 def small_workload() -> Workload:
-    """Four requests on a pool too small for them: chunks, a cached prefix, a retraction."""
     prompts = [[7, 7, 11, 2, 7, 7], [7, 7, 11, 2, 5], [1, 2, 3, 4, 5, 6, 7], [7, 7, 11, 2, 9]]
     requests = [
         Request(f"r{i}", prompt, SamplingParams(i % 2 * 0.8, max_new_tokens=6))
@@ -140,7 +136,6 @@ def small_workload() -> Workload:
 
 
 def traced(design: Design, backend: str) -> tuple[Trace, Touched]:
-    """A run, and what it really touched where the device is ``sim``."""
     device, touched, model = open_device(backend), Touched(), hash_model(backend, frozenset())
     play(
         small_workload(), design.loop, design.relay, dict(design.options), device, model,
@@ -171,7 +166,6 @@ def test_what_is_not_declared_and_what_is_declared_in_vain_is_noticed(
 
 
 def declared_by_op(trace: Trace) -> dict[tuple[str, str, int], list[tuple[str, ...]]]:
-    """What the ops on streams declare, by lane, name and step."""
     ops = {item.id: (item.lane, item.name, item.step) for item in trace.slices}
     found: dict[tuple[str, str, int], list[tuple[str, ...]]] = defaultdict(list)
     for act in trace.program:
@@ -190,6 +184,5 @@ OF_EACH_LOOP = [it for it in REAL_DESIGNS if not it.options and (it.name in LOOP
 def test_in_real_time_each_op_declares_the_same_as_on_the_simulator(
     design: Design, backend: str
 ) -> None:
-    """Where nobody can watch what it touches."""
     ideal, real = traced(design, "sim")[0], traced(design, backend)[0]
     assert declared_by_op(real) == declared_by_op(ideal) != {}

@@ -35,7 +35,6 @@ def test_every_module_brings_one_exhibit_of_its_name() -> None:
 
 
 def test_a_published_bug_is_cited_where_it_was_published() -> None:
-    """Each number in a text also leads somewhere."""
     for item in ALL:
         cited = {reference.split()[-1] for reference in item.references}
         for field in ("symptom", "here", "cure", "suspicion", "truth"):

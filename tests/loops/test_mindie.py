@@ -51,7 +51,6 @@ COST = CostModel(
 
 
 def engine_with(requests: list[Request], relay: str, backend: str = "sim") -> Engine:
-    """An engine that has received the requests, for calling the plugin by hand."""
     model = hash_model(backend, frozenset())
     engine = make_engine(
         "mindie_plugin", open_device(backend), model, SchedulerConfig(), Frontend(requests),
@@ -62,7 +61,6 @@ def engine_with(requests: list[Request], relay: str, backend: str = "sim") -> En
 
 
 def call(engine: Engine, manager: PluginManager) -> tuple[ScheduleBatch, GenerationOutput]:
-    """One call: what was put, and what came back."""
     batch = engine.get_next_batch_to_run()
     assert isinstance(batch, ScheduleBatch)
     output = generate_token_async(manager, batch)
@@ -114,7 +112,6 @@ def test_only_a_host_that_fills_needs_the_tokens_of_the_step_before(relay: str) 
 
 
 def test_no_request_changes_while_the_thread_builds_a_bitmask() -> None:
-    """However slow that is; the caller would have time to tell a grammar the next token."""
     params = replace(tokens(5, regex=r"[\x00-\x05]{9}"), ignore_eos=False)
     device, request = open_device("thread"), Request("r", [1, 2], params)
     model = hash_model("thread", frozenset())
@@ -171,7 +168,6 @@ def test_a_gate_that_cannot_be_is_refused(relay: str, gate: int, said: str) -> N
 
 @FILLS
 def test_the_lists_are_always_one_ahead_of_what_has_come(relay: str) -> None:
-    """[-1]; a dummy; [-1, -1]; t1: [t1, -1]; and so on."""
     request = Request("a", [1, 2, 3], tokens(4))
     run = run_loop("mindie_dual", SimDevice(), HashModel(), [request], relay=relay)
     marks = [mark.attrs for mark in run.trace.marks if mark.name == "ledger"]
@@ -187,7 +183,6 @@ def test_the_lists_are_always_one_ahead_of_what_has_come(relay: str) -> None:
 def test_a_placeholder_is_booked_when_the_call_is_on_its_way_and_nothing_is_known_of_it(
     relay: str,
 ) -> None:
-    """PrepareNextSchedule comes after the asynchronous execute, and before any answer."""
     trace = run_alone(f"mindie_dual:{relay}", 1, SIM_COST)
     put, begun = named(trace, "fill"), named(trace, "forward")
     marks = [mark for mark in trace.marks if mark.name == "ledger"]
@@ -206,7 +201,6 @@ class Books:
 def play_watched(
     design: str, workload: Workload, at_turn: Callable[[Engine, Books], None]
 ) -> Books:
-    """A workload's run, whose books are looked at after every turn."""
     books = Books()
 
     def keep(kind: type, name: str) -> Callable[..., None]:
@@ -230,7 +224,6 @@ def play_watched(
 
 
 def check_ledger(engine: Engine, books: Books) -> None:
-    """At the end of a turn the ledger is what the core derives, for everybody who has a lease."""
     ledger = books.ledger
     assert ledger is not None
     for req in engine.scheduler.live.values():

@@ -28,13 +28,7 @@ from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-from tests.support import (
-    COST,
-    VOCAB,
-    Workload,
-    many,
-    tokens,
-)
+from tests.support import COST, VOCAB, Workload, many, tokens
 
 LINK = {"latency": 5, "bytes_per_second": 10**9, "slot_bytes": 2}
 SLOW = {"latency": 60, "bytes_per_second": 10**9, "slot_bytes": 15}  # several steps long
@@ -45,7 +39,6 @@ LINKS = [  # from a network that costs nothing to one that is slower than everyt
 
 
 def run(*requests: Request, config: SchedulerConfig | None = None, **options: Any) -> Run:
-    """A run with an end-of-text token that is never sampled."""
     model = HashModel(VOCAB, eos_ids=frozenset())
     return run_loop("pd", SimDevice(), model, requests, config, COST, **options)
 
@@ -60,7 +53,6 @@ def test_transfers_come_between_and_messages_never_too_late(link: dict[str, Any]
 
 
 def check_run(case: Case) -> None:
-    """Look at messages as they are sent, and at the trace afterwards."""
     answers: Counter[str] = Counter()
 
     def watch(side: Any) -> None:
@@ -94,7 +86,6 @@ def check_run(case: Case) -> None:
 
 
 def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
-    """One after the other, each as long as its bytes; whole pages, but for the last part."""
     transfers = found.on("kv transfer")
     marks = [mark for mark in found.marks if mark.name == "kv transfer"]
     sizes = [int(mark.attrs["slots"]) for mark in marks[: len(transfers)]]
@@ -117,14 +108,12 @@ def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
 
 
 def held_pages(trace: Trace, at: int) -> int:
-    """KV slots in use on the prefill side at a moment."""
     found = [item for item in trace.counters if item.name == "prefill kv used"]
     return next(item.value for item in reversed(found) if item.time <= at)
 
 
 @pytest.mark.parametrize("prealloc_first", [True, False])
 def test_pages_are_held_until_the_transfer_ends(prealloc_first: bool) -> None:
-    """Without a radix cache, so that what is used is held: all of it at the last moment."""
     config = SchedulerConfig(kv_tokens=64, disable_radix_cache=True)
     request = Request("r", [1] * 8, tokens(3))
     trace = run(request, config=config, prealloc_first=prealloc_first, **SLOW).trace
@@ -135,8 +124,6 @@ def test_pages_are_held_until_the_transfer_ends(prealloc_first: bool) -> None:
 
 @pytest.mark.parametrize("prealloc_first", [True, False])
 def test_a_prompt_waits_for_its_reservation_or_its_pages_do(prealloc_first: bool) -> None:
-    """Decode has room for one: with SGLang's order the second prompt is not computed before the
-    first request is done; with vLLM's it is computed, and its pages are held so long."""
     requests = Request("first", [1] * 8, tokens(20)), Request("second", [2] * 8, tokens(20))
     config = SchedulerConfig(kv_tokens=30, disable_radix_cache=True, context_len=30)
     found = run(*requests, config=config, prealloc_first=prealloc_first, **LINK)
@@ -149,7 +136,6 @@ def test_a_prompt_waits_for_its_reservation_or_its_pages_do(prealloc_first: bool
 
 
 def test_a_prompt_on_its_way_does_not_delay_who_decodes() -> None:
-    """A long prompt is computed in chunks beside it: in pd each step takes as long as before."""
     busy = Request("busy", [1, 2], tokens(80))
     long = Request("long", [3] * 400, tokens(2), arrival_time=400)
     config = SchedulerConfig(chunked_prefill_size=50, context_len=512)

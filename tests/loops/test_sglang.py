@@ -70,7 +70,6 @@ COST = CostModel(
 
 
 def some_run(loop: str, cost: CostModel = COST, **options: Any) -> Trace:
-    """Two requests, the second one while the first decodes."""
     requests = [
         Request("r0", [1, 2, 3], tokens(9)),
         Request("r1", [4, 5], tokens(6), arrival_time=70),
@@ -105,7 +104,6 @@ def test_overlap_is_disabled_for_two_reasons_and_no_other() -> None:
 @pytest.mark.parametrize("loop", ["overlap", "mixed"])
 @pytest.mark.parametrize("rule", [True, False])
 def test_steps_with_prompts_overlap_unless_the_rule_says_no(loop: str, rule: bool) -> None:
-    """Prompts alone, or beside rows that decode: SGLang's ``is_extend`` says yes to both."""
     late = Request("b", [3] * 24, tokens(3), arrival_time=60 * MILLISECOND)
     run = run_loop(
         loop, SimDevice(), HashModel(), [Request("a", [1] * 14, tokens(20)), late],
@@ -146,7 +144,6 @@ def test_the_thread_launches_and_the_scheduler_does_not(options: dict[str, Any])
 
 
 def client_of(device: Any, model: Any, cost: CostModel = COST) -> TpModelWorkerClient:
-    """A client by hand, with one request that has come."""
     frontend = Frontend([Request("r0", [1, 2, 3], tokens(9))])
     engine = make_engine("overlap_thread", device, model, SchedulerConfig(), frontend, cost)
     engine.recv_requests()
@@ -154,14 +151,12 @@ def client_of(device: Any, model: Any, cost: CostModel = COST) -> TpModelWorkerC
 
 
 def put(client: TpModelWorkerClient, needs_mask: bool) -> FutureStep:
-    """The next batch."""
     batch = client.engine.get_next_batch_to_run()
     assert isinstance(batch, ScheduleBatch)
     return client.forward_batch_generation(batch, needs_mask)
 
 
 def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> None:
-    """Minus the future slots: the ids of the step's tokens until the host knows them."""
     client = client_of(SimDevice(), HashModel())
     first, second = put(client, False), put(client, False)
     assert not second.launch_done.query()  # nobody has launched it
@@ -177,7 +172,6 @@ def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> Non
 
 @EVERY_BACKEND
 def test_ctrl_c_ends_every_request_and_leaves_no_thread_and_no_lease(backend: str) -> None:
-    """The signal itself, which also whoever is still to come hears."""
     requests = [Request(f"r{i}", [1, 2], tokens(500)) for i in range(3)]
     requests.append(Request("late", [1], tokens(500), arrival_time=10**15))
     calls = count(1)
@@ -201,18 +195,15 @@ MLX_COST = CostModel({"schedule": 3, "process": 3}, forward_base=10, sample=1, c
 
 
 def of_length(rid: str, prompt_len: int, count: int, arrival_time: int = 0) -> Request:
-    """A request that runs to its length."""
     return Request(rid, range(prompt_len), tokens(count), arrival_time)
 
 
 def run(requests: list[Request], config: SchedulerConfig | None = None, **options: Any) -> Trace:
-    """A run with an end-of-text token that is never sampled."""
     model = HashModel(19, eos_ids=frozenset())
     return run_loop("mlx_async", SimDevice(), model, requests, config, MLX_COST, **options).trace
 
 
 def chained(trace: Trace) -> set[int]:
-    """Steps whose input token never saw the host: a token edge from the step before."""
     steps = {item.id: item for item in trace.slices}
     tokens = (steps[edge.dst] for edge in trace.edges if edge.kind == "token")
     return {item.step for item in tokens if item.lane == "forward"}
@@ -222,7 +213,6 @@ def chained(trace: Trace) -> set[int]:
 def test_every_decode_but_the_first_is_chained_while_nobody_waits(
     length: int, count: int, every: int
 ) -> None:
-    """And MLX's cache is cleared every so many decodes."""
     trace = run([of_length(f"r{i}", 2, length) for i in range(count)], clear_cache_every=every)
     decodes = {s.step for s in trace.on("forward") if s.mode == "decode"}
     assert chained(trace) == decodes - {min(decodes)}
@@ -236,8 +226,6 @@ def test_every_decode_but_the_first_is_chained_while_nobody_waits(
 def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
     workload: Workload,
 ) -> None:
-    """Whether or not it could be admitted; and a chained step has the rows of the one before."""
-
     def watch(engine: Engine) -> None:
         run_batch = engine.run_batch
 
@@ -268,7 +256,6 @@ class Watched(MlxTpModelWorker):
         self.jobs: list[MlxPendingJob] = []
 
     def async_forward_batch_generation_mlx(self, batch: ScheduleBatch) -> Any:
-        """Nothing else is in flight; afterwards only the living are known, as they are."""
         assert self.engine.scheduler.batches_in_flight == 1
         launch = super().async_forward_batch_generation_mlx(batch)
         for rid, state in self._mlx_runner.states.items():
@@ -280,13 +267,11 @@ class Watched(MlxTpModelWorker):
         return launch
 
     def finalize_mlx_result(self, job: MlxPendingJob) -> Result:
-        """Keep it."""
         self.jobs.append(job)
         return super().finalize_mlx_result(job)
 
 
 def watched(workload: Workload) -> Watched:
-    """A run on the clock, with a worker that is watched."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("minisched.loops.mlx_async.MlxTpModelWorker", Watched)
         play_timed(workload, "mlx_async", "chain", {})
@@ -294,12 +279,10 @@ def watched(workload: Workload) -> Watched:
 
 
 def simple(*requests: Request, **config: Any) -> Workload:
-    """A workload without end-of-text tokens and aborts."""
     return Workload(list(requests), [], {}, SchedulerConfig(**config))
 
 
 def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short() -> None:
-    """A last chunk of one token is no decode."""
     jobs = watched(simple(of_length("long", 9, 2), chunked_prefill_size=4)).jobs
     prefills = [part for job in jobs for part in job.prefills]
     extends = [(part.new_token_ids, part.new_synced_offset) for job in jobs for part in job.extends]
@@ -318,7 +301,6 @@ def test_a_chained_job_goes_back_to_the_batch_that_was_scheduled() -> None:
 @given(workload=timed_workloads())
 @settings(max_examples=many(12, 200))
 def test_at_a_fresh_launch_the_runner_knows_the_living_and_nobody_else(workload: Workload) -> None:
-    """Also after aborts and retractions; ``Watched`` compares tokens and leases."""
     watched(workload)
 
 
@@ -341,7 +323,6 @@ def test_a_stop_and_a_length_each_waste_one_row_and_the_next_step_is_fresh() -> 
 
 
 def test_the_excerpts_order_is_right_and_its_chained_steps_run_on_tokens_one_too_old() -> None:
-    """It hands nobody a lazy token; with that one mistake put right it is the loop."""
     assert all(spec.run is not mlx_sketch for spec in LOOPS.values())
     ours, theirs, handed_over = loop_run(), sketch_run(), sketch_run(hands_over=True)
     alone = {
@@ -361,7 +342,6 @@ def test_the_excerpts_order_is_right_and_its_chained_steps_run_on_tokens_one_too
 def test_tokens_and_caches_are_handed_over_together(
     model: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One ``async_eval`` a step: logits, tokens, their copy, and every array that is written."""
     device, async_eval = MlxDevice(), mx.async_eval
     handed: list[tuple[mx.array, ...]] = []
 

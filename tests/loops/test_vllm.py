@@ -42,7 +42,6 @@ DEVICE_ONLY = CostModel({"schedule": 40, "prepare": 10, "launch": 10, "process":
 
 
 def passed_over(trace: Trace) -> int:
-    """How often, at the most, the host scheduled while the oldest step had ended and lay unread."""
     schedules = [item.start for item in trace.on("host") if item.name == "schedule"]
     read, most = -1, 0
     copied = {item.step: item.end for item in trace.on("copy") if item.name == "copy"}
@@ -56,7 +55,6 @@ def passed_over(trace: Trace) -> int:
 
 @pytest.mark.parametrize("loop", ["vllm_async:pool:depth=8", "vllm_pp4"])
 def test_the_rule_of_late_leaves_results_unread_and_the_older_one_does_not(loop: str) -> None:
-    """Whoever needs the token for their next step waits for the queue to be full."""
     late, older = (
         run_loop(
             f"{loop}{more}", SimDevice(), HashModel(),
@@ -94,7 +92,6 @@ def test_depths_that_cannot_be_are_refused() -> None:
 def test_computed_less_placeholders_is_settled_and_a_length_is_foreseen_by_them(
     depth: int, workload: Workload
 ) -> None:
-    """vLLM's rule for it is ours at depth two; deeper, it would launch what we do not."""
     apart: list[bool] = []
 
     def look(engine: Engine) -> None:
@@ -126,7 +123,6 @@ def test_what_does_not_divide_goes_before_the_last_stage(num_layers: int, sizes:
 
 
 def of_stage(trace: Trace, number: int, name: str) -> dict[int, Slice]:
-    """What a stage did under a name, by step."""
     return named(trace, name, f"stage {number}")
 
 
@@ -154,7 +150,6 @@ def test_only_stage_0_is_given_a_batch_and_the_others_receive_it(stages: int) ->
 
 
 def test_requests_that_share_a_batch_leave_the_other_stages_idle() -> None:
-    """What comes together stays together: one batch goes round, whatever the number of stages."""
     requests = [Request(f"r{i}", [i + 1] * 3) for i in range(4)]
     trace = run_loop("vllm_pp4", SimDevice(), HashModel(), requests, cost=DEVICE_ONLY).trace
     lanes = [[(s.start, s.end) for s in trace.on(f"stage {n}")] for n in range(4)]
@@ -173,19 +168,16 @@ ONE_BURST = FIRST + NUM_STEPS * DEVICE + COPY + NUM_STEPS * RESULT
 
 
 def bursts(*requests: Request, **options: Any) -> Run:
-    """A run with an end-of-text token that is never sampled."""
     model = HashModel(VOCAB, eos_ids=frozenset())
     return run_loop("multi_step", SimDevice(), model, requests, cost=BURSTS, **options)
 
 
 def one_of(bursts: int) -> Request:
-    """A request whose tokens fill bursts; the first one comes with the prompt."""
     return Request("r", [1, 2], tokens(1 + bursts * NUM_STEPS))
 
 
 @pytest.mark.parametrize("since", [1, DEVICE, ONE_BURST - FIRST - 1])
 def test_whoever_comes_in_a_burst_waits_for_its_end(since: int) -> None:
-    """The burst is taken from its first forward to its last output; the newcomer comes after."""
     alone = bursts(one_of(3)).trace
     begin = next(item.start for item in alone.on("forward") if item.mode == "decode")
     end = [item.end for item in alone.on("host") if item.name == "output"][NUM_STEPS]
@@ -198,7 +190,6 @@ def test_whoever_comes_in_a_burst_waits_for_its_end(since: int) -> None:
 
 
 def test_a_burst_is_scheduled_once_and_its_outputs_come_when_all_of_it_is_there() -> None:
-    """N - 1 short gaps, then one as long as the rest of the burst."""
     found = bursts(one_of(5))
     itls = list(found.metrics.ended[0].itls)
     assert itls == ([ONE_BURST - 3 * RESULT] + [RESULT] * (NUM_STEPS - 1)) * 5
@@ -212,7 +203,6 @@ def test_a_burst_is_scheduled_once_and_its_outputs_come_when_all_of_it_is_there(
 
 
 def test_a_burst_ends_where_memory_does() -> None:
-    """Two requests in a pool that has no room for N more positions of both."""
     config = SchedulerConfig(kv_tokens=15, disable_radix_cache=True, schedule_conservativeness=0)
     found = bursts(*(Request(rid, [1, 2], tokens(7)) for rid in "ab"), config=config)
     both = [s for s in found.trace.on("forward") if s.rids == ("a", "b") and s.mode == "decode"]

@@ -46,12 +46,7 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import ALGORITHMS
 from minisched.speculative.hash_draft import open_hash_draft
 from minisched.speculative.prompt_lookup import propose
-from minisched.speculative.registry import (
-    MAX_N,
-    MIN_N,
-    check_fits,
-    open_draft_model,
-)
+from minisched.speculative.registry import MAX_N, MIN_N, check_fits, open_draft_model
 from minisched.trace import Recorder
 from minisched.worker.unread_steps import UnreadSteps
 from tests.support import EVERY_BACKEND, Workload, hash_model, many, play
@@ -60,7 +55,6 @@ Oracle = Callable[[list[int], int], list[int]]
 
 
 def alone(model: Model, device: Device) -> Oracle:
-    """What a model says greedily after a text: all of it at once, in memory of its own."""
     num_slots = 80
     model.allocate(device, num_slots, num_slots)
     page_table = device.memory("page table", 2 * num_slots)
@@ -147,7 +141,6 @@ class Watched:
 def test_drafts_are_what_a_drafter_says_of_the_settled_tokens_alone(
     backend: str, algorithm: str, first: int
 ) -> None:
-    """Over drawn workloads: chunks, cached prefixes, retractions, requests that end."""
     seen = 0
     for seed in range(first, first + 8 * many(4, 60), 8):
         case = case_of(seed, "overlap:pool", backend)
@@ -171,7 +164,6 @@ def looked_up(text: list[int], count: int) -> list[int]:
 
 @pytest.fixture(scope="module", params=["thread", "mlx"])
 def llama(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> tuple[str, Any]:
-    """A backend, and a tiny Llama on it that normalizes queries and keys and has biases."""
     return request.param, open_model(str(kinds["qwen3 biases"]), request.param)
 
 
@@ -179,7 +171,6 @@ def llama(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> tuple[str, 
 def test_a_llama_drafts_from_the_settled_tokens_alone_and_verifies_to_the_bit(
     llama: tuple[str, Any], layers: int
 ) -> None:
-    """Logits at several places of a row are those of a step for each token."""
     backend, model = llama
     told = []
     for algorithm in ("", "STANDALONE"):
@@ -238,7 +229,6 @@ def speculating(algorithm: str, draft_model: str = "", **settings: Any) -> Sched
 
 
 def run_one(loop: str, config: SchedulerConfig, count: int = 25, backend: str = "sim") -> Run:
-    """A greedy request, whose loop has drafts on the device if it can."""
     params = SamplingParams(max_new_tokens=count, ignore_eos=True)
     relay = next(name for name in ("pool", "host") if name in LOOPS[loop].relays)
     requests, device = [Request("r", [1, 2, 3, 4, 5], params)], open_device(backend)
@@ -248,7 +238,6 @@ def run_one(loop: str, config: SchedulerConfig, count: int = 25, backend: str = 
 
 @pytest.mark.parametrize(("loop", "steps"), [("serial", 5), ("overlap", 6)])
 def test_a_draft_model_that_is_the_target_is_always_right(loop: str, steps: int) -> None:
-    """25 tokens: one of the prompt, then 5 a step; the last step of overlap is wasted."""
     run = run_one(loop, speculating("STANDALONE", "hash:10"))
     modes = [item.mode for item in run.trace.slices if item.name == "forward"]
     assert modes == [ForwardMode.EXTEND.value] + [ForwardMode.TARGET_VERIFY.value] * steps
@@ -257,7 +246,6 @@ def test_a_draft_model_that_is_the_target_is_always_right(loop: str, steps: int)
 
 
 def test_a_repeating_text_is_looked_up() -> None:
-    """With two tokens in the vocabulary, one of them banned, every draft is right."""
     only = SamplingParams(max_new_tokens=25, ignore_eos=True, logit_bias={0: -100.0})
     model, request = HashModel(2, eos_ids=frozenset()), Request("r", [1] * 5, only)
     run = run_loop("serial", open_device("sim"), model, [request], speculating("NGRAM"))
@@ -266,7 +254,6 @@ def test_a_repeating_text_is_looked_up() -> None:
 
 
 def test_a_settled_step_of_overlap_takes_what_the_device_takes() -> None:
-    """Verification and drafting too: the host is hidden behind them."""
     run = run_one("overlap", speculating("STANDALONE", "hash:10"), count=101)
     forwards = [item for item in run.trace.on("forward") if item.name == "forward"]
     device = [item.duration for item in run.trace.on("forward") if item.step == 10]
@@ -276,7 +263,6 @@ def test_a_settled_step_of_overlap_takes_what_the_device_takes() -> None:
 
 @pytest.mark.parametrize("room", range(1, 6))
 def test_a_draft_counts_as_accepted_once_its_request_has_it(room: int) -> None:
-    """The step's own token is no draft; what comes behind the request's last token is nobody's."""
     for accepted in range(4):
         config = speculating("NGRAM_GPU", speculative_num_draft_tokens=3)
         scheduler = Scheduler(config, Recorder())
@@ -300,7 +286,6 @@ def test_a_draft_counts_as_accepted_once_its_request_has_it(room: int) -> None:
 @pytest.mark.parametrize("algorithm", ["NGRAM_GPU", "STANDALONE"])
 @pytest.mark.parametrize("backend", ["sim", "mlx"])
 def test_who_builds_the_ops_waits_for_the_step_in_front(backend: str, algorithm: str) -> None:
-    """On MLX shapes are numbers; sim takes lengths from the relay, and waits for nothing."""
     config = speculating(algorithm, "hash:7" if algorithm == "STANDALONE" else "")
     trace = run_one("overlap", config, backend=backend).trace
     verified = [item.step for item in trace.on("forward") if item.name == "forward"][1:]
@@ -310,7 +295,6 @@ def test_who_builds_the_ops_waits_for_the_step_in_front(backend: str, algorithm:
 
 
 def test_a_retracted_request_has_no_drafts_in_flight() -> None:
-    """Those of its old lease come back to nobody, and must not reserve memory for ever."""
     req = Request("r", [1, 2])
     req.num_draft_tokens, req.num_draft_tokens_in_flight, req.spec_token_ids = 3, 6, [1, 1, 1]
     req.restart()
