@@ -67,7 +67,6 @@ from minisched.trace import Slice, Trace
 
 
 def many(plain: int, thorough: int) -> int:
-    """How much is tried: in plain ``pytest``, and with ``--thorough``."""
     return thorough if os.environ.get("MINISCHED_THOROUGH") else plain
 
 
@@ -83,27 +82,20 @@ params = st.builds(
     stop_token_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({5, 6})]),
     ignore_eos=st.booleans(),
 )
-
-
-def with_history(plain: st.SearchStrategy[SamplingParams]) -> st.SearchStrategy[SamplingParams]:
-    """The same, often with penalties, biases and stop strings.
-
-    A byte of a string is a token here, and tokens are few, so that strings are said by chance.
-    """
-    tokens = st.integers(0, VOCAB - 1)
-    strings = st.text([chr(token) for token in range(VOCAB)], min_size=1, max_size=2)
-    return st.builds(
-        replace,
-        plain,
-        frequency_penalty=st.sampled_from([0.0, 0.0, 0.4, 2.0, -1.5]),
-        presence_penalty=st.sampled_from([0.0, 0.0, 0.3, 1.9, -1.0]),
-        repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 2.0, 0.6]),
-        logit_bias=st.dictionaries(tokens, st.sampled_from([-100.0, -2.5, 0.1, 3.0]), max_size=3),
-        stop=st.lists(strings, max_size=2).map(tuple),
-    )
-
-
-params_with_history = with_history(params)
+# Often with penalties, biases and stop strings: a byte of a string is a token here, and tokens are
+# few, so that strings are said by chance.
+history_tokens = st.integers(0, VOCAB - 1)
+history_strings = st.text([chr(token) for token in range(VOCAB)], min_size=1, max_size=2)
+biases = st.sampled_from([-100.0, -2.5, 0.1, 3.0])
+params_with_history = st.builds(
+    replace,
+    params,
+    frequency_penalty=st.sampled_from([0.0, 0.0, 0.4, 2.0, -1.5]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.3, 1.9, -1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 2.0, 0.6]),
+    logit_bias=st.dictionaries(history_tokens, biases, max_size=3),
+    stop=st.lists(history_strings, max_size=2).map(tuple),
+)
 SHARED = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3]  # prompts begin with some of it, so that prefixes recur
 prompts = st.builds(
     lambda shared, own: SHARED[:shared] + own,
@@ -114,7 +106,6 @@ prompts = st.builds(
 
 @st.composite
 def configs(draw: st.DrawFn, page_size: int, num_pages: int) -> SchedulerConfig:
-    """Every policy and budget, on a pool of that many pages."""
     chunk = draw(st.sampled_from([-1, *(page_size * pages for pages in (1, 1, 2, 3, 5))]))
     run_first = draw(st.sampled_from(["prefill", "prefill", "decode", "unified"]))
     return SchedulerConfig(
@@ -214,7 +205,6 @@ Prompts of tests are longer than the 64 positions that rope scaling starts from.
 
 
 def prompt(start: int, length: int) -> list[int]:
-    """Tokens that go nowhere in circles."""
     return [(7 * start + 3 * at * at) % 512 for at in range(length)]
 
 
@@ -258,8 +248,6 @@ def demanding(
 
 
 class Heard(list[Output]):
-    """What clients heard in a run, and what they said."""
-
     clients: Clients
 
 
@@ -358,7 +346,6 @@ SOME_LOOP_OPTIONS = [item for item in LOOP_OPTIONS if item[:2] in {
 
 
 def runs_on(loop: str, device: str) -> bool:
-    """Whether a loop runs on a device."""
     return device in LOOPS[loop].devices
 
 
@@ -397,7 +384,6 @@ def check_no_thread_left() -> None:
 
 
 def some_requests(max_new_tokens: int = 20) -> list[Request]:
-    """Three requests, one of them sampled."""
     return [
         Request(f"r{i}", [i + 1, 2, 3], SamplingParams(i % 2 * 0.8, max_new_tokens=max_new_tokens))
         for i in range(3)
@@ -419,7 +405,6 @@ def marked(trace: Trace, name: str = "wasted row") -> Counter[str]:
 
 
 def tokens(count: int, **params: Any) -> SamplingParams:
-    """Exactly so many."""
     return SamplingParams(max_new_tokens=count, ignore_eos=True, **params)
 
 
@@ -465,15 +450,12 @@ COST = CostModel(dict.fromkeys(PHASES, 3), forward_base=10, forward_per_token=1,
 
 @dataclass
 class TimedRun:
-    """A run that is over."""
-
     engine: Engine
     device: SimDevice
     heard: list[tuple[int, Output]] = field(default_factory=list)  # in order of time
 
     @property
     def trace(self) -> Trace:
-        """What the recorder kept."""
         return self.device.recorder.trace("", "sim", "hash", "virtual")
 
 
@@ -520,7 +502,6 @@ def play_timed(
 
 
 def a_request(rid: str, arrival_time: int = 0) -> Request:
-    """A short one."""
     return Request(rid, [1, 2, 3], arrival_time=arrival_time)
 
 
@@ -530,8 +511,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Picture:
-    """A parsed SVG."""
-
     def __init__(self, svg: str) -> None:
         self.svg = svg
         self.root = ElementTree.fromstring(svg)
@@ -553,13 +532,11 @@ class Picture:
         return found
 
     def count(self, *names: str, tag: str = "", kind: str = "") -> Counter[tuple[str, ...]]:
-        """How many shapes there are for each combination of these data."""
         shapes = self.shapes(tag, kind, **dict.fromkeys(names, "*"))
         return Counter(tuple(shape[f"data-{name}"] for name in names) for shape in shapes)
 
     @property
     def words(self) -> str:
-        """All text."""
         return " ".join(self.root.itertext())
 
 
@@ -581,20 +558,14 @@ def check_picture(picture: Picture) -> None:
         assert width >= 0 and height >= 0, rect.attrib
         assert x >= 0 and x + width <= picture.width + 0.1, rect.attrib
         assert y >= 0 and y + height <= picture.height + 0.1, rect.attrib
-    for text in picture.root.iter(f"{SVG}text"):
-        check_text(text, picture)
-
-
-def check_text(text: ElementTree.Element, picture: Picture) -> None:
-    """A line of text lies on the page, whatever the font: measured as widely as layouts do."""
-    words = "".join(text.itertext())
     size = {"title": 16.0, "run": 13.5, "small": 11.0}
-    kinds = text.get("class", "").split()
-    widest = max((size[kind] for kind in kinds if kind in size), default=12.0)
-    room = len(words) * char_width(widest) * 0.95
-    x = float(text.attrib["x"])
-    left = x - room * {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
-    assert left >= -0.1 and left + room <= picture.width, (words, left, room)
+    for text in picture.root.iter(f"{SVG}text"):  # measured as widely as layouts do
+        words, kinds = "".join(text.itertext()), text.get("class", "").split()
+        widest = max((size[kind] for kind in kinds if kind in size), default=12.0)
+        room = len(words) * char_width(widest) * 0.95
+        shift = {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
+        left = float(text.attrib["x"]) - room * shift
+        assert left >= -0.1 and left + room <= picture.width, (words, left, room)
 
 
 # -- a topic's view, read back ---------------------------------------------------------------------
@@ -610,7 +581,6 @@ class Forms:
 
     @property
     def words(self) -> str:
-        """The text, without its line breaks."""
         return " ".join(self.text.split())
 
 
@@ -669,8 +639,9 @@ def read_timing(puml: str) -> tuple[Counter[Any], Counter[Any], int]:
 # -- a scheduler's books ---------------------------------------------------------------------------
 
 
-def check_queues(scheduler: Scheduler) -> None:
+def check_books(scheduler: Scheduler) -> None:
     """A live request is in one place: it waits, is being computed in chunks, or decodes."""
+    check_step(scheduler)
     chunked = scheduler.prefill.chunked_req
     places: list[Request] = [*scheduler.waiting_queue, *scheduler.running_batch]
     places += [chunked.req] if chunked else []
@@ -679,12 +650,6 @@ def check_queues(scheduler: Scheduler) -> None:
     assert all(req.lease is not None for req in scheduler.running_batch)
     orders = [req.order for req in scheduler.running_batch]
     assert orders == sorted(orders), "who runs is kept in the order of arrival"
-
-
-def check_books(scheduler: Scheduler) -> None:
-    """All of it."""
-    check_step(scheduler)
-    check_queues(scheduler)
 
 
 # -- pages in a real browser -----------------------------------------------------------------------

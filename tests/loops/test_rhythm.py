@@ -39,10 +39,6 @@ class Part:
     c: int  # the copy
     recv: int
 
-    @property
-    def cost(self) -> CostModel:
-        return CostModel(self.host, self.forward, sample=self.sample, copy=self.c, recv=self.recv)
-
     def sum(self, *names: str) -> int:
         return sum(self.host[name] for name in names)
 
@@ -154,17 +150,14 @@ GRAMMAR, PENALTY = {"regex": "[^a]{60}"}, {"presence_penalty": 0.5}
 
 @dataclass(frozen=True)
 class Rhythm:
-    """A design with requests in batches of their own: that ``period`` steps take what ``law`` says.
-
-    Where ``splits``, sampling is launched by itself and costs a launch; else that is left out.
-    """
+    """A design, with requests in batches of their own."""
 
     design: str
-    period: int
-    law: Callable[[Part], int]
+    period: int  # so many steps
+    law: Callable[[Part], int]  # take so long
     wish: dict[str, Any] | None = None
     count: int = 1
-    splits: bool = False
+    splits: bool = False  # sampling is launched by itself, and costs a launch
 
     def __str__(self) -> str:
         return f"{self.design} x {self.count} {' '.join(self.wish or ())}".strip()
@@ -212,7 +205,8 @@ def test_a_settled_step_takes_what_the_design_says(rhythm: Rhythm) -> None:
         part = some_part(Random(seed))
         if not rhythm.splits:
             part.host["launch sample"] = 0
-        trace = run_alone(rhythm.design, rhythm.count, part.cost, **(rhythm.wish or {}))
+        cost = CostModel(part.host, part.forward, 0, part.sample, part.c, recv=part.recv)
+        trace = run_alone(rhythm.design, rhythm.count, cost, **(rhythm.wish or {}))
         assert settled(trace, rhythm.period) == {rhythm.law(part)}, part
 
 
@@ -224,10 +218,6 @@ def test_every_loop_is_in_these_tables() -> None:
 # -- what an end wastes ----------------------------------------------------------------------------
 
 Wastes = Callable[[int, int], int]  # from tokens given, and tokens that it might still have had
-
-
-def rows(count: int) -> Wastes:
-    return lambda given, left: count
 
 
 def one_after_the_first(given: int, left: int) -> int:
@@ -242,7 +232,7 @@ def in_flight_behind(depth: int) -> Wastes:
     return lambda given, left: min(depth - 1, left)
 
 
-NONE, ONE = rows(0), rows(1)
+NONE, ONE = (lambda given, left: 0), (lambda given, left: 1)
 ENDS: dict[str, tuple[Wastes, Wastes]] = {  # of a stop token that nobody foresaw; of a length
     **dict.fromkeys(
         ("serial", "mini_normal", "vllm_step", "vllm_batch_queue", "vllm_pp2", "vllm_pp4",
