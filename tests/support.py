@@ -198,10 +198,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen3 biases": {"model_type": "qwen3", "head_dim": 16, "attention_bias": True,
                      "rope_theta": 1000.0, "rope_scaling": LLAMA3},
 }  # fmt: skip
-"""Every kind of model that is taken: what config.json adds to a plain Llama.
-
-Prompts of tests are longer than the 64 positions that rope scaling starts from.
-"""
+"""Every kind of model that is taken; prompts are longer than the 64 positions of rope scaling."""
 
 
 def prompt(start: int, length: int) -> list[int]:
@@ -212,7 +209,6 @@ def prompt(start: int, length: int) -> list[int]:
 
 
 def regexes(vocab_size: int) -> st.SearchStrategy[str]:
-    """Small ones over the first bytes, most of which are long enough to be cut by a length."""
     singles = st.builds(
         lambda low, more: rf"[\x{low:02x}-\x{min(low + more, vocab_size - 1):02x}]",
         st.integers(0, vocab_size - 1),
@@ -231,9 +227,7 @@ def regexes(vocab_size: int) -> st.SearchStrategy[str]:
 
 @st.composite
 def demanding(
-    draw: st.DrawFn,
-    like: Callable[..., st.SearchStrategy[Workload]] = workloads,
-    **options: Any,
+    draw: st.DrawFn, like: Callable[..., st.SearchStrategy[Workload]] = workloads, **options: Any
 ) -> Workload:
     """A workload in which about half follow a regex, and many have penalties, in time or late."""
     workload = draw(like(params=params_with_history, **options))
@@ -294,10 +288,7 @@ def check_all(workload: Workload, engine: Engine, outputs: Sequence[Output]) -> 
 def drawn_run(
     seed: int, design: str, cost: CostModel | None = None, odd: bool = True
 ) -> tuple[Trace, list[Engine]]:
-    """What ``minisched check --seed SEED --loop DESIGN`` runs: its trace, and its engines.
-
-    If need be with other costs, or without ``odd`` requests and steps that fail.
-    """
+    """What ``minisched check --seed SEED --loop DESIGN`` runs, if need be with other costs."""
     case = draw(seed, odd).on(read_design(design))
     workload, device = fresh(case.workload), SimDevice()
     device.built_by_host |= case.built_by_host
@@ -372,13 +363,11 @@ EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def hash_model(backend: str, eos_ids: frozenset[int]) -> Model:
-    """The hash model in a backend's tensors, with the workloads' small vocabulary."""
     model: Model = hash_class(backend)(VOCAB, eos_ids=eos_ids)
     return model
 
 
 def check_no_thread_left() -> None:
-    """A closed device leaves no thread of its own behind."""
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if "stream" in name or "mlx" in name]
 
@@ -400,7 +389,6 @@ def named(trace: Trace, name: str, lane: str = "") -> dict[int, Slice]:
 
 
 def marked(trace: Trace, name: str = "wasted row") -> Counter[str]:
-    """How often each request got a mark of that name."""
     return Counter(str(mark.attrs["rid"]) for mark in trace.marks if mark.name == name)
 
 
@@ -413,7 +401,6 @@ ALONE = SchedulerConfig(chunked_prefill_size=3)
 
 
 def run_alone(design: str, count: int, cost: CostModel, **params: Any) -> Trace:
-    """The trace of so many requests on a design, each of them in batches of its own."""
     requests = [Request(f"r{i}", [i + 1] * 3, tokens(36, **params)) for i in range(count)]
     run = run_loop(design, SimDevice(), HashModel(), requests, ALONE, cost)
     assert all(len(req.output_ids) == 36 for req in run.requests), run.errors
@@ -429,7 +416,6 @@ def settled(trace: Trace, period: int) -> set[int]:
 
 
 def check_trace(trace: Trace) -> None:
-    """Each op ran after its launch began, in the order of its step, and lanes never overlap."""
     forwards, samples, copies = (named(trace, name) for name in ("forward", "sample", "copy"))
     launches, processes = named(trace, "launch"), named(trace, "process")
     assert launches.keys() == forwards.keys() == samples.keys() == copies.keys() == processes.keys()
@@ -517,10 +503,7 @@ class Picture:
         self.width, self.height = (float(self.root.attrib[name]) for name in ("width", "height"))
 
     def shapes(self, tag: str = "", kind: str = "", **data: str) -> list[dict[str, str]]:
-        """The attributes of elements with a class and with these ``data-`` attributes.
-
-        A datum of "*" only has to be there.
-        """
+        """Elements with a class and these ``data-`` attributes; "*" only has to be there."""
         found = []
         for element in self.root.iter(f"{SVG}{tag}" if tag else None):
             classes = element.get("class", "").split()
@@ -541,7 +524,6 @@ class Picture:
 
 
 def check_picture(picture: Picture) -> None:
-    """Nothing has a negative size or lies off the page, and it has light and dark colours."""
     style = "".join(element.text or "" for element in picture.root.iter(f"{SVG}style"))
     in_dark = re.compile(r"@media \(prefers-color-scheme: dark\) \{(.*?\})\s*\}", re.DOTALL)
     light, dark = in_dark.sub("", style), " ".join(in_dark.findall(style))  # with waits two of each
@@ -640,7 +622,6 @@ def read_timing(puml: str) -> tuple[Counter[Any], Counter[Any], int]:
 
 
 def check_books(scheduler: Scheduler) -> None:
-    """A live request is in one place: it waits, is being computed in chunks, or decodes."""
     check_step(scheduler)
     chunked = scheduler.prefill.chunked_req
     places: list[Request] = [*scheduler.waiting_queue, *scheduler.running_batch]
@@ -686,11 +667,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def watch(browser: Any, allowed: tuple[str, ...] = OWN, **options: Any) -> Iterator[Any]:
-    """A fresh page that may ask for addresses with these beginnings only.
-
-    At the end, there must have been no error, in the console or thrown, and no request for anything
-    else. ``options`` are Playwright's for a context, such as ``viewport``.
-    """
+    """A fresh page: no error, and no request for addresses with other beginnings."""
     context = browser.new_context(**options)
     context.set_default_timeout(FAR)
     page, wrong = context.new_page(), list[str]()
@@ -714,8 +691,6 @@ def watch(browser: Any, allowed: tuple[str, ...] = OWN, **options: Any) -> Itera
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address at which a folder is served, on this machine alone."""
-
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *args: Any) -> None:
             pass

@@ -111,83 +111,59 @@ def a_case(
     return Case(workload, design.loop, design.relay, design.options)
 
 
-def starved() -> Case:
-    """Five who need a page each step, one who gives up, with pages on their way, and a small one.
-
-    The small one comes when those who decode wait for pages, of which some are there for it.
-    """
-    rows = [request(f"r{at}", [at + 1], 12) for at in range(5)]
-    return a_case(
-        [*rows, request("r8", [9] * 6, 12), request("r9", [10], 1)],
-        "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
-        disable_radix_cache=True,
-    )  # fmt: skip
-
-
-def starved_of_drafts() -> Case:
-    rows = [request(f"r{at}", [at + 1], 12) for at in range(3)]
-    return a_case(
-        [*rows, request("r8", [9] * 6, 12), request("r9", [10], 1)],
-        "overlap:pool", [0] * 4 + [5], {4: "r8"}, kv_tokens=29, max_running_requests=6,
-        disable_radix_cache=True, run_first="unified", speculative_algorithm="NGRAM_GPU",
-    )  # fmt: skip
-
-
-def a_page_for_whoever_comes_instead() -> Case:
-    return a_case(
-        [request("r0", [1] * 10, 7), request("r1", [2] * 10, 7, priority=3)], "serial", [0, 3],
-        kv_tokens=28, page_size=4, max_running_requests=2, chunked_prefill_size=4,
-        max_prefill_tokens=3, enable_mixed_chunk=True, schedule_policy="priority",
-        priority_scheduling_preemption_threshold=0, schedule_conservativeness=2.0,
-    )  # fmt: skip
-
-
-def too_little_for_three() -> Case:
-    prompts = [1, 1], [2, 2], [3, 3, 3]
-    return a_case(
-        [request(f"r{at}", prompt, 8) for at, prompt in enumerate(prompts)], arrivals=[0, 1, 2],
-        kv_tokens=16, max_running_requests=3, run_first="unified",
-    )  # fmt: skip
-
-
-def one_who_is_urgent() -> Case:
-    return a_case(
-        [request("r0", [1], 8), request("r1", [2], 8), request("r2", [3], 4, priority=5)],
-        arrivals=[0, 0, 3], schedule_policy="priority", max_running_requests=2,
-        priority_scheduling_preemption_threshold=0,
-    )  # fmt: skip
-
-
+STARVED = a_case(  # five who need a page each step, one who gives up, with pages on their way
+    [*(request(f"r{at}", [at + 1], 12) for at in range(5)),
+     request("r8", [9] * 6, 12), request("r9", [10], 1)],  # the last one takes what is there
+    "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
+    disable_radix_cache=True,
+)  # fmt: skip
 RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
     "whoever starves starves for ever": (
-        starved(), "progress",
+        STARVED, "progress",
         Edit(RETRACTION + "make_room", "self.starved = self.starved and not reqs", "pass"),
     ),
     "whoever starves is forgotten": (
-        starved(), "order", Edit(RETRACTION + "wait", "self.starved = True", "pass"),
+        STARVED, "order", Edit(RETRACTION + "wait", "self.starved = True", "pass"),
     ),
     "one more gives way while memory comes back": (
-        starved(), "order",
+        STARVED, "order",
         Edit(RETRACTION + "make_room",
              "if nobody_else or short <= self.leases.pages_returning:", "if nobody_else:"),
     ),
     "somebody comes although one starves": (
-        starved_of_drafts(), "order",
+        a_case(  # the same for three whose drafts need several pages, with vLLM's one budget
+            [*(request(f"r{at}", [at + 1], 12) for at in range(3)),
+             request("r8", [9] * 6, 12), request("r9", [10], 1)],
+            "overlap:pool", [0] * 4 + [5], {4: "r8"}, kv_tokens=29, max_running_requests=6,
+            disable_radix_cache=True, run_first="unified", speculative_algorithm="NGRAM_GPU",
+        ), "order",
         Edit("policy.unified:UnifiedBudget.schedule",
              "if not (preempted or self.retraction.starved or", "if not (preempted or"),
     ),
     "under one budget one more gives way while memory comes back": (
-        too_little_for_three(), "order",
+        a_case(  # their outputs do not fit together
+            [request("r0", [1, 1], 8), request("r1", [2, 2], 8), request("r2", [3, 3, 3], 8)],
+            arrivals=[0, 1, 2], kv_tokens=16, max_running_requests=3, run_first="unified",
+        ), "order",
         Edit("policy.unified:UnifiedBudget._make_room",
              "if short <= self.leases.pages_returning:", "if False:"),
     ),
     "the oldest of equals makes way": (
-        one_who_is_urgent(), "order",
+        a_case(  # two of one priority run, and one of a higher one comes later
+            [request("r0", [1], 8), request("r1", [2], 8), request("r2", [3], 4, priority=5)],
+            arrivals=[0, 0, 3], schedule_policy="priority", max_running_requests=2,
+            priority_scheduling_preemption_threshold=0,
+        ), "order",
         Edit("policy.preemption:preempt_to_schedule", "-running.order", "running.order"),
     ),
     "a part of a page is kept for whoever comes": (
-        a_page_for_whoever_comes_instead(), "identity",
+        a_case(  # who preempts comes with a page at least
+            [request("r0", [1] * 10, 7), request("r1", [2] * 10, 7, priority=3)], "serial", [0, 3],
+            kv_tokens=28, page_size=4, max_running_requests=2, chunked_prefill_size=4,
+            max_prefill_tokens=3, enable_mixed_chunk=True, schedule_policy="priority",
+            priority_scheduling_preemption_threshold=0, schedule_conservativeness=2.0,
+        ), "identity",
         Edit("policy.prefill_adder:PrefillAdder.add_alone",
              "self.budget.cut(req.known_len - lease.settled_len)", "True"),
     ),

@@ -191,41 +191,7 @@ def test_a_placeholder_is_booked_when_the_call_is_on_its_way_and_nothing_is_know
     assert all(put[step].end <= booked[step] <= begun[step].start for step in put)
 
 
-class Books:
-    """The books that a loop keeps, caught as it makes them."""
-
-    ledger: PlaceholderLedger | None = None
-    context: PluginContext | None = None
-
-
-def play_watched(
-    design: str, workload: Workload, at_turn: Callable[[Engine, Books], None]
-) -> Books:
-    books = Books()
-
-    def keep(kind: type, name: str) -> Callable[..., None]:
-        def init(self: Any, *args: Any) -> None:
-            made(self, *args)
-            setattr(books, name, self)
-
-        made = kind.__init__
-        return init
-
-    def look(engine: Engine) -> None:
-        at_turn(engine, books)
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(PlaceholderLedger, "__init__", keep(PlaceholderLedger, "ledger"))
-        monkeypatch.setattr(PluginContext, "__init__", keep(PluginContext, "context"))
-        model = HashModel(VOCAB, eos_ids=workload.eos_ids)
-        one = read_design(design)
-        play(workload, one.loop, one.relay, {**one.options}, SimDevice(), model, each_turn=look)
-    return books
-
-
-def check_ledger(engine: Engine, books: Books) -> None:
-    ledger = books.ledger
-    assert ledger is not None
+def check_ledger(engine: Engine, ledger: PlaceholderLedger) -> None:
     for req in engine.scheduler.live.values():
         data = ledger.sequences.get(req.rid)
         if data is None:
@@ -239,14 +205,10 @@ def check_ledger(engine: Engine, books: Books) -> None:
     assert ledger.sequences.keys() <= engine.scheduler.live.keys()
 
 
-def check_books(engine: Engine, books: Books) -> None:
-    """The plugin's context says the same as the ledger and the core.
-
-    It is ahead of the ledger by the response that C++ has not fetched, and behind it by the step
+def check_context(engine: Engine, ledger: PlaceholderLedger, context: PluginContext) -> None:
+    """It is ahead of the ledger by the response that C++ has not fetched, and behind it by the step
     that it has just put.
     """
-    ledger, context = books.ledger, books.context
-    assert ledger is not None and context is not None
     batch = engine.scheduler.cur_batch
     for lease, item in context.contexts.items():
         req = item.req
@@ -272,16 +234,29 @@ def check_books(engine: Engine, books: Books) -> None:
 def test_every_book_is_what_the_core_derives_at_every_turn(
     design: str, in_flight: int, workload: Workload
 ) -> None:
-    def at_turn(engine: Engine, books: Books) -> None:
-        check_ledger(engine, books)
-        assert engine.scheduler.batches_in_flight <= in_flight
-        if design.startswith("mindie_dual"):
-            check_books(engine, books)
-        else:
-            assert books.context is None, "there is no second book"
+    books = dict[type, Any]()
 
-    books = play_watched(design, workload, at_turn)
-    assert books.ledger is not None and not books.ledger.sequences
+    def keep(kind: type) -> Callable[..., None]:
+        def init(self: Any, *args: Any) -> None:
+            made(self, *args)
+            books[kind] = self
+
+        made = kind.__init__
+        return init
+
+    def look(engine: Engine) -> None:
+        check_ledger(engine, books[PlaceholderLedger])
+        assert engine.scheduler.batches_in_flight <= in_flight
+        assert (PluginContext in books) == design.startswith("mindie_dual"), "a second book"
+        if PluginContext in books:
+            check_context(engine, books[PlaceholderLedger], books[PluginContext])
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for kind in (PlaceholderLedger, PluginContext):
+            monkeypatch.setattr(kind, "__init__", keep(kind))
+        model, one = HashModel(VOCAB, eos_ids=workload.eos_ids), read_design(design)
+        play(workload, one.loop, one.relay, {**one.options}, SimDevice(), model, each_turn=look)
+    assert not books[PlaceholderLedger].sequences
 
 
 # -- mindie_single: what one layer saves -----------------------------------------------------------

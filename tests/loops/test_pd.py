@@ -28,7 +28,7 @@ from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-from tests.support import COST, VOCAB, Workload, many, tokens
+from tests.support import COST, VOCAB, many, tokens
 
 LINK = {"latency": 5, "bytes_per_second": 10**9, "slot_bytes": 2}
 SLOW = {"latency": 60, "bytes_per_second": 10**9, "slot_bytes": 15}  # several steps long
@@ -82,16 +82,13 @@ def check_run(case: Case) -> None:
     assert {item.mode for item in found.on("decode forward")} <= {"decode", "target verify"}
     retracted = [mark for mark in found.marks if mark.name == "retraction"]
     assert all(mark.attrs["side"] == "prefill" for mark in retracted), "the other side has reserved"
-    check_transfers(found, verdict.workload, Link(**{name: case.options[name] for name in LINK}))
-
-
-def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
+    link = Link(**{name: case.options[name] for name in LINK})
     transfers = found.on("kv transfer")
     marks = [mark for mark in found.marks if mark.name == "kv transfer"]
     sizes = [int(mark.attrs["slots"]) for mark in marks[: len(transfers)]]
     assert sum(item.duration for item in transfers) == sum(map(link.cost, sizes))
     assert all(before.end <= after.start for before, after in pairwise(transfers))
-    prompts = {req.rid: len(req.prompt) for req in workload.requests}
+    prompts = {req.rid: len(req.prompt) for req in requests}
     for rid in {rid for item in transfers for rid in item.rids}:
         mine = [item for item in transfers if item.rids == (rid,)]
         decodes = [item.start for item in found.on("decode forward") if rid in item.rids]
@@ -101,7 +98,7 @@ def check_transfers(found: Trace, workload: Workload, link: Link) -> None:
         parts = [int(mark.attrs["slots"]) for mark in marks if mark.attrs["rid"] == rid]
         assert sum(parts) <= prompts[rid] and (not decodes or sum(parts) == prompts[rid])
         if sum(parts) == prompts[rid]:
-            assert all(part % workload.config.page_size == 0 for part in parts[:-1])
+            assert all(part % case.workload.config.page_size == 0 for part in parts[:-1])
 
 
 # -- pd: what is held, and who waits ---------------------------------------------------------------

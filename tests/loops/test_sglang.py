@@ -1,5 +1,5 @@
 """SGLang's overlap: what disables it and what sampling waits for, its worker thread, and MLX's two
-lazy graphs: when the chain holds, what jobs and runner keep, what a finish costs."""
+lazy graphs: when the chain holds, what jobs and runner keep."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ from minisched.devices.mlx import MlxDevice
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.mlx_finish import in_flight, kept_states
-from minisched.export.mlx_runs import finish_run, loop_run, sketch_run
+from minisched.export.mlx_runs import loop_run, sketch_run
 from minisched.export.views.lazy_arrays import arrays_of
-from minisched.export.views.steps import steps_of
 from minisched.loops.mlx_jobs import MlxPendingJob
 from minisched.loops.mlx_sketch import mlx_sketch
 from minisched.loops.mlx_worker import MlxTpModelWorker
@@ -67,14 +65,6 @@ COST = CostModel(
     {"schedule": 5, "prepare": 2, "launch": 3, "launch sample": 4, "mask": 6, "process": 5},
     forward_base=20, sample=2, copy=1,
 )  # fmt: skip
-
-
-def some_run(loop: str, cost: CostModel = COST, **options: Any) -> Trace:
-    requests = [
-        Request("r0", [1, 2, 3], tokens(9)),
-        Request("r1", [4, 5], tokens(6), arrival_time=70),
-    ]
-    return run_loop(loop, SimDevice(), HashModel(), requests, cost=cost, **options).trace
 
 
 # -- overlap: what keeps a batch from overlapping --------------------------------------------------
@@ -121,14 +111,14 @@ def test_steps_with_prompts_overlap_unless_the_rule_says_no(loop: str, rule: boo
 
 # -- overlap_thread: who waits for whom ------------------------------------------------------------
 
-EVERY_OPTION = pytest.mark.parametrize(
+
+@pytest.mark.parametrize(
     "options", [{}, {"delay_sample": True}, {"wait_launch_done": False}], ids=str
 )
-
-
-@EVERY_OPTION
 def test_the_thread_launches_and_the_scheduler_does_not(options: dict[str, Any]) -> None:
-    trace = some_run("overlap_thread", **options)
+    requests = [Request("r0", [1, 2, 3], tokens(9)), Request("r1", [4, 5], tokens(6), 70)]
+    model = HashModel()
+    trace = run_loop("overlap_thread", SimDevice(), model, requests, cost=COST, **options).trace
     assert not named(trace, "launch", "host")
     prepared = named(trace, "prepare", "host")
     launches = named(trace, "launch", "worker thread")
@@ -143,22 +133,18 @@ def test_the_thread_launches_and_the_scheduler_does_not(options: dict[str, Any])
     assert edges == {(launches[step].id, forwards[step].id) for step in launches}
 
 
-def client_of(device: Any, model: Any, cost: CostModel = COST) -> TpModelWorkerClient:
-    frontend = Frontend([Request("r0", [1, 2, 3], tokens(9))])
-    engine = make_engine("overlap_thread", device, model, SchedulerConfig(), frontend, cost)
-    engine.recv_requests()
-    return TpModelWorkerClient(engine)
-
-
-def put(client: TpModelWorkerClient, needs_mask: bool) -> FutureStep:
-    batch = client.engine.get_next_batch_to_run()
-    assert isinstance(batch, ScheduleBatch)
-    return client.forward_batch_generation(batch, needs_mask)
-
-
 def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> None:
-    client = client_of(SimDevice(), HashModel())
-    first, second = put(client, False), put(client, False)
+    frontend, config = Frontend([Request("r0", [1, 2, 3], tokens(9))]), SchedulerConfig()
+    engine = make_engine("overlap_thread", SimDevice(), HashModel(), config, frontend, COST)
+    engine.recv_requests()
+    client = TpModelWorkerClient(engine)
+
+    def put() -> FutureStep:
+        batch = engine.get_next_batch_to_run()
+        assert isinstance(batch, ScheduleBatch)
+        return client.forward_batch_generation(batch, False)
+
+    first, second = put(), put()
     assert not second.launch_done.query()  # nobody has launched it
     assert first.future_next_token_ids == [-1] and second.batch.ids == [(None,)]
     record = client.forward_thread.batch_lists
@@ -290,10 +276,7 @@ def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short() -> None:
     assert extends == [([4, 5, 6, 7], 8), ([8], 9)]
     modes = [job.mode for job in jobs]
     assert modes == ["extend", "extend", "extend", "decode", "decode"], "the last one is wasted"
-
-
-def test_a_chained_job_goes_back_to_the_batch_that_was_scheduled() -> None:
-    jobs = watched(simple(of_length("a", 2, 6))).jobs
+    jobs = watched(simple(of_length("a", 2, 6))).jobs  # each goes back to what was scheduled
     assert [job.batch_copy.step for job in jobs] == [1, 2, 3, 4, 5, 6, 7]
     assert [job.schedule_batch.step for job in jobs] == [1, 2, 2, 2, 2, 2, 2]
 
@@ -304,22 +287,7 @@ def test_at_a_fresh_launch_the_runner_knows_the_living_and_nobody_else(workload:
     watched(workload)
 
 
-# -- mlx_async: what a finish costs, and the excerpt of the original -------------------------------
-
-
-def test_a_stop_and_a_length_each_waste_one_row_and_the_next_step_is_fresh() -> None:
-    done = finish_run()
-    trace, arrays = done.trace, arrays_of(done.trace)
-    ends = {req.rid: (req.finish_reason, len(req.output_ids)) for req in done.requests}
-    stop, length = FinishReason.STOP, FinishReason.LENGTH
-    assert ends == {"a": (stop, 4), "b": (length, 8), "c": (length, 12)}
-    wasted = [(array.step, array.wasted) for array in arrays if array.wasted]
-    assert wasted == [(5, ("a",)), (9, ("b",)), (13, ("c",))]
-    assert [array.step for array in arrays if not array.source] == [1, 2, 6, 10]
-    assert max(count for _, count in in_flight(trace)) == 2
-    bound = {array.step: array.bound for array in arrays}
-    kept = {state.rid: state.gone for state in kept_states(trace, steps_of(trace))}
-    assert kept == {"a": bound[6], "b": bound[10], "c": trace.end}, "until the next fresh launch"
+# -- mlx_async: the excerpt of the original --------------------------------------------------------
 
 
 def test_the_excerpts_order_is_right_and_its_chained_steps_run_on_tokens_one_too_old() -> None:

@@ -34,7 +34,6 @@ WISHES: dict[str, dict[str, Any]] = {
     "grammar": {"regex": "[a-z]{60}"},
     "penalty": {"frequency_penalty": 0.5},
 }
-EVERY_WISH = pytest.mark.parametrize("reason", WISHES)
 HOST_FIRST = CostModel(
     {"schedule": 5, "prepare": 2, "launch": 3, "launch sample": 4, "mask": 6, "process": 5},
     forward_base=90, sample=7, copy=2,
@@ -189,7 +188,7 @@ def run_speculative(loop: str, relay: str, algorithm: str, reason: str) -> Trace
     return run_loop(loop, SimDevice(), model, [request], config, HOST_FIRST, relay).trace
 
 
-@EVERY_WISH
+@pytest.mark.parametrize("reason", WISHES)
 def test_sglang_waits_with_all_of_a_draft_that_it_can_not_mask_and_vllm_with_its_sampling(
     reason: str,
 ) -> None:
@@ -225,7 +224,8 @@ def test_nobody_there_is_not_the_hosts_fault() -> None:
 US = 1000  # nanoseconds
 
 
-def late_sample() -> Trace:
+def test_a_wait_is_charged_the_gap_before_its_op_in_numbers_and_views() -> None:
+    """Step 2's forward pass runs, its sampling waits for a grammar; step 3 is merely late."""
     ran = [
         ("host", "launch", 0, 10, 1), ("forward", "forward", 10, 20, 1),
         ("forward", "sample", 20, 22, 1), ("forward", "forward", 22, 30, 2),
@@ -240,11 +240,7 @@ def late_sample() -> Trace:
         Mark("wait", time * US, {"step": step, "reason": reason, "op": "sample"})
         for time, step, reason in ((12, 2, "grammar"), (40, 9, "penalty"))
     )
-    return Trace("late", "sim", "hash", "virtual", slices, (), (), marks)
-
-
-def test_a_wait_is_charged_the_gap_before_its_op_in_numbers_and_views() -> None:
-    trace = late_sample()
+    trace = Trace("late", "sim", "hash", "virtual", slices, (), (), marks)
     assert lost_ns(trace) == {"grammar": 6 * US, "penalty": 0, HOST: 3 * US, ARRIVAL: 0}
     odd = replace(trace, marks=(Mark("wait", 3, {"step": 2}),))
     assert lost_ns(odd) == {HOST: 9 * US, ARRIVAL: 0}, "a mark that says too little is no wait"

@@ -162,19 +162,6 @@ def run(
     return run_loop(loop, open_device("sim"), HashModel(), requests, config, cost)
 
 
-@pytest.mark.parametrize(("loop", "wish", "config", "waits"), [
-    ("overlap", STRONG, None, {"penalty": 9}),  # one of them for a step that is wasted
-    ("overlap", STRONG, LATE, {}),
-    ("overlap", SamplingParams(max_new_tokens=9, logit_bias={1: 3.0}), None, {}),
-    ("overlap", SamplingParams(max_new_tokens=9, regex="[a-z]*"), None, {"grammar": 9}),
-    ("serial", STRONG, None, {}),
-])  # fmt: skip
-def test_who_waits_for_the_token_before(
-    loop: str, wish: SamplingParams, config: SchedulerConfig | None, waits: dict[str, int]
-) -> None:
-    assert num_waits(run(loop, [wish], config).trace) == Counter(waits)
-
-
 def test_late_penalties_cost_nothing() -> None:
     host = {"schedule": 1, "launch": 1, "process": 3, "mask": 1}
     cost = CostModel(host, forward_base=4, sample=6, copy=1)
@@ -363,9 +350,8 @@ def test_run_shows_them_as_json_under_sglangs_names(cli: Any) -> None:
     assert code == 0 and [token for _, token in found["input_token_logprobs"]] == [98, 99]
     assert found["input_token_logprobs"][0][0] is None and found["input_top_logprobs"][0] == []
     assert [token for _, token in found["output_token_logprobs"]] == tokens
-    assert [len(best) for best in found["output_top_logprobs"]] == [2] * 3
-    logprob, top = found["output_token_logprobs"][0], found["output_top_logprobs"][0]
-    assert top[0] == logprob, "greedy: it is the likeliest"
+    best = [top[0] for top in found["output_top_logprobs"]]
+    assert best == found["output_token_logprobs"], "greedy: it is the likeliest"
 
 
 def test_their_difference_counts_up_to_where_tokens_differ() -> None:
