@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from minisched.checks.draw.designs import read_design
 from minisched.checks.overlap.pipelines import compare_pipelines
 from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
-from minisched.devices.cost import SIM_COST, CostModel
+from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
@@ -41,11 +41,6 @@ from tests.support import (
 )
 
 FILLS = pytest.mark.parametrize("relay", ["fill_host", "fill_device"])
-COST = CostModel(
-    {"schedule": 20, "prepare": 10, "launch": 7, "launch sample": 2, "fill": 3,
-     "postprocess": 9, "process": 15},
-    forward_base=100, sample=10, copy=5,
-)  # fmt: skip
 
 # -- mindie_plugin: a call answers with the tokens of the call before ------------------------------
 
@@ -94,21 +89,6 @@ def test_the_finishing_round_flags_and_the_next_one_clears(relay: str) -> None:
     batch, output = call(engine, manager)
     assert batch.rids == ("long",)
     assert lease not in contexts and "short" not in output.token_ids, "cleared, its row dropped"
-
-
-@FILLS
-def test_only_a_host_that_fills_needs_the_tokens_of_the_step_before(relay: str) -> None:
-    trace = run_alone(f"mindie_plugin:{relay}", 1, COST)
-    forwards, copies, launches = (named(trace, name) for name in ("forward", "copy", "launch"))
-    assert {item.lane for item in launches.values()} == {"forward thread"}
-    for step in range(3, 35):
-        gap = forwards[step].start - copies[step - 1].end
-        assert gap == (3 + 7 if relay == "fill_host" else -5)
-    slices = {item.id: item for item in trace.slices}
-    edges = [edge for edge in trace.edges if edge.kind == "token"]
-    source = "copy" if relay == "fill_host" else "sample"
-    assert {(slices[e.src].name, slices[e.dst].name) for e in edges} == {(source, "forward")}
-    assert len(edges) == sum(item.mode == "decode" for item in forwards.values())
 
 
 def test_no_request_changes_while_the_thread_builds_a_bitmask() -> None:

@@ -1,5 +1,5 @@
 """What requests wish of their tokens: penalties, biases, masks, stop strings and log-probabilities.
-What they do on every backend and in every batch; who has to wait for them; which are refused.
+What they do on every backend and in every batch; which are refused.
 
 That no schedule changes what they lead to is judged by ``tests/laws/test_every_design.py``.
 """
@@ -23,7 +23,6 @@ from tokenizers import decoders, normalizers
 from tokenizers.models import BPE
 
 from minisched.checks.laws import check_logprobs
-from minisched.checks.overlap.waits import num_waits
 from minisched.checks.tokens.logprobs import largest_difference
 from minisched.core import (
     FinishReason,
@@ -146,35 +145,12 @@ def test_sixteen_bits_are_enough_for_a_penalty() -> None:
     assert mx.argmax(adjust_mlx.adjust(mx.array([[100.0, 100.0]], mx.bfloat16), [wish])) == 1
 
 
-# -- who waits for them ----------------------------------------------------------------------------
-
-STRONG = SamplingParams(presence_penalty=2.0, repetition_penalty=1.5, max_new_tokens=9)
-LATE = SchedulerConfig(late_penalties=True)
-
-
-def run(
-    loop: str,
-    wishes: Sequence[SamplingParams],
-    config: SchedulerConfig | None = None,
-    cost: CostModel = SIM_COST,
-) -> Run:
-    requests = [Request("abcd"[at], [1, 2, 3 + at], one) for at, one in enumerate(wishes)]
-    return run_loop(loop, open_device("sim"), HashModel(), requests, config, cost)
-
-
-def test_late_penalties_cost_nothing() -> None:
-    host = {"schedule": 1, "launch": 1, "process": 3, "mask": 1}
-    cost = CostModel(host, forward_base=4, sample=6, copy=1)
-    wish = replace(STRONG, ignore_eos=True)
-    plain = run("overlap", [SamplingParams(max_new_tokens=9, ignore_eos=True)], cost=cost)
-    late, prompt = run("overlap", [wish], LATE, cost), run("overlap", [wish], cost=cost)
-    assert late.trace.end == plain.trace.end < prompt.trace.end
-    deep = run("vllm_async:pool:depth=4", [wish], LATE)
-    assert num_waits(deep.trace)["penalty"]
-    assert late.outputs == deep.outputs == run("serial", [wish], LATE).outputs
-
-
 # -- stop strings are heard in a tail of the text --------------------------------------------------
+
+
+def run(loop: str, wishes: Sequence[SamplingParams], config: SchedulerConfig | None = None) -> Run:
+    requests = [Request("abcd"[at], [1, 2, 3 + at], one) for at, one in enumerate(wishes)]
+    return run_loop(loop, open_device("sim"), HashModel(), requests, config, SIM_COST)
 
 
 def first_end(codec: TextCodec, ids: Sequence[int], strings: Sequence[str]) -> int | None:
@@ -387,8 +363,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("sentence", "wish"), BAD, ids=lambda item: str(item)[:30])
 def test_a_bad_wish_ends_its_request_alone(sentence: str, wish: dict[str, Any]) -> None:
-    bad = replace(SamplingParams(max_new_tokens=6), **wish)
-    together, alone = run("overlap", [STRONG, STRONG, bad]), run("serial", [STRONG, STRONG])
+    strong = SamplingParams(presence_penalty=2.0, repetition_penalty=1.5, max_new_tokens=9)
+    good, bad = [strong, strong], replace(SamplingParams(max_new_tokens=6), **wish)
+    together, alone = run("overlap", [*good, bad]), run("serial", good)
     assert together.errors.keys() == {"c"} and together.errors["c"].startswith(sentence)
     assert together.requests[2].finish_reason is FinishReason.ERROR
     assert together.outputs == {**alone.outputs, "c": []}
