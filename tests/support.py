@@ -67,7 +67,6 @@ from minisched.trace import Slice, Trace
 
 
 def many(plain: int, thorough: int) -> int:
-    """How much is tried: in plain ``pytest``, and with ``--thorough``."""
     return thorough if os.environ.get("MINISCHED_THOROUGH") else plain
 
 
@@ -83,27 +82,20 @@ params = st.builds(
     stop_token_ids=st.sampled_from([frozenset(), frozenset({3}), frozenset({5, 6})]),
     ignore_eos=st.booleans(),
 )
-
-
-def with_history(plain: st.SearchStrategy[SamplingParams]) -> st.SearchStrategy[SamplingParams]:
-    """The same, often with penalties, biases and stop strings.
-
-    A byte of a string is a token here, and tokens are few, so that strings are said by chance.
-    """
-    tokens = st.integers(0, VOCAB - 1)
-    strings = st.text([chr(token) for token in range(VOCAB)], min_size=1, max_size=2)
-    return st.builds(
-        replace,
-        plain,
-        frequency_penalty=st.sampled_from([0.0, 0.0, 0.4, 2.0, -1.5]),
-        presence_penalty=st.sampled_from([0.0, 0.0, 0.3, 1.9, -1.0]),
-        repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 2.0, 0.6]),
-        logit_bias=st.dictionaries(tokens, st.sampled_from([-100.0, -2.5, 0.1, 3.0]), max_size=3),
-        stop=st.lists(strings, max_size=2).map(tuple),
-    )
-
-
-params_with_history = with_history(params)
+# Often with penalties, biases and stop strings: a byte of a string is a token here, and tokens are
+# few, so that strings are said by chance.
+history_tokens = st.integers(0, VOCAB - 1)
+history_strings = st.text([chr(token) for token in range(VOCAB)], min_size=1, max_size=2)
+biases = st.sampled_from([-100.0, -2.5, 0.1, 3.0])
+params_with_history = st.builds(
+    replace,
+    params,
+    frequency_penalty=st.sampled_from([0.0, 0.0, 0.4, 2.0, -1.5]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.3, 1.9, -1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 2.0, 0.6]),
+    logit_bias=st.dictionaries(history_tokens, biases, max_size=3),
+    stop=st.lists(history_strings, max_size=2).map(tuple),
+)
 SHARED = [7, 7, 11, 2, 7, 7, 11, 5, 3, 3]  # prompts begin with some of it, so that prefixes recur
 prompts = st.builds(
     lambda shared, own: SHARED[:shared] + own,
@@ -114,7 +106,6 @@ prompts = st.builds(
 
 @st.composite
 def configs(draw: st.DrawFn, page_size: int, num_pages: int) -> SchedulerConfig:
-    """Every policy and budget, on a pool of that many pages."""
     chunk = draw(st.sampled_from([-1, *(page_size * pages for pages in (1, 1, 2, 3, 5))]))
     run_first = draw(st.sampled_from(["prefill", "prefill", "decode", "unified"]))
     return SchedulerConfig(
@@ -207,14 +198,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen3 biases": {"model_type": "qwen3", "head_dim": 16, "attention_bias": True,
                      "rope_theta": 1000.0, "rope_scaling": LLAMA3},
 }  # fmt: skip
-"""Every kind of model that is taken: what config.json adds to a plain Llama.
-
-Prompts of tests are longer than the 64 positions that rope scaling starts from.
-"""
+"""Every kind of model that is taken; prompts are longer than the 64 positions of rope scaling."""
 
 
 def prompt(start: int, length: int) -> list[int]:
-    """Tokens that go nowhere in circles."""
     return [(7 * start + 3 * at * at) % 512 for at in range(length)]
 
 
@@ -222,7 +209,6 @@ def prompt(start: int, length: int) -> list[int]:
 
 
 def regexes(vocab_size: int) -> st.SearchStrategy[str]:
-    """Small ones over the first bytes, most of which are long enough to be cut by a length."""
     singles = st.builds(
         lambda low, more: rf"[\x{low:02x}-\x{min(low + more, vocab_size - 1):02x}]",
         st.integers(0, vocab_size - 1),
@@ -241,9 +227,7 @@ def regexes(vocab_size: int) -> st.SearchStrategy[str]:
 
 @st.composite
 def demanding(
-    draw: st.DrawFn,
-    like: Callable[..., st.SearchStrategy[Workload]] = workloads,
-    **options: Any,
+    draw: st.DrawFn, like: Callable[..., st.SearchStrategy[Workload]] = workloads, **options: Any
 ) -> Workload:
     """A workload in which about half follow a regex, and many have penalties, in time or late."""
     workload = draw(like(params=params_with_history, **options))
@@ -258,8 +242,6 @@ def demanding(
 
 
 class Heard(list[Output]):
-    """What clients heard in a run, and what they said."""
-
     clients: Clients
 
 
@@ -306,10 +288,7 @@ def check_all(workload: Workload, engine: Engine, outputs: Sequence[Output]) -> 
 def drawn_run(
     seed: int, design: str, cost: CostModel | None = None, odd: bool = True
 ) -> tuple[Trace, list[Engine]]:
-    """What ``minisched check --seed SEED --loop DESIGN`` runs: its trace, and its engines.
-
-    If need be with other costs, or without ``odd`` requests and steps that fail.
-    """
+    """What ``minisched check --seed SEED --loop DESIGN`` runs, if need be with other costs."""
     case = draw(seed, odd).on(read_design(design))
     workload, device = fresh(case.workload), SimDevice()
     device.built_by_host |= case.built_by_host
@@ -358,7 +337,6 @@ SOME_LOOP_OPTIONS = [item for item in LOOP_OPTIONS if item[:2] in {
 
 
 def runs_on(loop: str, device: str) -> bool:
-    """Whether a loop runs on a device."""
     return device in LOOPS[loop].devices
 
 
@@ -385,19 +363,16 @@ EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def hash_model(backend: str, eos_ids: frozenset[int]) -> Model:
-    """The hash model in a backend's tensors, with the workloads' small vocabulary."""
     model: Model = hash_class(backend)(VOCAB, eos_ids=eos_ids)
     return model
 
 
 def check_no_thread_left() -> None:
-    """A closed device leaves no thread of its own behind."""
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if "stream" in name or "mlx" in name]
 
 
 def some_requests(max_new_tokens: int = 20) -> list[Request]:
-    """Three requests, one of them sampled."""
     return [
         Request(f"r{i}", [i + 1, 2, 3], SamplingParams(i % 2 * 0.8, max_new_tokens=max_new_tokens))
         for i in range(3)
@@ -414,12 +389,10 @@ def named(trace: Trace, name: str, lane: str = "") -> dict[int, Slice]:
 
 
 def marked(trace: Trace, name: str = "wasted row") -> Counter[str]:
-    """How often each request got a mark of that name."""
     return Counter(str(mark.attrs["rid"]) for mark in trace.marks if mark.name == name)
 
 
 def tokens(count: int, **params: Any) -> SamplingParams:
-    """Exactly so many."""
     return SamplingParams(max_new_tokens=count, ignore_eos=True, **params)
 
 
@@ -428,7 +401,6 @@ ALONE = SchedulerConfig(chunked_prefill_size=3)
 
 
 def run_alone(design: str, count: int, cost: CostModel, **params: Any) -> Trace:
-    """The trace of so many requests on a design, each of them in batches of its own."""
     requests = [Request(f"r{i}", [i + 1] * 3, tokens(36, **params)) for i in range(count)]
     run = run_loop(design, SimDevice(), HashModel(), requests, ALONE, cost)
     assert all(len(req.output_ids) == 36 for req in run.requests), run.errors
@@ -444,7 +416,6 @@ def settled(trace: Trace, period: int) -> set[int]:
 
 
 def check_trace(trace: Trace) -> None:
-    """Each op ran after its launch began, in the order of its step, and lanes never overlap."""
     forwards, samples, copies = (named(trace, name) for name in ("forward", "sample", "copy"))
     launches, processes = named(trace, "launch"), named(trace, "process")
     assert launches.keys() == forwards.keys() == samples.keys() == copies.keys() == processes.keys()
@@ -465,15 +436,12 @@ COST = CostModel(dict.fromkeys(PHASES, 3), forward_base=10, forward_per_token=1,
 
 @dataclass
 class TimedRun:
-    """A run that is over."""
-
     engine: Engine
     device: SimDevice
     heard: list[tuple[int, Output]] = field(default_factory=list)  # in order of time
 
     @property
     def trace(self) -> Trace:
-        """What the recorder kept."""
         return self.device.recorder.trace("", "sim", "hash", "virtual")
 
 
@@ -520,7 +488,6 @@ def play_timed(
 
 
 def a_request(rid: str, arrival_time: int = 0) -> Request:
-    """A short one."""
     return Request(rid, [1, 2, 3], arrival_time=arrival_time)
 
 
@@ -530,18 +497,13 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Picture:
-    """A parsed SVG."""
-
     def __init__(self, svg: str) -> None:
         self.svg = svg
         self.root = ElementTree.fromstring(svg)
         self.width, self.height = (float(self.root.attrib[name]) for name in ("width", "height"))
 
     def shapes(self, tag: str = "", kind: str = "", **data: str) -> list[dict[str, str]]:
-        """The attributes of elements with a class and with these ``data-`` attributes.
-
-        A datum of "*" only has to be there.
-        """
+        """Elements with a class and these ``data-`` attributes; "*" only has to be there."""
         found = []
         for element in self.root.iter(f"{SVG}{tag}" if tag else None):
             classes = element.get("class", "").split()
@@ -553,18 +515,15 @@ class Picture:
         return found
 
     def count(self, *names: str, tag: str = "", kind: str = "") -> Counter[tuple[str, ...]]:
-        """How many shapes there are for each combination of these data."""
         shapes = self.shapes(tag, kind, **dict.fromkeys(names, "*"))
         return Counter(tuple(shape[f"data-{name}"] for name in names) for shape in shapes)
 
     @property
     def words(self) -> str:
-        """All text."""
         return " ".join(self.root.itertext())
 
 
 def check_picture(picture: Picture) -> None:
-    """Nothing has a negative size or lies off the page, and it has light and dark colours."""
     style = "".join(element.text or "" for element in picture.root.iter(f"{SVG}style"))
     in_dark = re.compile(r"@media \(prefers-color-scheme: dark\) \{(.*?\})\s*\}", re.DOTALL)
     light, dark = in_dark.sub("", style), " ".join(in_dark.findall(style))  # with waits two of each
@@ -581,20 +540,14 @@ def check_picture(picture: Picture) -> None:
         assert width >= 0 and height >= 0, rect.attrib
         assert x >= 0 and x + width <= picture.width + 0.1, rect.attrib
         assert y >= 0 and y + height <= picture.height + 0.1, rect.attrib
-    for text in picture.root.iter(f"{SVG}text"):
-        check_text(text, picture)
-
-
-def check_text(text: ElementTree.Element, picture: Picture) -> None:
-    """A line of text lies on the page, whatever the font: measured as widely as layouts do."""
-    words = "".join(text.itertext())
     size = {"title": 16.0, "run": 13.5, "small": 11.0}
-    kinds = text.get("class", "").split()
-    widest = max((size[kind] for kind in kinds if kind in size), default=12.0)
-    room = len(words) * char_width(widest) * 0.95
-    x = float(text.attrib["x"])
-    left = x - room * {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
-    assert left >= -0.1 and left + room <= picture.width, (words, left, room)
+    for text in picture.root.iter(f"{SVG}text"):  # measured as widely as layouts do
+        words, kinds = "".join(text.itertext()), text.get("class", "").split()
+        widest = max((size[kind] for kind in kinds if kind in size), default=12.0)
+        room = len(words) * char_width(widest) * 0.95
+        shift = {"middle": 0.5, "end": 1.0}.get(text.get("text-anchor", ""), 0.0)
+        left = float(text.attrib["x"]) - room * shift
+        assert left >= -0.1 and left + room <= picture.width, (words, left, room)
 
 
 # -- a topic's view, read back ---------------------------------------------------------------------
@@ -610,7 +563,6 @@ class Forms:
 
     @property
     def words(self) -> str:
-        """The text, without its line breaks."""
         return " ".join(self.text.split())
 
 
@@ -669,8 +621,8 @@ def read_timing(puml: str) -> tuple[Counter[Any], Counter[Any], int]:
 # -- a scheduler's books ---------------------------------------------------------------------------
 
 
-def check_queues(scheduler: Scheduler) -> None:
-    """A live request is in one place: it waits, is being computed in chunks, or decodes."""
+def check_books(scheduler: Scheduler) -> None:
+    check_step(scheduler)
     chunked = scheduler.prefill.chunked_req
     places: list[Request] = [*scheduler.waiting_queue, *scheduler.running_batch]
     places += [chunked.req] if chunked else []
@@ -679,12 +631,6 @@ def check_queues(scheduler: Scheduler) -> None:
     assert all(req.lease is not None for req in scheduler.running_batch)
     orders = [req.order for req in scheduler.running_batch]
     assert orders == sorted(orders), "who runs is kept in the order of arrival"
-
-
-def check_books(scheduler: Scheduler) -> None:
-    """All of it."""
-    check_step(scheduler)
-    check_queues(scheduler)
 
 
 # -- pages in a real browser -----------------------------------------------------------------------
@@ -721,11 +667,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def watch(browser: Any, allowed: tuple[str, ...] = OWN, **options: Any) -> Iterator[Any]:
-    """A fresh page that may ask for addresses with these beginnings only.
-
-    At the end, there must have been no error, in the console or thrown, and no request for anything
-    else. ``options`` are Playwright's for a context, such as ``viewport``.
-    """
+    """A fresh page: no error, and no request for addresses with other beginnings."""
     context = browser.new_context(**options)
     context.set_default_timeout(FAR)
     page, wrong = context.new_page(), list[str]()
@@ -749,8 +691,6 @@ def watch(browser: Any, allowed: tuple[str, ...] = OWN, **options: Any) -> Itera
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address at which a folder is served, on this machine alone."""
-
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *args: Any) -> None:
             pass

@@ -34,7 +34,6 @@ BUGS = {item.name: item for item in MUTATIONS}
 
 
 def test_the_designs_are_those_of_the_registry() -> None:
-    """But for relays whose loops say at their first turn that so many steps are too many."""
     two_in_flight = ("prev_sampled", "fill_device")
     refused = {
         *(f"vllm_async:{relay}:depth={n}" for relay in two_in_flight for n in range(3, 9)),
@@ -61,7 +60,6 @@ def test_every_design_comes_up_and_each_loop_about_as_often() -> None:
 
 
 def test_every_value_of_every_axis_comes_up() -> None:
-    """With each kind of drafts every pair of policies, and every relay at each depth it holds."""
     workloads, designs = Table(OF_A_WORKLOAD), Table(of_a_design("sim"))
     for drawn in map(draw, range(600)):
         workloads.add(axes_of(drawn).items())
@@ -96,10 +94,6 @@ def tally_of(seeds: range, loops: tuple[str, ...]) -> Tally:
 
 
 def test_what_may_come_about_does_and_everything_is_counted() -> None:
-    """Requests are given up at every stage, retracted for each reason, wasted, found in the cache.
-
-    Who is given up while it waits to start again is rare: a workload of several hundred has it.
-    """
     tally = tally_of(range(40), ("vllm_batch_queue",))
     assert tally.run_axes.never in ({}, {"given up": ["retracted"]}) and tally.failures == []
     told = tally.as_json()
@@ -110,7 +104,6 @@ def test_what_may_come_about_does_and_everything_is_counted() -> None:
 
 
 def test_what_a_run_does_to_its_requests_does_not_reach_the_next_one() -> None:
-    """Nor is it another one in another process."""
     one_by_one = [try_seed(seed, ("serial",)) for seed in range(8)]
     assert one_by_one == list(try_workloads(range(8), ("serial",), jobs=2))
 
@@ -152,7 +145,6 @@ def test_a_failure_is_made_small_and_still_fails() -> None:
 
 @pytest.mark.parametrize("kind", STEP_FAULTS)
 def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
-    """It ends who was in it, but not who had ended already."""
     ends: list[bool] = []
     for seed in (seed for seed in range(12) if draw(seed).workload.failures):
         case = case_of(seed, "overlap")
@@ -170,7 +162,6 @@ def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
 
 
 def test_the_oracle_is_a_baseline_of_whatever_a_workload_became() -> None:
-    """Of who gave up and who was refused, too."""
     for seed in range(12):
         verdict = judge(case_of(seed, "overlap"))
         oracle = oracle_trace(verdict.workload, verdict.refused)
@@ -178,21 +169,19 @@ def test_the_oracle_is_a_baseline_of_whatever_a_workload_became() -> None:
         assert differences(oracle, verdict.trace) == []
 
 
-def trace_of(prompts: dict[str, int], ended: str = "") -> Trace:
-    """All that is looked at: how long prompts are, and who has ended."""
+def trace_of(**prompts: int) -> Trace:
     marks = [Mark("match", 0, {"rid": rid, "prompt_len": size}) for rid, size in prompts.items()]
-    marks += [Mark("finish", 1, {"rid": rid, "reason": "length"}) for rid in ended]
+    marks += [Mark("finish", 1, {"rid": rid, "reason": "length"}) for rid in prompts]
     return Trace("overlap", "sim", "hash", "virtual", (), (), (), tuple(marks))
 
 
 def test_two_runs_are_of_one_workload_as_far_as_traces_tell() -> None:
-    """Who is missing may have come later, and a run without marks tells no length."""
-    whole = trace_of({"a": 3, "b": 4}, "ab")
+    whole, later = trace_of(a=3, b=4), replace(trace_of(a=3), marks=trace_of(a=3).marks[:1])
     for other, says in (
-        (trace_of({"a": 3}, "a"), "has the request b."),
-        (trace_of({"a": 3}), ""),
-        (trace_of({"a": 4, "b": 4}, "ab"), "the prompt of a has"),
-        (trace_of({}, "ab"), ""),
+        (trace_of(a=3), "has the request b."),
+        (later, ""),  # who is missing may have come later
+        (trace_of(a=4, b=4), "the prompt of a has"),
+        (replace(whole, marks=whole.marks[2:]), ""),  # without marks no length is told
         (whole, ""),
     ):
         for told in (another_workload(whole, other), another_workload(other, whole)):

@@ -21,7 +21,6 @@ from minisched.checks.tally import Failure
 from minisched.checks.touches import Touched
 from minisched.cli.check_failure import command
 from minisched.core import Request, SamplingParams
-from minisched.devices.base import Device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
@@ -61,8 +60,7 @@ def seeds_of(design: Design, count: int) -> list[int]:
     return seeds
 
 
-def broken(design: Design, seeds: list[int], device: str) -> str:
-    """What does not hold of those workloads, each with what repeats it; nothing if all does."""
+def check_holds(design: Design, seeds: list[int], device: str) -> None:
     said = []
     for seed in seeds:
         engines: list[Engine] = []
@@ -70,38 +68,27 @@ def broken(design: Design, seeds: list[int], device: str) -> str:
         for found in verdict.findings:
             failure = Failure(seed, design.name, found.law, found.sentence)
             said += [f"{found.law}: {found.sentence[:LONGEST]}", f"    {command(failure, device)}"]
-        if verdict.holds and not all(is_idle(engine.device) for engine in engines):
+        devices = [it.device for it in engines if isinstance(it.device, SimDevice)]
+        if verdict.holds and not all(it.is_idle for it in devices):
             said.append(f"seed {seed}: something is on its way when all have ended")
-    return "\n".join(said)
-
-
-def is_idle(device: Device) -> bool:
-    return not isinstance(device, SimDevice) or device.is_idle
+    if said:
+        text = "\n".join(said)
+        pytest.fail(f"laws broken by {design.name} on {device}:\n{text}", pytrace=False)
 
 
 def by_name(item: object) -> str:
     return item.name if isinstance(item, Design) else str(item)
 
 
-def on_a_real_clock() -> list[object]:
-    """The devices by turns, and with ``--thorough`` all of them."""
-    return [
-        pytest.param(device, design, marks=[] if device == REAL[at % 2] else [pytest.mark.thorough])
-        for at, design in enumerate(REAL_DESIGNS)
-        for device in REAL
-    ]
-
-
-def on_the_gpu() -> list[object]:
-    return [
-        pytest.param("cuda", design, marks=[] if design in SOME_ON_CUDA else [pytest.mark.thorough])
-        for design in REAL_DESIGNS
-    ]
-
-
-def check_holds(design: Design, seeds: list[int], device: str) -> None:
-    if said := broken(design, seeds, device):
-        pytest.fail(f"laws broken by {design.name} on {device}:\n{said}", pytrace=False)
+ON_A_REAL_CLOCK = [
+    pytest.param(device, design, marks=[] if device == REAL[at % 2] else [pytest.mark.thorough])
+    for at, design in enumerate(REAL_DESIGNS)
+    for device in REAL
+]
+ON_THE_GPU = [
+    pytest.param("cuda", design, marks=[] if design in SOME_ON_CUDA else [pytest.mark.thorough])
+    for design in REAL_DESIGNS
+]
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=by_name)
@@ -109,16 +96,15 @@ def test_every_law_holds_in_virtual_time(design: Design) -> None:
     check_holds(design, seeds_of(design, many(3, 60)), "sim")
 
 
-@pytest.mark.parametrize(("backend", "design"), on_a_real_clock(), ids=by_name)
+@pytest.mark.parametrize(("backend", "design"), ON_A_REAL_CLOCK, ids=by_name)
 def test_every_law_holds_in_real_time(backend: str, design: Design) -> None:
     before = threading.active_count()
     check_holds(design, seeds_of(design, many(1, 5)), backend)
     assert threading.active_count() <= before
 
 
-@pytest.mark.parametrize(("backend", "design"), on_the_gpu(), ids=by_name)
+@pytest.mark.parametrize(("backend", "design"), ON_THE_GPU, ids=by_name)
 def test_every_law_holds_on_a_gpu_that_is_not_there(backend: str, design: Design) -> None:
-    """The printed command needs a real one; this test repeats it by its name."""
     check_holds(design, seeds_of(design, many(1, 2)), backend)
 
 
@@ -126,7 +112,6 @@ def test_every_law_holds_on_a_gpu_that_is_not_there(backend: str, design: Design
 
 
 def small_workload() -> Workload:
-    """Four requests on a pool too small for them: chunks, a cached prefix, a retraction."""
     prompts = [[7, 7, 11, 2, 7, 7], [7, 7, 11, 2, 5], [1, 2, 3, 4, 5, 6, 7], [7, 7, 11, 2, 9]]
     requests = [
         Request(f"r{i}", prompt, SamplingParams(i % 2 * 0.8, max_new_tokens=6))
@@ -140,7 +125,6 @@ def small_workload() -> Workload:
 
 
 def traced(design: Design, backend: str) -> tuple[Trace, Touched]:
-    """A run, and what it really touched where the device is ``sim``."""
     device, touched, model = open_device(backend), Touched(), hash_model(backend, frozenset())
     play(
         small_workload(), design.loop, design.relay, dict(design.options), device, model,
@@ -171,7 +155,6 @@ def test_what_is_not_declared_and_what_is_declared_in_vain_is_noticed(
 
 
 def declared_by_op(trace: Trace) -> dict[tuple[str, str, int], list[tuple[str, ...]]]:
-    """What the ops on streams declare, by lane, name and step."""
     ops = {item.id: (item.lane, item.name, item.step) for item in trace.slices}
     found: dict[tuple[str, str, int], list[tuple[str, ...]]] = defaultdict(list)
     for act in trace.program:
@@ -190,6 +173,5 @@ OF_EACH_LOOP = [it for it in REAL_DESIGNS if not it.options and (it.name in LOOP
 def test_in_real_time_each_op_declares_the_same_as_on_the_simulator(
     design: Design, backend: str
 ) -> None:
-    """Where nobody can watch what it touches."""
     ideal, real = traced(design, "sim")[0], traced(design, backend)[0]
     assert declared_by_op(real) == declared_by_op(ideal) != {}

@@ -33,14 +33,7 @@ from minisched.export import native
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace.known_marks import COMMON, KNOWN
-from tests.laws.mutations.mutation import (
-    MUTATIONS,
-    Mutation,
-    Place,
-    look_for,
-    places,
-    seen_before,
-)
+from tests.laws.mutations.mutation import MUTATIONS, Mutation, Place, look_for, places, seen_before
 from tests.support import Workload
 
 FAULTS = [item for item in MUTATIONS if not item.equivalent]
@@ -51,7 +44,6 @@ NEXT = 30  # workloads on the same loop that are looked at where a kept place sh
 
 
 def expected() -> list[object]:
-    """One for each law on the simulator; the others, and other devices, with ``--thorough``."""
     params, had = list[object](), set[str]()
     for item in EXPECTED:
         is_plain = item.device == "sim" and item.laws[0] not in had
@@ -83,7 +75,6 @@ def test_every_bug_still_applies() -> None:
 
 @pytest.mark.parametrize("item", expected())
 def test_a_bug_is_seen_by_a_law_that_is_named_for_it(item: Mutation) -> None:
-    """Where a sweep has seen it; if draws have changed since, in other workloads on that loop."""
     kept = seen_before()[item.name]
     others = (Place(kept.seed + more, kept.loop) for more in range(1, NEXT))
     assert look_for(item, chain([kept], others)).law, f"{item.name}: {' or '.join(item.laws)}"
@@ -94,7 +85,6 @@ def test_a_bug_is_seen_by_a_law_that_is_named_for_it(item: Mutation) -> None:
     "item", [item for item in MUTATIONS if item.equivalent or item.missed], ids=lambda it: it.name
 )
 def test_nothing_is_seen_of_what_is_equivalent_or_known_to_be_missed(item: Mutation) -> None:
-    """Else its reason is out of date."""
     some = islice(places(range(0, 400, 17), item.device), 48)
     sight = look_for(replace(item, laws=LAWS), some)
     assert not sight.law, f"{item.name} ({item.equivalent or item.missed}): {sight}"
@@ -115,94 +105,65 @@ def a_case(
     aborts: dict[int, str] | None = None,
     **settings: Any,
 ) -> Case:
-    """Those requests, at once unless told otherwise, on a loop with settings."""
     config = SchedulerConfig(**{"kv_tokens": 64, "schedule_conservativeness": 0.0, **settings})
     workload = Workload(list(requests), list(arrivals) or [0] * len(requests), aborts or {}, config)
     design = read_design(loop)
     return Case(workload, design.loop, design.relay, design.options)
 
 
-def starved() -> Case:
-    """Five who need a page each step, one who gives up, with pages on their way, and a small one.
-
-    The small one comes when those who decode wait for pages, of which some are there for it.
-    """
-    rows = [request(f"r{at}", [at + 1], 12) for at in range(5)]
-    return a_case(
-        [*rows, request("r8", [9] * 6, 12), request("r9", [10], 1)],
-        "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
-        disable_radix_cache=True,
-    )  # fmt: skip
-
-
-def starved_of_drafts() -> Case:
-    """The same for three whose drafts need several pages each step, with vLLM's one budget."""
-    rows = [request(f"r{at}", [at + 1], 12) for at in range(3)]
-    return a_case(
-        [*rows, request("r8", [9] * 6, 12), request("r9", [10], 1)],
-        "overlap:pool", [0] * 4 + [5], {4: "r8"}, kv_tokens=29, max_running_requests=6,
-        disable_radix_cache=True, run_first="unified", speculative_algorithm="NGRAM_GPU",
-    )  # fmt: skip
-
-
-def a_page_for_whoever_comes_instead() -> Case:
-    """Who preempts the one who runs comes with a page at least, and not with a part of one."""
-    return a_case(
-        [request("r0", [1] * 10, 7), request("r1", [2] * 10, 7, priority=3)], "serial", [0, 3],
-        kv_tokens=28, page_size=4, max_running_requests=2, chunked_prefill_size=4,
-        max_prefill_tokens=3, enable_mixed_chunk=True, schedule_policy="priority",
-        priority_scheduling_preemption_threshold=0, schedule_conservativeness=2.0,
-    )  # fmt: skip
-
-
-def too_little_for_three() -> Case:
-    """Three whose outputs do not fit together, under one budget."""
-    prompts = [1, 1], [2, 2], [3, 3, 3]
-    return a_case(
-        [request(f"r{at}", prompt, 8) for at, prompt in enumerate(prompts)], arrivals=[0, 1, 2],
-        kv_tokens=16, max_running_requests=3, run_first="unified",
-    )  # fmt: skip
-
-
-def one_who_is_urgent() -> Case:
-    """Two of one priority run, and one of a higher one comes later."""
-    return a_case(
-        [request("r0", [1], 8), request("r1", [2], 8), request("r2", [3], 4, priority=5)],
-        arrivals=[0, 0, 3], schedule_policy="priority", max_running_requests=2,
-        priority_scheduling_preemption_threshold=0,
-    )  # fmt: skip
-
-
+STARVED = a_case(  # five who need a page each step, one who gives up, with pages on their way
+    [*(request(f"r{at}", [at + 1], 12) for at in range(5)),
+     request("r8", [9] * 6, 12), request("r9", [10], 1)],  # the last one takes what is there
+    "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
+    disable_radix_cache=True,
+)  # fmt: skip
 RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
     "whoever starves starves for ever": (
-        starved(), "progress",
+        STARVED, "progress",
         Edit(RETRACTION + "make_room", "self.starved = self.starved and not reqs", "pass"),
     ),
     "whoever starves is forgotten": (
-        starved(), "order", Edit(RETRACTION + "wait", "self.starved = True", "pass"),
+        STARVED, "order", Edit(RETRACTION + "wait", "self.starved = True", "pass"),
     ),
     "one more gives way while memory comes back": (
-        starved(), "order",
+        STARVED, "order",
         Edit(RETRACTION + "make_room",
              "if nobody_else or short <= self.leases.pages_returning:", "if nobody_else:"),
     ),
     "somebody comes although one starves": (
-        starved_of_drafts(), "order",
+        a_case(  # the same for three whose drafts need several pages, with vLLM's one budget
+            [*(request(f"r{at}", [at + 1], 12) for at in range(3)),
+             request("r8", [9] * 6, 12), request("r9", [10], 1)],
+            "overlap:pool", [0] * 4 + [5], {4: "r8"}, kv_tokens=29, max_running_requests=6,
+            disable_radix_cache=True, run_first="unified", speculative_algorithm="NGRAM_GPU",
+        ), "order",
         Edit("policy.unified:UnifiedBudget.schedule",
              "if not (preempted or self.retraction.starved or", "if not (preempted or"),
     ),
     "under one budget one more gives way while memory comes back": (
-        too_little_for_three(), "order",
+        a_case(  # their outputs do not fit together
+            [request("r0", [1, 1], 8), request("r1", [2, 2], 8), request("r2", [3, 3, 3], 8)],
+            arrivals=[0, 1, 2], kv_tokens=16, max_running_requests=3, run_first="unified",
+        ), "order",
         Edit("policy.unified:UnifiedBudget._make_room",
              "if short <= self.leases.pages_returning:", "if False:"),
     ),
     "the oldest of equals makes way": (
-        one_who_is_urgent(), "order",
+        a_case(  # two of one priority run, and one of a higher one comes later
+            [request("r0", [1], 8), request("r1", [2], 8), request("r2", [3], 4, priority=5)],
+            arrivals=[0, 0, 3], schedule_policy="priority", max_running_requests=2,
+            priority_scheduling_preemption_threshold=0,
+        ), "order",
         Edit("policy.preemption:preempt_to_schedule", "-running.order", "running.order"),
     ),
     "a part of a page is kept for whoever comes": (
-        a_page_for_whoever_comes_instead(), "identity",
+        a_case(  # who preempts comes with a page at least
+            [request("r0", [1] * 10, 7), request("r1", [2] * 10, 7, priority=3)], "serial", [0, 3],
+            kv_tokens=28, page_size=4, max_running_requests=2, chunked_prefill_size=4,
+            max_prefill_tokens=3, enable_mixed_chunk=True, schedule_policy="priority",
+            priority_scheduling_preemption_threshold=0, schedule_conservativeness=2.0,
+        ), "identity",
         Edit("policy.prefill_adder:PrefillAdder.add_alone",
              "self.budget.cut(req.known_len - lease.settled_len)", "True"),
     ),
@@ -237,7 +198,6 @@ def test_a_run_is_not_judged_by_what_it_does_not_have() -> None:
 
 @pytest.mark.parametrize("device", ["thread", "mlx"])
 def test_the_tolerance_is_what_a_device_needs_and_no_more(device: str) -> None:
-    """To the last bit on ``sim``; elsewhere the exponential is another one, and little off."""
     case = case_of(10, "serial", device)
     verdict = judge(case)
     assert not verdict.broke("logprobs") and not verdict.lacking("logprobs")
@@ -280,7 +240,6 @@ HEADER: dict[str, Any] = {
 
 
 def refused(marks: list[dict[str, Any]]) -> str:
-    """The sentence for a file with these marks."""
     with pytest.raises(native.NotATrace) as caught:
         native.from_json(json.dumps({**HEADER, "marks": marks}), "x.json")
     said = str(caught.value)
@@ -290,7 +249,6 @@ def refused(marks: list[dict[str, Any]]) -> str:
 
 
 def whole(name: str, time: int = 5) -> dict[str, Any]:
-    """A mark with all that its name promises."""
     attrs = {key.removesuffix("*"): GOOD[kind] for key, kind in KNOWN[name].items()}
     return {"name": name, "time": time, "attrs": attrs}
 
@@ -339,7 +297,6 @@ def test_a_token_for_each_request_and_times_in_order() -> None:
 
 
 def test_marks_of_other_names_may_say_anything_but_nothing() -> None:
-    """Even under names that other marks have: ``step``, ``row``, ``rid``."""
     strange = {"step": "warm-up", "row": "x", "rid": 7, "pages": 2.5, "ok": True}
     mark = {"name": "my own", "time": 0, "attrs": strange}
     native.from_json(json.dumps({**HEADER, "marks": [mark]}))

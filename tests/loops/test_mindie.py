@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from minisched.checks.draw.designs import read_design
 from minisched.checks.overlap.pipelines import compare_pipelines
 from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
-from minisched.devices.cost import SIM_COST, CostModel
+from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
@@ -41,17 +41,11 @@ from tests.support import (
 )
 
 FILLS = pytest.mark.parametrize("relay", ["fill_host", "fill_device"])
-COST = CostModel(
-    {"schedule": 20, "prepare": 10, "launch": 7, "launch sample": 2, "fill": 3,
-     "postprocess": 9, "process": 15},
-    forward_base=100, sample=10, copy=5,
-)  # fmt: skip
 
 # -- mindie_plugin: a call answers with the tokens of the call before ------------------------------
 
 
 def engine_with(requests: list[Request], relay: str, backend: str = "sim") -> Engine:
-    """An engine that has received the requests, for calling the plugin by hand."""
     model = hash_model(backend, frozenset())
     engine = make_engine(
         "mindie_plugin", open_device(backend), model, SchedulerConfig(), Frontend(requests),
@@ -62,7 +56,6 @@ def engine_with(requests: list[Request], relay: str, backend: str = "sim") -> En
 
 
 def call(engine: Engine, manager: PluginManager) -> tuple[ScheduleBatch, GenerationOutput]:
-    """One call: what was put, and what came back."""
     batch = engine.get_next_batch_to_run()
     assert isinstance(batch, ScheduleBatch)
     output = generate_token_async(manager, batch)
@@ -98,23 +91,7 @@ def test_the_finishing_round_flags_and_the_next_one_clears(relay: str) -> None:
     assert lease not in contexts and "short" not in output.token_ids, "cleared, its row dropped"
 
 
-@FILLS
-def test_only_a_host_that_fills_needs_the_tokens_of_the_step_before(relay: str) -> None:
-    trace = run_alone(f"mindie_plugin:{relay}", 1, COST)
-    forwards, copies, launches = (named(trace, name) for name in ("forward", "copy", "launch"))
-    assert {item.lane for item in launches.values()} == {"forward thread"}
-    for step in range(3, 35):
-        gap = forwards[step].start - copies[step - 1].end
-        assert gap == (3 + 7 if relay == "fill_host" else -5)
-    slices = {item.id: item for item in trace.slices}
-    edges = [edge for edge in trace.edges if edge.kind == "token"]
-    source = "copy" if relay == "fill_host" else "sample"
-    assert {(slices[e.src].name, slices[e.dst].name) for e in edges} == {(source, "forward")}
-    assert len(edges) == sum(item.mode == "decode" for item in forwards.values())
-
-
 def test_no_request_changes_while_the_thread_builds_a_bitmask() -> None:
-    """However slow that is; the caller would have time to tell a grammar the next token."""
     params = replace(tokens(5, regex=r"[\x00-\x05]{9}"), ignore_eos=False)
     device, request = open_device("thread"), Request("r", [1, 2], params)
     model = hash_model("thread", frozenset())
@@ -171,7 +148,6 @@ def test_a_gate_that_cannot_be_is_refused(relay: str, gate: int, said: str) -> N
 
 @FILLS
 def test_the_lists_are_always_one_ahead_of_what_has_come(relay: str) -> None:
-    """[-1]; a dummy; [-1, -1]; t1: [t1, -1]; and so on."""
     request = Request("a", [1, 2, 3], tokens(4))
     run = run_loop("mindie_dual", SimDevice(), HashModel(), [request], relay=relay)
     marks = [mark.attrs for mark in run.trace.marks if mark.name == "ledger"]
@@ -187,7 +163,6 @@ def test_the_lists_are_always_one_ahead_of_what_has_come(relay: str) -> None:
 def test_a_placeholder_is_booked_when_the_call_is_on_its_way_and_nothing_is_known_of_it(
     relay: str,
 ) -> None:
-    """PrepareNextSchedule comes after the asynchronous execute, and before any answer."""
     trace = run_alone(f"mindie_dual:{relay}", 1, SIM_COST)
     put, begun = named(trace, "fill"), named(trace, "forward")
     marks = [mark for mark in trace.marks if mark.name == "ledger"]
@@ -196,43 +171,7 @@ def test_a_placeholder_is_booked_when_the_call_is_on_its_way_and_nothing_is_know
     assert all(put[step].end <= booked[step] <= begun[step].start for step in put)
 
 
-class Books:
-    """The books that a loop keeps, caught as it makes them."""
-
-    ledger: PlaceholderLedger | None = None
-    context: PluginContext | None = None
-
-
-def play_watched(
-    design: str, workload: Workload, at_turn: Callable[[Engine, Books], None]
-) -> Books:
-    """A workload's run, whose books are looked at after every turn."""
-    books = Books()
-
-    def keep(kind: type, name: str) -> Callable[..., None]:
-        def init(self: Any, *args: Any) -> None:
-            made(self, *args)
-            setattr(books, name, self)
-
-        made = kind.__init__
-        return init
-
-    def look(engine: Engine) -> None:
-        at_turn(engine, books)
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(PlaceholderLedger, "__init__", keep(PlaceholderLedger, "ledger"))
-        monkeypatch.setattr(PluginContext, "__init__", keep(PluginContext, "context"))
-        model = HashModel(VOCAB, eos_ids=workload.eos_ids)
-        one = read_design(design)
-        play(workload, one.loop, one.relay, {**one.options}, SimDevice(), model, each_turn=look)
-    return books
-
-
-def check_ledger(engine: Engine, books: Books) -> None:
-    """At the end of a turn the ledger is what the core derives, for everybody who has a lease."""
-    ledger = books.ledger
-    assert ledger is not None
+def check_ledger(engine: Engine, ledger: PlaceholderLedger) -> None:
     for req in engine.scheduler.live.values():
         data = ledger.sequences.get(req.rid)
         if data is None:
@@ -246,14 +185,10 @@ def check_ledger(engine: Engine, books: Books) -> None:
     assert ledger.sequences.keys() <= engine.scheduler.live.keys()
 
 
-def check_books(engine: Engine, books: Books) -> None:
-    """The plugin's context says the same as the ledger and the core.
-
-    It is ahead of the ledger by the response that C++ has not fetched, and behind it by the step
+def check_context(engine: Engine, ledger: PlaceholderLedger, context: PluginContext) -> None:
+    """It is ahead of the ledger by the response that C++ has not fetched, and behind it by the step
     that it has just put.
     """
-    ledger, context = books.ledger, books.context
-    assert ledger is not None and context is not None
     batch = engine.scheduler.cur_batch
     for lease, item in context.contexts.items():
         req = item.req
@@ -279,16 +214,29 @@ def check_books(engine: Engine, books: Books) -> None:
 def test_every_book_is_what_the_core_derives_at_every_turn(
     design: str, in_flight: int, workload: Workload
 ) -> None:
-    def at_turn(engine: Engine, books: Books) -> None:
-        check_ledger(engine, books)
-        assert engine.scheduler.batches_in_flight <= in_flight
-        if design.startswith("mindie_dual"):
-            check_books(engine, books)
-        else:
-            assert books.context is None, "there is no second book"
+    books = dict[type, Any]()
 
-    books = play_watched(design, workload, at_turn)
-    assert books.ledger is not None and not books.ledger.sequences
+    def keep(kind: type) -> Callable[..., None]:
+        def init(self: Any, *args: Any) -> None:
+            made(self, *args)
+            books[kind] = self
+
+        made = kind.__init__
+        return init
+
+    def look(engine: Engine) -> None:
+        check_ledger(engine, books[PlaceholderLedger])
+        assert engine.scheduler.batches_in_flight <= in_flight
+        assert (PluginContext in books) == design.startswith("mindie_dual"), "a second book"
+        if PluginContext in books:
+            check_context(engine, books[PlaceholderLedger], books[PluginContext])
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for kind in (PlaceholderLedger, PluginContext):
+            monkeypatch.setattr(kind, "__init__", keep(kind))
+        model, one = HashModel(VOCAB, eos_ids=workload.eos_ids), read_design(design)
+        play(workload, one.loop, one.relay, {**one.options}, SimDevice(), model, each_turn=look)
+    assert not books[PlaceholderLedger].sequences
 
 
 # -- mindie_single: what one layer saves -----------------------------------------------------------

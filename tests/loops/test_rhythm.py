@@ -24,15 +24,7 @@ from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from tests.support import (
-    VOCAB,
-    many,
-    marked,
-    named,
-    run_alone,
-    settled,
-    tokens,
-)
+from tests.support import VOCAB, many, marked, named, run_alone, settled, tokens
 
 # -- how long a settled step takes -----------------------------------------------------------------
 
@@ -47,28 +39,19 @@ class Part:
     c: int  # the copy
     recv: int
 
-    @property
-    def cost(self) -> CostModel:
-        """As a cost model."""
-        return CostModel(self.host, self.forward, sample=self.sample, copy=self.c, recv=self.recv)
-
     def sum(self, *names: str) -> int:
-        """These phases together."""
         return sum(self.host[name] for name in names)
 
     @property
     def h(self) -> int:
-        """What the host does for a step, without masks."""
         return self.sum("schedule", "prepare", "launch") + self.known
 
     @property
     def known(self) -> int:
-        """From a copy's end to the tokens being known, and told."""
         return self.sum("process", "output")
 
     @property
     def d(self) -> int:
-        """What the device does for a step."""
         return self.forward + self.sample
 
 
@@ -77,8 +60,6 @@ PHASES = ("schedule", "prepare", "launch", "process", "output", "mask", "launch 
 
 
 def some_part(rng: Random) -> Part:
-    """Any phase and any op may be the slowest; few take nothing."""
-
     def some() -> int:
         return 4 * rng.choice([0, rng.randint(1, 9), rng.randint(1, 60), rng.randint(1, 60), 100])
 
@@ -88,17 +69,14 @@ def some_part(rng: Random) -> Part:
 
 
 def in_turn(p: Part) -> int:
-    """Host, device and copy, one after the other."""
     return p.d + p.h + p.c
 
 
 def ahead(depth: int) -> Callable[[Part], int]:
-    """So many steps of one request in flight: that many steps take so long."""
     return lambda p: max(depth * p.d, depth * p.h, depth * p.c, p.d + p.h + p.c)
 
 
 def batches(depth: int, count: int) -> Callable[[Part], int]:
-    """As many in flight as there are requests; with room for more, one is looked for in vain."""
     at_once = min(depth, count)
 
     def law(p: Part) -> int:
@@ -109,7 +87,6 @@ def batches(depth: int, count: int) -> Callable[[Part], int]:
 
 
 def pipeline(stages: int, count: int, depth: int = 0) -> Callable[[Part], int]:
-    """The slowest stage, or the latency of all of them shared by the batches in flight."""
     at_once = min(depth or stages, count)
 
     def law(p: Part) -> int:
@@ -122,15 +99,12 @@ def pipeline(stages: int, count: int, depth: int = 0) -> Callable[[Part], int]:
 
 
 def late_sampling(p: Part) -> int:
-    """Copy, process, mask, launch and sample follow one another: no step can be shorter."""
     mask = p.sum("mask", "launch sample")
     chain, host = p.c + p.known + mask + p.sample, p.h + mask
     return max(2 * p.d, 2 * p.c, 2 * host, p.d + p.c + host, 2 * chain)
 
 
 def by_thread(waits: bool) -> Callable[[Part], int]:
-    """A thread launches; the scheduler waits, or not, until it has."""
-
     def law(p: Part) -> int:
         launch, sampling = p.sum("launch"), p.sum("launch sample")
         alone = p.h if waits else p.h - launch
@@ -141,7 +115,6 @@ def by_thread(waits: bool) -> Callable[[Part], int]:
 
 
 def by_thread_late(p: Part) -> int:
-    """And its sampling waits for a mask, that for the tokens before."""
     launch, sampling = p.sum("launch"), p.sum("launch sample")
     known = p.known + p.sum("mask")
     turns = 2 * (p.h + p.sum("mask")), 2 * (launch + known + sampling)
@@ -151,8 +124,6 @@ def by_thread_late(p: Part) -> int:
 
 
 def filled_by_host(*more: str) -> Callable[[Part], int]:
-    """The plugin's thread fills tokens in and launches; then device and host work side by side."""
-
     def law(p: Part) -> int:
         host = p.h - p.sum("launch") + p.sum("postprocess")
         return p.sum("launch", "fill", *more) + max(p.d + p.c, host)
@@ -161,14 +132,11 @@ def filled_by_host(*more: str) -> Callable[[Part], int]:
 
 
 def filled_by_device(p: Part) -> int:
-    """The tokens stay on the device: two steps in flight."""
     host = p.h + p.sum("postprocess")
     return max(2 * p.d, 2 * host, 2 * p.c, p.d + p.c + host)
 
 
 def burst(length: int) -> Callable[[Part], int]:
-    """Schedule once, decode so many times, and look only then."""
-
     def law(p: Part) -> int:
         first = p.sum("schedule", "prepare", "launch")
         again = max(p.sum("advance step", "launch"), p.d, p.c)
@@ -182,17 +150,14 @@ GRAMMAR, PENALTY = {"regex": "[^a]{60}"}, {"presence_penalty": 0.5}
 
 @dataclass(frozen=True)
 class Rhythm:
-    """A design with requests in batches of their own: that ``period`` steps take what ``law`` says.
-
-    Where ``splits``, sampling is launched by itself and costs a launch; else that is left out.
-    """
+    """A design, with requests in batches of their own."""
 
     design: str
-    period: int
-    law: Callable[[Part], int]
+    period: int  # so many steps
+    law: Callable[[Part], int]  # take so long
     wish: dict[str, Any] | None = None
     count: int = 1
-    splits: bool = False
+    splits: bool = False  # sampling is launched by itself, and costs a launch
 
     def __str__(self) -> str:
         return f"{self.design} x {self.count} {' '.join(self.wish or ())}".strip()
@@ -240,12 +205,12 @@ def test_a_settled_step_takes_what_the_design_says(rhythm: Rhythm) -> None:
         part = some_part(Random(seed))
         if not rhythm.splits:
             part.host["launch sample"] = 0
-        trace = run_alone(rhythm.design, rhythm.count, part.cost, **(rhythm.wish or {}))
+        cost = CostModel(part.host, part.forward, 0, part.sample, part.c, recv=part.recv)
+        trace = run_alone(rhythm.design, rhythm.count, cost, **(rhythm.wish or {}))
         assert settled(trace, rhythm.period) == {rhythm.law(part)}, part
 
 
 def test_every_loop_is_in_these_tables() -> None:
-    """But ``pd``, whose sides have a clock each, in how long a step takes."""
     assert {row.design.partition(":")[0] for row in RHYTHMS} == LOOPS.keys() - {"pd"}
     assert {design.partition(":")[0] for design in ENDS} == set(LOOPS)
 
@@ -255,27 +220,19 @@ def test_every_loop_is_in_these_tables() -> None:
 Wastes = Callable[[int, int], int]  # from tokens given, and tokens that it might still have had
 
 
-def rows(count: int) -> Wastes:
-    """So many rows."""
-    return lambda given, left: count
-
-
 def one_after_the_first(given: int, left: int) -> int:
-    """Nothing is launched behind a prompt's step before its token is known."""
     return int(given > 1)
 
 
 def rest_of_burst(length: int) -> Wastes:
-    """What comes after the token that ends a request; the first one is the prompt's."""
     return lambda given, left: -(given - 1) % length
 
 
 def in_flight_behind(depth: int) -> Wastes:
-    """The length, which is foreseen, may leave no room for more."""
     return lambda given, left: min(depth - 1, left)
 
 
-NONE, ONE = rows(0), rows(1)
+NONE, ONE = (lambda given, left: 0), (lambda given, left: 1)
 ENDS: dict[str, tuple[Wastes, Wastes]] = {  # of a stop token that nobody foresaw; of a length
     **dict.fromkeys(
         ("serial", "mini_normal", "vllm_step", "vllm_batch_queue", "vllm_pp2", "vllm_pp4",
@@ -330,7 +287,6 @@ def test_an_end_costs_what_the_design_says(design: str, data: st.DataObject) -> 
 
 @pytest.mark.parametrize("loop", ["serial", "mini_normal:host"])
 def test_the_host_and_the_device_take_turns(loop: str) -> None:
-    """One thing at a time, on all lanes together."""
     requests = [Request(f"r{i}", [i] * 5, tokens(9 + i)) for i in range(4)]
     trace = run_loop(loop, SimDevice(), HashModel(), requests, cost=SIM_COST).trace
     assert measure(trace).host_hidden_ns == measure(trace).wasted_rows == 0
@@ -354,7 +310,6 @@ def test_all_that_the_device_does_but_the_copy_is_on_the_engines_stream() -> Non
 
 @pytest.mark.parametrize("loop", ["mini_overlap", "overlap", "overlap_thread", "vllm_async"])
 def test_a_result_is_processed_while_the_next_step_runs(loop: str) -> None:
-    """Each step but the last is processed after the next one's launch, and before its end."""
     cost = CostModel({"schedule": 5, "launch": 1, "process": 5}, 20, 0, 2, 4)
     trace = run_alone(loop, 1, cost)
     launches, done, samples = (named(trace, name) for name in ("launch", "process", "sample"))
@@ -367,8 +322,6 @@ def test_a_result_is_processed_while_the_next_step_runs(loop: str) -> None:
 
 
 def test_an_abort_goes_before_the_tokens_of_the_step_that_ran_meanwhile() -> None:
-    """Serial hears of it a step later."""
-
     def heard(loop: str) -> list[Output]:
         outputs: list[Output] = []
         frontend = Frontend([Request("r", [1, 2, 3], tokens(9))], outputs.append)

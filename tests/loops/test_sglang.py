@@ -1,5 +1,5 @@
 """SGLang's overlap: what disables it and what sampling waits for, its worker thread, and MLX's two
-lazy graphs: when the chain holds, what jobs and runner keep, what a finish costs."""
+lazy graphs: when the chain holds, what jobs and runner keep."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ from minisched.devices.mlx import MlxDevice
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.mlx_finish import in_flight, kept_states
-from minisched.export.mlx_runs import finish_run, loop_run, sketch_run
+from minisched.export.mlx_runs import loop_run, sketch_run
 from minisched.export.views.lazy_arrays import arrays_of
-from minisched.export.views.steps import steps_of
 from minisched.loops.mlx_jobs import MlxPendingJob
 from minisched.loops.mlx_sketch import mlx_sketch
 from minisched.loops.mlx_worker import MlxTpModelWorker
@@ -69,15 +67,6 @@ COST = CostModel(
 )  # fmt: skip
 
 
-def some_run(loop: str, cost: CostModel = COST, **options: Any) -> Trace:
-    """Two requests, the second one while the first decodes."""
-    requests = [
-        Request("r0", [1, 2, 3], tokens(9)),
-        Request("r1", [4, 5], tokens(6), arrival_time=70),
-    ]
-    return run_loop(loop, SimDevice(), HashModel(), requests, cost=cost, **options).trace
-
-
 # -- overlap: what keeps a batch from overlapping --------------------------------------------------
 
 BATCHES = {
@@ -105,7 +94,6 @@ def test_overlap_is_disabled_for_two_reasons_and_no_other() -> None:
 @pytest.mark.parametrize("loop", ["overlap", "mixed"])
 @pytest.mark.parametrize("rule", [True, False])
 def test_steps_with_prompts_overlap_unless_the_rule_says_no(loop: str, rule: bool) -> None:
-    """Prompts alone, or beside rows that decode: SGLang's ``is_extend`` says yes to both."""
     late = Request("b", [3] * 24, tokens(3), arrival_time=60 * MILLISECOND)
     run = run_loop(
         loop, SimDevice(), HashModel(), [Request("a", [1] * 14, tokens(20)), late],
@@ -123,14 +111,14 @@ def test_steps_with_prompts_overlap_unless_the_rule_says_no(loop: str, rule: boo
 
 # -- overlap_thread: who waits for whom ------------------------------------------------------------
 
-EVERY_OPTION = pytest.mark.parametrize(
+
+@pytest.mark.parametrize(
     "options", [{}, {"delay_sample": True}, {"wait_launch_done": False}], ids=str
 )
-
-
-@EVERY_OPTION
 def test_the_thread_launches_and_the_scheduler_does_not(options: dict[str, Any]) -> None:
-    trace = some_run("overlap_thread", **options)
+    requests = [Request("r0", [1, 2, 3], tokens(9)), Request("r1", [4, 5], tokens(6), 70)]
+    model = HashModel()
+    trace = run_loop("overlap_thread", SimDevice(), model, requests, cost=COST, **options).trace
     assert not named(trace, "launch", "host")
     prepared = named(trace, "prepare", "host")
     launches = named(trace, "launch", "worker thread")
@@ -145,25 +133,18 @@ def test_the_thread_launches_and_the_scheduler_does_not(options: dict[str, Any])
     assert edges == {(launches[step].id, forwards[step].id) for step in launches}
 
 
-def client_of(device: Any, model: Any, cost: CostModel = COST) -> TpModelWorkerClient:
-    """A client by hand, with one request that has come."""
-    frontend = Frontend([Request("r0", [1, 2, 3], tokens(9))])
-    engine = make_engine("overlap_thread", device, model, SchedulerConfig(), frontend, cost)
-    engine.recv_requests()
-    return TpModelWorkerClient(engine)
-
-
-def put(client: TpModelWorkerClient, needs_mask: bool) -> FutureStep:
-    """The next batch."""
-    batch = client.engine.get_next_batch_to_run()
-    assert isinstance(batch, ScheduleBatch)
-    return client.forward_batch_generation(batch, needs_mask)
-
-
 def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> None:
-    """Minus the future slots: the ids of the step's tokens until the host knows them."""
-    client = client_of(SimDevice(), HashModel())
-    first, second = put(client, False), put(client, False)
+    frontend, config = Frontend([Request("r0", [1, 2, 3], tokens(9))]), SchedulerConfig()
+    engine = make_engine("overlap_thread", SimDevice(), HashModel(), config, frontend, COST)
+    engine.recv_requests()
+    client = TpModelWorkerClient(engine)
+
+    def put() -> FutureStep:
+        batch = engine.get_next_batch_to_run()
+        assert isinstance(batch, ScheduleBatch)
+        return client.forward_batch_generation(batch, False)
+
+    first, second = put(), put()
     assert not second.launch_done.query()  # nobody has launched it
     assert first.future_next_token_ids == [-1] and second.batch.ids == [(None,)]
     record = client.forward_thread.batch_lists
@@ -177,7 +158,6 @@ def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> Non
 
 @EVERY_BACKEND
 def test_ctrl_c_ends_every_request_and_leaves_no_thread_and_no_lease(backend: str) -> None:
-    """The signal itself, which also whoever is still to come hears."""
     requests = [Request(f"r{i}", [1, 2], tokens(500)) for i in range(3)]
     requests.append(Request("late", [1], tokens(500), arrival_time=10**15))
     calls = count(1)
@@ -201,18 +181,15 @@ MLX_COST = CostModel({"schedule": 3, "process": 3}, forward_base=10, sample=1, c
 
 
 def of_length(rid: str, prompt_len: int, count: int, arrival_time: int = 0) -> Request:
-    """A request that runs to its length."""
     return Request(rid, range(prompt_len), tokens(count), arrival_time)
 
 
 def run(requests: list[Request], config: SchedulerConfig | None = None, **options: Any) -> Trace:
-    """A run with an end-of-text token that is never sampled."""
     model = HashModel(19, eos_ids=frozenset())
     return run_loop("mlx_async", SimDevice(), model, requests, config, MLX_COST, **options).trace
 
 
 def chained(trace: Trace) -> set[int]:
-    """Steps whose input token never saw the host: a token edge from the step before."""
     steps = {item.id: item for item in trace.slices}
     tokens = (steps[edge.dst] for edge in trace.edges if edge.kind == "token")
     return {item.step for item in tokens if item.lane == "forward"}
@@ -222,7 +199,6 @@ def chained(trace: Trace) -> set[int]:
 def test_every_decode_but_the_first_is_chained_while_nobody_waits(
     length: int, count: int, every: int
 ) -> None:
-    """And MLX's cache is cleared every so many decodes."""
     trace = run([of_length(f"r{i}", 2, length) for i in range(count)], clear_cache_every=every)
     decodes = {s.step for s in trace.on("forward") if s.mode == "decode"}
     assert chained(trace) == decodes - {min(decodes)}
@@ -236,8 +212,6 @@ def test_every_decode_but_the_first_is_chained_while_nobody_waits(
 def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
     workload: Workload,
 ) -> None:
-    """Whether or not it could be admitted; and a chained step has the rows of the one before."""
-
     def watch(engine: Engine) -> None:
         run_batch = engine.run_batch
 
@@ -268,7 +242,6 @@ class Watched(MlxTpModelWorker):
         self.jobs: list[MlxPendingJob] = []
 
     def async_forward_batch_generation_mlx(self, batch: ScheduleBatch) -> Any:
-        """Nothing else is in flight; afterwards only the living are known, as they are."""
         assert self.engine.scheduler.batches_in_flight == 1
         launch = super().async_forward_batch_generation_mlx(batch)
         for rid, state in self._mlx_runner.states.items():
@@ -280,13 +253,11 @@ class Watched(MlxTpModelWorker):
         return launch
 
     def finalize_mlx_result(self, job: MlxPendingJob) -> Result:
-        """Keep it."""
         self.jobs.append(job)
         return super().finalize_mlx_result(job)
 
 
 def watched(workload: Workload) -> Watched:
-    """A run on the clock, with a worker that is watched."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("minisched.loops.mlx_async.MlxTpModelWorker", Watched)
         play_timed(workload, "mlx_async", "chain", {})
@@ -294,12 +265,10 @@ def watched(workload: Workload) -> Watched:
 
 
 def simple(*requests: Request, **config: Any) -> Workload:
-    """A workload without end-of-text tokens and aborts."""
     return Workload(list(requests), [], {}, SchedulerConfig(**config))
 
 
 def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short() -> None:
-    """A last chunk of one token is no decode."""
     jobs = watched(simple(of_length("long", 9, 2), chunked_prefill_size=4)).jobs
     prefills = [part for job in jobs for part in job.prefills]
     extends = [(part.new_token_ids, part.new_synced_offset) for job in jobs for part in job.extends]
@@ -307,10 +276,7 @@ def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short() -> None:
     assert extends == [([4, 5, 6, 7], 8), ([8], 9)]
     modes = [job.mode for job in jobs]
     assert modes == ["extend", "extend", "extend", "decode", "decode"], "the last one is wasted"
-
-
-def test_a_chained_job_goes_back_to_the_batch_that_was_scheduled() -> None:
-    jobs = watched(simple(of_length("a", 2, 6))).jobs
+    jobs = watched(simple(of_length("a", 2, 6))).jobs  # each goes back to what was scheduled
     assert [job.batch_copy.step for job in jobs] == [1, 2, 3, 4, 5, 6, 7]
     assert [job.schedule_batch.step for job in jobs] == [1, 2, 2, 2, 2, 2, 2]
 
@@ -318,30 +284,13 @@ def test_a_chained_job_goes_back_to_the_batch_that_was_scheduled() -> None:
 @given(workload=timed_workloads())
 @settings(max_examples=many(12, 200))
 def test_at_a_fresh_launch_the_runner_knows_the_living_and_nobody_else(workload: Workload) -> None:
-    """Also after aborts and retractions; ``Watched`` compares tokens and leases."""
     watched(workload)
 
 
-# -- mlx_async: what a finish costs, and the excerpt of the original -------------------------------
-
-
-def test_a_stop_and_a_length_each_waste_one_row_and_the_next_step_is_fresh() -> None:
-    done = finish_run()
-    trace, arrays = done.trace, arrays_of(done.trace)
-    ends = {req.rid: (req.finish_reason, len(req.output_ids)) for req in done.requests}
-    stop, length = FinishReason.STOP, FinishReason.LENGTH
-    assert ends == {"a": (stop, 4), "b": (length, 8), "c": (length, 12)}
-    wasted = [(array.step, array.wasted) for array in arrays if array.wasted]
-    assert wasted == [(5, ("a",)), (9, ("b",)), (13, ("c",))]
-    assert [array.step for array in arrays if not array.source] == [1, 2, 6, 10]
-    assert max(count for _, count in in_flight(trace)) == 2
-    bound = {array.step: array.bound for array in arrays}
-    kept = {state.rid: state.gone for state in kept_states(trace, steps_of(trace))}
-    assert kept == {"a": bound[6], "b": bound[10], "c": trace.end}, "until the next fresh launch"
+# -- mlx_async: the excerpt of the original --------------------------------------------------------
 
 
 def test_the_excerpts_order_is_right_and_its_chained_steps_run_on_tokens_one_too_old() -> None:
-    """It hands nobody a lazy token; with that one mistake put right it is the loop."""
     assert all(spec.run is not mlx_sketch for spec in LOOPS.values())
     ours, theirs, handed_over = loop_run(), sketch_run(), sketch_run(hands_over=True)
     alone = {
@@ -361,7 +310,6 @@ def test_the_excerpts_order_is_right_and_its_chained_steps_run_on_tokens_one_too
 def test_tokens_and_caches_are_handed_over_together(
     model: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One ``async_eval`` a step: logits, tokens, their copy, and every array that is written."""
     device, async_eval = MlxDevice(), mx.async_eval
     handed: list[tuple[mx.array, ...]] = []
 

@@ -27,19 +27,13 @@ from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Mark, Slice, Trace
-from tests.support import (
-    LOOP_OPTIONS,
-    many,
-    named,
-    tokens,
-)
+from tests.support import LOOP_OPTIONS, many, named, tokens
 
 LENGTH = 16
 WISHES: dict[str, dict[str, Any]] = {
     "grammar": {"regex": "[a-z]{60}"},
     "penalty": {"frequency_penalty": 0.5},
 }
-EVERY_WISH = pytest.mark.parametrize("reason", WISHES)
 HOST_FIRST = CostModel(
     {"schedule": 5, "prepare": 2, "launch": 3, "launch sample": 4, "mask": 6, "process": 5},
     forward_base=90, sample=7, copy=2,
@@ -49,7 +43,6 @@ HOST_FIRST = CostModel(
 def run_one(
     loop: str, relay: str, options: dict[str, Any], wish: dict[str, Any], **config: Any
 ) -> Trace:
-    """One request that decodes for a while."""
     request = Request("r", [1, 2, 3], tokens(LENGTH, **wish))
     run = run_loop(
         loop, SimDevice(), HashModel(), [request], SchedulerConfig(**config), HOST_FIRST, relay,
@@ -121,7 +114,6 @@ def test_who_wants_nothing_waits_for_nothing() -> None:
 
 
 def lacks(batch: ScheduleBatch, late: bool) -> str:
-    """What a step that was just committed has to wait for, from nothing but its rows."""
     reasons = set()
     for row in batch.rows:
         missing = row.end - len(row.req.prompt) - len(row.req.output_ids)
@@ -134,7 +126,6 @@ def lacks(batch: ScheduleBatch, late: bool) -> str:
 
 
 def has_wishes(seed: int) -> bool:
-    """Whether in a workload without drafts somebody has a grammar, or penalties."""
     requests = [] if ALGORITHMS[seed % len(ALGORITHMS)] else drawn(seed).workload.requests
     return any(req.params.has_grammar or req.params.has_penalties for req in requests)
 
@@ -147,13 +138,11 @@ SEEDS = list(islice(filter(has_wishes, count()), many(3, 60)))
 def test_a_step_waits_exactly_if_the_host_lacks_a_token(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:
-    """What each moment in which a device idles is charged to adds up to all of them."""
     for seed in SEEDS:
         check_waits(drawn(seed).on(Design(loop, relay, options)))
 
 
 def check_waits(case: Case) -> None:
-    """Compare what was said with what was lacking."""
     late, lacked = case.workload.config.late_penalties, dict[int, str]()
 
     def watch(engine: Engine) -> None:
@@ -192,7 +181,6 @@ def check_waits(case: Case) -> None:
 
 
 def run_speculative(loop: str, relay: str, algorithm: str, reason: str) -> Trace:
-    """Some steps whose drafts have to be masked."""
     wishes = {"regex": r"[\x00-\x02]{60}"} if reason == "grammar" else WISHES[reason]
     config = SchedulerConfig(speculative_algorithm=algorithm, speculative_num_draft_tokens=3)
     request = Request("r", [1, 2, 0, 1, 2, 0], tokens(30, **wishes))
@@ -200,7 +188,7 @@ def run_speculative(loop: str, relay: str, algorithm: str, reason: str) -> Trace
     return run_loop(loop, SimDevice(), model, [request], config, HOST_FIRST, relay).trace
 
 
-@EVERY_WISH
+@pytest.mark.parametrize("reason", WISHES)
 def test_sglang_waits_with_all_of_a_draft_that_it_can_not_mask_and_vllm_with_its_sampling(
     reason: str,
 ) -> None:
@@ -225,7 +213,6 @@ def test_sglang_waits_with_all_of_a_draft_that_it_can_not_mask_and_vllm_with_its
 
 
 def test_nobody_there_is_not_the_hosts_fault() -> None:
-    """One request ends, and the next comes two seconds later."""
     later = 2000 * MILLISECOND
     requests = [Request("a", [1, 2], tokens(3)), Request("b", [3, 4], tokens(3), later)]
     trace = run_loop("serial", SimDevice(), HashModel(), requests, cost=SIM_COST).trace
@@ -237,7 +224,7 @@ def test_nobody_there_is_not_the_hosts_fault() -> None:
 US = 1000  # nanoseconds
 
 
-def late_sample() -> Trace:
+def test_a_wait_is_charged_the_gap_before_its_op_in_numbers_and_views() -> None:
     """Step 2's forward pass runs, its sampling waits for a grammar; step 3 is merely late."""
     ran = [
         ("host", "launch", 0, 10, 1), ("forward", "forward", 10, 20, 1),
@@ -253,11 +240,7 @@ def late_sample() -> Trace:
         Mark("wait", time * US, {"step": step, "reason": reason, "op": "sample"})
         for time, step, reason in ((12, 2, "grammar"), (40, 9, "penalty"))
     )
-    return Trace("late", "sim", "hash", "virtual", slices, (), (), marks)
-
-
-def test_a_wait_is_charged_the_gap_before_its_op_in_numbers_and_views() -> None:
-    trace = late_sample()
+    trace = Trace("late", "sim", "hash", "virtual", slices, (), (), marks)
     assert lost_ns(trace) == {"grammar": 6 * US, "penalty": 0, HOST: 3 * US, ARRIVAL: 0}
     odd = replace(trace, marks=(Mark("wait", 3, {"step": 2}),))
     assert lost_ns(odd) == {HOST: 9 * US, ARRIVAL: 0}, "a mark that says too little is no wait"

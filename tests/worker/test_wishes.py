@@ -1,5 +1,5 @@
 """What requests wish of their tokens: penalties, biases, masks, stop strings and log-probabilities.
-What they do on every backend and in every batch; who has to wait for them; which are refused.
+What they do on every backend and in every batch; which are refused.
 
 That no schedule changes what they lead to is judged by ``tests/laws/test_every_design.py``.
 """
@@ -23,7 +23,6 @@ from tokenizers import decoders, normalizers
 from tokenizers.models import BPE
 
 from minisched.checks.laws import check_logprobs
-from minisched.checks.overlap.waits import num_waits
 from minisched.checks.tokens.logprobs import largest_difference
 from minisched.core import (
     FinishReason,
@@ -60,7 +59,6 @@ Wishes = list[LogitAdjustment | None]
 
 
 def adjusted(backend: str, logits: Rows, wishes: Wishes, wide: bool = True) -> Rows:
-    """What a backend makes of logits, in 64 bits or in 32."""
     if backend == "sim":
         return adjust.adjust(logits, wishes)
     rows: Any
@@ -76,7 +74,6 @@ def adjusted(backend: str, logits: Rows, wishes: Wishes, wide: bool = True) -> R
 
 
 def wishes_for(vocab_size: int) -> st.SearchStrategy[LogitAdjustment]:
-    """Any wish; a mask may be shorter than the vocabulary, or longer, or let nothing pass."""
     tokens = st.integers(0, vocab_size - 1)
     return st.builds(
         LogitAdjustment,
@@ -92,7 +89,6 @@ def wishes_for(vocab_size: int) -> st.SearchStrategy[LogitAdjustment]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Rows, Wishes]:
-    """A few rows of logits, each with a wish or without one; vocabularies of awkward sizes."""
     size = draw(st.sampled_from([1, 2, 7, 8, 9, 19, 33]))
     logit = st.floats(-20, 20, width=32)
     row = st.lists(logit, min_size=size, max_size=size)
@@ -101,7 +97,6 @@ def cases(draw: st.DrawFn) -> tuple[Rows, Wishes]:
 
 
 def test_the_definition_by_hand() -> None:
-    """Token 0 is in the prompt, token 1 was said twice, token 2 is new; a negative logit grows."""
     params = SamplingParams(
         frequency_penalty=0.5, presence_penalty=1.0, repetition_penalty=2.0, logit_bias={2: 4.0}
     )
@@ -136,7 +131,6 @@ def test_every_backend_does_the_same_and_a_row_becomes_the_same_in_every_batch(
 
 @EVERY_BACKEND
 def test_masks_at_their_edges(backend: str) -> None:
-    """One that lets nothing pass makes no NaN, and a bias brings no masked token back."""
     logits = [[float(at) for at in range(19)]]
     for mask in (b"", bytes(2), bytes(9), b"\x00\x00\xf8", b"\x00\x00\x00\x01"):
         assert adjusted(backend, logits, [LogitAdjustment(vocab_mask=mask)]) == logits
@@ -145,70 +139,26 @@ def test_masks_at_their_edges(backend: str) -> None:
 
 
 def test_sixteen_bits_are_enough_for_a_penalty() -> None:
-    """Near 100 a bfloat16 is a multiple of 0.5: a penalty of 0.1 would be lost."""
     wish = LogitAdjustment(presence_penalty=0.1, counts={0: 1})
     halves = torch.tensor([[100.0, 100.0]], dtype=torch.bfloat16)
     assert adjust_torch.adjust(halves, [wish]).argmax() == 1
     assert mx.argmax(adjust_mlx.adjust(mx.array([[100.0, 100.0]], mx.bfloat16), [wish])) == 1
 
 
-# -- who waits for them ----------------------------------------------------------------------------
-
-STRONG = SamplingParams(presence_penalty=2.0, repetition_penalty=1.5, max_new_tokens=9)
-LATE = SchedulerConfig(late_penalties=True)
-
-
-def run(
-    loop: str,
-    wishes: Sequence[SamplingParams],
-    config: SchedulerConfig | None = None,
-    cost: CostModel = SIM_COST,
-) -> Run:
-    """A request for each of ``wishes``."""
-    requests = [Request("abcd"[at], [1, 2, 3 + at], one) for at, one in enumerate(wishes)]
-    return run_loop(loop, open_device("sim"), HashModel(), requests, config, cost)
-
-
-@pytest.mark.parametrize(("loop", "wish", "config", "waits"), [
-    ("overlap", STRONG, None, {"penalty": 9}),  # one of them for a step that is wasted
-    ("overlap", STRONG, LATE, {}),
-    ("overlap", SamplingParams(max_new_tokens=9, logit_bias={1: 3.0}), None, {}),
-    ("overlap", SamplingParams(max_new_tokens=9, regex="[a-z]*"), None, {"grammar": 9}),
-    ("serial", STRONG, None, {}),
-])  # fmt: skip
-def test_who_waits_for_the_token_before(
-    loop: str, wish: SamplingParams, config: SchedulerConfig | None, waits: dict[str, int]
-) -> None:
-    assert num_waits(run(loop, [wish], config).trace) == Counter(waits)
-
-
-def test_late_penalties_cost_nothing() -> None:
-    """A short forward pass hides a copy and the host's work only if sampling waits for neither.
-
-    At depth 4 three tokens may be missing; late penalties can do without one.
-    """
-    host = {"schedule": 1, "launch": 1, "process": 3, "mask": 1}
-    cost = CostModel(host, forward_base=4, sample=6, copy=1)
-    wish = replace(STRONG, ignore_eos=True)
-    plain = run("overlap", [SamplingParams(max_new_tokens=9, ignore_eos=True)], cost=cost)
-    late, prompt = run("overlap", [wish], LATE, cost), run("overlap", [wish], cost=cost)
-    assert late.trace.end == plain.trace.end < prompt.trace.end
-    deep = run("vllm_async:pool:depth=4", [wish], LATE)
-    assert num_waits(deep.trace)["penalty"]
-    assert late.outputs == deep.outputs == run("serial", [wish], LATE).outputs
-
-
 # -- stop strings are heard in a tail of the text --------------------------------------------------
 
 
+def run(loop: str, wishes: Sequence[SamplingParams], config: SchedulerConfig | None = None) -> Run:
+    requests = [Request("abcd"[at], [1, 2, 3 + at], one) for at, one in enumerate(wishes)]
+    return run_loop(loop, open_device("sim"), HashModel(), requests, config, SIM_COST)
+
+
 def first_end(codec: TextCodec, ids: Sequence[int], strings: Sequence[str]) -> int | None:
-    """After how many tokens the whole text has one of the strings in it."""
     texts = (codec.decode(ids[: count + 1]) for count in range(len(ids)))
     return next((n for n, text in enumerate(texts, 1) if any(s in text for s in strings)), None)
 
 
 def heard(codec: TextCodec, ids: Sequence[int], strings: Sequence[str], late: bool) -> int | None:
-    """After how many tokens the strings are heard in them."""
     stop = StopStrings(codec, strings, late)
     return next((count for count, token in enumerate(ids, 1) if stop.accept_token(token)), None)
 
@@ -233,7 +183,6 @@ def test_characters_of_several_bytes_and_halves_of_such(ids: list[int], strings:
 
 
 def llama2_like() -> Tokenizer:
-    """Words begin with a mark that is dropped from the first; unknown characters become bytes."""
     vocab = {token: at for at, token in enumerate(["<unk>", "\u2581", "h", "e"])}
     vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
     codec = tokenizers.Tokenizer(BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
@@ -252,10 +201,6 @@ def llama2_like() -> Tokenizer:
     strings=strings_to_find,
 )
 def test_words_and_bytes(text: str, ids: list[int], strings: list[str]) -> None:
-    """The first word's space is dropped there, so half of the text reads otherwise than all.
-
-    And half a character spoils those before it there, as long as it is half.
-    """
     codec, known = llama2_like(), str.maketrans("ab", "he")
     strings = [string.translate(known) for string in strings]
     for said in (ids, codec.encode(text.translate(known))):
@@ -282,9 +227,6 @@ def test_only_a_tail_is_decoded() -> None:
 def test_a_request_ends_with_the_token_that_completes_the_string(
     loop: str, wasted: int, count: int
 ) -> None:
-    """Whose row is wasted as with a stop token; late, it says one token more. In ``pd`` the first
-    one comes from the prefill side, with the KV.
-    """
     long = SamplingParams(max_new_tokens=20, logit_bias=dict.fromkeys(range(128, 257), -100.0))
     said = run("serial", [long]).outputs["a"]
     string = ByteTokenizer().decode(said[:count])
@@ -306,7 +248,6 @@ row_of_logits = st.lists(st.floats(-20, 20, width=32), min_size=7, max_size=7)
 def places(
     backend: str, rows: list[list[float]], tokens: list[int], top: int
 ) -> list[TokenLogprob]:
-    """The places of a step, one for each row of logits."""
     at, found = list(range(len(rows))), list[Any]()
     if backend == "sim":
         found = list(logprobs.logprobs(rows, at, tokens, top))
@@ -330,7 +271,6 @@ def places(
 def test_a_row_has_the_same_bits_whoever_is_beside_it(
     backend: str, rows: list[tuple[list[float], int]], top: int
 ) -> None:
-    """And they are those of the definition: nearly, for an exponential is another one elsewhere."""
     both = [row for row, _ in rows], [token for _, token in rows]
     together = places(backend, *both, top)
     exact = places("sim", *both, top)
@@ -386,9 +326,8 @@ def test_run_shows_them_as_json_under_sglangs_names(cli: Any) -> None:
     assert code == 0 and [token for _, token in found["input_token_logprobs"]] == [98, 99]
     assert found["input_token_logprobs"][0][0] is None and found["input_top_logprobs"][0] == []
     assert [token for _, token in found["output_token_logprobs"]] == tokens
-    assert [len(best) for best in found["output_top_logprobs"]] == [2] * 3
-    logprob, top = found["output_token_logprobs"][0], found["output_top_logprobs"][0]
-    assert top[0] == logprob, "greedy: it is the likeliest"
+    best = [top[0] for top in found["output_top_logprobs"]]
+    assert best == found["output_token_logprobs"], "greedy: it is the likeliest"
 
 
 def test_their_difference_counts_up_to_where_tokens_differ() -> None:
@@ -424,8 +363,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("sentence", "wish"), BAD, ids=lambda item: str(item)[:30])
 def test_a_bad_wish_ends_its_request_alone(sentence: str, wish: dict[str, Any]) -> None:
-    bad = replace(SamplingParams(max_new_tokens=6), **wish)
-    together, alone = run("overlap", [STRONG, STRONG, bad]), run("serial", [STRONG, STRONG])
+    strong = SamplingParams(presence_penalty=2.0, repetition_penalty=1.5, max_new_tokens=9)
+    good, bad = [strong, strong], replace(SamplingParams(max_new_tokens=6), **wish)
+    together, alone = run("overlap", [*good, bad]), run("serial", good)
     assert together.errors.keys() == {"c"} and together.errors["c"].startswith(sentence)
     assert together.requests[2].finish_reason is FinishReason.ERROR
     assert together.outputs == {**alone.outputs, "c": []}

@@ -74,14 +74,12 @@ def read(file: str) -> tuple[Mutation, ...]:
 
 
 def places(workloads: Iterable[int], device: str) -> Iterator[Place]:
-    """The cases of so many workloads, in the order in which they are looked at."""
     for seed in workloads:
         for design in designs_for(draw(seed), device):
             yield Place(seed, design.name)
 
 
 def broken_laws(place: Place, device: str) -> list[str]:
-    """The laws that one case breaks; ``hang`` if it takes too long."""
     try:
         with no_longer_than(LONGEST), there(device):
             return [item.law for item in judge(case_of(*place, device)).findings]
@@ -134,7 +132,6 @@ def no_longer_than(seconds: int) -> Iterator[None]:
 
 
 def seen_before() -> dict[str, Place]:
-    """Where a sweep (``python -m tests.laws.mutations``) has seen each mutation first."""
     kept: dict[str, Any] = json.loads(SEEN_AT.read_text("utf-8"))
     return {name: Place(item["seed"], item["loop"]) for name, item in kept.items()}
 
