@@ -1,5 +1,5 @@
-"""Does it overlap: the metrics by hand, how long a step takes, a recorded run played again, and
-what every moment of idle time is charged to."""
+"""Does it overlap: the metrics by hand, a recorded run played again, and what every moment of idle
+time is charged to. How long a step takes is in ``tests/loops/test_rhythm.py``."""
 
 from __future__ import annotations
 
@@ -96,37 +96,9 @@ def test_a_trace_worked_out_by_hand() -> None:
     assert measure(one).bubbles == (), "idle before the first and after the last is no bubble"
 
 
-# -- how long a step takes -------------------------------------------------------------------------
+# -- a recorded run, played again ------------------------------------------------------------------
 
-SHARES = {"schedule": 4, "prepare": 1, "launch": 1, "process": 3, "output": 1}  # of ten
-SLOW_COPY = (2000, 4000, 9000)  # a third thing that no step can be faster than
-COSTS = [(1000, 10_000, 600), (9000, 10_000, 600), (15_000, 10_000, 600), SLOW_COPY]
-# Steps of one request that can be in flight. Without run-ahead it is one, however many steps of
-# other requests are: vllm_batch_queue and the pipelines, and MindIE's scheduler behind its gate.
-DEPTHS = {
-    "serial": 1, "overlap": 2, "overlap_pool_indexed": 2, "overlap_thread": 2, "mini_normal": 1,
-    "mini_overlap": 2, "mlx_async": 2, "vllm_step": 1, "vllm_batch_queue": 1, "vllm_async": 2,
-    "vllm_pp2": 1, "vllm_pp4": 1, "mindie_placeholder": 1, "mindie_single": 2, "mixed": 2,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("loop", "host", "device", "copy"),
-    [(loop, *cost) for loop in DEPTHS for cost in COSTS
-     if cost != SLOW_COPY or loop in ("serial", "overlap")],
-)  # fmt: skip
-def test_a_settled_step_takes_what_the_law_says(
-    loop: str, host: int, device: int, copy: int
-) -> None:
-    """max(d, h, (d + h + c) / depth), exactly; a loop of depth k repeats every k steps."""
-    depth, phases = DEPTHS[loop], {name: host * share // 10 for name, share in SHARES.items()}
-    cost = CostModel(phases, forward_base=device - 1000, sample=1000, copy=copy)
-    intervals = step_intervals(run(loop, asks("r", 34), cost=cost))[10:30]
-    sums = {sum(intervals[at : at + depth]) for at in range(len(intervals) - depth + 1)}
-    law = max(depth * device, depth * host, device + host + copy)  # of ``depth`` steps
-    assert sums == {max(law, depth * copy)}
-
-
+PHASES = ("schedule", "prepare", "launch", "process", "output")
 few = st.one_of(st.just(0), st.integers(1, 9), st.integers(1, 60))
 HOST_PHASES = ("receive", "schedule", "prepare", "advance step", "launch", "launch eager", "fill",
                "postprocess", "mask", "process", "output")  # fmt: skip
@@ -136,10 +108,6 @@ costs = st.builds(
     st.fixed_dictionaries(dict.fromkeys(HOST_PHASES, few)),
     st.fixed_dictionaries(dict.fromkeys(OPS, few)),
 )
-
-
-# -- a recorded run, played again ------------------------------------------------------------------
-
 SHARED = {"prepare": "advance step", "launch": "launch eager"}  # costs of slices of one name
 NAMES = [name for name in HOST_PHASES if name not in SHARED.values()]
 
@@ -239,7 +207,7 @@ def test_launching_ahead_makes_serial_what_overlap_is(
     forward: int, host: int, copy: int, count: int
 ) -> None:
     """Up to the last token that somebody gets; ``overlap`` then runs one step more, for nobody."""
-    cost = CostModel(dict.fromkeys(SHARES, host), forward_base=forward, sample=1, copy=copy)
+    cost = CostModel(dict.fromkeys(PHASES, host), forward_base=forward, sample=1, copy=copy)
     requests = [asks(f"r{i}", 6, prompt=[1, 2, 3 + i]) for i in range(count)]
     serial, overlap = (run(loop, *requests, cost=cost) for loop in ("serial", "overlap"))
     last = max(item.end for item in overlap.slices if item.name == "output")
