@@ -7,9 +7,7 @@ import json
 import os
 import sys
 import threading
-from dataclasses import astuple
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from minisched.bench.limit import limit as limits
 from minisched.bench.limit.parts import Shape, parts
 from minisched.bench.overlap import cells as overlap_cells
 from minisched.bench.overlap.shares import AIM, rows_of
-from minisched.bench.overlap.step import Step, typical
+from minisched.bench.overlap.step import Step
 from minisched.bench.overlap.ways import PROCESS, PYTHON, QUICK, SERIAL, SLEEP
 from minisched.bench.peers.peer import Peer, PeerError
 from minisched.bench.rows import Figure, SideBySide
@@ -66,8 +64,7 @@ def test_what_recording_costs_is_compared_although_the_machine_drifts() -> None:
 
 def test_whatever_happens_devices_are_closed_and_settings_are_given_back() -> None:
     before = threading.active_count(), torch.get_num_threads()
-    model: Any = HashTorch(eos_ids=frozenset())
-    case = overlap_cells.make_case("thread", model, 1, 50)
+    case = overlap_cells.make_case("thread", HashTorch(eos_ids=frozenset()), 1, 50)
     with pytest.raises(KeyboardInterrupt), running(case, "serial"), running(case, "overlap") as arm:
         arm.go_on(2)
         raise KeyboardInterrupt
@@ -104,22 +101,6 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
     assert over == pytest.approx(taken / max(host, device))
 
 
-@given(
-    steps=st.lists(st.tuples(*[st.floats(0.1, 10.0)] * 4), min_size=1, max_size=9),
-    slow=st.data(),
-)
-def test_a_machine_that_drifts_changes_nothing_of_what_runs_beside(
-    steps: list[tuple[float, float, float, float]], slow: st.DataObject
-) -> None:
-    """Each round may be any number of times slower, for both loops: a step stays as it was."""
-    factors = slow.draw(st.lists(st.floats(0.2, 5.0), min_size=len(steps), max_size=len(steps)))
-    one = Step(*steps[0])
-    serial = [Step(8.0, 4.0, 4.0, 0.0).times(factor) for factor in factors]
-    found = typical([one.times(factor) for factor in factors], serial)
-    speed = median(step.whole_ms for step in serial) / 8.0
-    assert astuple(found.times(1 / speed)) == pytest.approx(astuple(one))
-
-
 # -- peers in their own processes --------------------------------------------------------------
 
 ECHO = """#!{python}
@@ -139,8 +120,7 @@ serve(start)
 
 
 def test_a_peer_answers_one_question_at_a_time_or_says_why_not(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(ECHO.format(python=sys.executable), encoding="utf-8")
+    (python := tmp_path / "python").write_text(ECHO.format(python=sys.executable))
     python.chmod(0o755)
     with Peer(python, "echo", {"base": 40}, os.environ) as peer:
         assert [peer.ask({"add": number})["sum"] for number in (1, 2)] == [41, 42]

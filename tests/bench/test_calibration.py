@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from minisched.devices.profile_file import as_json, from_json, read_profile
 from minisched.devices.profiles import Profile
 from minisched.devices.sim import SimDevice
 from minisched.engine import load as engine_load
-from minisched.engine.advise import Advice, advise
+from minisched.engine.advise import advise
 from minisched.engine.metrics import Metrics, RequestMetrics
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
@@ -39,7 +39,6 @@ HELD_OUT = (
 )
 PHASES = ("receive", "schedule", "prepare", "launch", "launch sample", "fill", "postprocess",
           "process", "output")  # fmt: skip
-GROWS = ("prepare", "process")
 MACHINE = MeasuredCost(
     forward_knots=((1, 7_654_321), (513, 7_654_321 + 512 * 43_210)),
     kv_read_ps=3_456_000,
@@ -67,23 +66,20 @@ def check_foreseen(truth: MeasuredCost, found: MeasuredCost, most: float) -> Non
 
 
 def test_calibrating_a_simulated_machine_gives_back_its_costs() -> None:
-    truth = MACHINE
-    found = calibrate("sim", HashModel(), LOOPS, 1, truth)
-    serial = truth.loops["serial"]
-    assert found.loops["serial"].base == {
-        name: cost for name, cost in serial.base.items() if name in found.loops["serial"].base
-    }
+    found, serial = calibrate("sim", HashModel(), LOOPS, 1, MACHINE), MACHINE.loops["serial"]
+    ours = found.loops["serial"]
+    assert ours.base == {name: serial.base[name] for name in ours.base}
     assert found.loops["mindie_plugin"].base["fill"] == serial.base["fill"]
     assert found.loops["vllm_step"].base["launch sample"] == serial.base["launch sample"]
-    for name in GROWS:
-        assert found.loops["serial"].per_row.get(name, 0) == serial.per_row[name]
-        assert found.loops["serial"].per_token.get(name, 0) == serial.per_token[name]
+    for name in ("prepare", "process"):
+        assert ours.per_row.get(name, 0) == serial.per_row[name]
+        assert ours.per_token.get(name, 0) == serial.per_token[name]
     for at, cost in found.forward_knots:
-        assert cost == interpolate(truth.forward_knots, at)
+        assert cost == interpolate(MACHINE.forward_knots, at)
     for name in ("kv_read_ps", "attention_ps", "sample", "sample_per_row", "copy", "added_work"):
-        assert getattr(found, name) == getattr(truth, name), name
-    assert replace(found.pace, start={}) == replace(truth.pace, start={})
-    check_foreseen(truth, found, 1e-6)
+        assert getattr(found, name) == getattr(MACHINE, name), name
+    assert replace(found.pace, start={}) == replace(MACHINE.pace, start={})
+    check_foreseen(MACHINE, found, 1e-6)
 
 
 def test_what_both_sides_lose_is_found_too() -> None:
@@ -101,8 +97,7 @@ def test_both_sides_at_once_lose_what_the_pace_says(
     with sim.host("schedule", host):
         host_end = sim.time
     op.synchronize()
-    alone = (host * 1000 / (1000 - host_lost), device * 1000 / (1000 - device_lost))
-    first = min(alone)
+    first = min(host * 1000 / (1000 - host_lost), device * 1000 / (1000 - device_lost))
     expected_host = first + host - first * (1000 - host_lost) / 1000
     expected_device = first + device - first * (1000 - device_lost) / 1000
     assert host_end == pytest.approx(expected_host, abs=2)
@@ -124,6 +119,9 @@ def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path, text: str, wo
     with pytest.raises(ValueError, match=word) as found:
         read_profile(file)
     assert str(file) in str(found.value) and "\n" not in str(found.value)
+    twice = MeasuredCost(forward_knots=((8, 1), (8, 5)))
+    with pytest.raises(ValueError, match="forward_knots must ascend in tokens"):
+        from_json(as_json(Profile("twice", "", twice, 64), twice, {}))
 
 
 knots = st.lists(
@@ -138,9 +136,8 @@ def test_on_any_accepted_profile_time_goes_forward(
 ) -> None:
     """However steep measured knots are, no forward pass takes less than nothing."""
     cost = MeasuredCost(forward_knots=tuple(knots), pad_to=pad_to)
-    written = as_json(Profile("steep", "", cost, 64), cost, {})
-    profile = from_json(json.loads(json.dumps(written)))
-    assert profile == Profile("steep", "", cost, 64)
+    profile = Profile("steep", "", cost, 64)
+    assert from_json(json.loads(json.dumps(as_json(profile, cost, {})))) == profile
     read = profile.cost
     assert all(read.forward(count) >= 0 for count in tokens)
     params = SamplingParams(max_new_tokens=3, ignore_eos=True)
@@ -149,15 +146,8 @@ def test_on_any_accepted_profile_time_goes_forward(
     check_times(run.trace)
 
 
-def test_a_profile_with_two_costs_for_one_size_is_refused() -> None:
-    cost = MeasuredCost(forward_knots=((8, 1), (8, 5)))
-    with pytest.raises(ValueError, match="forward_knots must ascend in tokens"):
-        from_json(as_json(Profile("twice", "", cost, 64), cost, {}))
-
-
 # -- advice ----------------------------------------------------------------------------------------
 
-OPTIONS = {f"--{field.name.replace('_', '-')}" for field in fields(SchedulerConfig)}
 SIZES = SchedulerConfig(kv_tokens=100, max_running_requests=100)
 
 
@@ -177,10 +167,6 @@ def ran(
         retractions=retractions,
     )  # fmt: skip
     return Metrics(load=load, ended=[request])
-
-
-def by_name(metrics: Metrics, config: SchedulerConfig = SIZES) -> dict[str, Advice]:
-    return {item.name: item for item in advise(metrics, config)}
 
 
 @pytest.mark.parametrize(
@@ -203,11 +189,13 @@ def by_name(metrics: Metrics, config: SchedulerConfig = SIZES) -> dict[str, Advi
     ],
 )
 def test_which_option_depends_on_the_cause(metrics: Metrics, name: str, wanted: str) -> None:
-    assert by_name(metrics)[name].sentence.startswith(wanted)
+    [told] = [item for item in advise(metrics, SIZES) if item.name == name]
+    assert told.sentence.startswith(wanted)
 
 
 def test_a_figure_that_a_run_does_not_have_is_left_out() -> None:
     assert advise(Metrics(), SIZES) == []
     one_token = Request("r0", [1], SamplingParams(max_new_tokens=1))
     run = play_timed(Workload([one_token], [], {}, SchedulerConfig()), "serial", "host", {})
-    assert list(by_name(run.engine.metrics)) == ["token usage", "running requests", "TTFT"]
+    told = [item.name for item in advise(run.engine.metrics, SIZES)]
+    assert told == ["token usage", "running requests", "TTFT"]

@@ -1,12 +1,10 @@
 """Traces of other programs: read as far as they carry the lanes, judged, and refused in a sentence.
 
-Files in ``profiles/`` are of two kinds. ``torch_*`` and ``nsys_*`` are runs of our own as these
-profilers would have seen them (``blocked``: overlap with one ``.item()`` a step), with ``facts`` of
-the run. The others have the structure of one step each of SGLang and vLLM on MI300X
-(torch.profiler on ROCm): names, order and long gaps are theirs, kernels are fewer. In each,
-``oracle`` is what Meta's HolisticTraceAnalysis 0.5.0 says of its idle time
-(``get_temporal_breakdown``, and ``get_idle_time_breakdown`` by stream): with times rounded to
-microseconds, and exact (``HTA_DISABLE_NS_ROUNDING=1``).
+In ``profiles/``, ``torch_*`` and ``nsys_*`` are runs of our own as these profilers would have seen
+them, with ``facts`` of the run. The others have the structure of one step each of SGLang and vLLM
+on MI300X, kernels are fewer; ``oracle`` is what Meta's HolisticTraceAnalysis 0.5.0 says of idle
+time (``get_temporal_breakdown``, and ``get_idle_time_breakdown`` by stream; exact:
+``HTA_DISABLE_NS_ROUNDING=1``).
 """
 
 from __future__ import annotations
@@ -90,10 +88,9 @@ def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path)
     assert sum(found.critical.values()) == found.makespan_ns
     assert {*found.causes} <= {"host wait"}
     assert length(union(i for i in trace.slices if i.name == "wait")) == facts["wait_ns"]
-    names = {item.name for item in trace.slices}
-    assert {"schedule", "process", "prepare", "output"} <= names, "as their authors called them"
+    assert {"schedule", "process", "prepare", "output"} <= {item.name for item in trace.slices}
     assert (found.largest is None) == (kind == "overlapped")
-    named = {str(item.attrs["kernel"]) for item in trace.slices if "kernel" in item.attrs}
+    named = {item.attrs.get("kernel") for item in trace.slices}
     assert "GpuMetrics" not in named, "a copy is not called by the first text of the file"
 
 
@@ -107,8 +104,8 @@ def test_our_own_chrome_export_is_read_back(tmp_path: Path, loop: str) -> None:
     for name in ("slices", "edges", "loop", "device", "model", "clock"):
         assert getattr(theirs, name) == getattr(ours, name)
     assert sorted(theirs.counters, key=str) == sorted(ours.counters, key=str)
-    assert report(theirs).bubble_ns == report(ours).bubble_ns
-    assert report(theirs).causes.get("arrival") == report(ours).causes.get("arrival")
+    same = [(it.bubble_ns, it.causes.get("arrival")) for it in map(report, (theirs, ours))]
+    assert same[0] == same[1]
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
@@ -124,7 +121,6 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 
 # -- engines: what a step is -----------------------------------------------------------------------
-
 
 Event = tuple[str, str, float, float, int]  # kind, name, start, end, number of what is launched
 TO_HOST = "Memcpy DtoH (Device -> Pageable)"
@@ -210,8 +206,7 @@ def test_layers_that_are_repeated_are_no_steps(tmp_path: Path, steps: int, pairs
 def test_what_the_host_waits_for_is_a_step(
     tmp_path: Path, steps: int, end: int, copies: bool, word: str
 ) -> None:
-    events = list[Event]()
-    call = "cudaMemcpyAsync" if copies else SYNC
+    events, call = list[Event](), "cudaMemcpyAsync" if copies else SYNC
     for at in range(0, steps * 500, 500):
         events += [("call", "cudaLaunchKernel", at, at + 5, at + 1),
                    ("op", "forward", at + 10, at + 290, at + 1),
@@ -229,17 +224,13 @@ def test_what_the_host_waits_for_is_a_step(
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_idle_time_is_the_oracles(path: Path) -> None:
     """On each stream by cause, and over all streams, to the nanosecond."""
-    exact = json.loads(path.read_text())["oracle"]["exact"]
-    read = read_foreign(path)
-    trace = read.trace
+    exact, read = json.loads(path.read_text())["oracle"]["exact"], read_foreign(path)
+    trace, found = read.trace, dict[int, Counter[str]]()
     assert read.lacks == ()
-    lanes = {item.lane for item in trace.slices if not is_host(item.lane)}
-    found = {}
-    for lane in lanes:
-        by_cause: Counter[str] = Counter()
+    for lane in {item.lane for item in trace.slices if not is_host(item.lane)}:
+        by_cause = found[len(trace.on(lane))] = Counter[str]()
         for gap in idle_gaps(trace.on(lane), launches(trace)):
             by_cause[gap.cause] += gap.duration / 1000
-        found[len(trace.on(lane))] = by_cause
     for stream, causes in exact["streams"].items():
         here = found[max(found) if len(found) == 1 or stream == "3" else min(found)]
         assert {cause: ns for cause, ns in causes.items() if ns} == pytest.approx(here, abs=0.01)
@@ -261,13 +252,8 @@ DAMAGED = {
     b"{}": "lacks a list of traceEvents",
     b"[]": "is neither a minisched trace .* nor a Chrome trace of a profiler",
     b'[{"ph": "X", "cat": "kernel", "name": "k"}]': r"traceEvents\[0\] lacks 'ts'",
-    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}]':
-        r'traceEvents\[0\] has ts = "soon", but it must be a number\.',
     b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -5}]':
         r"traceEvents\[0\] has dur = -5, but it must be a number of microseconds from 0\.",
-    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": "x"}]':
-        'has args = "x", but it must be an object',
-    b'[{"ph": "X", "cat": "cuda_runtime", "name": "k", "ts": 1, "dur": 1}]': "lacks 'tid'",
     b'{"otherData": {"loop": 1, "device": 1, "model": 1, "clock": 1}, "traceEvents": [{}]}':
         "an event lacks 'ph'",
     gzip.compress(b"[]", mtime=0)[:-9]: "its gzip is damaged",
@@ -294,9 +280,8 @@ def test_no_damage_gives_a_traceback(tmp_path_factory: pytest.TempPathFactory, d
     path = tmp_path_factory.getbasetemp() / "damaged.json"
     whole = json.loads(data.draw(st.sampled_from([SERIAL, OWN])))
     event = data.draw(st.sampled_from(whole["traceEvents"]))
-    key = data.draw(st.sampled_from(sorted(event)))
     holder = data.draw(st.sampled_from([event, *(v for v in event.values() if type(v) is dict)]))
-    key = data.draw(st.sampled_from(sorted(holder) or [key]))
+    key = data.draw(st.sampled_from(sorted(holder) or ["name"]))
     holder[key] = data.draw(st.sampled_from([None, "x", -1, 1e30, [], {}, True]))
     text = json.dumps(whole)
     cut = data.draw(st.sampled_from([len(text), len(text), len(text) // 2]))

@@ -1,10 +1,8 @@
 """The race detector against brute force: every order in which a small program can happen.
 
-Lanes only wait for one another, they never choose, so what may happen next depends on how far each
-lane is and on nothing else. The states of a program are therefore tuples of places, and visiting
-all that can be reached is visiting all interleavings. A program has a race where two accesses to
-one cell, from two lanes and not both reads, may both happen next: then they stand next to each
-other in one interleaving, either way round.
+Lanes only wait for one another, they never choose, so a program's states are tuples of places, and
+visiting all that can be reached is visiting all interleavings. A program has a race where two
+accesses to one cell, from two lanes and not both reads, may both happen next.
 """
 
 from __future__ import annotations
@@ -60,8 +58,7 @@ def by_brute_force(lanes: Lanes) -> Found:
         furthest = max(furthest, places, key=sum)
         done = [act for name, at in zip(names, places, strict=True) for act in lanes[name][:at]]
         launched = {act.op for act in done if act.kind == "launch"}
-        ended = {act.op for act in done if act.kind in ("end", "say")}
-        ready = []
+        ended, ready = {act.op for act in done if act.kind in ("end", "say")}, []
         for lane, at in enumerate(places):
             for act in lanes[names[lane]][at : at + 1]:
                 needs = {"begin": launched, "wait": ended}.get(act.kind)
@@ -131,11 +128,7 @@ def by_detector(lanes: Lanes) -> Found:
 
 
 def disagreement(lanes: Lanes) -> str:
-    """Where the two differ, or nothing.
-
-    A use after free that the detector tells of happens in some interleaving; where nothing races,
-    it tells of all. So does what else is wrong with a free.
-    """
+    """Where the two differ, or nothing; of uses after free it tells all where nothing races."""
     truth, told = by_brute_force(lanes), by_detector(lanes)
     if told.races != truth.races:
         return f"races: told {told.races}, true {truth.races}"
@@ -148,18 +141,13 @@ def disagreement(lanes: Lanes) -> str:
 
 
 def program(dice: random.Random) -> Lanes:
-    """Lanes of acts, well formed.
+    """Lanes of acts, well formed: of ops 1 to 3, signals 11, 12 and from 21 on, and two cells.
 
-    Ops are 1 to 3, signals 11, 12 and from 21 on, and there are two cells. The host or its thread
-    launch, a stream does not. Most waits are for what was begun or said before; some are for what
-    comes later, perhaps in a circle, or never.
+    Most waits are for what was begun or said before; some are for what comes later, or never.
     """
     num_lanes = dice.choice((2, 3, 3))
     lanes: Lanes = {name: [] for name in LANES[:num_lanes]}
-    launched: list[int] = []
-    begun: list[int] = []
-    said: list[int] = []
-    edges = 0
+    launched, begun, said, edges = list[int](), list[int](), list[int](), 0
     for _ in range(dice.randrange(4, 18)):
         lane, what, which, how = (dice.randrange(most) for most in (3, 11, 6, 5))
         name = LANES[lane % num_lanes]
