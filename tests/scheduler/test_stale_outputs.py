@@ -14,11 +14,9 @@ import pytest
 
 from minisched.core import Request, SamplingParams, ScheduleBatch
 from minisched.engine.engine import Engine
-from minisched.policy.schedule_policy import SchedulePolicy
-from minisched.policy.waiting_queue import WaitingQueue
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import NullRecorder, Trace
-from tests.support import Workload, check_all, hash_model, open_device, play
+from minisched.trace import Trace
+from tests.support import Workload, hash_model, open_device, play
 
 
 class Books:
@@ -106,36 +104,3 @@ def test_one_workload_under_both_rules(depth: int, sizes: tuple[str, int, int, i
     assert kept == [Counter(), Counter(new=depth - 1)]
     assert dropped == [Counter(new=depth - 1), Counter()]
     assert more_steps - steps == depth - 1, "each token dropped costs one more step"
-
-
-def test_a_stale_token_can_be_the_last_one() -> None:
-    """It ends its request while that waits to be resumed: once, and nothing is left behind."""
-    ended_late = 0
-    for count in range(4, 10):
-        workload, device = two_in_a_pool_for_one("unified", 18, 14, count), open_device("sim")
-        model, options = hash_model("sim", workload.eos_ids), {"depth": 3}
-        engine, outputs = play(workload, "vllm_async", "pool", options, device, model)
-        check_all(workload, engine, outputs)
-        assert not list(engine.scheduler.waiting_queue)
-        trace = device.recorder.trace("", "", "", "")
-        said = [mark.name for mark in trace.marks if mark.attrs.get("rid") == "new"]
-        ended_late += "admit" not in said[said.index("retraction") :] if "retraction" in said else 0
-    assert ended_late
-
-
-def test_who_waits_aside_stops_nobody_and_comes_back_to_its_place() -> None:
-    queue = WaitingQueue(SchedulePolicy("fcfs", None), NullRecorder())
-    first, second = Request("first", [1], order=0), Request("second", [2], order=1)
-    first.num_stale_output_tokens = 1
-    queue.add(first)
-    queue.add(second)
-    assert len(queue) == 2 and list(queue) == [first, second] and first in queue
-    assert queue.first() is second and next(queue.in_order()) is second
-    first.num_stale_output_tokens = 0
-    queue.add(first)
-    assert len(queue) == 2 and queue.first() is first
-    first.num_stale_output_tokens = 1
-    queue.remove(first)
-    queue.add(first)
-    queue.remove(first)
-    assert first not in queue and list(queue) == [second]
