@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import replace
 from itertools import takewhile
 
 import pytest
@@ -302,38 +301,27 @@ def test_a_retraction_sets_the_ratio_to_what_is_really_used(reqs: list[tuple[int
 
 # -- unified: one budget for prompts and decodes, as in vLLM ---------------------------------------
 
-workloads = st.lists(
-    st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(0, 6)), min_size=1, max_size=8
-)
 
-
-def unified(budget: int, kv_tokens: int = 4000, page: int = 1, **settings: object) -> Scheduler:
-    config = SchedulerConfig(
-        kv_tokens=kv_tokens, page_size=page, run_first="unified", context_len=64,
-        chunked_prefill_size=budget, disable_radix_cache=True,
-    )  # fmt: skip
-    return Scheduler(replace(config, **settings), Recorder())  # type: ignore[arg-type]
-
-
-def requests_of(waiting: list[tuple[int, int, int]]) -> list[Request]:
-    return [
-        Request(f"r{i}", [i] * length, SamplingParams(max_new_tokens=new, ignore_eos=True))
-        for i, (length, new, _) in enumerate(waiting)
-    ]
-
-
-@example(waiting=[(1, 3, 0), (15, 3, 0)], extra=0, page=1, run_ahead=False)  # one gives way
-@given(waiting=workloads, extra=st.integers(0, 20), page=st.sampled_from([1, 2, 4]),
+@example(waiting=[(1, 3), (15, 3)], extra=0, page=1, run_ahead=False)  # one gives way
+@given(waiting=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=8),
+       extra=st.integers(0, 20), page=st.sampled_from([1, 2, 4]),
        run_ahead=st.booleans())  # fmt: skip
 def test_the_newest_is_preempted_and_nobody_is_admitted_in_that_step(
-    waiting: list[tuple[int, int, int]], extra: int, page: int, run_ahead: bool
+    waiting: list[tuple[int, int]], extra: int, page: int, run_ahead: bool
 ) -> None:
     """Nor in one that leaves somebody out: memory in flight comes back by itself."""
-    longest = max(length + new for length, new, _ in waiting)
+    longest = max(length + new for length, new in waiting)
     pages = -(-longest // page) + extra // page
-    scheduler = unified(16, pages * page, page, run_ahead=run_ahead, overrun=int(run_ahead))
+    config = SchedulerConfig(
+        kv_tokens=pages * page, page_size=page, run_first="unified", context_len=64,
+        chunked_prefill_size=16, disable_radix_cache=True, run_ahead=run_ahead,
+        overrun=int(run_ahead),
+    )  # fmt: skip
+    scheduler = Scheduler(config)
     flying = deque[ScheduleBatch]()
-    scheduler.receive(requests_of(waiting))
+    for i, (length, new) in enumerate(waiting):
+        params = SamplingParams(max_new_tokens=new, ignore_eos=True)
+        scheduler.receive([Request(f"r{i}", [i] * length, params)])
     while scheduler.live:
         before = list(scheduler.running_batch)
         ready = scheduler.decode.schedule_next_batch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from minisched.core import (
     ForwardMode,
     Lease,
     Request,
-    SamplingParams,
     ScheduleBatch,
     get_model_worker_batch,
 )
@@ -23,7 +21,6 @@ from minisched.devices.sim import SimDevice
 from minisched.devices.vector import Vector
 from minisched.export.recipes import recipes
 from minisched.export.views.lazy_arrays import arrays_of
-from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.relay import FillHost, FutureMapPool, FutureMapRing, PrevSampled
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
@@ -151,19 +148,6 @@ def test_the_path_is_the_cheapest_that_will_do(rows: Any, path: str) -> None:
     assert relay.prev_req_id_to_index == {"a": 0, "b": 1}, "what a chunk samples means nothing"
     relay.bind(batch_of(2, rows), first)
     assert [plan.path for plan in relay.plans] == ["full", path]
-
-
-def test_a_change_of_the_batch_costs_one_scatter_and_every_step_after_it_one_slice() -> None:
-    params = SamplingParams(max_new_tokens=12, ignore_eos=True)
-    both = [Request("a", [1, 2, 3], params), Request("b", [4, 5], params, arrival_time=350)]
-    cost = CostModel({"schedule": 5}, forward_base=95, copy=5)
-    trace = run_loop("vllm_async", SimDevice(), HashModel(), both, cost=cost).trace
-    paths = [mark.attrs["path"] for mark in trace.marks if mark.name == "prev sampled"]
-    assert [path for path, _ in groupby(paths)] == [
-        "full", "slice",  # a's prompt, a alone
-        "full", "scatter", "slice",  # b's prompt; b, which was row 0 of that, is row 1; both
-        "scatter", "slice",  # a has ended: b is row 0; b alone
-    ]  # fmt: skip
 
 
 # -- placeholder_fill: which rows are filled, from which, and where --------------------------------
