@@ -14,7 +14,6 @@ import pytest
 from minisched.core import Request, SamplingParams
 from minisched.engine.engine import Engine
 from minisched.scheduler import SchedulerConfig
-from minisched.trace import Trace
 from tests.support import Workload, hash_model, open_device, play
 
 
@@ -22,40 +21,35 @@ def drop(engine: Engine) -> None:
     engine.scheduler.config = replace(engine.scheduler.config, keep_stale_outputs=False)
 
 
-def marks(trace: Trace, name: str) -> Counter[str]:
-    """How many marks of a name there are, by request."""
-    return Counter(str(mark.attrs["rid"]) for mark in trace.marks if mark.name == name)
+@pytest.mark.parametrize("depth", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    ("run_first", "slots", "most"), [("unified", 18, (8, 12)), ("prefill", 16, (8, 10))]
+)
+def test_one_workload_under_both_rules(
+    depth: int, run_first: str, slots: int, most: tuple[int, int]
+) -> None:
+    """Both decode until the pool is full; then the newer one is preempted, once.
 
-
-def two_in_a_pool_for_one(run_first: str, kv_tokens: int, old: int, new: int) -> Workload:
-    """Both decode until the pool is full; then the newer one is preempted, once."""
-    reqs = [
-        Request(rid, prompt, SamplingParams(max_new_tokens=count, ignore_eos=True))
-        for rid, prompt, count in (("old", [1, 2], old), ("new", [3, 4], new))
-    ]
+    depth - 1 rows are in flight at that: all of them wasted, or none.
+    """
     config = SchedulerConfig(
-        kv_tokens=kv_tokens, schedule_conservativeness=0.0, context_len=32,
+        kv_tokens=slots, schedule_conservativeness=0.0, context_len=32,
         disable_radix_cache=True, run_first=run_first,
     )  # fmt: skip
-    return Workload(reqs, [0, 0], {}, config)
-
-
-@pytest.mark.parametrize("depth", [2, 3, 4, 5])
-@pytest.mark.parametrize("sizes", [("unified", 18, 8, 12), ("prefill", 16, 8, 10)], ids=str)
-def test_one_workload_under_both_rules(depth: int, sizes: tuple[str, int, int, int]) -> None:
-    """depth - 1 rows are in flight at a preemption: all of them wasted, or none."""
-    found = list[tuple[list[list[int]], int, Counter[str], Counter[str]]]()
+    params = [SamplingParams(max_new_tokens=count, ignore_eos=True) for count in most]
+    names = ("retraction", "wasted row", "stale output")
+    found = list[tuple[list[list[int]], int, list[int]]]()
     for rule in (lambda engine: None, drop):
-        workload, device = two_in_a_pool_for_one(*sizes), open_device("sim")
-        model = hash_model("sim", workload.eos_ids)
+        device, model = open_device("sim"), hash_model("sim", frozenset())
+        reqs = [Request("old", [1, 2], params[0]), Request("new", [3, 4], params[1])]
+        workload = Workload(reqs, [0, 0], {}, config)
         play(workload, "vllm_async", "pool", {"depth": depth}, device, model, patch=rule)
         trace = device.recorder.trace("", "", "", "")
-        assert marks(trace, "retraction") == {"new": 1}
-        outputs = [req.output_ids for req in workload.requests]
+        assert not any(mark.attrs.get("rid") == "old" for mark in trace.marks if mark.name in names)
+        counts = Counter(mark.name for mark in trace.marks)
         steps = len({item.step for item in trace.on("forward")})
-        found.append((outputs, steps, marks(trace, "wasted row"), marks(trace, "stale output")))
-    (tokens, steps, *kept), (same_tokens, more_steps, *dropped) = found
+        found.append(([req.output_ids for req in reqs], steps, [counts[name] for name in names]))
+    (tokens, steps, kept), (same_tokens, more_steps, dropped) = found
     assert tokens == same_tokens
-    assert kept == [Counter(), Counter(new=depth - 1)]
-    assert dropped == [Counter(new=depth - 1), Counter()]
+    assert (kept, dropped) == ([1, 0, depth - 1], [1, depth - 1, 0])
     assert more_steps - steps == depth - 1, "each token dropped costs one more step"
