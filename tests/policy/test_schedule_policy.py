@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import replace
 from itertools import takewhile
 
 import pytest
@@ -139,7 +138,7 @@ def test_a_queue_forgets_nobody(name: str, dice: random.Random) -> None:
     inside: set[Request] = set()
     for _ in range(dice.randint(0, 200)):
         req = dice.choice(reqs)
-        if req in inside and not req.num_stale_output_tokens:
+        if req in inside and dice.randint(0, req.num_stale_output_tokens) == 0:
             queue.remove(req)
             inside.remove(req)
         else:
@@ -302,38 +301,27 @@ def test_a_retraction_sets_the_ratio_to_what_is_really_used(reqs: list[tuple[int
 
 # -- unified: one budget for prompts and decodes, as in vLLM ---------------------------------------
 
-workloads = st.lists(
-    st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(0, 6)), min_size=1, max_size=8
-)
 
-
-def unified(budget: int, kv_tokens: int = 4000, page: int = 1, **settings: object) -> Scheduler:
-    config = SchedulerConfig(
-        kv_tokens=kv_tokens, page_size=page, run_first="unified", context_len=64,
-        chunked_prefill_size=budget, disable_radix_cache=True,
-    )  # fmt: skip
-    return Scheduler(replace(config, **settings), Recorder())  # type: ignore[arg-type]
-
-
-def requests_of(waiting: list[tuple[int, int, int]]) -> list[Request]:
-    return [
-        Request(f"r{i}", [i] * length, SamplingParams(max_new_tokens=new, ignore_eos=True))
-        for i, (length, new, _) in enumerate(waiting)
-    ]
-
-
-@example(waiting=[(1, 3, 0), (15, 3, 0)], extra=0, page=1, run_ahead=False)  # one gives way
-@given(waiting=workloads, extra=st.integers(0, 20), page=st.sampled_from([1, 2, 4]),
+@example(waiting=[(1, 3), (15, 3)], extra=0, page=1, run_ahead=False)  # one gives way
+@given(waiting=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=8),
+       extra=st.integers(0, 20), page=st.sampled_from([1, 2, 4]),
        run_ahead=st.booleans())  # fmt: skip
 def test_the_newest_is_preempted_and_nobody_is_admitted_in_that_step(
-    waiting: list[tuple[int, int, int]], extra: int, page: int, run_ahead: bool
+    waiting: list[tuple[int, int]], extra: int, page: int, run_ahead: bool
 ) -> None:
     """Nor in one that leaves somebody out: memory in flight comes back by itself."""
-    longest = max(length + new for length, new, _ in waiting)
+    longest = max(length + new for length, new in waiting)
     pages = -(-longest // page) + extra // page
-    scheduler = unified(16, pages * page, page, run_ahead=run_ahead, overrun=int(run_ahead))
+    config = SchedulerConfig(
+        kv_tokens=pages * page, page_size=page, run_first="unified", context_len=64,
+        chunked_prefill_size=16, disable_radix_cache=True, run_ahead=run_ahead,
+        overrun=int(run_ahead),
+    )  # fmt: skip
+    scheduler = Scheduler(config)
     flying = deque[ScheduleBatch]()
-    scheduler.receive(requests_of(waiting))
+    for i, (length, new) in enumerate(waiting):
+        params = SamplingParams(max_new_tokens=new, ignore_eos=True)
+        scheduler.receive([Request(f"r{i}", [i] * length, params)])
     while scheduler.live:
         before = list(scheduler.running_batch)
         ready = scheduler.decode.schedule_next_batch()
@@ -352,45 +340,3 @@ def test_the_newest_is_preempted_and_nobody_is_admitted_in_that_step(
         if len(flying) == 1 + run_ahead or not batch:
             oldest = flying.popleft()
             scheduler.process(oldest, Result([5] * len(oldest.reqs)))
-
-
-@given(waiting=workloads, budget=st.integers(1, 30), drafts=st.integers(0, 4), known=st.booleans())
-def test_the_budget_is_spent_on_who_runs_first_drafts_and_all_and_never_exceeded(
-    waiting: list[tuple[int, int, int]], budget: int, drafts: int, known: bool
-) -> None:
-    """vLLM: each who runs, oldest first, gets all it wants or what is left, then those who wait.
-
-    ``known``: the host proposes drafts. Else two steps are in flight, and the device has them.
-    """
-    algorithm = "" if not drafts else "NGRAM" if known else "NGRAM_GPU"
-    scheduler, reqs, flying = unified(
-        budget, speculative_algorithm=algorithm,
-        speculative_num_draft_tokens=max(drafts, 1), run_ahead=not known,
-    ), requests_of(waiting), deque[ScheduleBatch]()  # fmt: skip
-    scheduler.propose = (lambda tokens, count: [7] * count) if drafts and known else None
-    for now in range(4000):
-        scheduler.receive([reqs[at] for at, (*_, come) in enumerate(waiting) if come == now])
-        if not scheduler.live:
-            continue
-        wanted = [(req, 1 + req.next_draft_len) for req in scheduler.decode.schedule_next_batch()]
-        batch = scheduler.next_batch()
-        if batch:
-            assert batch.num_tokens <= budget
-            decodes = batch.rows[batch.num_extend_reqs :]
-            left = budget
-            for row, (req, length) in zip(decodes, wanted, strict=False):
-                assert row.req is req and row.extend_len == min(length, left)
-                left -= row.extend_len
-            assert left == 0 or len(decodes) == len(wanted)
-            is_waiting = scheduler.waiting_queue or scheduler.prefill.chunked_req
-            if is_waiting and scheduler.table.available_size:
-                assert batch.num_tokens == budget, "budget is left, and somebody waits"
-            flying.append(batch)
-        if known or len(flying) == 2 or not batch:
-            oldest = flying.popleft()
-            tokens, rows = [5] * oldest.num_samples, len(oldest.reqs)
-            made = [] if known or not drafts else [7] * drafts * rows
-            scheduler.process(oldest, Result(tokens, "", [1] * rows if drafts else [], made))
-        if all(req.finished for req in reqs):
-            return
-    raise AssertionError("somebody never ended")

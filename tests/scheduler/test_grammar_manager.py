@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.checks.overlap.waits import lost_ns
@@ -15,16 +15,13 @@ from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
-from minisched.export.views import NothingToShow
 from minisched.export.views.grammar_choices import constrained_of
-from minisched.export.views.grammar_manager import MOST_STEPS, puml, text, view
-from minisched.export.views.steps import forwards_of
 from minisched.grammar.token_grammar import TokenGrammar
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.trace import Mark, Trace
-from tests.support import LOOP_OPTIONS, VOCAB, Picture, check_picture, demanding, many, play
+from tests.support import LOOP_OPTIONS, VOCAB, demanding, many, play
 
 US = 1000  # nanoseconds
 CONSTRAINED = [item for item in LOOP_OPTIONS if "grammar" not in LOOPS[item[0]].refusals(item[1])]
@@ -113,31 +110,6 @@ def test_the_trace_has_every_token_that_was_accepted(run: Any) -> None:
             steps = {mask.attrs["step"] for mask in masks[req.rid]}
             assert {mark.attrs["step"] for mark in accepts[req.rid]} <= steps
     assert not rules
-
-
-@settings(max_examples=many(15, 150))
-@given(runs())
-def test_every_form_shows_every_mask(run: Any) -> None:
-    trace, _ = run
-    try:
-        picture, words = Picture(view(trace)), text(trace)
-    except NothingToShow:
-        assume(False)
-        return
-    check_picture(picture)
-    steps = forwards_of(trace)
-    end = steps[MOST_STEPS].start if len(steps) > MOST_STEPS else trace.end + 1
-    part = [mark for mark in trace.marks if mark.time < end]
-    masks = [mark.attrs for mark in part if mark.name == "grammar mask"]
-    allowed = Counter(tuple(str(mark[n]) for n in ("rid", "step", "allowed")) for mark in masks)
-    assert picture.count("rid", "step", "allowed", tag="text") == allowed
-    accepts = [mark.attrs for mark in part if mark.name == "grammar accept"]
-    ends = Counter((str(mark["rid"]), str(mark["step"])) for mark in accepts if mark["terminated"])
-    assert picture.count("rid", "step", kind="end", tag="line") == ends
-    rows = words.partition("Mask by mask")[2].partition("\n\n")[0].splitlines()[2:]
-    assert Counter((row.split()[1], row.split()[0], row.split()[3]) for row in rows) == allowed
-    named = ",".join(re.findall(r": (r\d(?:, r\d)*) terminated", puml(trace)))
-    assert len(re.findall(r"r\d", named)) == words.count("  terminated") == ends.total()
 
 
 def test_the_golden_run_waits_and_ends_in_both_ways() -> None:

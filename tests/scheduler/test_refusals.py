@@ -58,20 +58,13 @@ def test_a_request_that_never_has_enough_memory_hears_what_there_is(drafts: int,
 
 
 @pytest.mark.parametrize(
-    ("below_gib", "chunk", "graphs", "with_four"),
-    [(20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (160, 8192, 256, 512),
-     (1000, 16384, 512, 512)],
-)  # fmt: skip
-def test_every_gpu_gets_what_sglang_gives_it(
-    below_gib: int, chunk: int, graphs: int, with_four: int
-) -> None:
-    for gpus, batch in ((1, graphs), (3, graphs), (4, with_four), (16, with_four)):
-        preset = preset_for(below_gib - 1e-9, gpus)
-        assert preset.settings == {"chunked_prefill_size": chunk, "cuda_graph_max_bs": batch}
-        assert preset.below_gib >= below_gib > preset.min_gib
-        assert SchedulerConfig(**preset.settings)  # type: ignore[arg-type]
-        for text in (preset.name.upper(), f"{gpus}x{below_gib - 1} gib"):
-            assert find_preset(text) is preset
+    ("gib", "gpus", "name"),
+    [(19.9, 4, "t4"), (20, 3, "rtx4090"), (34, 4, "rtx4090-tp4"), (60, 16, "h100-tp4")],
+)
+def test_a_preset_is_found_by_name_or_by_memory(gib: float, gpus: int, name: str) -> None:
+    found = (find_preset(name.upper()), find_preset(f"{gpus}x{gib} gib"), preset_for(gib, gpus))
+    assert {preset.name for preset in found} == {name}
+    assert SchedulerConfig(**found[0].settings)  # type: ignore[arg-type]
 
 
 # -- names of loops --------------------------------------------------------------------------------

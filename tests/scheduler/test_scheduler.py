@@ -25,7 +25,6 @@ from hypothesis.stateful import (
 )
 
 from minisched.core import ForwardMode, Request, Result, Row, SamplingParams, ScheduleBatch
-from minisched.memory.radix_node import TreeNode
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import EOS, VOCAB, check_books, configs, leases_of, many, nodes_of, prompts
@@ -220,47 +219,3 @@ def test_the_scheduler_machine(overrides: dict[str, Any]) -> None:
     run_state_machine_as_test(machine, settings=steps)
     for name in ("late finish", "radix split", "radix evict", "wasted row", "retraction"):
         assert happened[name], f"{name} never happened: {happened}"
-
-
-# -- worked examples of the published walk-throughs ------------------------------------------------
-
-
-def letters(node: TreeNode) -> dict[str, TreeNode]:
-    """Its children, by the letters on their edges."""
-    edges = {child: child.edge for child in node.children.values()}
-    return {"".join(map(chr, edge.tokens[edge.start :])): child for child, edge in edges.items()}
-
-
-def one_row(scheduler: Scheduler, prompt: list[int], new: int) -> tuple[ScheduleBatch, Row]:
-    assert not scheduler.receive([Request("r", prompt, SamplingParams(max_new_tokens=new))])
-    batch = scheduler.next_batch()
-    assert isinstance(batch, ScheduleBatch)
-    [row] = batch.rows[: batch.num_extend_reqs]
-    return batch, row
-
-
-def test_a_cached_prefix_of_1984_and_2000_new_tokens() -> None:
-    scheduler = Scheduler(
-        SchedulerConfig(kv_tokens=9000, context_len=9000, chunked_prefill_size=4096)
-    )
-    prefix = [i % 97 for i in range(1984)]
-    scheduler.process(one_row(scheduler, prefix, 1)[0], Result([9]))
-    _, row = one_row(scheduler, prefix + [98] * 2000, 5)
-    assert (row.req.hit_len, row.start, row.extend_len, row.end) == (1984, 1984, 2000, 3984)
-    assert row.lease.pages == list(range(1, 3985)), "slots 1 to 1984, then 1985 to 3984"
-
-
-def test_abc_splits_a_cached_afg_at_a() -> None:
-    scheduler = Scheduler(SchedulerConfig())
-    scheduler.process(one_row(scheduler, [65, 70, 71], 1)[0], Result([9]))
-    assert scheduler.tree is not None
-    root = scheduler.tree.root_node
-    assert [*letters(root)] == ["AFG"]
-    batch, row = one_row(scheduler, [65, 66, 67], 5)
-    assert (row.req.hit_len, row.extend_len) == (1, 2), "A is found, B and C get a slot each"
-    assert [*letters(root)] == ["A"] and [*letters(letters(root)["A"])] == ["FG"]
-    upper = letters(root)["A"]
-    assert row.lease.pages[0] == upper.edge.page_ids[0]
-    scheduler.process(batch, Result([9]))
-    assert {edge: node.lock_ref for edge, node in letters(upper).items()} == {"FG": 0, "BC": 1}
-    assert upper.lock_ref == 1
