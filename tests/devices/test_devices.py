@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import sys
@@ -9,6 +10,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -17,6 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checks.faults.in_thread import Poison
 from minisched.core import Request, SamplingParams
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cuda import CudaDevice
@@ -106,7 +109,6 @@ def test_a_program_with_its_waits_is_as_if_run_in_order(backend: str, program: l
 
 @pytest.mark.parametrize("backend", ["sim", "cuda"])
 def test_a_missing_wait_shows(backend: str) -> None:
-    """On these two always, on threads now and then, on MLX never: there the graph orders all."""
     program = [(0, 4, 3), (1, 0, 4), (2, 4, 0), (0, 1, 4)] * 3
     assert run_program(open_device(backend), program, has_waits=False) != in_order(program)
 
@@ -143,7 +145,6 @@ class Something:
 
 
 def run_out(kept: list[weakref.ref[Something]]) -> None:
-    """Fail beside something, after another failure beside something else."""
     first = Something()
     kept.append(weakref.ref(first))
     try:
@@ -258,9 +259,6 @@ def test_no_graph_outlives_its_step(tiny_llama: Any) -> None:
     assert operations_behind(state[0] + 1) > 0  # the count can see one
 
 
-# -- the trace, and the host's own work ------------------------------------------------------------
-
-
 def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=r"^torch sees no GPU, which device 'cuda' needs; .*\.$"):
@@ -287,3 +285,80 @@ def test_the_counts_of_a_run_worked_out_by_hand(loop: str) -> None:
     waits = {"copy": 3} if loop == "overlap" else {"copy": 3, "launch_done": 2}
     assert device.host_waits == waits
     assert device.thread_waits == ({} if loop == "overlap" else {"sync_event": 3})
+
+
+# -- threads: who computes -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def thread_device() -> Iterator[ThreadDevice]:
+    device = ThreadDevice()
+    yield device
+    device.close()
+
+
+@pytest.mark.parametrize(("asked", "size"), [(None, 2), (1, 1), (4, 4)])
+def test_a_stream_computes_with_as_many_threads_as_were_asked_for(
+    asked: int | None, size: int
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    device = ThreadDevice(torch_threads=asked)
+    try:
+        ops = [device.stream(name).launch(torch.get_num_threads, name="count") for name in "ab"]
+        assert [op.synchronize() for op in ops] == [size, size]
+        assert torch.get_num_threads() == 1  # the host's
+    finally:
+        device.close()
+        after = torch.get_num_threads()
+        torch.set_num_threads(before)
+    assert after == 3
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a timer be late")
+def test_a_stream_wakes_on_time_and_the_host_as_ever(thread_device: ThreadDevice) -> None:
+    get_timerslack = 30  # of prctl; nanoseconds
+    slack = partial(ctypes.CDLL(None).prctl, get_timerslack, 0, 0, 0, 0)
+    before = slack()
+    assert thread_device.stream("forward").launch(slack, name="slack").synchronize() == 1 < before
+    assert slack() == before
+
+
+# -- threads: who has died -------------------------------------------------------------------------
+
+
+def ends(waited: Any) -> bool:
+    return bool(waited.done.wait(300))  # seconds; only ends a hang
+
+
+def test_what_waits_for_a_dead_thread_hears_that_it_is_dead(thread_device: ThreadDevice) -> None:
+    device = thread_device
+    thread, go, owed = device.thread("a thread"), device.signal("go"), device.signal("owed")
+    first = thread.launch(lambda: 1, name="first")
+    thread.wait(go)
+    thread.queue.put(Poison())  # type: ignore[arg-type]
+    behind = thread.launch(lambda: 2, name="behind")
+    go.set()
+    assert ends(first) and first.synchronize() == 1
+    assert ends(behind)
+    later = thread.launch(lambda: 3, name="later")
+    assert ends(later) and ends(owed)
+    for lost in (behind, later):
+        with pytest.raises(RuntimeError, match="the thread 'a thread' has died: it was killed"):
+            lost.synchronize()
+    thread.thread.join(300)
+    assert not thread.thread.is_alive()
+
+
+def test_a_call_in_which_its_thread_dies_hears_of_that(
+    thread_device: ThreadDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(*args: Any) -> None:
+        raise MemoryError("none is left for the trace")
+
+    monkeypatch.setattr(thread_device, "record", record)
+    for lane in (thread_device.stream("stream"), thread_device.thread("thread")):
+        call = lane.launch(lambda: 1, name="its last")
+        assert ends(call)
+        with pytest.raises(MemoryError, match="none is left for the trace"):
+            call.synchronize()

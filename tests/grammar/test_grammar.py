@@ -27,7 +27,6 @@ from minisched.models.tokenizer import ByteTokenizer, Tokenizer
 from tests.support import many
 
 EOS = frozenset({256})
-Vocabulary = tuple[int, frozenset[int]]  # its size, and its end-of-text tokens
 
 
 def grammar_of(regex: str, vocab_size: int = 257, eos_ids: frozenset[int] = EOS) -> Any:
@@ -91,7 +90,9 @@ vocabularies = st.sampled_from(
 )
 
 
-def check_readers(regex: str, texts: list[str]) -> None:
+@given(regex=regexes | soups, texts=texts)
+@settings(max_examples=many(250, 2000))
+def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> None:
     """Both refuse it, with the same words where it is none; or both take what ``re`` matches."""
     made: list[Grammar | str] = []
     for read in (
@@ -113,12 +114,6 @@ def check_readers(regex: str, texts: list[str]) -> None:
         assert dead and not any(matched)
     else:
         assert theirs == ours
-
-
-@given(regex=regexes | soups, texts=texts)
-@settings(max_examples=many(250, 2000))
-def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> None:
-    check_readers(regex, texts)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +196,7 @@ def walk(
 @given(regex=regexes, vocabulary=vocabularies, rng=st.randoms(use_true_random=False))
 @settings(max_examples=many(100, 1000))
 def test_what_the_masks_lead_to_matches(
-    regex: str, vocabulary: Vocabulary, rng: random.Random
+    regex: str, vocabulary: tuple[int, frozenset[int]], rng: random.Random
 ) -> None:
     vocab_size, eos_ids = vocabulary
     grammar = grammar_of(regex, *vocabulary)
@@ -230,17 +225,6 @@ schemas = st.builds(
 )  # fmt: skip
 
 
-def check_fits(value: Any, schema: dict[str, Any]) -> None:
-    """Whether a value fits such a schema."""
-    known = schema["properties"]
-    assert {"é", "names"} <= value.keys() <= known.keys()
-    assert type(value["é"]) is int and 0 <= value["é"] - known["é"]["minimum"] <= 99
-    if "text" in value:
-        assert 0 <= len(value["text"]) - known["text"]["minLength"] <= 2
-    assert len(value["names"]) <= 2
-    assert all(name in known["names"]["items"]["enum"] for name in value["names"])
-
-
 @given(schema=schemas, rng=st.randoms(use_true_random=False))
 @settings(max_examples=many(12, 100))
 def test_bytes_that_the_masks_allow_are_json_that_fits(
@@ -251,19 +235,21 @@ def test_bytes_that_the_masks_allow_are_json_that_fits(
         grammar, EOS, rng, 200, lambda g: check_mask(g, rng.sample(range(257), 40), 257)
     )
     assume(has_ended)
-    check_fits(json.loads(ByteTokenizer().decode(text)), schema)
+    value, known = json.loads(ByteTokenizer().decode(text)), schema["properties"]
+    assert {"é", "names"} <= value.keys() <= known.keys()
+    assert type(value["é"]) is int and 0 <= value["é"] - known["é"]["minimum"] <= 99
+    assert 0 <= len(value.get("text", "__")) - known["text"]["minLength"] <= 2
+    assert len(value["names"]) <= 2
+    assert all(name in known["names"]["items"]["enum"] for name in value["names"])
 
 
-@pytest.fixture(scope="module")
-def tokenizer(smollm2: Path) -> Any:
-    return Tokenizer.from_directory(smollm2)
-
-
-SMOLLM2 = 49152, frozenset({2})
-
-
-def test_what_a_real_vocabulary_lacks_is_never_allowed(tokenizer: Tokenizer) -> None:
-    size, eos_ids = SMOLLM2
+def test_what_a_real_vocabulary_lacks_is_never_allowed(smollm2: Path) -> None:
+    tokenizer: Any = Tokenizer.from_directory(smollm2)
+    size, eos_ids = 49152, frozenset({2})
+    rule = SamplingParams(json_schema='{"enum": ["tea", {"likes": 12}]}')
+    schema = compile_grammar(rule, size, eos_ids, tokenizer)
+    text, has_ended = walk(schema, eos_ids, random.Random(0), 99)
+    assert has_ended and json.loads(tokenizer.decode(text)) in ("tea", {"likes": 12})
     more = compile_grammar(SamplingParams(regex=r"[\s\S]*"), size + 40, eos_ids, tokenizer)
     assert max(allowed(more)) < size and not more.accept_token(size)
     dead = compile_grammar(SamplingParams(regex="a\x04b"), size, eos_ids, tokenizer)

@@ -259,10 +259,6 @@ def test_torch_computes_what_transformers_computes(kind: str, kinds: dict[str, P
         assert difference.abs().max() < 1e-4  # theirs computes norms in 32 bits, whatever the dtype
 
 
-"""mlx-lm adds a bias before it rounds to 16 bits, computes the rotation's tables in another order
-where it scales them, and its Qwen3 has no biases: elsewhere it is the truth to the bit."""
-
-
 # -- the dtype -------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -19,11 +20,7 @@ from minisched.core import Request, SamplingParams
 from minisched.core.sampling_types import KINDS, NUMBER, TEXT, TRUTH, WHOLE, WORDS
 from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
-from minisched.models import (
-    sampling,
-    sampling_mlx,
-    sampling_torch,
-)
+from minisched.models import sampling, sampling_mlx, sampling_torch
 from minisched.models.hash import HashModel
 from minisched.models.sampling import WORD, threefry
 from tests.support import many
@@ -227,6 +224,79 @@ def test_every_backend_chooses_what_each_row_gets_alone(
             else:
                 assert found[at] == truth[at] >= 0
                 assert row[truth[at]] == math.inf or math.inf not in row
+
+
+# -- what is left, where it depends on the last bit ------------------------------------------------
+
+DTYPES = [torch.bfloat16, torch.float32, torch.float64]
+
+
+def on_torch(
+    logits: torch.Tensor, params: list[SamplingParams], on_gpu: bool, first_look: int
+) -> list[set[int]]:
+    """As ``sampling_torch.choose`` asks, on a CPU or as on a GPU."""
+    vocab_size = logits.size(-1)
+    limits = [p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling_torch, "FIRST_LOOK", first_look)
+        width, enough = sampling_torch.look_at(params, limits, vocab_size, on_gpu)
+    if not width:
+        return [set(range(vocab_size))] * len(params)
+    column = partial(torch.tensor, dtype=torch.float64)
+    temperature = column([p.temperature for p in params])[:, None]
+    top_p = column([p.top_p for p in params])[:, None]
+    left = sampling_torch.kept(
+        logits, logits.double() / temperature, temperature, torch.tensor(limits)[:, None], top_p,
+        width, enough,
+    )  # fmt: skip
+    return [set(row.nonzero()[:, 0].tolist()) for row in left]
+
+
+def on_mlx(logits: torch.Tensor, params: list[SamplingParams]) -> list[set[int]]:
+    with mx.stream(mx.cpu):
+        temperature = sampling_mlx.column([p.temperature for p in params], mx.float64)
+        scaled = mx.array(logits.double().numpy(), dtype=mx.float64) / temperature
+        left = sampling_mlx.kept(scaled, params).tolist()
+    return [{at for at, stays in enumerate(row) if stays} for row in left]
+
+
+@st.composite
+def at_the_boundary(draw: st.DrawFn) -> tuple[torch.Tensor, list[SamplingParams]]:
+    """Rows whose top-p is a share that some of their tokens have exactly; many are equal."""
+    dtype, vocab = draw(st.sampled_from(DTYPES)), draw(st.integers(2, 300))
+    values = st.lists(st.floats(-9, 9, width=32), min_size=1, max_size=4)
+    rows, params = [], []
+    for _ in range(draw(st.integers(1, 4))):
+        kinds = draw(values)
+        rows.append([kinds[hash((at, len(rows))) % len(kinds)] for at in range(vocab)])
+        temperature = draw(st.sampled_from([1.0, 0.7, 1.3]))
+        logits = torch.tensor([rows[-1]], dtype=dtype).double()
+        falling = (logits / temperature).sort(descending=True).values
+        reached = sampling_torch.whole_numbers(falling, falling)[0].cumsum(-1)
+        share = float(reached[draw(st.integers(0, vocab - 1))] / reached[-1])
+        top_p = draw(st.sampled_from([share, math.nextafter(share, 0), math.nextafter(share, 1)]))
+        top_k = draw(st.sampled_from([-1, -1, 1, 3, vocab // 2 + 1, vocab + 5]))
+        top_p = draw(st.sampled_from([top_p, top_p, top_p, 1.0]))
+        params.append(SamplingParams(temperature, top_k, min(max(top_p, 1e-9), 1.0)))
+    return torch.tensor(rows, dtype=dtype), params
+
+
+@given(
+    case=at_the_boundary(), on_gpu=st.booleans(), first_look=st.sampled_from([1, 2, 5, 40, 1024])
+)
+@settings(max_examples=many(40, 250))
+def test_every_device_leaves_what_the_reference_leaves(
+    case: tuple[torch.Tensor, list[SamplingParams]], on_gpu: bool, first_look: int
+) -> None:
+    logits, params = case
+    truth = [
+        set(sampling.kept([logit / how.temperature for logit in row], how))
+        for row, how in zip(logits.tolist(), params, strict=True)
+    ]
+    assert on_torch(logits, params, on_gpu, first_look) == truth
+    alone = zip(logits[:, None], params, strict=True)
+    assert [on_torch(row, [p], on_gpu, first_look)[0] for row, p in alone] == truth
+    assert on_mlx(logits, params) == truth
 
 
 # -- what a client may ask for ---------------------------------------------------------------------
