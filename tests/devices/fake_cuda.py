@@ -48,15 +48,11 @@ Kernel = Callable[[], None]
 
 
 class Finding(NamedTuple):
-    """Memory that was let go too early, in a sentence, and when, by ``time.perf_counter_ns``."""
-
-    time: int
-    sentence: str
+    time: int  # by ``time.perf_counter_ns``
+    sentence: str  # of memory that was let go too early
 
 
 class Gpu:
-    """Its streams, what the host knows of them, and what was found."""
-
     def __init__(self, seed: int) -> None:
         self.lock = threading.RLock()
         self.random, self.here = random.Random(seed), threading.local()
@@ -85,8 +81,7 @@ class Gpu:
     def unsafe(self, what: str) -> None:
         """A call that may wait for the GPU: a capture does not allow it."""
         for graph in self.captures:
-            is_here = graph.thread == threading.get_ident()
-            if graph.mode == "global" or is_here:
+            if graph.mode == "global" or graph.thread == threading.get_ident():
                 graph.refuse(what)
 
     def wait_here(self, what: str) -> None:
@@ -111,7 +106,6 @@ class Gpu:
                         break
 
     def queue(self, stream: Stream, kernel: Kernel) -> None:
-        """Queue a kernel, or record it."""
         stream.count += 1
         if stream.capture is not None:
             stream.capture.kernels.append(kernel)
@@ -120,8 +114,6 @@ class Gpu:
 
 
 class Moment:
-    """A place in a stream's order, and all that comes before it."""
-
     def __init__(self, stream: Stream) -> None:
         self.stream, self.capture = stream, stream.capture
         self.clock = {**stream.behind, stream.number: stream.count}
@@ -142,7 +134,6 @@ class Stream:
         self.capture: CUDAGraph | None = None
 
     def wait_stream(self, other: Stream) -> None:
-        """Go on only after all that is queued on another stream."""
         self.wait_event(other.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -253,7 +244,6 @@ class CUDAGraph:
         self.gpu.captures.append(self)
 
     def capture_end(self) -> None:
-        """It is recorded, unless something has gone wrong on the way."""
         self.gpu.captures.remove(self)
         for stream in self.gpu.streams:
             if stream.capture is self:
@@ -295,7 +285,6 @@ class Block:
         self.in_graph = False
 
     def used_by(self, stream: Stream, count: int, what: str) -> None:
-        """A kernel names it, its stream's ``count``-th."""
         if stream.capture is not None:
             if self.graph is not stream.capture:
                 stream.capture.named[id(self)] = weakref.ref(self), what
@@ -327,7 +316,6 @@ def know(clock: Clock, other: Clock) -> None:
 
 
 def place() -> str:
-    """Where in the sources this is happening."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -473,14 +461,12 @@ class Operations(TorchDispatchMode):
         return outs
 
     def shapes_of(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """What an operation gives, as tensors without numbers."""
         key = (func, form_of(args), form_of(sorted(kwargs.items())))
         if key not in self.shapes:
             self.shapes[key] = func(*in_place_of(shape_of, args), **on(META, kwargs))
         return self.shapes[key]
 
     def run(self, kernel: Kernel, func: Any, named: Sequence[Tensor]) -> None:
-        """Queue a kernel that names some memory."""
         stream, what = self.gpu.current, f"{func} {place()}"
         self.gpu.queue(stream, kernel)
         for tensor in named:
@@ -495,11 +481,9 @@ class Operations(TorchDispatchMode):
         return self.hold(data.fill_(WRONG_TOKEN))
 
     def hold(self, data: Tensor) -> GpuTensor:
-        """A tensor that is the first to name its memory."""
         return self.named(data, Block(self.gpu, data))
 
     def named(self, data: Tensor, block: Block) -> GpuTensor:
-        """A tensor that names it, too."""
         shape = torch.empty_strided(data.size(), data.stride(), dtype=data.dtype, device=META)
         tensor: GpuTensor = Tensor._make_subclass(GpuTensor, shape)
         tensor.on_cpu, tensor.shape_only, tensor.block = data, shape, block
@@ -508,7 +492,6 @@ class Operations(TorchDispatchMode):
 
 @cache
 def is_composite(func: Any) -> bool:
-    """Whether an operation is made of others, whatever the device."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
 
@@ -539,7 +522,6 @@ def tensors_in(items: Sequence[Any]) -> Iterator[Tensor]:
 
 
 def in_place_of(look: Callable[[Any], Any], items: Any) -> Any:
-    """The same lists, tuples and dictionaries, with something else for each tensor."""
     if isinstance(items, dict):
         return {name: in_place_of(look, item) for name, item in items.items()}
     if isinstance(items, list | tuple):
@@ -555,7 +537,6 @@ def numbers(tensor: Tensor, as_it_is: bool = False) -> Tensor:
 
 
 def shape_of(tensor: Tensor) -> Tensor:
-    """A tensor's shape; a number on the host is taken as it is."""
     if isinstance(tensor, GpuTensor):
         return tensor.shape_only
     return tensor.to(META) if tensor.dim() else tensor

@@ -40,7 +40,6 @@ def gpu() -> Iterator[Gpu]:
 
 
 def ints(*values: int) -> torch.Tensor:
-    """Numbers that are on the GPU by now."""
     made = torch.tensor(values).to(CUDA)
     torch.cuda.synchronize()
     return made
@@ -166,7 +165,6 @@ class Machine:
         self.latency, self.synchronized = 5 * MICROSECOND, 0
 
     def now(self) -> int:
-        """The host's clock; looking takes a moment."""
         self.time += self.random.randrange(50, 500)
         return self.time
 
@@ -199,7 +197,6 @@ class Event:
 def test_an_event_is_where_it_was_after_an_hour_as_after_a_second(
     drift: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the microsecond; what a single zero makes of it is far off, and coarse in float32."""
     machine = Machine(drift)
     monkeypatch.setattr(Event, "machine", machine, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)

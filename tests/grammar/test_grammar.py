@@ -30,7 +30,6 @@ EOS = frozenset({256})
 
 
 def grammar_of(regex: str, vocab_size: int = 257, eos_ids: frozenset[int] = EOS) -> Any:
-    """A fresh automaton; None where no token can satisfy the regex."""
     try:
         return compile_grammar(SamplingParams(regex=regex), vocab_size, eos_ids, None)
     except ValueError as error:
@@ -93,7 +92,6 @@ vocabularies = st.sampled_from(
 @given(regex=regexes | soups, texts=texts)
 @settings(max_examples=many(250, 2000))
 def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> None:
-    """Both refuse it, with the same words where it is none; or both take what ``re`` matches."""
     made: list[Grammar | str] = []
     for read in (
         lambda: TokenGrammar(build(regex, 257, EOS)),
@@ -144,13 +142,11 @@ def test_the_table_can_be_read() -> None:
 
 
 def allowed(grammar: Grammar) -> list[int]:
-    """The tokens whose bit is set."""
     bits = int.from_bytes(grammar.fill_vocab_mask(), "little")
     return [token for token, bit in enumerate(f"{bits:b}"[::-1]) if bit == "1"]
 
 
 def check_mask(grammar: Grammar, tokens: list[int], vocab_size: int) -> None:
-    """A bit is set exactly where ``accept_token`` takes the token, which can be taken back."""
     mask, may_come = grammar.fill_vocab_mask(), set(allowed(grammar))
     assert len(mask) == -(-vocab_size // 32) * 4 and not grammar.is_terminated
     for token in tokens:
@@ -164,7 +160,6 @@ def walk(
     grammar: Grammar, eos_ids: frozenset[int], rng: random.Random, max_tokens: int,
     look: Callable[[Grammar], None] = lambda grammar: None,
 ) -> tuple[list[int], bool]:  # fmt: skip
-    """Random tokens that the masks allow; the text, and whether it came to its end."""
     text: list[int] = []
     masks = [grammar.fill_vocab_mask()]
     while len(text) < max_tokens:

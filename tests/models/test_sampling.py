@@ -37,7 +37,6 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def noise(backend: str, keys: Sequence[int], positions: Sequence[int], vocab: int) -> Any:
-    """A backend's noise [rows, vocab]."""
     if backend == "sim":
         pairs = zip(keys, positions, strict=True)
         return np.array([[*sampling.gumbel(*pair, range(vocab)).values()] for pair in pairs])
@@ -49,7 +48,6 @@ def noise(backend: str, keys: Sequence[int], positions: Sequence[int], vocab: in
 
 
 def chosen(backend: str, logits: Any, how: Sampling) -> Any:
-    """A backend's tokens for float64 logits [rows, vocab]."""
     if backend == "sim":
         pairs = zip(logits, how, strict=True)
         return np.array([sampling.choose([*map(float, row)], *each) for row, each in pairs])
@@ -93,17 +91,14 @@ def test_every_backend_makes_the_same_noise(rows: list[tuple[int, int]], vocab: 
         np.testing.assert_allclose(found, truth, rtol=1e-14, atol=1e-15)
 
 
-def test_the_noise_of_the_first_and_the_last_word_is_finite(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_noise_of_the_first_and_last_word_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(key: Any, counter: Any) -> Any:
         like = counter[0] * 0 + counter[1] * 0
         return like, like + WORD
 
     wanted = [-math.log(-math.log((word + 0.5) / 2**32)) for word in (0, WORD)]
-    for backend, of_it in {
-        "sim": sampling, "thread": sampling_torch, "mlx": sampling_mlx
-    }.items():  # fmt: skip
+    modules = {"sim": sampling, "thread": sampling_torch, "mlx": sampling_mlx}
+    for backend, of_it in modules.items():
         monkeypatch.setattr(of_it, "threefry", ends)
         assert noise(backend, [5], [7], 2).tolist() == [pytest.approx(wanted, rel=1e-12)]
 
@@ -128,15 +123,10 @@ def check_flat(found: Any, kinds: int) -> None:
 
 
 def rows_along(axis: str, count: int) -> tuple[list[int], list[int]]:
-    """Keys and positions of draws: one request's positions, or many requests or seeds at one."""
     if axis == "positions":
         return [Request("r0", [1], SamplingParams(seed=3)).sampling_key] * count, [*range(count)]
-    reqs = (
-        Request(f"r{at}", [1], SamplingParams(seed=3))
-        if axis == "requests"
-        else Request("r0", [1], SamplingParams(seed=at))
-        for at in range(count)
-    )
+    pairs = [(f"r{at}", 3) if axis == "requests" else ("r0", at) for at in range(count)]
+    reqs = [Request(rid, [1], SamplingParams(seed=seed)) for rid, seed in pairs]
     return [req.sampling_key for req in reqs], [17] * count
 
 
@@ -228,8 +218,6 @@ def test_every_backend_chooses_what_each_row_gets_alone(
 
 # -- what is left, where it depends on the last bit ------------------------------------------------
 
-DTYPES = [torch.bfloat16, torch.float32, torch.float64]
-
 
 def on_torch(
     logits: torch.Tensor, params: list[SamplingParams], on_gpu: bool, first_look: int
@@ -263,7 +251,10 @@ def on_mlx(logits: torch.Tensor, params: list[SamplingParams]) -> list[set[int]]
 @st.composite
 def at_the_boundary(draw: st.DrawFn) -> tuple[torch.Tensor, list[SamplingParams]]:
     """Rows whose top-p is a share that some of their tokens have exactly; many are equal."""
-    dtype, vocab = draw(st.sampled_from(DTYPES)), draw(st.integers(2, 300))
+    dtype, vocab = (
+        draw(st.sampled_from([torch.bfloat16, torch.float32, torch.float64])),
+        draw(st.integers(2, 300)),
+    )
     values = st.lists(st.floats(-9, 9, width=32), min_size=1, max_size=4)
     rows, params = [], []
     for _ in range(draw(st.integers(1, 4))):

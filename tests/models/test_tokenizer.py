@@ -68,7 +68,6 @@ def check_whole_characters(tokenizer: TextCodec, text: str) -> None:
 
 
 def check_adds_up(tokenizer: TextCodec, ids: list[int]) -> None:
-    """For any ids, also such as are no text, the increments add up to ``decode``."""
     stream = StreamDecoder(tokenizer)
     assert "".join(stream.push(token) for token in ids) + stream.finish() == tokenizer.decode(ids)
     assert stream.finish() == ""
@@ -133,14 +132,8 @@ def test_special_tokens_and_lone_surrogates_are_no_text(real: Tokenizer) -> None
 
 # -- SmolLM2, beside other libraries ---------------------------------------------------------------
 
-# Of its 272 float32 tensors, in the order of their names. They were compared, bit for bit, with
-# MLX's own reading of the GGUF file and with transformers' (``gguf_file=``).
+# Of its tensors by name; compared, bit for bit, with what MLX and transformers read of the file
 WEIGHTS = "785e20b3e653276b0579b744214a1186d730ba80af04f397f642d6432e5e0154"
-
-
-CONFIG = SchedulerConfig(
-    chunked_prefill_size=12, page_size=4, max_running_requests=5, context_len=256
-)
 
 
 def test_its_weights_are_those_that_were_compared(smollm2: Path) -> None:
@@ -176,12 +169,13 @@ def test_it_says_what_other_libraries_say(smollm2: Path) -> None:
         [int(token) for token, _ in generate_step(mx.array(prompt), lm, max_tokens=32)]
         for prompt in prompts
     ]
+    config = SchedulerConfig(chunked_prefill_size=12, page_size=4, context_len=256)
     greedy = SamplingParams(max_new_tokens=32, ignore_eos=True)
     for device, loops, truth in (
         ("thread", ("serial", "overlap"), on_torch), ("mlx", ("serial", "mlx_async"), on_mlx)
     ):  # fmt: skip
         for loop in loops:
             requests = [Request(f"r{at}", prompt, greedy) for at, prompt in enumerate(prompts)]
-            run = run_loop(loop, open_device(device), models[device], requests, CONFIG)
+            run = run_loop(loop, open_device(device), models[device], requests, config)
             assert not run.errors and [*run.outputs.values()] == truth
     assert " Paris" in models["mlx"].tokenizer.decode(on_torch[0])
