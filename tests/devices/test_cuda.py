@@ -170,8 +170,6 @@ class Machine:
 
 
 class Event:
-    """``torch.cuda.Event`` on that machine."""
-
     machine: Machine
 
     def __init__(self, enable_timing: bool = False) -> None:

@@ -7,6 +7,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,16 @@ def grammar_of(regex: str, vocab_size: int = 257, eos_ids: frozenset[int] = EOS)
         return None
 
 
-def takes(grammar: Grammar, text: bytes, end: int = 256) -> bool:
+def takes(grammar: Grammar, text: bytes) -> bool:
     """Whether the whole text is allowed, and its end then; the grammar is as it was before."""
-    taken = 0
-    for token in [*text, end]:
-        if not grammar.accept_token(token):
-            break
-        taken += 1
-    grammar.rollback(taken)
-    return taken == len(text) + 1
+    taken = [*takewhile(grammar.accept_token, [*text, 256])]
+    grammar.rollback(len(taken))
+    return len(taken) == len(text) + 1
 
 
 def in_python(regex: str, text: str) -> bool:
-    """Whether ``re`` matches the whole text; it warns of signs that may once mean sets."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # of signs that may once mean sets
         return re.fullmatch(regex, text, re.ASCII) is not None
 
 
