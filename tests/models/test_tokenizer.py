@@ -169,7 +169,8 @@ def test_it_says_what_other_libraries_say(smollm2: Path) -> None:
         [int(token) for token, _ in generate_step(mx.array(prompt), lm, max_tokens=32)]
         for prompt in prompts
     ]
-    config = SchedulerConfig(chunked_prefill_size=12, page_size=4, context_len=256)
+    sizes: Any = {"max_running_requests": 5, "context_len": 256}
+    config = SchedulerConfig(chunked_prefill_size=12, page_size=4, **sizes)
     greedy = SamplingParams(max_new_tokens=32, ignore_eos=True)
     for device, loops, truth in (
         ("thread", ("serial", "overlap"), on_torch), ("mlx", ("serial", "mlx_async"), on_mlx)
