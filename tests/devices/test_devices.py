@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import sys
@@ -9,6 +10,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -17,16 +19,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.core import Request, SamplingParams
+from minisched.checks.faults.in_thread import Poison
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cuda import CudaDevice
 from minisched.devices.mlx import MlxDevice
 from minisched.devices.thread import SWITCH_INTERVAL, ThreadDevice
-from minisched.export.counted_run import Counted
-from minisched.export.counting_sim import CountingSim
-from minisched.export.recipes.sglang import cost_of
 from minisched.loops.run import run_loop
-from minisched.models.hash import HashModel
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import Scheduler
 from tests.support import (
@@ -47,6 +45,7 @@ IN_REAL_TIME = pytest.mark.parametrize("backend", ALL[1:])
 def nothing_is_left_behind() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
+    gc.enable()
     check_no_thread_left()
     assert sys.getswitchinterval() > SWITCH_INTERVAL and torch.get_num_threads() == before
 
@@ -106,7 +105,6 @@ def test_a_program_with_its_waits_is_as_if_run_in_order(backend: str, program: l
 
 @pytest.mark.parametrize("backend", ["sim", "cuda"])
 def test_a_missing_wait_shows(backend: str) -> None:
-    """On these two always, on threads now and then, on MLX never: there the graph orders all."""
     program = [(0, 4, 3), (1, 0, 4), (2, 4, 0), (0, 1, 4)] * 3
     assert run_program(open_device(backend), program, has_waits=False) != in_order(program)
 
@@ -138,34 +136,22 @@ def test_an_error_is_passed_on_and_the_device_goes_on(backend: str) -> None:
     device.close()
 
 
-class Something:
-    """That a weak reference can name."""
-
-
-def run_out(kept: list[weakref.ref[Something]]) -> None:
-    """Fail beside something, after another failure beside something else."""
-    first = Something()
+def run_out(kept: list[weakref.ref[set[int]]]) -> None:
+    first = set[int]()
     kept.append(weakref.ref(first))
     try:
         raise KeyError("a first reason")
     except KeyError:
-        second = Something()
+        second = set[int]()
         kept.append(weakref.ref(second))
         raise MemoryError("no room") from None
 
 
-@pytest.fixture
-def nobody_collects() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("nobody_collects")
 @IN_REAL_TIME
 def test_an_op_that_fails_keeps_nothing_of_what_it_was_working_on(backend: str) -> None:
-    device, kept = open_device(backend), list[weakref.ref[Something]]()
+    gc.collect()
+    gc.disable()
+    device, kept = open_device(backend), list[weakref.ref[set[int]]]()
     op = device.stream("forward").launch(run_out, kept, name="fails")
     with pytest.raises(MemoryError, match="no room") as caught:
         op.synchronize()
@@ -258,32 +244,84 @@ def test_no_graph_outlives_its_step(tiny_llama: Any) -> None:
     assert operations_behind(state[0] + 1) > 0  # the count can see one
 
 
-# -- the trace, and the host's own work ------------------------------------------------------------
-
-
 def test_without_a_gpu_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=r"^torch sees no GPU, which device 'cuda' needs; .*\.$"):
         CudaDevice()
 
 
-# -- thread or stream: the device that counts is the usual one, and counts right -------------------
+# -- threads: who computes -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loop", ["overlap", "overlap_thread"])
-def test_the_counts_of_a_run_worked_out_by_hand(loop: str) -> None:
-    """Two prompt tokens, then two decode steps, the last of them wasted."""
-    device = CountingSim()
-    request = Request("r", [1, 2], SamplingParams(max_new_tokens=2, ignore_eos=True))
-    trace = run_loop(loop, device, HashModel(), [request], cost=cost_of(loop)).trace
-    assert Counted(trace, device).num_steps == 3
-    # ids, positions, rows, index of the last token, table cells, KV slots, future slot
-    integers = [2, 2, 2, 1, 2, 2, 1], [1] * 7, [1] * 7
-    shipper = "host" if loop == "overlap" else "worker thread"
-    assert device.xp.transfers == {shipper: 21}
-    assert device.xp.bytes_shipped == 8 * sum(map(sum, integers))
-    assert (device.copies, device.bytes_copied) == (3, 3 * 8)
-    assert device.xp.inputs.most == 8 * (12 + 7 + 7)  # two are pinned when the third is shipped
-    waits = {"copy": 3} if loop == "overlap" else {"copy": 3, "launch_done": 2}
-    assert device.host_waits == waits
-    assert device.thread_waits == ({} if loop == "overlap" else {"sync_event": 3})
+@pytest.fixture
+def thread_device() -> Iterator[ThreadDevice]:
+    device = ThreadDevice()
+    yield device
+    device.close()
+
+
+@pytest.mark.parametrize(("asked", "size"), [(None, 2), (1, 1), (4, 4)])
+def test_a_stream_computes_with_as_many_threads_as_were_asked_for(
+    asked: int | None, size: int
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    device = ThreadDevice(torch_threads=asked)
+    try:
+        ops = [device.stream(name).launch(torch.get_num_threads, name="count") for name in "ab"]
+        assert [op.synchronize() for op in ops] == [size, size]
+        assert torch.get_num_threads() == 1  # the host's
+    finally:
+        device.close()
+        after = torch.get_num_threads()
+        torch.set_num_threads(before)
+    assert after == 3
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a timer be late")
+def test_a_stream_wakes_on_time_and_the_host_as_ever(thread_device: ThreadDevice) -> None:
+    get_timerslack = 30  # of prctl; nanoseconds
+    slack = partial(ctypes.CDLL(None).prctl, get_timerslack, 0, 0, 0, 0)
+    before = slack()
+    assert thread_device.stream("forward").launch(slack, name="slack").synchronize() == 1 < before
+    assert slack() == before
+
+
+# -- threads: who has died -------------------------------------------------------------------------
+
+
+def ends(waited: Any) -> bool:
+    return bool(waited.done.wait(300))  # seconds; only ends a hang
+
+
+def test_what_waits_for_a_dead_thread_hears_that_it_is_dead(thread_device: ThreadDevice) -> None:
+    device = thread_device
+    thread, go, owed = device.thread("a thread"), device.signal("go"), device.signal("owed")
+    first = thread.launch(lambda: 1, name="first")
+    thread.wait(go)
+    thread.queue.put(Poison())  # type: ignore[arg-type]
+    behind = thread.launch(lambda: 2, name="behind")
+    go.set()
+    assert ends(first) and first.synchronize() == 1
+    assert ends(behind)
+    later = thread.launch(lambda: 3, name="later")
+    assert ends(later) and ends(owed)
+    for lost in (behind, later):
+        with pytest.raises(RuntimeError, match="the thread 'a thread' has died: it was killed"):
+            lost.synchronize()
+    thread.thread.join(300)
+    assert not thread.thread.is_alive()
+
+
+def test_a_call_in_which_its_thread_dies_hears_of_that(
+    thread_device: ThreadDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(*args: Any) -> None:
+        raise MemoryError("none is left for the trace")
+
+    monkeypatch.setattr(thread_device, "record", record)
+    for lane in (thread_device.stream("stream"), thread_device.thread("thread")):
+        call = lane.launch(lambda: 1, name="its last")
+        assert ends(call)
+        with pytest.raises(MemoryError, match="none is left for the trace"):
+            call.synchronize()

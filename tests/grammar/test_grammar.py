@@ -7,6 +7,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,9 @@ from minisched.models.tokenizer import ByteTokenizer, Tokenizer
 from tests.support import many
 
 EOS = frozenset({256})
-Vocabulary = tuple[int, frozenset[int]]  # its size, and its end-of-text tokens
 
 
 def grammar_of(regex: str, vocab_size: int = 257, eos_ids: frozenset[int] = EOS) -> Any:
-    """A fresh automaton; None where no token can satisfy the regex."""
     try:
         return compile_grammar(SamplingParams(regex=regex), vocab_size, eos_ids, None)
     except ValueError as error:
@@ -39,21 +38,16 @@ def grammar_of(regex: str, vocab_size: int = 257, eos_ids: frozenset[int] = EOS)
         return None
 
 
-def takes(grammar: Grammar, text: bytes, end: int = 256) -> bool:
+def takes(grammar: Grammar, text: bytes) -> bool:
     """Whether the whole text is allowed, and its end then; the grammar is as it was before."""
-    taken = 0
-    for token in [*text, end]:
-        if not grammar.accept_token(token):
-            break
-        taken += 1
-    grammar.rollback(taken)
-    return taken == len(text) + 1
+    taken = [*takewhile(grammar.accept_token, [*text, 256])]
+    grammar.rollback(len(taken))
+    return len(taken) == len(text) + 1
 
 
 def in_python(regex: str, text: str) -> bool:
-    """Whether ``re`` matches the whole text; it warns of signs that may once mean sets."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # of signs that may once mean sets
         return re.fullmatch(regex, text, re.ASCII) is not None
 
 
@@ -91,8 +85,9 @@ vocabularies = st.sampled_from(
 )
 
 
-def check_readers(regex: str, texts: list[str]) -> None:
-    """Both refuse it, with the same words where it is none; or both take what ``re`` matches."""
+@given(regex=regexes | soups, texts=texts)
+@settings(max_examples=many(250, 2000))
+def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> None:
     made: list[Grammar | str] = []
     for read in (
         lambda: TokenGrammar(build(regex, 257, EOS)),
@@ -113,12 +108,6 @@ def check_readers(regex: str, texts: list[str]) -> None:
         assert dead and not any(matched)
     else:
         assert theirs == ours
-
-
-@given(regex=regexes | soups, texts=texts)
-@settings(max_examples=many(250, 2000))
-def test_both_readers_mean_what_python_means(regex: str, texts: list[str]) -> None:
-    check_readers(regex, texts)
 
 
 @pytest.mark.parametrize(
@@ -149,13 +138,11 @@ def test_the_table_can_be_read() -> None:
 
 
 def allowed(grammar: Grammar) -> list[int]:
-    """The tokens whose bit is set."""
     bits = int.from_bytes(grammar.fill_vocab_mask(), "little")
     return [token for token, bit in enumerate(f"{bits:b}"[::-1]) if bit == "1"]
 
 
 def check_mask(grammar: Grammar, tokens: list[int], vocab_size: int) -> None:
-    """A bit is set exactly where ``accept_token`` takes the token, which can be taken back."""
     mask, may_come = grammar.fill_vocab_mask(), set(allowed(grammar))
     assert len(mask) == -(-vocab_size // 32) * 4 and not grammar.is_terminated
     for token in tokens:
@@ -169,7 +156,6 @@ def walk(
     grammar: Grammar, eos_ids: frozenset[int], rng: random.Random, max_tokens: int,
     look: Callable[[Grammar], None] = lambda grammar: None,
 ) -> tuple[list[int], bool]:  # fmt: skip
-    """Random tokens that the masks allow; the text, and whether it came to its end."""
     text: list[int] = []
     masks = [grammar.fill_vocab_mask()]
     while len(text) < max_tokens:
@@ -201,7 +187,7 @@ def walk(
 @given(regex=regexes, vocabulary=vocabularies, rng=st.randoms(use_true_random=False))
 @settings(max_examples=many(100, 1000))
 def test_what_the_masks_lead_to_matches(
-    regex: str, vocabulary: Vocabulary, rng: random.Random
+    regex: str, vocabulary: tuple[int, frozenset[int]], rng: random.Random
 ) -> None:
     vocab_size, eos_ids = vocabulary
     grammar = grammar_of(regex, *vocabulary)
@@ -230,17 +216,6 @@ schemas = st.builds(
 )  # fmt: skip
 
 
-def check_fits(value: Any, schema: dict[str, Any]) -> None:
-    """Whether a value fits such a schema."""
-    known = schema["properties"]
-    assert {"é", "names"} <= value.keys() <= known.keys()
-    assert type(value["é"]) is int and 0 <= value["é"] - known["é"]["minimum"] <= 99
-    if "text" in value:
-        assert 0 <= len(value["text"]) - known["text"]["minLength"] <= 2
-    assert len(value["names"]) <= 2
-    assert all(name in known["names"]["items"]["enum"] for name in value["names"])
-
-
 @given(schema=schemas, rng=st.randoms(use_true_random=False))
 @settings(max_examples=many(12, 100))
 def test_bytes_that_the_masks_allow_are_json_that_fits(
@@ -251,19 +226,21 @@ def test_bytes_that_the_masks_allow_are_json_that_fits(
         grammar, EOS, rng, 200, lambda g: check_mask(g, rng.sample(range(257), 40), 257)
     )
     assume(has_ended)
-    check_fits(json.loads(ByteTokenizer().decode(text)), schema)
+    value, known = json.loads(ByteTokenizer().decode(text)), schema["properties"]
+    assert {"é", "names"} <= value.keys() <= known.keys()
+    assert type(value["é"]) is int and 0 <= value["é"] - known["é"]["minimum"] <= 99
+    assert 0 <= len(value.get("text", "__")) - known["text"]["minLength"] <= 2
+    assert len(value["names"]) <= 2
+    assert all(name in known["names"]["items"]["enum"] for name in value["names"])
 
 
-@pytest.fixture(scope="module")
-def tokenizer(smollm2: Path) -> Any:
-    return Tokenizer.from_directory(smollm2)
-
-
-SMOLLM2 = 49152, frozenset({2})
-
-
-def test_what_a_real_vocabulary_lacks_is_never_allowed(tokenizer: Tokenizer) -> None:
-    size, eos_ids = SMOLLM2
+def test_what_a_real_vocabulary_lacks_is_never_allowed(smollm2: Path) -> None:
+    tokenizer: Any = Tokenizer.from_directory(smollm2)
+    size, eos_ids = 49152, frozenset({2})
+    rule = SamplingParams(json_schema='{"enum": ["tea", {"likes": 12}]}')
+    schema = compile_grammar(rule, size, eos_ids, tokenizer)
+    text, has_ended = walk(schema, eos_ids, random.Random(0), 99)
+    assert has_ended and json.loads(tokenizer.decode(text)) in ("tea", {"likes": 12})
     more = compile_grammar(SamplingParams(regex=r"[\s\S]*"), size + 40, eos_ids, tokenizer)
     assert max(allowed(more)) < size and not more.accept_token(size)
     dead = compile_grammar(SamplingParams(regex="a\x04b"), size, eos_ids, tokenizer)

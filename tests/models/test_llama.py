@@ -49,7 +49,6 @@ from tests.support import (
 )
 
 DEVICES = ("thread", "mlx")
-EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 ON_BOTH = pytest.mark.parametrize("device", DEVICES)
 CONTEXT = 448  # several blocks of attention
 THREE = ("llama", "biases", "qwen3 biases")  # between them, everything that a kind can add
@@ -67,7 +66,6 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def some(new_tokens: int = 16, **options: Any) -> list[Request]:
-    """A short prompt and three that are longer and longer."""
     params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True, **options)
     return [Request(f"r{i}", prompt(i, n), params) for i, n in enumerate((3, 40, 150, 200))]
 
@@ -99,7 +97,6 @@ def alone_on_torch(model: LlamaTorch, tokens: tuple[int, ...]) -> list[float]:
 
 
 def alone_on_mlx(model: LlamaMlx, tokens: tuple[int, ...]) -> list[float]:
-    """The same of an MLX model, over a cache of its own."""
     count, weights = len(tokens), model.weights
     caches = [PagedCache(count + 1, *model.kv_shape, weights.embed.dtype) for _ in weights.layers]
     at, table = mx.arange(count), mx.array([0] * count + list(range(1, count + 1)))
@@ -128,14 +125,12 @@ class Keeps:
 
 @pytest.fixture(scope="module")
 def subjects(kinds: dict[str, Path]) -> Callable[..., Any]:
-    """Models by device, kind and dtype, each read once."""
     bases = {"thread": LlamaTorch, "mlx": LlamaMlx}
     classes: Any = {device: type(device, (Keeps, base), {}) for device, base in bases.items()}
     return cache(lambda device, kind, *how: classes[device](kinds[kind], *how))
 
 
 def play_exact(workload: Workload, device: str, model: Any, *how: Any) -> int:
-    """Every token and every logit is what the request gets alone; how many rows were seen."""
     model.kept.clear()
     engine, outputs = play(workload, *how, open_device(device), model)
     check_ends(workload, outputs)
@@ -154,10 +149,6 @@ def play_exact(workload: Workload, device: str, model: Any, *how: Any) -> int:
             assert logits.tolist() == model.logits_after(tuple(tokens[:length]))
             seen += 1
     return seen
-
-
-SIZES = (1, 2_000, 20_000, 1 << 22)  # bytes of a position: from all rows together to one by one
-paddings = st.one_of(st.none(), st.just(PADDING), st.integers(0, 400))
 
 
 @st.composite
@@ -184,18 +175,14 @@ def any_loop(data: st.DataObject, device: str) -> tuple[str, str, dict[str, Any]
 def test_a_llama_is_exact_to_the_bit(
     kind: str, device: str, data: st.DataObject, subjects: Callable[..., Any]
 ) -> None:
-    """In every loop, whatever else is in the batch, in whatever chunks, dtype, compiled or not.
-
-    And whoever attends together: on torch, the size of a cache decides; on MLX, how much may be
-    looked at in vain.
-    """
     also = [("float64",), *((dtype, None, False) for dtype in DTYPES)]  # not compiled
     dtypes = [("float32",), ("bfloat16",), *(also if device == "thread" else [])]
     model = subjects(device, kind, *data.draw(st.sampled_from(dtypes)))
     workload = data.draw(workloads(device))
     with pytest.MonkeyPatch.context() as patch:
         if data.draw(st.booleans()):
-            each, padding = data.draw(st.sampled_from([*SIZES, None])), data.draw(paddings)
+            each = data.draw(st.sampled_from([1, 2_000, 20_000, 1 << 22, None]))  # bytes a position
+            padding = data.draw(st.one_of(st.none(), st.just(PADDING), st.integers(0, 400)))
             patch.setattr("minisched.models.llama_torch.bytes_each", lambda keys: each)
             patch.setattr(model, "padding", padding, raising=False)
         seen = play_exact(workload, device, model, *any_loop(data, device))
@@ -214,10 +201,8 @@ def test_log_probabilities_are_the_same_bits(
         start = data.draw(st.integers(-1, len(req.prompt) - 1))
         req.params = replace(req.params, **wishes, logprob_start_len=start)
     play(workload, *any_loop(data, device), open_device(device), model)
-    config = SchedulerConfig(
-        disable_radix_cache=True, chunked_prefill_size=-1, max_running_requests=1,
-        context_len=CONTEXT,
-    )  # fmt: skip
+    alone_at = dict(disable_radix_cache=True, chunked_prefill_size=-1, max_running_requests=1)
+    config = SchedulerConfig(**alone_at, context_len=CONTEXT)  # type: ignore[arg-type]
     alone = [Request(req.rid, req.prompt, req.params) for req in workload.requests]
     run_loop("serial", open_device(device), model, alone, config)
     for req, truth in zip(workload.requests, alone, strict=True):
@@ -228,7 +213,7 @@ def test_log_probabilities_are_the_same_bits(
 # -- beside other libraries ------------------------------------------------------------------------
 
 
-@EVERY_KIND
+@pytest.mark.parametrize("kind", KINDS)
 def test_both_libraries_say_the_same_in_float32(kind: str, kinds: dict[str, Path]) -> None:
     one, two = (said(kinds[kind], device, "float32").outputs for device in DEVICES)
     assert one == two
@@ -257,10 +242,6 @@ def test_torch_computes_what_transformers_computes(kind: str, kinds: dict[str, P
     for count in (1, 2, 63, 64, 65, 200):
         difference = torch.tensor(alone_on_torch(ours, tokens[:count])) - logits[count - 1]
         assert difference.abs().max() < 1e-4  # theirs computes norms in 32 bits, whatever the dtype
-
-
-"""mlx-lm adds a bias before it rounds to 16 bits, computes the rotation's tables in another order
-where it scales them, and its Qwen3 has no biases: elsewhere it is the truth to the bit."""
 
 
 # -- the dtype -------------------------------------------------------------------------------------

@@ -23,13 +23,7 @@ from minisched.devices.thread import ThreadDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.forward_batch import make_forward_batch
-from minisched.models.llama_graphs import (
-    LlamaGraphs,
-    rounded,
-    sizes,
-    window_of,
-    windows,
-)
+from minisched.models.llama_graphs import LlamaGraphs, rounded, sizes, window_of, windows
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.llama_torch_attention import BLOCK
 from minisched.models.registry import open_model
@@ -45,8 +39,6 @@ LENGTHS = [3, 60, 9, 1, 20, 5]
 
 
 class PlayedGraph:
-    """Stands for CUDA's capture; counts what was captured and what was replayed."""
-
     def __init__(self) -> None:
         self.captured = self.replayed = 0
 
@@ -66,30 +58,23 @@ def folder(kinds: dict[str, Path]) -> Path:
     return kinds["qwen3 biases"]
 
 
-def requests(lengths: list[int] = LENGTHS) -> list[Request]:
-    """The first goes on for long, so that rows of many lengths are decoded beside each other."""
-    params = [
-        SamplingParams(
-            0.8 * (at % 2), top_p=0.9, ignore_eos=True, max_new_tokens=4 + at + 9 // (at + 1)
-        )
-        for at in range(len(lengths))
-    ]
-    return [
-        Request(f"r{at}", [(5 * at + n) % 500 for n in range(length)], params[at])
-        for at, length in enumerate(lengths)
-    ]
+def requests() -> list[Request]:
+    made = []
+    for at, length in enumerate(LENGTHS):
+        wishes: Any = {"ignore_eos": True, "max_new_tokens": 4 + at + 9 // (at + 1)}
+        params = SamplingParams(0.8 * (at % 2), top_p=0.9, **wishes)
+        made.append(Request(f"r{at}", [(5 * at + n) % 500 for n in range(length)], params))
+    return made
 
 
 def played(model: Any, loop: str = "serial", **options: Any) -> Run:
-    config = replace(CONFIG, **options)
-    run = run_loop(loop, ThreadDevice(), model, requests(), config)
+    run = run_loop(loop, ThreadDevice(), model, requests(), replace(CONFIG, **options))
     assert not run.errors
     return run
 
 
 @pytest.fixture(scope="module")
 def truth(folder: Path) -> dict[str, list[int]]:
-    """What a model without graphs says."""
     return played(LlamaTorch(folder)).outputs
 
 
@@ -123,7 +108,6 @@ def test_graphs_are_captured_before_traffic_largest_first(folder: Path) -> None:
 
 
 def decode_of(rows: list[int]) -> ModelWorkerBatch:
-    """A step in which each row computes its second position."""
     count = len(rows)
     return ModelWorkerBatch(
         step=1, forward_mode=ForwardMode.DECODE, rids=tuple(f"r{row}" for row in rows),
@@ -159,10 +143,6 @@ def test_padding_touches_nobodys_slot_alone_and_no_row_sees_it(folder: Path) -> 
 
 
 def test_more_rows_are_other_graphs_and_every_request_ends(folder: Path, truth: Any) -> None:
-    """Their page table is larger, in the same KV memory (once every step failed there).
-
-    A second run finds the graphs of the first, whatever its loop.
-    """
     capture, captured = PlayedGraph(), [0]
     graphed = LlamaGraphs(folder, capture=capture)
     for rows, loop in ((4, "overlap"), (8, "overlap"), (4, "mindie_plugin"), (4, "vllm_async")):
@@ -220,8 +200,6 @@ def test_a_capture_comes_after_all_that_it_reads(
 
 
 class Impatient(LlamaGraphs):
-    """Wants to see its logits while they are captured."""
-
     def run(self, *args: Any) -> torch.Tensor:
         logits = super().run(*args)
         if torch.cuda.is_current_stream_capturing():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -19,11 +20,7 @@ from minisched.core import Request, SamplingParams
 from minisched.core.sampling_types import KINDS, NUMBER, TEXT, TRUTH, WHOLE, WORDS
 from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
-from minisched.models import (
-    sampling,
-    sampling_mlx,
-    sampling_torch,
-)
+from minisched.models import sampling, sampling_mlx, sampling_torch
 from minisched.models.hash import HashModel
 from minisched.models.sampling import WORD, threefry
 from tests.support import many
@@ -40,7 +37,6 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def noise(backend: str, keys: Sequence[int], positions: Sequence[int], vocab: int) -> Any:
-    """A backend's noise [rows, vocab]."""
     if backend == "sim":
         pairs = zip(keys, positions, strict=True)
         return np.array([[*sampling.gumbel(*pair, range(vocab)).values()] for pair in pairs])
@@ -52,7 +48,6 @@ def noise(backend: str, keys: Sequence[int], positions: Sequence[int], vocab: in
 
 
 def chosen(backend: str, logits: Any, how: Sampling) -> Any:
-    """A backend's tokens for float64 logits [rows, vocab]."""
     if backend == "sim":
         pairs = zip(logits, how, strict=True)
         return np.array([sampling.choose([*map(float, row)], *each) for row, each in pairs])
@@ -96,17 +91,14 @@ def test_every_backend_makes_the_same_noise(rows: list[tuple[int, int]], vocab: 
         np.testing.assert_allclose(found, truth, rtol=1e-14, atol=1e-15)
 
 
-def test_the_noise_of_the_first_and_the_last_word_is_finite(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_noise_of_the_first_and_last_word_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(key: Any, counter: Any) -> Any:
         like = counter[0] * 0 + counter[1] * 0
         return like, like + WORD
 
     wanted = [-math.log(-math.log((word + 0.5) / 2**32)) for word in (0, WORD)]
-    for backend, of_it in {
-        "sim": sampling, "thread": sampling_torch, "mlx": sampling_mlx
-    }.items():  # fmt: skip
+    modules = {"sim": sampling, "thread": sampling_torch, "mlx": sampling_mlx}
+    for backend, of_it in modules.items():
         monkeypatch.setattr(of_it, "threefry", ends)
         assert noise(backend, [5], [7], 2).tolist() == [pytest.approx(wanted, rel=1e-12)]
 
@@ -131,15 +123,10 @@ def check_flat(found: Any, kinds: int) -> None:
 
 
 def rows_along(axis: str, count: int) -> tuple[list[int], list[int]]:
-    """Keys and positions of draws: one request's positions, or many requests or seeds at one."""
     if axis == "positions":
         return [Request("r0", [1], SamplingParams(seed=3)).sampling_key] * count, [*range(count)]
-    reqs = (
-        Request(f"r{at}", [1], SamplingParams(seed=3))
-        if axis == "requests"
-        else Request("r0", [1], SamplingParams(seed=at))
-        for at in range(count)
-    )
+    pairs = [(f"r{at}", 3) if axis == "requests" else ("r0", at) for at in range(count)]
+    reqs = [Request(rid, [1], SamplingParams(seed=seed)) for rid, seed in pairs]
     return [req.sampling_key for req in reqs], [17] * count
 
 
@@ -227,6 +214,80 @@ def test_every_backend_chooses_what_each_row_gets_alone(
             else:
                 assert found[at] == truth[at] >= 0
                 assert row[truth[at]] == math.inf or math.inf not in row
+
+
+# -- what is left, where it depends on the last bit ------------------------------------------------
+
+
+def on_torch(
+    logits: torch.Tensor, params: list[SamplingParams], on_gpu: bool, first_look: int
+) -> list[set[int]]:
+    """As ``sampling_torch.choose`` asks, on a CPU or as on a GPU."""
+    vocab_size = logits.size(-1)
+    limits = [p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling_torch, "FIRST_LOOK", first_look)
+        width, enough = sampling_torch.look_at(params, limits, vocab_size, on_gpu)
+    if not width:
+        return [set(range(vocab_size))] * len(params)
+    column = partial(torch.tensor, dtype=torch.float64)
+    temperature = column([p.temperature for p in params])[:, None]
+    top_p = column([p.top_p for p in params])[:, None]
+    left = sampling_torch.kept(
+        logits, logits.double() / temperature, temperature, torch.tensor(limits)[:, None], top_p,
+        width, enough,
+    )  # fmt: skip
+    return [set(row.nonzero()[:, 0].tolist()) for row in left]
+
+
+def on_mlx(logits: torch.Tensor, params: list[SamplingParams]) -> list[set[int]]:
+    with mx.stream(mx.cpu):
+        temperature = sampling_mlx.column([p.temperature for p in params], mx.float64)
+        scaled = mx.array(logits.double().numpy(), dtype=mx.float64) / temperature
+        left = sampling_mlx.kept(scaled, params).tolist()
+    return [{at for at, stays in enumerate(row) if stays} for row in left]
+
+
+@st.composite
+def at_the_boundary(draw: st.DrawFn) -> tuple[torch.Tensor, list[SamplingParams]]:
+    """Rows whose top-p is a share that some of their tokens have exactly; many are equal."""
+    dtype, vocab = (
+        draw(st.sampled_from([torch.bfloat16, torch.float32, torch.float64])),
+        draw(st.integers(2, 300)),
+    )
+    values = st.lists(st.floats(-9, 9, width=32), min_size=1, max_size=4)
+    rows, params = [], []
+    for _ in range(draw(st.integers(1, 4))):
+        kinds = draw(values)
+        rows.append([kinds[hash((at, len(rows))) % len(kinds)] for at in range(vocab)])
+        temperature = draw(st.sampled_from([1.0, 0.7, 1.3]))
+        logits = torch.tensor([rows[-1]], dtype=dtype).double()
+        falling = (logits / temperature).sort(descending=True).values
+        reached = sampling_torch.whole_numbers(falling, falling)[0].cumsum(-1)
+        share = float(reached[draw(st.integers(0, vocab - 1))] / reached[-1])
+        top_p = draw(st.sampled_from([share, math.nextafter(share, 0), math.nextafter(share, 1)]))
+        top_k = draw(st.sampled_from([-1, -1, 1, 3, vocab // 2 + 1, vocab + 5]))
+        top_p = draw(st.sampled_from([top_p, top_p, top_p, 1.0]))
+        params.append(SamplingParams(temperature, top_k, min(max(top_p, 1e-9), 1.0)))
+    return torch.tensor(rows, dtype=dtype), params
+
+
+@given(
+    case=at_the_boundary(), on_gpu=st.booleans(), first_look=st.sampled_from([1, 2, 5, 40, 1024])
+)
+@settings(max_examples=many(40, 250))
+def test_every_device_leaves_what_the_reference_leaves(
+    case: tuple[torch.Tensor, list[SamplingParams]], on_gpu: bool, first_look: int
+) -> None:
+    logits, params = case
+    truth = [
+        set(sampling.kept([logit / how.temperature for logit in row], how))
+        for row, how in zip(logits.tolist(), params, strict=True)
+    ]
+    assert on_torch(logits, params, on_gpu, first_look) == truth
+    alone = zip(logits[:, None], params, strict=True)
+    assert [on_torch(row, [p], on_gpu, first_look)[0] for row, p in alone] == truth
+    assert on_mlx(logits, params) == truth
 
 
 # -- what a client may ask for ---------------------------------------------------------------------
