@@ -12,18 +12,19 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
+from pytest import MonkeyPatch
 
 import minisched.loops.run
 from minisched.cli.app import app
 from minisched.cli.scheduler_options import SchedulerOptions
-from minisched.loops.run import Run, run_loop
+from minisched.loops.run import run_loop
 from minisched.scheduler import SchedulerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,11 +44,7 @@ IN_REAL_TIME = re.compile(
 
 @pytest.mark.parametrize("file", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_a_transcript_is_what_is_printed(
-    file: Path,
-    cli: Any,
-    golden: Callable[[str, str], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    file: Path, cli: Any, golden: Any, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -92,17 +89,11 @@ def test_every_command_has_a_transcript_with_its_help_and_an_example_that_parses
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Any], SchedulerConfig]]:
-    """The requests and the settings of every run, which runs as always."""
-    seen: list[tuple[list[Any], SchedulerConfig]] = []
-
-    def spy(loop: str, device: Any, model: Any, requests: Any, config: Any, *rest: Any,
-            **options: Any) -> Run:  # fmt: skip
-        seen.append((requests, config))
-        return run_loop(loop, device, model, requests, config, *rest, **options)
-
+def asked(monkeypatch: MonkeyPatch) -> Mock:
+    """Every run, which runs as always."""
+    spy = Mock(wraps=run_loop)
     monkeypatch.setattr(minisched.loops.run, "run_loop", spy)
-    return seen
+    return spy
 
 
 @pytest.mark.parametrize(("option", "settings"), [
@@ -118,11 +109,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Any], SchedulerCon
     ("--preset h100 --chunk 512", {"chunked_prefill_size": 512, "cuda_graph_max_bs": 256}),
 ])  # fmt: skip
 def test_a_setting_reaches_the_scheduler(
-    cli: Any, asked: list[Any], option: str, settings: dict[str, Any]
+    cli: Any, asked: Mock, option: str, settings: dict[str, Any]
 ) -> None:
     code, out, _ = cli(f"compare --json --requests 3 --max-new-tokens 4 {option}")
-    assert code == 0 and json.loads(out)["identical"] and len(asked) == 2
-    assert all(settings.items() <= vars(config).items() for _, config in asked)
+    assert code == 0 and json.loads(out)["identical"] and asked.call_count == 2
+    assert all(settings.items() <= vars(call.args[4]).items() for call in asked.call_args_list)
 
 
 def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
@@ -135,21 +126,17 @@ def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
         assert {f"--{name.replace('_', '-')}" for name in for_users} <= options
 
 
-def test_prompts_and_priorities_go_round_and_tokens_follow_the_seed(
-    cli: Any, asked: list[Any]
-) -> None:
-    line = "compare --json --tokens --requests 5 --max-new-tokens 3 --temperature 0.9 "
+def test_prompts_and_priorities_go_round_and_tokens_follow_seeds(cli: Any, asked: Mock) -> None:
+    line = "compare --json --tokens --requests 3 --max-new-tokens 3 --temperature 0.9 "
     line += "--schedule-policy priority --priority 1 --priority -7 --prompt a --prompt b --seed "
     first, again, other = (json.loads(cli(line + seed)[1]) for seed in ("4", "4", "5"))
     assert first == again and first["outputs"] != other["outputs"]
-    for requests, _ in asked:
-        assert [request.priority for request in requests] == [1, -7, 1, -7, 1]
-        assert [bytes(request.prompt) for request in requests] == [b"a", b"b", b"a", b"b", b"a"]
+    for call in asked.call_args_list:
+        found = [(request.priority, bytes(request.prompt)) for request in call.args[3]]
+        assert found == [(1, b"a"), (-7, b"b"), (1, b"a")]
 
 
-def test_doctor_names_every_device_and_what_others_need(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)  # as without the extra
     code, out, _ = cli("doctor --json")
     findings = json.loads(out)
@@ -174,7 +161,7 @@ def test_doctor_names_every_device_and_what_others_need(
     ("replay lengths.csv --page-size 16 --chunk 100", "multiple of the page size, 16"),
 ])  # fmt: skip
 def test_what_needs_more_than_a_line_is_refused_too_before_anything_runs(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_llama: Path, line: str,
+    cli: Any, monkeypatch: MonkeyPatch, tmp_path: Path, tiny_llama: Path, line: str,
     said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

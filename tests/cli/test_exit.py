@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pytest import MonkeyPatch
 
 import minisched.loops.run
 from minisched.cli.exit import INTERRUPTED
@@ -30,9 +31,7 @@ CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n"
 # -- runs that end otherwise -------------------------------------------------------------------
 
 
-def test_a_difference_is_exit_code_1_and_says_where(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_difference_is_exit_code_1(cli: Any, monkeypatch: MonkeyPatch) -> None:
     def spoiled(loop: str, *args: Any, **options: Any) -> Run:
         run = run_loop(loop, *args, **options)
         for request in run.requests[1:]:
@@ -110,9 +109,7 @@ def test_only_one_function_writes_files() -> None:
     assert found <= scratch
 
 
-def test_a_file_appears_when_it_is_whole_with_the_usual_rights_or_those_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_appears_whole_with_its_rights(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     path, link = tmp_path / "a.json", tmp_path / "link.json"
     umask = os.umask(0o022)
     with WholeFile(path) as file:

@@ -61,7 +61,7 @@ def test_one_goes_through_every_moment_there_and_back(trace: Trace, data: st.Dat
 
 
 @given(runs(), st.floats(0, 1), st.integers(60, 160))
-def test_a_frame_says_what_happens_and_its_cursor_is_where_time_is(
+def test_a_frame_says_what_happens_where_its_cursor_is(
     trace: Trace, share: float, columns: int
 ) -> None:
     run = watched(trace)

@@ -153,12 +153,8 @@ TURN = """def turn(engine, pending):
     engine.process_batch_result(pending)
     return following
 """
-SKETCH = """def turn_of_the_sketch(engine, pending):
-    engine.process_batch_result(pending)
-    batch = engine.chain(pending.batch)
-    return engine.run_batch(batch) if batch else None
-"""
 PROCESS = "    engine.process_batch_result(pending)\n"
+FIRST = (PROCESS, "", "    batch", PROCESS + "    batch", ", pending) if", ") if")
 
 MISTAKES_IN |= {
     learn.check_generate: [
@@ -169,7 +165,7 @@ MISTAKES_IN |= {
         (but(GENERATE, "step(y)", "step(y.item())"), "the first token, or a lazy one"),
     ],
     learn.check_turn: [
-        (lines(SKETCH), "takes 17 ms a step, on average; 10"),
+        (but(TURN, *FIRST), "takes 17 ms a step, on average; 10"),
         (but(TURN, ", pending) if", ") if"), "run_batch was not told which step"),
         (but(TURN, PROCESS, ""), "`turn` never processed `pending`"),
         (but(TURN, "return following", "return"), "step 3 but gave back None"),

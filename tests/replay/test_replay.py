@@ -37,7 +37,7 @@ from minisched.trace import Recorder
 from tests.support import many
 
 MILLISECOND = 10**6
-MACHINE = find_profile("llama8b-h100")
+MACHINE = PROFILES["llama8b-h100"]
 NO_MEMORY = Profile("none", "a machine without room", MACHINE.cost, 0)
 HEADER = "arrived_at,num_prefill_tokens,num_decode_tokens"
 REFUSED = {"mini_normal", "mini_overlap", "vllm_pp2", "vllm_pp4", "pd"}
