@@ -39,9 +39,6 @@ IN_REAL_TIME = re.compile(
 """Figures that are never the same, in sentences and in JSON."""
 
 
-# -- transcripts -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("file", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_a_transcript_is_what_is_printed(
     file: Path, cli: Any, golden: Any, tmp_path: Path, monkeypatch: MonkeyPatch
@@ -83,9 +80,6 @@ def test_every_command_has_a_transcript_with_its_help_and_an_example_that_parses
             example, _, words = command.epilog.partition(name)
             assert f"$ minisched {name} --help\n" in text and example == "Example: minisched "
             command.make_context(name, shlex.split(words))  # a bad option would raise
-
-
-# -- options -----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -28,9 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n"
 
 
-# -- runs that end otherwise -------------------------------------------------------------------
-
-
 def test_a_difference_is_exit_code_1(cli: Any, monkeypatch: MonkeyPatch) -> None:
     def spoiled(loop: str, *args: Any, **options: Any) -> Run:
         run = run_loop(loop, *args, **options)
@@ -67,9 +64,6 @@ from minisched.cli.app import main; main()"""
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert f"needs the package '{package}" in done.stderr
     assert f"pip install 'minisched[{package}]'" in done.stderr
-
-
-# -- files: whole, or as they were -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", [

@@ -69,9 +69,6 @@ def test_every_name_has_an_example_and_the_examples_are_true() -> None:
         assert tried.attempted >= 2 and tried.failed == 0
 
 
-# -- runs --------------------------------------------------------------------------------------
-
-
 def test_the_defaults_are_those_of_the_command_line(cli: Any) -> None:
     result = json.loads(cli("compare --json --tokens")[1])
     found = ms.compare()
@@ -89,8 +86,6 @@ def test_requests_are_as_they_were_and_run_again() -> None:
     assert ms.compare(asked).identical
     assert all(not request.output_ids and request.finish_reason is None for request in asked)
 
-
-# -- what is wrong is said in one sentence -----------------------------------------------------
 
 one: Any = ms  # whose arguments are of wrong types here
 WRONG: list[tuple[Callable[[], object], str]] = [
@@ -116,9 +111,6 @@ def test_what_is_wrong_is_said_in_one_sentence(call: Callable[[], object], said:
     with pytest.raises(ValueError) as caught:
         call()
     assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-# -- checks ------------------------------------------------------------------------------------
 
 
 def too_late(engine: Engine) -> Iterator[Any]:

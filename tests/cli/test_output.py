@@ -44,9 +44,6 @@ SAYING = {  # each command with something to say; where that takes long or needs
 DRAWN = {name: line for name, line in SAYING.items() if line[-6:] not in ("--help", "ersion")}
 
 
-# -- output that is lost -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("line", SAYING.values(), ids=SAYING)
 def test_a_full_disk_ends_a_command(cli: Any, monkeypatch: MonkeyPatch, line: str) -> None:
     with open("/dev/full", "w") as full:
@@ -67,9 +64,6 @@ def test_a_shell_hears_of_it(tmp_path: Path, line: str, ends: str, code: int, sa
     command = f"{{ sleep 0.1; {sys.executable} -m minisched {line}; echo $? >code; }} {ends}"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True)
     assert (int((tmp_path / "code").read_text()), done.stderr) == (code, said)
-
-
-# -- widths and letters ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", DRAWN.values(), ids=DRAWN)

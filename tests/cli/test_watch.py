@@ -40,9 +40,6 @@ def runs(draw: st.DrawFn) -> Trace:
     return device.recorder.trace(loop, "sim", "hash", "virtual")
 
 
-# -- moments and frames ------------------------------------------------------------------------
-
-
 @given(runs(), st.data())
 def test_one_goes_through_every_moment_there_and_back(trace: Trace, data: st.DataObject) -> None:
     moments = watched(trace).moments
@@ -80,9 +77,6 @@ def test_a_frame_says_what_happens_where_its_cursor_is(
     assert abs((column - margin) / cells - (time - view.start) / max(1, view.duration)) <= 1 / cells
 
 
-# -- keys --------------------------------------------------------------------------------------
-
-
 def test_a_player_does_what_its_keys_say() -> None:
     run = watched(trace_of("overlap"))
     player, times, steps = Player(run, 0), run.moments.times, run.moments.steps
@@ -109,9 +103,6 @@ def test_the_screen_fits_any_terminal(columns: int, rows: int) -> None:
     lines = console.export_text().splitlines()
     assert len(lines) <= rows and max(map(len, lines)) <= columns and "q quit" in lines[-1]
     assert sum(CURSOR in line for line in lines) == 7
-
-
-# -- a terminal --------------------------------------------------------------------------------
 
 
 @contextmanager

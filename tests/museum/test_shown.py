@@ -121,9 +121,6 @@ KINDS: list[tuple[Edit, str, object, object]] = [
 ]
 
 
-# -- bugs are put in, and are gone -------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("change", "call", "healthy", "bug"), KINDS)
 def test_functions_of_every_kind_are_changed_and_come_back(
     change: Edit, call: str, healthy: object, bug: object, specimen: Any
@@ -163,8 +160,6 @@ def test_a_patch_of_other_code_is_stale(specimen: Any, change: Edit, said: str) 
         pass
 
 
-# -- pictures and pages ------------------------------------------------------------------------
-
 EXHIBITS = exhibits()
 
 
@@ -191,9 +186,6 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     first, second = "\n".join(lines).split("without it:")
     assert max(map(len, lines)) <= 80
     assert MARK in first and MARK not in second.split("\n\n")[0]
-
-
-# -- the command -------------------------------------------------------------------------------
 
 
 def test_one_is_drawn_as_svg_and_as_a_page(cli: Any, tmp_path: Path) -> None:
