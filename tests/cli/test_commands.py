@@ -12,18 +12,19 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
+from pytest import MonkeyPatch
 
 import minisched.loops.run
 from minisched.cli.app import app
 from minisched.cli.scheduler_options import SchedulerOptions
-from minisched.loops.run import Run, run_loop
+from minisched.loops.run import run_loop
 from minisched.scheduler import SchedulerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,49 +39,25 @@ IN_REAL_TIME = re.compile(
 """Figures that are never the same, in sentences and in JSON."""
 
 
-# -- transcripts -------------------------------------------------------------------------------
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    for name, found in COMMANDS.items():
-        if hasattr(found, "commands"):
-            yield from ((f"{name} {inner}", item) for inner, item in found.commands.items())
-        else:
-            yield name, found
-
-
 @pytest.mark.parametrize("file", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_a_transcript_is_what_is_printed(
-    file: Path,
-    cli: Any,
-    golden: Callable[[str, str], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    file: Path, cli: Any, golden: Any, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     shutil.copytree(HERE / "given", tmp_path, dirs_exist_ok=True)
     (tmp_path / "traces").symlink_to(ROOT / "traces")
-    lines = [line[2:] for line in file.read_text("utf-8").splitlines() if line.startswith("$ ")]
-    golden(file.name, "\n".join(played(line, cli) for line in lines))
-
-
-def played(line: str, cli: Any) -> str:
-    """A command line as one sees it: stdout, then stderr, then the exit code where it is not 0.
-
-    ``--json`` is one object, alone in its line; here it is broken, so that one sees what changed.
-    """
-    program, _, rest = line.partition(" ")
-    if program == "cat":
-        return f"$ {line}\n{Path(rest).read_text('utf-8')}"
-    assert program == "minisched", line
-    code, out, err = cli(rest)
-    assert "Traceback" not in err
-    if "--json" in rest and out:
-        assert out.count("\n") == 1
-        out = broken(json.loads(out)) + "\n"
-    said = [text.rstrip() for text in IN_REAL_TIME.sub("#", out + err).splitlines()]
-    return "\n".join([f"$ {line}", *said, *([f"[exit code {code}]"] if code else []), ""])
+    seen = []
+    for line in re.findall(r"^\$ .*", file.read_text("utf-8"), re.MULTILINE):
+        _, program, rest = line.split(" ", 2) if line.count(" ") > 1 else (*line.split(), "")
+        code, out, err = (0, Path(rest).read_text(), "") if program == "cat" else cli(rest)
+        assert "Traceback" not in err
+        if "--json" in rest and out:
+            assert out.count("\n") == 1  # one object, broken here, so that one sees what changed
+            out = broken(json.loads(out)) + "\n"
+        said = [text.rstrip() for text in IN_REAL_TIME.sub("#", out + err).splitlines()]
+        seen += [line, *said, *([f"[exit code {code}]"] if code else []), ""]
+    golden(file.name, "\n".join(seen))
 
 
 def broken(value: Any, indent: str = "") -> str:
@@ -88,40 +65,29 @@ def broken(value: Any, indent: str = "") -> str:
     short = json.dumps(value, ensure_ascii=False)
     if len(indent + short) < 99 or not isinstance(value, dict | list):
         return short
-    inner = indent + "  "
-    if isinstance(value, list):
-        items = [inner + broken(item, inner) for item in value]
-        return "\n".join(["[", ",\n".join(items), indent + "]"])
-    items = [f"{inner}{json.dumps(key)}: {broken(item, inner)}" for key, item in value.items()]
-    return "\n".join(["{", ",\n".join(items), indent + "}"])
+    inner, opens, ends = indent + "  ", *("[]" if isinstance(value, list) else "{}")
+    named = [("", item) for item in value] if opens == "[" else value.items()
+    items = [f"{inner}{name and json.dumps(name) + ': '}{broken(it, inner)}" for name, it in named]
+    return "\n".join([opens, ",\n".join(items), indent + ends])
 
 
 def test_every_command_has_a_transcript_with_its_help_and_an_example_that_parses() -> None:
-    names = {name.split()[0] for name, _ in commands()}
-    assert {path.stem for path in TRANSCRIPTS} == {"minisched", *names}
-    for name, command in commands():
-        text = (HERE / "golden" / f"{name.split()[0]}.txt").read_text("utf-8")
-        assert f"$ minisched {name} --help\n" in text
-        assert command.epilog.startswith(f"Example: minisched {name}")
-        words = shlex.split(command.epilog.removeprefix(f"Example: minisched {name}"))
-        command.make_context(name, words)  # a bad option would raise
-
-
-# -- options -----------------------------------------------------------------------------------
+    assert {path.stem for path in TRANSCRIPTS} == {"minisched", *COMMANDS}
+    for first, found in COMMANDS.items():
+        inner = {f"{first} {name}": item for name, item in getattr(found, "commands", {}).items()}
+        for name, command in (inner or {first: found}).items():
+            text = (HERE / "golden" / f"{first}.txt").read_text("utf-8")
+            example, _, words = command.epilog.partition(name)
+            assert f"$ minisched {name} --help\n" in text and example == "Example: minisched "
+            command.make_context(name, shlex.split(words))  # a bad option would raise
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Any], SchedulerConfig]]:
-    """The requests and the settings of every run, which runs as always."""
-    seen: list[tuple[list[Any], SchedulerConfig]] = []
-
-    def spy(loop: str, device: Any, model: Any, requests: Any, config: Any, *rest: Any,
-            **options: Any) -> Run:  # fmt: skip
-        seen.append((requests, config))
-        return run_loop(loop, device, model, requests, config, *rest, **options)
-
+def asked(monkeypatch: MonkeyPatch) -> Mock:
+    """Every run, which runs as always."""
+    spy = Mock(wraps=run_loop)
     monkeypatch.setattr(minisched.loops.run, "run_loop", spy)
-    return seen
+    return spy
 
 
 @pytest.mark.parametrize(("option", "settings"), [
@@ -137,11 +103,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Any], SchedulerCon
     ("--preset h100 --chunk 512", {"chunked_prefill_size": 512, "cuda_graph_max_bs": 256}),
 ])  # fmt: skip
 def test_a_setting_reaches_the_scheduler(
-    cli: Any, asked: list[Any], option: str, settings: dict[str, Any]
+    cli: Any, asked: Mock, option: str, settings: dict[str, Any]
 ) -> None:
     code, out, _ = cli(f"compare --json --requests 3 --max-new-tokens 4 {option}")
-    assert code == 0 and json.loads(out)["identical"] and len(asked) == 2
-    assert all(settings.items() <= vars(config).items() for _, config in asked)
+    assert code == 0 and json.loads(out)["identical"] and asked.call_count == 2
+    assert all(settings.items() <= vars(call.args[4]).items() for call in asked.call_args_list)
 
 
 def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
@@ -154,21 +120,17 @@ def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
         assert {f"--{name.replace('_', '-')}" for name in for_users} <= options
 
 
-def test_prompts_and_priorities_go_round_and_tokens_follow_the_seed(
-    cli: Any, asked: list[Any]
-) -> None:
-    line = "compare --json --tokens --requests 5 --max-new-tokens 3 --temperature 0.9 "
+def test_prompts_and_priorities_go_round_and_tokens_follow_seeds(cli: Any, asked: Mock) -> None:
+    line = "compare --json --tokens --requests 3 --max-new-tokens 3 --temperature 0.9 "
     line += "--schedule-policy priority --priority 1 --priority -7 --prompt a --prompt b --seed "
     first, again, other = (json.loads(cli(line + seed)[1]) for seed in ("4", "4", "5"))
     assert first == again and first["outputs"] != other["outputs"]
-    for requests, _ in asked:
-        assert [request.priority for request in requests] == [1, -7, 1, -7, 1]
-        assert [bytes(request.prompt) for request in requests] == [b"a", b"b", b"a", b"b", b"a"]
+    for call in asked.call_args_list:
+        found = [(request.priority, bytes(request.prompt)) for request in call.args[3]]
+        assert found == [(1, b"a"), (-7, b"b"), (1, b"a")]
 
 
-def test_doctor_names_every_device_and_what_others_need(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)  # as without the extra
     code, out, _ = cli("doctor --json")
     findings = json.loads(out)
@@ -193,7 +155,7 @@ def test_doctor_names_every_device_and_what_others_need(
     ("replay lengths.csv --page-size 16 --chunk 100", "multiple of the page size, 16"),
 ])  # fmt: skip
 def test_what_needs_more_than_a_line_is_refused_too_before_anything_runs(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_llama: Path, line: str,
+    cli: Any, monkeypatch: MonkeyPatch, tmp_path: Path, tiny_llama: Path, line: str,
     said: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -207,7 +169,7 @@ def test_what_needs_more_than_a_line_is_refused_too_before_anything_runs(
 
 # -- a wheel in an environment of its own: no torch, no MLX, no Node, no checkout around it --------
 
-WORKS = {
+CALLS: dict[str, str | tuple[str, str]] = {
     "compare": "compare --requests 2 --max-new-tokens 4",
     "run": "run --requests 2 --max-new-tokens 4",
     "check": "check out/serial.json out/overlap.json",
@@ -219,8 +181,7 @@ WORKS = {
     "presets": "presets",
     "doctor": "doctor",
     "museum": "museum run pinned_buffer_rewritten",
-}
-NEEDS = {  # what each says that cannot work here; fetch would ask the network
+    # what each says that cannot work here; fetch would ask the network
     "diagrams": ("diagrams --check", "run it in a git clone"),
     "bench": ("bench cuda", ""),
     "calibrate": ("calibrate --device thread --model nowhere", ""),
@@ -252,24 +213,21 @@ def test_a_command_of_a_wheel_works_or_says_in_one_sentence_why_not(
     wheel_install: Path, tmp_path: Path, name: str
 ) -> None:
     """In any folder, and nothing is written elsewhere."""
-    own = {"PATH": str(wheel_install / "bin"), "HOME": str(tmp_path)}
+    own = {"PATH": str(wheel_install / "bin"), "HOME": str(tmp_path),
+           "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
 
     def call(line: str) -> subprocess.CompletedProcess[str]:
         command = [wheel_install / "bin" / "minisched", *shlex.split(line)]
         return subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
 
-    def files() -> set[Path]:
-        return {it for it in wheel_install.rglob("*") if "__pycache__" not in it.parts}
-
     (tmp_path / "requests.csv").write_text(CSV)
     assert call("compare").returncode == 0
-    before = files()
-    if name in WORKS:
-        done = call(WORKS[name])
+    before = {*wheel_install.rglob("*")}
+    if isinstance(line := CALLS[name], str):
+        done = call(line)
         assert (done.returncode, done.stderr.strip()) == (0, "")
     else:
-        line, said = NEEDS[name]
-        done = call(line)
+        done = call(line[0])
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert said in done.stderr and done.stderr.startswith("minisched: ")
-    assert files() == before
+        assert line[1] in done.stderr and done.stderr.startswith("minisched: ")
+    assert {*wheel_install.rglob("*")} == before

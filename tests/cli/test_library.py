@@ -16,6 +16,7 @@ import minisched.core.request
 import minisched.core.sampling_params
 from minisched.core import ScheduleBatch
 from minisched.engine.engine import Engine
+from minisched.loops.serial import serial
 
 PACKAGE = Path(ms.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
@@ -51,6 +52,16 @@ def test_the_import_is_the_standard_library_and_little_else() -> None:
     assert not {path.stem for path in PACKAGE.iterdir()} & set(NAMES)
 
 
+def test_a_run_with_a_regex_and_its_pictures_need_only_the_standard_library_too() -> None:
+    asked = '[ms.Request("r", [1]), ms.Request("g", [4], ms.SamplingParams(regex="(ab?)+c"))]'
+    alone(f"""import minisched as ms
+from minisched.export.html import to_html
+from minisched.export.svg import to_svg
+found = ms.compare({asked}, loops=["overlap", "mlx_async"])
+traces = [run.trace for run in found.runs]
+assert found.identical and to_svg(traces) and to_html(traces)""")
+
+
 def test_every_name_has_an_example_and_the_examples_are_true() -> None:
     assert all(">>> " in getattr(ms, name).__doc__ for name in NAMES)
     for module in (ms, minisched.core.request, minisched.core.sampling_params):
@@ -58,16 +69,12 @@ def test_every_name_has_an_example_and_the_examples_are_true() -> None:
         assert tried.attempted >= 2 and tried.failed == 0
 
 
-# -- runs --------------------------------------------------------------------------------------
-
-
 def test_the_defaults_are_those_of_the_command_line(cli: Any) -> None:
     result = json.loads(cli("compare --json --tokens")[1])
     found = ms.compare()
     assert found.runs[0].outputs == result["outputs"]
-    assert [item.makespan_ns for item in found.reports] == [
-        item["makespan_ns"] for item in result["runs"]
-    ]
+    times = [item["makespan_ns"] for item in result["runs"]]
+    assert [item.makespan_ns for item in found.reports] == times
     assert found.speedup == result["speedup"] and found.ideal == result["ideal"]
     assert ms.run().trace.end == found.reports[1].makespan_ns
 
@@ -79,8 +86,6 @@ def test_requests_are_as_they_were_and_run_again() -> None:
     assert ms.compare(asked).identical
     assert all(not request.output_ids and request.finish_reason is None for request in asked)
 
-
-# -- what is wrong is said in one sentence -----------------------------------------------------
 
 one: Any = ms  # whose arguments are of wrong types here
 WRONG: list[tuple[Callable[[], object], str]] = [
@@ -95,7 +100,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: ms.check("no_such_file.json"), "no_such_file.json can't be read"),
     (lambda: one.check(3), "check takes runs, traces, their files or one loop, but not 3."),
     (lambda: one.check(len), "len has no `yield`"),
-    (lambda: ms.check(turns, turns), "checked alone, but 2 things were given."),
+    (lambda: ms.check(serial, serial), "checked alone, but 2 things were given."),
     (lambda: ms.check(ms.run(ms.requests(2)), ms.run(ms.requests(3))), "can't be compared"),
     (lambda: ms.show(ms.run(ms.requests(1)), height=0), "at least 1 pixel high"),
 ]
@@ -106,21 +111,6 @@ def test_what_is_wrong_is_said_in_one_sentence(call: Callable[[], object], said:
     with pytest.raises(ValueError) as caught:
         call()
     assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-# -- checks ------------------------------------------------------------------------------------
-
-
-def turns(engine: Engine) -> Iterator[Any]:
-    """Serial, as anybody would write it."""
-    while True:
-        engine.recv_requests()
-        batch = engine.get_next_batch_to_run()
-        if batch:
-            engine.process_batch_result(engine.run_batch(batch))
-        else:
-            engine.on_idle()
-        yield batch
 
 
 def too_late(engine: Engine) -> Iterator[Any]:
@@ -139,7 +129,7 @@ def too_late(engine: Engine) -> Iterator[Any]:
 
 
 def test_a_loop_of_ones_own_is_judged() -> None:
-    good: Any = ms.check(turns, workloads=12)
+    good: Any = ms.check(serial, workloads=12)
     assert good.holds is True and len(good.tally.cases) == 12 and repr(good).startswith("✓ ")
     bad: Any = ms.check(too_late, workloads=12)
     assert bad.holds is False and "repeats it" in repr(bad)

@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,9 +40,6 @@ def runs(draw: st.DrawFn) -> Trace:
     return device.recorder.trace(loop, "sim", "hash", "virtual")
 
 
-# -- moments and frames ------------------------------------------------------------------------
-
-
 @given(runs(), st.data())
 def test_one_goes_through_every_moment_there_and_back(trace: Trace, data: st.DataObject) -> None:
     moments = watched(trace).moments
@@ -59,7 +58,7 @@ def test_one_goes_through_every_moment_there_and_back(trace: Trace, data: st.Dat
 
 
 @given(runs(), st.floats(0, 1), st.integers(60, 160))
-def test_a_frame_says_what_happens_and_its_cursor_is_where_time_is(
+def test_a_frame_says_what_happens_where_its_cursor_is(
     trace: Trace, share: float, columns: int
 ) -> None:
     run = watched(trace)
@@ -76,9 +75,6 @@ def test_a_frame_says_what_happens_and_its_cursor_is_where_time_is(
     margin = lanes[0].index("│") + 1
     cells = columns - margin
     assert abs((column - margin) / cells - (time - view.start) / max(1, view.duration)) <= 1 / cells
-
-
-# -- keys --------------------------------------------------------------------------------------
 
 
 def test_a_player_does_what_its_keys_say() -> None:
@@ -109,67 +105,58 @@ def test_the_screen_fits_any_terminal(columns: int, rows: int) -> None:
     assert sum(CURSOR in line for line in lines) == 7
 
 
-# -- a terminal --------------------------------------------------------------------------------
+@contextmanager
+def watching(code: int, *arguments: str) -> Iterator[tuple[int, Any, Callable[[str], None]]]:
+    """The command in a pseudo-terminal, which it leaves as it was: its modes, screen and cursor."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, b"\x28\x00\x78\x00\0\0\0\0")  # 40 x 120
+    before, said = termios.tcgetattr(theirs), list[str]()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minisched", "watch", *arguments],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT,
+        env={**os.environ, "TERM": "xterm"}, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
 
+    def until(words: str, wait: float = FAR) -> None:
+        """Read until the screen has said something, whatever was on it before."""
+        said.append("")
+        while not words or words not in said[-1]:
+            if not select.select([ours], [], [], wait)[0]:
+                assert not words, f"{words!r} never came: {said}"
+                return
+            said[-1] += os.read(ours, 65536).decode(errors="replace")
+        assert termios.tcgetattr(theirs) != before
 
-class Terminal:
-    """A real pseudo-terminal with ``minisched watch`` in it."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.ours, self.theirs = pty.openpty()
-        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, b"\x28\x00\x78\x00\0\0\0\0")  # 40 x 120
-        self.before = termios.tcgetattr(self.theirs)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "minisched", "watch", *arguments],
-            stdin=self.theirs, stdout=self.theirs, stderr=self.theirs, cwd=ROOT,
-            env={**os.environ, "TERM": "xterm"}, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
-        self.text = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.ours)
-        os.close(self.theirs)
-
-    def until(self, words: str) -> None:
-        """Read until the screen has said something."""
-        while words not in self.text:
-            assert select.select([self.ours], [], [], FAR)[0], f"{words!r} never came: {self.text}"
-            self.text += os.read(self.ours, 65536).decode(errors="replace")
-
-    def check_end(self, code: int) -> None:
-        """It ends so, and the terminal is as it was: its modes, its screen, its cursor."""
-        assert self.process.wait(FAR) == code
-        while select.select([self.ours], [], [], 0.2)[0]:
-            self.text += os.read(self.ours, 65536).decode(errors="replace")
-        assert self.text.rfind("\x1b[?25h") > self.text.rfind("\x1b[?25l")
-        assert self.text.rfind("\x1b[?1049l") > self.text.rfind("\x1b[?1049h")
-        assert termios.tcgetattr(self.theirs) == self.before and "Traceback" not in self.text
+    try:
+        yield ours, process, until
+        assert process.wait(FAR) == code
+        until("", wait=0.2)
+        text = "".join(said)
+        assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
+        assert text.rfind("\x1b[?1049l") > text.rfind("\x1b[?1049h")
+        assert termios.tcgetattr(theirs) == before and "Traceback" not in text
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_keys_move_through_the_run_and_q_restores_the_terminal() -> None:
-    with Terminal(OVERLAP) as here:
-        here.until("event 1 of")
-        assert termios.tcgetattr(here.theirs) != here.before
+    with watching(0, OVERLAP) as (keyboard, _, until):
+        until("event 1 of")
         for keys, number in (("\x1b[C", 2), ("  ", 4), ("b", 3), ("\x1bOD", 2), ("\x1b[H", 1)):
-            here.text = ""  # what was on the screen before is forgotten
-            os.write(here.ours, keys.encode())
-            here.until(f"event {number} of")
-        os.write(here.ours, b"q")
-        here.check_end(0)
+            os.write(keyboard, keys.encode())
+            until(f"event {number} of")
+        os.write(keyboard, b"q")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_being_ended_restores_the_terminal_without_a_traceback(number: signal.Signals) -> None:
-    with Terminal("--at", "30", "--loop", "serial") as here:
-        here.until("serial on sim")
+    with watching(128 + number, "--at", "30", "--loop", "serial") as (keyboard, process, until):
+        until("serial on sim")
         if number == signal.SIGINT:
-            os.write(here.ours, b"\x03")  # as a key
+            os.write(keyboard, b"\x03")  # as a key
         else:
-            here.process.send_signal(number)
-        here.check_end(128 + number)
+            process.send_signal(number)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
+from math import ceil
 from typing import Any
 from xml.etree import ElementTree
 
@@ -20,19 +23,172 @@ from minisched.core import SamplingParams
 from minisched.learn import guard
 from minisched.learn.exercise import attempt, draw_trial, shrink
 from minisched.learn.guard import TooLong, bounded
-from minisched.learn.laws import Broken, broken
+from minisched.learn.laws import broken
 from minisched.learn.oracle import alone
 from minisched.learn.ring_exercise import PLAIN, play_ring
 from minisched.learn.ring_size_exercise import needed
 from minisched.learn.simulate import TIE, VOCAB
-from minisched.learn.trial import Trial
 from minisched.learn.wording import ordinal
 from minisched.learn.workload import STOPS, Shape
-from tests.learn import solutions
-from tests.learn.solutions import MISTAKES, SOLUTIONS
 from tests.support import Picture, check_picture, many
 
 seeds = st.integers(0, 10**6)
+
+# -- right lines, and mistakes that learners make, with what is said -------------------------------
+
+Rows = dict[Callable[[Any], Any], list[tuple[Any, ...]]]
+"""Of each check: lines that are wrong, a part of what is said, and False if nothing is drawn."""
+
+
+def lines(text: str) -> Any:
+    """The function that a learner wrote, whose lines a traceback can quote."""
+    place, names = f"<lines {hash(text)}>", dict[str, Any]()
+    linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+    exec(compile(text, place, "exec"), names)
+    return names[text.split("(")[0].split()[-1]]
+
+
+def but(text: str, *changes: str) -> Any:
+    """The same lines, in which some words are others: old, new, old, new, ..."""
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        assert old in text, old
+        text = text.replace(old, new)
+    return lines(text)
+
+
+LOOP = """def my_loop(engine):
+    last = None
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        pending = engine.run_batch(batch) if batch else None
+        if last:
+            engine.process_batch_result(last)
+        elif not batch:
+            engine.on_idle()
+        last = pending
+        yield
+"""
+TURNS = ("last = pending", "last = None", "if last:", "if pending:", "(last)", "(pending)")
+NO_IDLE = ("        elif not batch:\n            engine.on_idle()\n", "")
+RUNS_NOTHING = ("engine.run_batch(batch) if batch else None", "engine.run_batch(batch)")
+
+MISTAKES_IN: Rows = {
+    learn.check_loop: [
+        (but(LOOP, *TURNS), "takes 17 ms a step, on average; 10"),
+        (but(LOOP, "= pending", "= pending or last"), "Step 1 has already been processed"),
+        (but(LOOP, *NO_IDLE), "did not call on_idle()"),
+        (but(LOOP, *RUNS_NOTHING), "nothing to run; test `batch` first"),
+        (but(LOOP, "        yield\n", ""), "has no `yield`", False),
+        (but(LOOP, "recv_requests", "recv_request"), "at your line `engine.recv_req", False),
+        (None, "of type NoneType, but it must be a function", False),
+    ],
+    learn.check_step_time: [
+        (lambda h, d, c, n: h + d + c if n == 1 else max(h, d), "6 ms; the run took 6.5 ms"),
+        (lambda h, d, c, n: None, "not a number", False),
+        (lambda h, d, c, n: h / (n - 1), "ZeroDivisionError at your line", False),
+    ],
+}
+
+
+def resolve(ids: list[int], token_ids_map: list[int]) -> list[int]:
+    return [token_ids_map[-token] if token < 0 else token for token in ids]
+
+
+def after(ct: int, n: int) -> range:
+    """The slots behind a counter."""
+    return range(ct + 1, ct + 1 + n)
+
+
+def step_time(h: float, d: float, c: float, n: int) -> float:
+    return h + d + c if n == 1 else max(h, d, c, (h + d + c) / 2)
+
+
+def limit(max_running_requests: int, context_len: int, chunk: int) -> int:
+    return max_running_requests * (3 + ceil(context_len / chunk))
+
+
+LAPPED = "The slot was lapped"
+ENDLESS = lines("def endless(ct, n, most):\n    while True: pass")  # it gets to no other line
+MISTAKES_IN |= {
+    learn.check_resolve: [
+        (lambda ids, m: [m[t] if t < 0 else t for t in ids], "Your lines made"),
+        (lambda ids, m: [m[-t] for t in ids] if ids[0] < 0 else ids, "should give [5, 47]", False),
+        (lambda ids, m: [m[abs(t)] for t in ids], "IndexError at your line"),
+        (lambda ids, m: [m[-t] if t <= 0 else t for t in ids], "was sent the id 0; your"),
+    ],
+    learn.check_alloc: [
+        (lambda ct, n, most: (after(ct, n), ct + n), "but slots begin at 1 again once"),
+        (lambda ct, n, most: (range(1, 1 + n), ct), LAPPED),
+        (lambda ct, n, most: (after(ct - 1, n), (ct + n) % most), "0 would be a token", False),
+        (lambda ct, n, most: ([ct + 1] * n, (ct + 1) % most), "two rows with one slot"),
+        (lambda ct, n, most: after(ct, n), "must give two things", False),
+        (ENDLESS, "never end", False),
+    ],
+    learn.check_limit: [
+        (lambda m, n, c: 10 * m, "(19: the longest", False),
+        (lambda m, n, c: 10**9, "memory is dear", False),
+        (lambda m, n, c: m * (1 + min(5000, n) // c), "prompts may stand in front", False),
+        (lambda m, n, c: 3 * m + ceil(n / c), LAPPED),
+    ],
+}
+
+GENERATE = """def generate(step, first, count, async_eval, host_work):
+    tokens, y = [], step(first)
+    async_eval(y)
+    for _ in range(count):
+        following = step(y)
+        async_eval(following)
+        tokens.append(y.item())
+        host_work(tokens[-1])
+        y = following
+    return tokens
+"""
+START, HAND_OVER = "    async_eval(y)\n", "        async_eval(following)\n"
+WORK, READ = "        host_work(tokens[-1])\n", "        tokens.append(y.item())\n"
+BUILD = "        following = step(y)\n"
+TURN = """def turn(engine, pending):
+    batch = engine.chain(pending.batch)
+    following = engine.run_batch(batch, pending) if batch else None
+    engine.process_batch_result(pending)
+    return following
+"""
+PROCESS = "    engine.process_batch_result(pending)\n"
+FIRST = (PROCESS, "", "    batch", PROCESS + "    batch", ", pending) if", ") if")
+
+MISTAKES_IN |= {
+    learn.check_generate: [
+        (but(GENERATE, START, "", HAND_OVER, "", WORK, WORK + HAND_OVER), "takes 16 ms from one"),
+        (but(GENERATE, BUILD + HAND_OVER + READ, READ + BUILD + HAND_OVER), "takes 11 ms from one"),
+        (but(GENERATE, "y.item()", "following.item()"), "The 1st token is"),
+        (but(GENERATE, WORK, ""), "host_work was called 0 times"),
+        (but(GENERATE, "step(y)", "step(y.item())"), "the first token, or a lazy one"),
+    ],
+    learn.check_turn: [
+        (but(TURN, *FIRST), "takes 17 ms a step, on average; 10"),
+        (but(TURN, ", pending) if", ") if"), "run_batch was not told which step"),
+        (but(TURN, PROCESS, ""), "`turn` never processed `pending`"),
+        (but(TURN, "return following", "return"), "step 3 but gave back None"),
+    ],
+    learn.check_may_chain: [
+        (lambda b, w, e: True, "has ended: its place"),
+        (lambda b, w, e: not w and not e and len(b) <= 2, "With 4 requests, host 6 ms"),
+        (lambda b, w, e: False, "it takes 17 ms a step"),
+    ],
+}
+
+MISTAKES = [(check, *row, True)[:4] for check, rows in MISTAKES_IN.items() for row in rows]
+SOLUTIONS: list[tuple[Callable[[Any], Any], Any]] = [
+    (learn.check_loop, lines(LOOP)),
+    (learn.check_step_time, step_time),
+    (learn.check_resolve, resolve),
+    (learn.check_alloc, lambda ct, n, most: (after(ct, n), (ct + n) % most)),
+    (learn.check_limit, limit),
+    (learn.check_generate, lines(GENERATE)),
+    (learn.check_turn, lines(TURN)),
+    (learn.check_may_chain, lambda b, w, e: not w and not e),
+]
+
 
 # -- what a checker says ---------------------------------------------------------------------------
 
@@ -82,13 +238,12 @@ def test_the_truth_is_the_oracle_of_the_tests(seed: int) -> None:
 @given(seeds, st.integers(1, 6))
 def test_the_first_wrong_token_is_found_at_its_step(seed: int, lost: int) -> None:
     """A ring that spoils one placeholder of one step: that step's token is the first wrong one."""
-    calls, spoiled = [0], list[int]()
+    steps, spoiled = count(1), list[int]()
 
     def spoil(ids: list[int], token_ids_map: list[int]) -> list[int]:
-        calls[0] += 1
-        found = solutions.resolve(ids, token_ids_map)
-        if calls[0] >= lost and not spoiled and min(ids) < 0:
-            spoiled.append(calls[0])
+        step, found = next(steps), resolve(ids, token_ids_map)
+        if step >= lost and not spoiled and min(ids) < 0:
+            spoiled.append(step)
             at = next(at for at, token in enumerate(ids) if token < 0)
             found[at] = (found[at] + 1) % VOCAB
         return found
@@ -104,19 +259,11 @@ def test_the_first_wrong_token_is_found_at_its_step(seed: int, lost: int) -> Non
     if at < len(truth):
         said = f"{ordinal(at + 1)} token is {token.token}, should be {truth[at]}"
         assert said in what.sentence and token.token != truth[at]
-    check_outline(trial, what)
-
-
-def check_outline(trial: Trial, what: Broken) -> None:
-    """The outlined boxes of the picture are those of the offending step on the device."""
-    (figure,) = draw_trial(trial, what)
+    (figure,) = draw_trial(trial, what)  # which outlines that step's boxes on the device
     picture = Picture(figure.svg)
     outlined = picture.shapes("rect", "wrong", wrong=str(what.step))
-    ran = {
-        str(item.id)
-        for item in trial.trace.slices
-        if item.step == what.step and item.lane != "host" and item.duration
-    }
+    of_step = [item for item in trial.trace.slices if item.step == what.step]
+    ran = {str(item.id) for item in of_step if item.lane != "host" and item.duration}
     boxes = [box for box in picture.shapes("rect", "box", id="*") if box["data-id"] in ran]
     assert len(boxes) == len(ran) > 0
     places = sorted((box["x"], box["width"]) for box in boxes)
@@ -126,7 +273,7 @@ def check_outline(trial: Trial, what: Broken) -> None:
 
 @given(st.integers(1, 300), st.integers(2, 10**5), st.integers(1, 10**4))
 def test_what_is_needed_is_less_than_the_published_size(m: int, context: int, chunk: int) -> None:
-    assert m <= needed(m, context, chunk) <= solutions.limit(m, context, chunk)
+    assert m <= needed(m, context, chunk) <= limit(m, context, chunk)
 
 
 # -- shrinking -------------------------------------------------------------------------------------
@@ -141,8 +288,6 @@ def test_a_counterexample_is_as_small_as_it_gets() -> None:
 
 # -- the guard -------------------------------------------------------------------------------------
 
-ENDLESS = solutions.lines("def endless():\n    while True: pass")  # it never gets to another line
-
 
 def test_what_goes_on_and_on_is_stopped_and_tracing_is_as_before() -> None:
     def quiet(*args: Any) -> None:
@@ -152,7 +297,7 @@ def test_what_goes_on_and_on_is_stopped_and_tracing_is_as_before() -> None:
     try:
         sys.settrace(quiet)
         with pytest.raises(TooLong), bounded():
-            ENDLESS()
+            ENDLESS(1, 1, 1)
         assert sys.gettrace() is quiet
         with bounded():
             with bounded():
@@ -200,33 +345,24 @@ CATCHING = [
 
 @pytest.mark.parametrize("how", ["alone", "ctrl_c"])
 def test_what_strikes_inside_the_guard_does_not_end_it(how: str) -> None:
-    """Python forgets what traces it when that raises; these lines catch all, and go on.
-
-    That a library's hook was run by the garbage collector, and pytest kept what it raised, once
-    made a checker hang.
-    """
-    lines = [f"def stubborn():\n{body}\n" for body in CATCHING]
-    done = subprocess.run(
-        [sys.executable, "-c", STUBBORN, how, *lines], capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (0, "stopped\n" * len(lines)), done.stderr[-1000:]
+    """Python forgets what traces it when that raises; these lines catch all, and go on."""
+    catching = [f"def stubborn():\n{body}\n" for body in CATCHING]
+    command = [sys.executable, "-c", STUBBORN, how, *catching]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "stopped\n" * 3), done.stderr[-1000:]
 
 
 def test_lines_that_sleep_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 20 s of theirs in the whole check, not in each of its runs."""
-    turns = 0
-    my_loop = SOLUTIONS[0][1]
+    turns: list[None] = []
 
     def sleeping(engine: Any) -> Any:
-        nonlocal turns
-        for _ in my_loop(engine):
-            turns += 1
-            yield
+        yield from map(turns.append, SOLUTIONS[0][1](engine))
 
-    monkeypatch.setattr("minisched.learn.guard.monotonic", lambda: float(turns))
+    monkeypatch.setattr("minisched.learn.guard.monotonic", lambda: float(len(turns)))
     verdict = learn.check_loop(sleeping)
     assert verdict.sentences[0].startswith("Your lines took 21 s in this check, and it stops there")
-    assert turns == 21
+    assert len(turns) == 21
 
 
 # -- runs, costs, tables -------------------------------------------------------------------------

@@ -1,12 +1,11 @@
 """A bug is put into functions of every kind, and is gone afterwards; how exhibits are shown.
 
-That each exhibit is caught by its law, and that healthy code passes, is in ``test_museum.py``.
+That each exhibit is caught by its law, and that healthy code passes, is in ``tests/laws/``.
 """
 
-import importlib.util
+import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import minisched
 from minisched.checks.races import find_races
 from minisched.checks.races import offence_of as races_offence
 from minisched.cli import museum
@@ -83,16 +83,12 @@ class Derived(Base):
 
 
 @pytest.fixture
-def specimen(tmp_path: Path) -> Iterator[Any]:
-    """A module of the package, for as long as a test runs."""
-    path = tmp_path / "specimen.py"
-    path.write_text(SPECIMEN)
-    spec = importlib.util.spec_from_file_location("minisched.specimen", path)
-    assert spec and spec.loader
-    module = sys.modules["minisched.specimen"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["minisched.specimen"]
+def specimen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of the package, anew for each test."""
+    (tmp_path / "specimen.py").write_text(SPECIMEN)
+    monkeypatch.setattr(minisched, "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "minisched.specimen", raising=False)
+    return importlib.import_module("minisched.specimen")
 
 
 def edit(name: str, healthy: str, bug: str) -> Edit:
@@ -100,46 +96,37 @@ def edit(name: str, healthy: str, bug: str) -> Edit:
 
 
 SAYS_NO = edit("plain", "said = word", "said = 'no'")
-KINDS: list[tuple[Edit, Callable[[Any], object], object, object]] = [
-    (SAYS_NO, lambda it: it.plain("yes"), "yes", "no"),
-    (edit("wrapped", "return word", "return word * 2"), lambda it: it.wrapped("a"), "a!", "aa!"),
-    (edit("with_default", "word + end", "end + word"), lambda it: it.with_default(), "one.",
-     ".one"),
-    (edit("with_default", 'end="."', 'end="?"'), lambda it: it.with_default("two"), "two.", "two?"),
-    (edit("outer", "word + str(len(words))", "str(len(words)) + word"), lambda it: it.outer("ab"),
-     ["a2", "b2"], ["2a", "2b"]),
-    (edit("counted", "range(last)", "range(last + 1)"), lambda it: [*it.counted(2)], [0, 1],
-     [0, 1, 2]),
-    (edit("Derived.name", '"derived "', '"worse "'), lambda it: it.Derived().name(),
-     "derived base", "worse base"),
-    (edit("Derived.size", "1", "-1"), lambda it: it.Derived().size, 1, -1),
-    (edit("Derived.weight", "2", "-2"), lambda it: it.Derived().weight, 2, -2),
-    (edit("Derived.still", "3", "-3"), lambda it: it.Derived.still(), 3, -3),
-    (edit("Derived.made", "cls.unit", "cls.unit * 2"), lambda it: it.Derived.made(), "cm", "cmcm"),
-]  # fmt: skip
+KINDS: list[tuple[Edit, str, object, object]] = [
+    (SAYS_NO, 'plain("yes")', "yes", "no"),
+    (edit("wrapped", "return word", "return word * 2"), 'wrapped("a")', "a!", "aa!"),
+    (edit("with_default", "word + end", "end + word"), "with_default()", "one.", ".one"),
+    (edit("with_default", 'end="."', 'end="?"'), 'with_default("two")', "two.", "two?"),
+    (edit("outer", "word + str", "'b' + str"), 'outer("a")', ["a1"], ["b1"]),
+    (edit("counted", "range(last)", "range(last + 1)"), "[*counted(2)]", [0, 1], [0, 1, 2]),
+    (edit("Derived.name", '"derived "', '"a "'), "Derived().name()", "derived base", "a base"),
+    (edit("Derived.size", "1", "-1"), "Derived().size", 1, -1),
+    (edit("Derived.weight", "2", "-2"), "Derived().weight", 2, -2),
+    (edit("Derived.still", "3", "-3"), "Derived.still()", 3, -3),
+    (edit("Derived.made", "cls.unit", "cls.unit * 2"), "Derived.made()", "cm", "cmcm"),
+]
 
 
-# -- bugs are put in, and are gone -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", range(len(KINDS)), ids=lambda kind: KINDS[kind][0].where)
-def test_functions_of_every_kind_are_changed_and_come_back(kind: int, specimen: Any) -> None:
-    change, call, healthy, bug = KINDS[kind]
-    assert call(specimen) == healthy
-    with put_in([change]):
-        assert call(specimen) == bug
-    assert call(specimen) == healthy
-
-
-def test_edits_add_up_for_all_who_have_the_function_and_end_when_the_run_raises(
-    specimen: Any,
+@pytest.mark.parametrize(("change", "call", "healthy", "bug"), KINDS)
+def test_functions_of_every_kind_are_changed_and_come_back(
+    change: Edit, call: str, healthy: object, bug: object, specimen: Any
 ) -> None:
+    assert eval(call, vars(specimen)) == healthy
+    with put_in([change]):
+        assert eval(call, vars(specimen)) == bug
+    assert eval(call, vars(specimen)) == healthy
+
+
+def test_edits_add_up_for_all_who_have_the_function_and_end(specimen: Any) -> None:
     plain = specimen.plain
     edits = [SAYS_NO, edit("plain", "return said", "return said * 2")]
     with put_in([*edits, edit("counted", "range(last)", "()")]):
         assert plain("yes") == "nono" and plain is specimen.plain and [*specimen.counted(2)] == []
-    change = edit("plain", "return said", "raise KeyError(said)")
-    with pytest.raises(KeyError), put_in([change]):
+    with pytest.raises(KeyError), put_in([edit("plain", "return said", "raise KeyError(said)")]):
         with put_in(edits[1:]):  # a bug in a bug
             assert plain("yes") == "yesyes"
         plain("yes")
@@ -162,8 +149,6 @@ def test_a_patch_of_other_code_is_stale(specimen: Any, change: Edit, said: str) 
     with pytest.raises(StalePatch, match="0 times"), put_in([SAYS_NO, SAYS_NO]):
         pass
 
-
-# -- pictures and pages ------------------------------------------------------------------------
 
 EXHIBITS = exhibits()
 
@@ -191,9 +176,6 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     first, second = "\n".join(lines).split("without it:")
     assert max(map(len, lines)) <= 80
     assert MARK in first and MARK not in second.split("\n\n")[0]
-
-
-# -- the command -------------------------------------------------------------------------------
 
 
 def test_one_is_drawn_as_svg_and_as_a_page(cli: Any, tmp_path: Path) -> None:

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from minisched.core import FinishReason
 from minisched.devices.cost import SIM_COST, CostModel
-from minisched.devices.profiles import (
-    H100,
-    LLAMA_8B,
-    PROFILES,
-    AttentionCost,
-    Profile,
-    find_profile,
-)
+from minisched.devices.profiles import H100, LLAMA_8B, PROFILES, AttentionCost, Profile
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.engine.metrics import Metrics, percentiles
@@ -30,6 +23,7 @@ from minisched.export.native_stream import StreamRecorder
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import drive, make_engine
 from minisched.models.length import LengthModel
+from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from minisched.replay import flat_metrics
 from minisched.replay.arrival import Arrival
 from minisched.replay.defaults import default_settings
@@ -43,12 +37,9 @@ from minisched.trace import Recorder
 from tests.support import many
 
 MILLISECOND = 10**6
-MACHINE = find_profile("llama8b-h100")
+MACHINE = PROFILES["llama8b-h100"]
 NO_MEMORY = Profile("none", "a machine without room", MACHINE.cost, 0)
 HEADER = "arrived_at,num_prefill_tokens,num_decode_tokens"
-POLICIES = ("fcfs", "lpm", "dfs-weight", "lof", "random", "priority")
-
-
 REFUSED = {"mini_normal", "mini_overlap", "vllm_pp2", "vllm_pp4", "pd"}
 REPLAYED = [loop for loop in LOOPS if loop not in REFUSED and loop != "mixed"]  # needs chunks
 
@@ -57,10 +48,8 @@ def write(path: Path, rows: list[Arrival]) -> TraceFile:
     """A Mooncake file if prompts have blocks, else one with seconds."""
     if rows[0].hash_ids:
         names = ("timestamp", "input_length", "output_length", "hash_ids")
-        lines = [
-            json.dumps(dict(zip(names, (row.time / MILLISECOND, *row[1:]), strict=True)))
-            for row in rows
-        ]
+        values = [(row.time / MILLISECOND, *row[1:]) for row in rows]
+        lines = [json.dumps(dict(zip(names, one, strict=True))) for one in values]
     else:
         lines = [HEADER, *(f"{r.time / 10**9},{r.prompt_len},{r.output_len}" for r in rows)]
     path.write_text("\n".join(lines) + "\n")
@@ -94,7 +83,7 @@ def traces(draw: st.DrawFn, longest: int = 300) -> list[Arrival]:
 
 
 any_settings = st.fixed_dictionaries({
-    "schedule_policy": st.sampled_from(POLICIES),
+    "schedule_policy": st.sampled_from(SCHEDULE_POLICIES),
     "run_first": st.sampled_from(["prefill", "decode", "unified"]),
     "disable_radix_cache": st.booleans(),
     "page_size": st.sampled_from([1, 16, BLOCK]),
@@ -155,17 +144,12 @@ def test_what_cannot_be_replayed_says_why(tmp_path: Path, loop: str) -> None:
 # -- the cache, and time -----------------------------------------------------------------------
 
 
-def apart(*prompts: tuple[int, ...]) -> list[Arrival]:
-    """One request after another, each long after the last has ended."""
-    return [Arrival(n * 10**10, BLOCK * len(ids), 2, ids) for n, ids in enumerate(prompts)]
-
-
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=9))
 def test_with_memory_for_all_the_cache_gives_what_a_set_of_prefixes_would(
     tmp_path_factory: pytest.TempPathFactory, prompts: list[list[int]]
 ) -> None:
-    """By the token, too; and a prompt's last token is always computed."""
-    rows = apart(*map(tuple, prompts))
+    """By the token, too; and a prompt's last token is always computed. Each comes long after."""
+    rows = [Arrival(n * 10**10, BLOCK * len(ids), 2, (*ids,)) for n, ids in enumerate(prompts)]
     trace = write(tmp_path_factory.getbasetemp() / "hits", rows)
     by_page = replay(trace, machine=MACHINE).metrics
     by_token = replay(trace, machine=MACHINE, page_size=1).metrics
@@ -208,10 +192,8 @@ def test_a_profile_is_what_its_sources_say() -> None:
     """Worked out by hand: 8.03 G weights of 2 bytes at 80 % of 3.35 TB/s, and so on."""
     cost: Any = MACHINE.cost
     assert LLAMA_8B.kv_bytes == 131_072
-    assert cost.forward_base == pytest.approx(5.993e6, rel=1e-3)
-    assert cost.forward_per_token == pytest.approx(32_478, rel=1e-3)
-    assert cost.kv_read_ps == pytest.approx(48_907, rel=1e-3)
-    assert cost.attention_ps == pytest.approx(1_060, rel=1e-3)
+    found = [cost.forward_base, cost.forward_per_token, cost.kv_read_ps, cost.attention_ps]
+    assert found == pytest.approx([5.993e6, 32_478, 48_907, 1_060], rel=1e-3)
     assert MACHINE.kv_tokens * 131_072 + 2 * 8.03e9 == pytest.approx(0.9 * H100.memory, rel=0.01)
     assert all(item.kv_tokens > 2**18 for item in PROFILES.values())
 
@@ -267,7 +249,5 @@ def test_csv_as_other_programs_write_it(tmp_path: Path) -> None:
     writer.writerows([["a, 'b'", *row, "x"] for row in rows])
     (tmp_path / "mine.csv").write_bytes(gzip.compress(text.getvalue().encode("utf-8-sig")))
     read = list(TraceFile(tmp_path / "mine.csv").requests())
-    times = [200 * n * MILLISECOND for n in (0, 1, 1.75)]
-    assert [req.arrival_time for req in read] == times
-    assert [len(req.prompt) for req in read] == [374, 396, 91]
-    assert [req.params.max_new_tokens for req in read] == [44, 109, 16]
+    found = [(r.arrival_time / 10**9, len(r.prompt), r.params.max_new_tokens) for r in read]
+    assert found == [tuple(map(float, row)) for row in rows]

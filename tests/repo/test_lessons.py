@@ -94,12 +94,10 @@ def executed(path: Path) -> Any:
 
 
 def html_of(cell: Any) -> str:
-    """What a cell shows."""
     return "".join(output.get("data", {}).get("text/html", "") for output in cell.outputs)
 
 
 def pictures(cell: Any) -> list[str]:
-    """The SVGs in what a cell shows."""
     found = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html_of(cell))
     return [base64.b64decode(data).decode() for data in found]
 
@@ -155,3 +153,18 @@ def test_it_has_its_parts_and_its_header_names_topics_and_extras_that_there_are(
     heads = re.findall(r"^##? (.*)$", prose, re.M)
     assert heads[0] == about["title"] and {"A run", "What the real systems do"} < set(heads)
     assert sum(head.startswith("Exercise") for head in heads) == len(exercises)
+
+
+@lesson
+def test_half_an_hour_is_enough_and_references_are_links(path: Path) -> None:
+    _, prose, code, exercises = read(path)
+    lines = [source.split("\n") for source in code]
+    assert len(re.sub(r"\]\([^)]*\)", "]", prose).split()) <= 1100
+    assert sum(bool(line.strip()) for source in lines for line in source) <= 90
+    assert all(source.count("\n") < 16 for source in exercises)
+    links = re.findall(r"\[([^\]]+)\]\(([^)\s]+)\)", prose)
+    assert len(links) >= 3
+    for words, address in links:
+        assert address.startswith("https://github.com/"), address
+        assert all(address.endswith(f"/{number}") for number in re.findall(r"#(\d+)", words))
+    assert not re.findall(r"(?<!before )#\d{2,}", re.sub(r"\[[^\]]+\]\([^)\s]+\)", "", prose))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -19,59 +18,31 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # -- topics ----------------------------------------------------------------------------------------
 
-TAUGHT = taught(ROOT / "lessons")
 HAVE_LESSONS = {"serial", "overlap", "future_map", "mlx_async", "lazy_chain"}
 
 
-def is_there(topic: str, part: str, pattern: str) -> bool:
-    """Whether the repository has this part of a topic."""
-    if part == "laws":
-        return laws(topic, ROOT / "tests") is not None
-    return any(ROOT.glob(pattern)) or (part == "lesson" and topic in TAUGHT)
-
-
 def test_every_topic_is_complete_but_for_the_lessons_that_are_still_to_come() -> None:
+    assert {topic for topic in TOPICS if laws(topic, ROOT / "tests") is None} == set()
     lacking = {
-        (topic, part, pattern)
+        (topic, part)
         for topic in TOPICS
         for part, pattern in parts(topic).items()
-        if not is_there(topic, part, pattern)
+        if part != "laws" and not any(ROOT.glob(pattern))
     }
-    assert lacking == {
-        (topic, "lesson", parts(topic)["lesson"]) for topic in TOPICS if topic not in HAVE_LESSONS
+    assert lacking - {(topic, "lesson") for topic in taught(ROOT / "lessons")} == {
+        (topic, "lesson") for topic in TOPICS if topic not in HAVE_LESSONS
     }
-
-
-def test_a_lesson_teaches_its_own_topic_and_others_by_name() -> None:
-    for path in (ROOT / "lessons").glob("[0-9][0-9]_*.py"):
-        assert TAUGHT.get(path.stem[3:]) == path.stem, f"{path.name} does not name its own topic"
-    assert set(TAUGHT) <= set(TOPICS)
 
 
 # -- layers ----------------------------------------------------------------------------------------
 
 PACKAGE = ROOT / "minisched"
-TIERS = [
-    {"core"},
-    {"trace"},
-    {"memory"},
-    {"policy"},
-    {"scheduler"},
-    {"devices", "models", "relay", "speculative", "grammar"},
-    {"worker"},
-    {"engine"},
-    {"loops"},
-    {"checks"},
-    {"topics.py"},
-    {"export", "bench", "replay"},
-    {"comparison.py", "defaults.py"},
-    {"museum"},
-    {"learn"},
-    {"checking.py"},
-    {"cli"},
-    {"__init__.py", "__main__.py"},
-]
-TIER = {name: number for number, tier in enumerate(TIERS) for name in tier}
+TIERS = (
+    "core, trace, memory, policy, scheduler, devices models relay speculative grammar, worker, "
+    "engine, loops, checks, topics.py, export bench replay, comparison.py defaults.py, museum, "
+    "learn, checking.py, cli, __init__.py __main__.py"
+)
+TIER = {name: number for number, tier in enumerate(TIERS.split(", ")) for name in tier.split()}
 STANDARD = ("core", "trace", "memory", "policy", "scheduler", "engine", "loops", "worker")
 
 
@@ -114,54 +85,19 @@ def test_the_scheduler_knows_no_tensor_library() -> None:
     assert wrong == []
 
 
-RUN = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from minisched.comparison import compare_loops
-from minisched.core import Request, SamplingParams
-from minisched.devices.cost import SIM_COST
-from minisched.export.html import to_html
-from minisched.export.svg import to_svg
-from minisched.models.hash import HashModel
-from minisched.scheduler import SchedulerConfig
-regex = SamplingParams(regex="(ab?)+c")
-requests = [Request("r", [1, 2, 3]), Request("g", [4], regex)]
-config = SchedulerConfig()
-found = compare_loops(["overlap", "mlx_async"], "sim", HashModel(), requests, config, SIM_COST)
-traces = [run.trace for run in found.runs]
-assert found.identical and to_svg(traces) and to_html(traces)
-roots = {name.partition(".")[0] for name in sys.modules} - {"minisched"}
-print(sorted(roots - sys.stdlib_module_names - {"__main__"}))
-"""
-
-
-def test_a_run_its_report_and_its_pictures_need_only_the_standard_library() -> None:
-    without_packages = [sys.executable, "-I", "-S", "-c", RUN, str(PACKAGE.parent)]
-    done = subprocess.run(without_packages, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
-
-
 # -- the README ------------------------------------------------------------------------------------
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line
-    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
-    if line
-]
-OURS = [line.removeprefix("minisched ") for line in COMMANDS if line.startswith("minisched ")]
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+OURS = re.findall(r"^minisched (.*)$", "\n".join(BLOCKS), re.MULTILINE)
 LONG = re.compile(r"compare .*--|diagrams|check")  # about a second, or more
 CSV = re.findall(r"```csv\n(.*?)```", README, re.DOTALL)[0]  # the file that it tells how to make
 
 
 def marks(line: str) -> list[pytest.MarkDecorator]:
     """What a command needs: SmolLM2's weights, or time."""
-    return [
-        getattr(pytest.mark, name)
-        for name, is_so in (("weights", "smollm2" in line), ("thorough", LONG.match(line)))
-        if is_so
-    ]
+    weights = [pytest.mark.weights] * ("smollm2" in line)
+    return weights + [pytest.mark.thorough] * bool(LONG.match(line))
 
 
 @pytest.mark.parametrize("line", [pytest.param(line, marks=marks(line)) for line in OURS])
@@ -177,8 +113,7 @@ def test_a_command_of_the_readme(
     code, out, err = cli(line)
     assert code == 0, err
     if line.startswith("compare"):
-        assert "Identical:" in out
-        assert (tmp_path / "out" / "compare.html").is_file()
+        assert "Identical:" in out and (tmp_path / "out" / "compare.html").is_file()
 
 
 def test_ci_runs_the_two_commands_as_they_stand_here_and_first() -> None:
