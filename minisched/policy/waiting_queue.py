@@ -62,7 +62,7 @@ class WaitingQueue:
         self._enter((self.policy.rank(req), *key_of(req)))
         if len(self._line) + len(self._heap) > 2 * len(self._waiting) + LEAST:
             self._line = deque(place for place in self._line if place[1:] in self._waiting)
-            self._heap = [place for place in self._heap if place[1:] in self._waiting]
+            self._heap = [*{place for place in self._heap if place[1:] in self._waiting}]
             heapq.heapify(self._heap)
 
     def first(self) -> Request | None:
