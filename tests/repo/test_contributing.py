@@ -16,7 +16,7 @@ SECTIONS = dict(re.findall(r"^## (Add an? [a-z ]+)\n(.*?)(?=^## |\Z)", PAGE, re.
 COPIED = ("minisched", "tests", "traces", "diagrams", "lessons", "pyproject.toml", "README.md")
 STEP = re.compile(
     r"^(?:New file `(?P<new>[^`\n]+)`"
-    r"|In `(?P<path>[^`\n]+)`, (?P<how>below|replace) `(?P<line>[^\n]+)`)"
+    r"|In `(?P<path>[^`\n]+)`, (?P<how>below|replace) (?P<tick>`+)(?P<line>[^\n]+)(?P=tick))"
     r":\n\n```(?:python|markdown)\n(?P<text>.*?)```$|^```sh\n(?P<commands>.*?)```$",
     re.M | re.S,
 )

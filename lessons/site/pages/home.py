@@ -1,4 +1,4 @@
-"""The README as the first page, and what it leads to: the format of traces, the docs pages."""
+"""The README as the first page, and what it leads to: how to contribute, traces, the docs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ def pages() -> dict[str, str]:
     first, rest = rest[:picture_end], rest[picture_end:]
     return {
         "index.md": f"{title}\n{first}\n\n{WAYS}\n{rest}\n\n{CONTENTS}",
+        HELP: as_in_the_site(text(HELP)),
         FORMAT: as_in_the_site(text(FORMAT), "traces/"),
         **{f"{DOCS}{path.name}": text(f"{DOCS}{path.name}") for path in (ROOT / DOCS).glob("*.md")},
     }
 
 
+HELP = "CONTRIBUTING.md"
 FORMAT = "traces/README.md"
 DOCS = "lessons/site/docs/"
 WAYS = """\
@@ -36,6 +38,7 @@ gallery/index
 museum
 diagrams/index
 traces/README
+CONTRIBUTING
 lessons/site/docs/first_run_on_a_gpu
 reference/index
 :::
