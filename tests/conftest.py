@@ -47,7 +47,7 @@ NEEDS = {
     "wheel_install": "a fresh environment",
 }
 """Fixtures and marks of what ``.[dev]`` does not bring, and what it is."""
-REAL_DEVICES = {"thread", "mlx", "cuda"}
+REAL_DEVICES = ("thread", "mlx", "cuda")
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 LONGEST_S = 5.0  # of the processor, for a test of plain pytest
 PROFILES = {
@@ -73,10 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("large" if config.option.thorough else "plain")
 
 
-def params_of(item: pytest.Item) -> set[object]:
-    """The values of a test's parameters that are words."""
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    return {value for value in params.values() if isinstance(value, str)}
+def params_of(item: pytest.Item) -> dict[str, Any]:
+    """A test's parameters, by name."""
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def may_be_tried_by_mutmut(item: pytest.Item) -> bool:
@@ -85,7 +84,8 @@ def may_be_tried_by_mutmut(item: pytest.Item) -> bool:
     So a test that puts a bug into one (``museum/patch.py:put_in``) finds none.
     """
     source = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
-    return not REAL_DEVICES & params_of(item) and "put_in(" not in source
+    on_real = any(value in REAL_DEVICES for value in params_of(item).values())
+    return not on_real and "put_in(" not in source
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -124,7 +124,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.config.option.thorough
         or item.get_closest_marker("thorough")
         or "MUTANT_UNDER_TEST" in os.environ  # mutmut makes every call longer
-        or item.path.parent.name == "tests"  # until it has a folder
     )
     if took > LONGEST_S and not may_take_long:
         pytest.fail(
@@ -232,6 +231,17 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """So that an oracle and the thread device, which takes one less than torch would, agree."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def minisched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Runs ``minisched`` with arguments; gives exit code, stdout and stderr."""
@@ -264,8 +274,7 @@ def view(minisched: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
 @pytest.fixture(autouse=True)
 def a_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where a test's ``backend`` is ``cuda``, torch sees a GPU that is not there."""
-    params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    if params.get("backend") != "cuda":
+    if params_of(request.node).get("backend") != "cuda":
         yield
         return
     from tests.devices.fake_cuda import fake_cuda  # here, for it imports torch

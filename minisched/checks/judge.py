@@ -229,5 +229,4 @@ def hash_model(device: str, workload: Workload) -> Model:
     Raises:
         ValueError: an extra is missing.
     """
-    made = hash_class(device)
-    return cast(Model, made(workload.vocab_size, eos_ids=workload.eos_ids))
+    return cast(Model, hash_class(device)(workload.vocab_size, eos_ids=workload.eos_ids))

@@ -26,7 +26,8 @@ def hash_class(device: str) -> type:
     Raises:
         MissingExtra: a package that it imports is not installed.
     """
-    return load(*HASH[library(device)], library(device), f"model 'hash' on device {device!r}")
+    extra = library(device)
+    return load(*HASH[extra], extra, f"model 'hash' on device {device!r}")
 
 
 def open_model(name: str, device: str, dtype: str = AUTO) -> Model:

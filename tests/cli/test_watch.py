@@ -11,6 +11,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ def test_a_frame_says_what_happens_where_its_cursor_is(
     (column,) = {line.index(CURSOR) for line in lanes[: len(view.lanes)]}
     margin = lanes[0].index("│") + 1
     cells = columns - margin
-    assert abs((column - margin) / cells - (time - view.start) / max(1, view.duration)) <= 1 / cells
+    drawn, meant = Fraction(column - margin, cells), Fraction(time - view.start, view.duration or 1)
+    assert abs(drawn - meant) <= Fraction(1, cells)
 
 
 def test_a_player_does_what_its_keys_say() -> None:

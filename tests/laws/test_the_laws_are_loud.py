@@ -37,7 +37,6 @@ from tests.laws.mutations.mutation import MUTATIONS, Mutation, Place, look_for, 
 from tests.support import Workload
 
 FAULTS = [item for item in MUTATIONS if not item.equivalent]
-MISSED = [item for item in FAULTS if item.missed]
 EXPECTED = [item for item in FAULTS if not item.missed]
 LEAST_SEEN = 0.95  # of the faults
 NEXT = 30  # workloads on the same loop that are looked at where a kept place shows nothing any more

@@ -6,7 +6,7 @@ On MLX that is so with the stock kernels, with which these tests run.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from minisched.checks.laws import check_ends, check_leaks
 from minisched.core import Request, SamplingParams
 from minisched.loops.run import Run, run_loop
 from minisched.models import llama_mlx_matrix, sampling
@@ -38,8 +39,6 @@ from tests.support import (
     KINDS,
     SOME_LOOP_OPTIONS,
     Workload,
-    check_ends,
-    check_leaks,
     llama_workload,
     many,
     open_device,
@@ -57,12 +56,7 @@ FEW_KINDS: list[Any] = [kind if kind in THREE else pytest.param(kind, marks=pyte
 CONFIG = SchedulerConfig(chunked_prefill_size=64, page_size=4, context_len=CONTEXT)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that the oracle and the device, which takes one less, agree
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def some(new_tokens: int = 16, **options: Any) -> list[Request]:

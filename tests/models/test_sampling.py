@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from itertools import product
@@ -28,12 +28,7 @@ from tests.support import many
 Sampling = Sequence[tuple[SamplingParams, int, int]]  # params, key, position
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def noise(backend: str, keys: Sequence[int], positions: Sequence[int], vocab: int) -> Any:

@@ -8,13 +8,10 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from tokenizers import decoders, normalizers
-from tokenizers.models import BPE
 
 from minisched.core import Request, SamplingParams
 from minisched.devices.registry import open_device
@@ -23,26 +20,10 @@ from minisched.models.registry import LLAMA, load
 from minisched.models.tokenizer import ByteTokenizer, StreamDecoder, TextCodec, Tokenizer
 from minisched.models.weights import WeightsError, find_model, read_config
 from minisched.scheduler import SchedulerConfig
-from tests.support import PROMPTS, many
+from tests.support import PROMPTS, llama2_like, many
 
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
 texts = st.text(characters)
-
-
-def llama2_like() -> Tokenizer:
-    """Words begin with a mark that is dropped from the first; unknown characters become bytes."""
-    vocab = {token: i for i, token in enumerate(["<unk>", "\u2581", "h", "e"])}
-    vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
-    codec = tokenizers.Tokenizer(BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
-    codec.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-    )
-    codec.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
-    codec.add_special_tokens(["</s>"])
-    return Tokenizer(codec)
 
 
 LLAMA2_BYTES, LLAMA2_EOS = 4, 260
@@ -89,13 +70,16 @@ def test_bytes_come_back_and_stream(text: str, ids: list[int]) -> None:
        ids=LLAMA2_IDS)  # fmt: skip
 @settings(max_examples=many(150, 1000))
 def test_a_stream_with_bytes_for_unknown_characters_adds_up(text: str, ids: list[int]) -> None:
-    tokenizer = llama2_like()
+    tokenizer = llama2_like("</s>")
     check_whole_characters(tokenizer, text)
     check_adds_up(tokenizer, ids)
 
 
 def test_what_may_yet_change_is_held_back() -> None:
-    stream, run = StreamDecoder(llama2_like()), [LLAMA2_BYTES + byte for byte in "A€".encode()]
+    stream, run = (
+        StreamDecoder(llama2_like("</s>")),
+        [LLAMA2_BYTES + byte for byte in "A€".encode()],
+    )
     assert [stream.push(token) for token in [2, *run, LLAMA2_EOS, 2]] == ["h", *[""] * 5, "A€h"]
     assert [stream.push(token) for token in [*run, LLAMA2_BYTES + 0xFF]] == [""] * 5
     assert stream.held_back() == stream.finish() == "\ufffd" * 5

@@ -9,23 +9,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minisched.core import ForwardMode, Lease, Request, Result, SamplingParams, ScheduleBatch
+from minisched.core import ForwardMode, Lease, Request, Result, SamplingParams
 from minisched.memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
 from minisched.policy import AddReqResult, DecodeManager, PrefillAdder, PrefillBudget
 from minisched.policy.mixed_chunk import prefix_len
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
+from tests.support import turn
 
 NUM_PAGES = 40
 token_lists = st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=24)
 ONE = SamplingParams(max_new_tokens=1)
-
-
-def turn(scheduler: Scheduler) -> ScheduleBatch:
-    batch = scheduler.next_batch()
-    assert isinstance(batch, ScheduleBatch)
-    scheduler.process(batch, Result([5] * len(batch.rows)))
-    return batch
 
 
 # -- prefill: the four numbers that admission counts down ------------------------------------------

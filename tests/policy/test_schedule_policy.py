@@ -21,16 +21,9 @@ from minisched.policy.schedule_policy import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import RUN_FIRST
 from minisched.trace import NullRecorder, Recorder
-from tests.support import check_books
+from tests.support import check_books, turn
 
 EIGHT = SamplingParams(max_new_tokens=8, ignore_eos=True)
-
-
-def turn(scheduler: Scheduler) -> ScheduleBatch:
-    batch = scheduler.next_batch()
-    assert isinstance(batch, ScheduleBatch)
-    scheduler.process(batch, Result([5] * len(batch.rows)))
-    return batch
 
 
 # -- schedule_policy: orders that look at the cache; the law of progress has the others ------------

@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 
+from minisched.checks.case import Case
+from minisched.checks.judge import judge
 from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
+from minisched.core.residence import residences
+from minisched.devices.base import WRONG_TOKEN
+from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
+from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import GenerationBatchResult
-from tests.support import EVERY_BACKEND, hash_model, open_device
+from minisched.worker.batch_record import BatchRecord
+from tests.support import EVERY_BACKEND, Workload, hash_model, open_device
 
 # -- generation_batch_result: nine fields, and one answer ------------------------------------------
 
@@ -76,6 +83,37 @@ def test_a_failed_step_has_ended_before_anybody_hears_of_it() -> None:
     pending = GenerationBatchResult(batch, op("logits"), op("tokens"), copy_done=op("copy", late))
     assert "step 7 failed: no memory" in pending.result().error and pending.has_failed
     assert ended == ["copy", "logits", "tokens", "copy"]
+
+
+SLOTS = "worker.batch_record:BatchRecord.__init__"
+
+
+class Reusing(BatchRecord):
+    """What a caching allocator does: memory that nobody names any more belongs to somebody else."""
+
+    def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
+        old = self.batch_record_buf[(self.batch_record_ct + 1) % len(self.batch_record_buf)]
+        super().record_batch_in_overlap(batch)
+        for name, residence in residences(ForwardBatch).items() if old is not None else ():
+            if residence.where == "device":
+                array = getattr(old, name)
+                array[:] = [WRONG_TOKEN] * len(array)
+
+
+@pytest.mark.parametrize("loop", ["overlap", "overlap_thread"])
+def test_with_an_allocator_that_reuses_at_once_one_slot_less_gives_wrong_tokens(
+    monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    requests = [Request(f"r{i}", [5 + i, 2, 3], params) for i in range(2)]
+    workload = Workload(requests, [0, 0], {}, SchedulerConfig(kv_tokens=40, context_len=32))
+    cost = CostModel({"schedule": 1, "launch": 1}, forward_base=50, sample=5, copy=3)
+    case = Case(workload, loop, "pool", {}, cost)
+    for module in ("worker.batch_record", "loops.overlap_thread_worker"):
+        monkeypatch.setattr(f"minisched.{module}.BatchRecord", Reusing)
+    assert not judge(case).broke("identity")
+    with put_in([Edit(SLOTS, "slots = max(2, depth)", "slots = 1")]):
+        assert judge(case).broke("identity")
 
 
 # -- a loop's depth is one number, given once ------------------------------------------------------

@@ -15,12 +15,9 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-import tokenizers
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, normalizers
-from tokenizers.models import BPE
 
 from minisched.checks.laws import check_logprobs
 from minisched.checks.tokens.logprobs import largest_difference
@@ -46,11 +43,11 @@ from minisched.models.hash import HashModel
 from minisched.models.length import LengthModel
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.stop_strings import StopStrings
-from minisched.models.tokenizer import ByteTokenizer, TextCodec, Tokenizer
+from minisched.models.tokenizer import ByteTokenizer, TextCodec
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.logprobs import read_place
 from minisched.worker.sampling_info import make_adjustment
-from tests.support import EVERY_BACKEND, VOCAB, Workload, open_device
+from tests.support import EVERY_BACKEND, VOCAB, Workload, llama2_like, open_device
 
 Rows = list[list[float]]
 Wishes = list[LogitAdjustment | None]
@@ -180,19 +177,6 @@ def test_characters_of_several_bytes_and_halves_of_such(ids: list[int], strings:
     assert heard(codec, ids, strings, late=False) == end
     late = None if end is None or end == len(ids) else end + 1
     assert heard(codec, ids, strings, late=True) == late
-
-
-def llama2_like() -> Tokenizer:
-    vocab = {token: at for at, token in enumerate(["<unk>", "\u2581", "h", "e"])}
-    vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
-    codec = tokenizers.Tokenizer(BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
-    prepend, replaced = normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")
-    codec.normalizer = normalizers.Sequence([prepend, replaced])
-    codec.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
-    return Tokenizer(codec)
 
 
 @given(
