@@ -168,7 +168,7 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
     """
     tokens, prompts, chunk = batch.num_tokens, batch.num_extend_reqs, config.chunked_prefill_size
     limits = [("rows", len(batch.reqs), "max_running_requests", config.max_running_requests)]
-    if config.run_first == "unified":
+    if config.in_force.run_first == "unified":
         limits.append(("tokens", tokens, "the budget of a step", config.prefill_budget))
     if prompts and chunk != -1:
         limits.append(("tokens", tokens, "chunked_prefill_size", chunk))

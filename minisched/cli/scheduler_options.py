@@ -11,6 +11,7 @@ import typer
 from ..defaults import CHUNK, whole_pages
 from ..memory.eviction import POLICIES as EVICTION_POLICIES
 from ..memory.free_rule import RULES as FREE_RULES
+from ..policy.rules import RULES
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
@@ -65,9 +66,16 @@ class SchedulerOptions:
         float | None, option("Scales the memory kept back for running requests.", default="1")
     ] = None
     random_seed: Annotated[int | None, option("Of the policy random.", default="0")] = None
+    rules: Annotated[
+        str | None,
+        option(
+            f"Whose rules: {', '.join(RULES)}; with some changed: sglang,free_rule=at_once.",
+            default="those of the loop's system",
+        ),
+    ] = None
     run_first: Annotated[
         str | None,
-        option("prefill, decode, or unified: one budget for both, as in vLLM.", default="prefill"),
+        option("prefill, decode, or unified: one budget for both.", default="as the rules say"),
     ] = None
     disable_radix_cache: Annotated[
         bool, option("Share no prefixes between requests.", "--disable-radix-cache")
@@ -81,7 +89,7 @@ class SchedulerOptions:
         option(
             f"When a finished request's memory goes back: {', '.join(FREE_RULES)}. Only the first "
             "is right with any loop and relay.",
-            default="lease",
+            default="as the rules say",
         ),
     ] = None
     speculative_algorithm: Annotated[

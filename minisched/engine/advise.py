@@ -117,7 +117,8 @@ def _ttft(p90: int, metrics: Metrics, config: SchedulerConfig) -> Advice:
 
 def _itl(p90: int, config: SchedulerConfig) -> Advice:
     verdict, sentence = _within(p90 / 1e6, (0.0, MAX_ITL)), FINE
-    if verdict == "above" and config.run_first == "prefill" and not config.enable_mixed_chunk:
+    prompts_first = config.in_force.run_first == "prefill"
+    if verdict == "above" and prompts_first and not config.enable_mixed_chunk:
         sentence = (
             "Turn on --enable-mixed-chunk or lower --chunked-prefill-size: those who decode stand "
             "still while prompts are computed."

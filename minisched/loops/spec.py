@@ -26,6 +26,7 @@ class LoopSpec:
     first; ``takes`` is what the loop wants of one, where it refuses the others for a reason of its
     own (else each says itself what it needs). ``overrun`` is how many steps the original launches
     for a request past its length (``policy/decode.py``).
+    ``rules`` are those of its system, unless the user wants others (``policy/rules.py``).
     ``options`` are given to the loop, ``settings`` to the scheduler, whatever the user's are.
     ``refuses`` are the features that the original does not combine with this loop, with its
     reason: ``grammar``, ``penalties``, and speculation by algorithm (``NGRAM``, ..); all of them in
@@ -39,6 +40,7 @@ class LoopSpec:
     depth: int
     relays: tuple[str, ...]
     overrun: int = 0
+    rules: str = "sglang"
     depth_option: str = "depth"
     source: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)

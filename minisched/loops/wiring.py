@@ -29,7 +29,7 @@ def fit_config(
     """``config`` with what the loop, its relay and the model decide."""
     return replace(
         config,
-        **spec.settings,
+        **{"rules": config.rules or spec.rules, **spec.settings},
         run_ahead=relay.run_ahead,
         overrun=spec.overrun,
         refuses=spec.refusals(relay.name),
@@ -123,7 +123,7 @@ def wire(
         )
         scheduler = spec.scheduler(config, device.recorder)
     scheduler.propose = speculation.propose
-    if config.free_rule == "lease":  # under the others a freed page may still be written in order
+    if config.in_force.free_rule == "lease":  # under the others what is freed may still be written
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
     teach(scheduler, model)

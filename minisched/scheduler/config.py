@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..core import Request
 from ..memory.eviction import POLICIES as EVICTION_POLICIES
-from ..memory.free_rule import RULES as FREE_RULES
+from ..policy.rules import Rules, find_rules
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from .refusal import find_refusal
 
-RUN_FIRST = ("prefill", "decode", "unified")
 ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")
 
 
@@ -26,13 +25,14 @@ class SchedulerConfig:
         ValueError: a setting is outside its limits; the sentence names the value and the limit.
     """
 
+    rules: str = ""  # whose, and which of them are changed: policy/rules.py; "": the loop's own
     # Memory
     kv_tokens: int = 1024  # KV slots (max_total_num_tokens); what fills no whole page is unused
     page_size: int = 1
     max_running_requests: int = 16
     disable_radix_cache: bool = False
     radix_eviction_policy: str = "lru"
-    free_rule: str = "lease"  # when a finished request's memory goes back; see memory/free_rule.py
+    free_rule: str = ""  # when a finished request's memory goes back; "": as the rules say
     # Admission
     chunked_prefill_size: int = 128  # the most prompt tokens of one step; -1: no limit
     max_prefill_tokens: int = 16384  # over this a batch takes no further prompt
@@ -41,7 +41,7 @@ class SchedulerConfig:
     schedule_conservativeness: float = 1.0  # scales the memory kept back for running requests
     random_seed: int = 0  # of the policy "random"
     # Who runs
-    run_first: str = "prefill"  # or decode; unified: one budget for both, as in vLLM
+    run_first: str = ""  # prefill, decode, or unified (one budget for both); "": as the rules say
     enable_mixed_chunk: bool = False  # decode beside the prompts, in one batch
     disable_overlap_schedule: bool = False  # run serially, whatever the loop's default
     cuda_graph_max_bs: int | None = None  # larger decode batches are launched op by op
@@ -72,14 +72,23 @@ class SchedulerConfig:
         at_least("schedule_conservativeness", self.schedule_conservativeness, 0)
         at_least("priority_scheduling_preemption_threshold",
                  self.priority_scheduling_preemption_threshold, 0)  # fmt: skip
-        self._check_chunk()
+        first = self.in_force.run_first
+        self._check_chunk(first)
         self._check_speculation()
-        one_of("run_first", self.run_first, RUN_FIRST)
         one_of("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         one_of("radix_eviction_policy", self.radix_eviction_policy, EVICTION_POLICIES)
-        one_of("free_rule", self.free_rule, FREE_RULES)
 
-    def _check_chunk(self) -> None:
+    @cached_property
+    def in_force(self) -> Rules:
+        """The rules, with what other settings say of them.
+
+        Raises:
+            ValueError: there is no such system, rule or answer.
+        """
+        said = {"run_first": self.run_first, "free_rule": self.free_rule}
+        return replace(find_rules(self.rules or "sglang"), **{k: v for k, v in said.items() if v})
+
+    def _check_chunk(self, first: str) -> None:
         size = self.chunked_prefill_size
         if size != -1 and size < 1:
             raise ValueError(
@@ -94,10 +103,10 @@ class SchedulerConfig:
             raise ValueError(
                 "enable_mixed_chunk needs chunks, but chunked_prefill_size is -1 (no limit)."
             )
-        if self.enable_mixed_chunk and self.run_first != "prefill":
+        if self.enable_mixed_chunk and first != "prefill":
             raise ValueError(
                 f"enable_mixed_chunk adds decodes to prompts that run first, but run_first is "
-                f"{self.run_first!r}; it must be 'prefill'."
+                f"{first!r}; it must be 'prefill'."
             )
 
     def _check_speculation(self) -> None:

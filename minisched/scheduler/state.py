@@ -68,7 +68,7 @@ class SchedulerState:
         if not config.disable_radix_cache:
             policy = config.radix_eviction_policy
             self.tree = RadixCache(config.page_size, policy, self.recorder)
-        self.leases = LeasePool(self.allocator, self.table, self.tree, config.free_rule)
+        self.leases = LeasePool(self.allocator, self.table, self.tree, config.in_force.free_rule)
         self.prefix_cache = PrefixCache(self.leases, self.recorder)
 
     def _make_policies(self, config: SchedulerConfig) -> None:
@@ -89,7 +89,7 @@ class SchedulerState:
         )  # fmt: skip
         self.retraction = Retraction(self.decode, self.prefill, leases, recorder)
         self.run_first = RunFirst(
-            config.run_first, config.enable_mixed_chunk,
+            config.in_force.run_first, config.enable_mixed_chunk,
             self.decode, self.prefill, self.retraction, leases,
             UnifiedBudget(
                 config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder

@@ -17,9 +17,9 @@ from minisched.policy import NewTokenRatio, SchedulePolicy, WaitingQueue, choose
 from minisched.policy.new_token_ratio import DECAY_STEPS
 from minisched.policy.preemption import preempt_to_schedule
 from minisched.policy.prefill_budget import PrefillBudget
+from minisched.policy.rules import RUN_FIRST
 from minisched.policy.schedule_policy import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
-from minisched.scheduler.config import RUN_FIRST
 from minisched.trace import NullRecorder, Recorder
 from tests.support import check_books, turn
 

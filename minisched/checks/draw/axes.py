@@ -13,8 +13,9 @@ from ...devices.cost import CostModel
 from ...devices.measured_cost import MeasuredCost
 from ...loops.registry import LOOPS
 from ...memory.eviction import POLICIES as EVICTION_POLICIES
+from ...policy.rules import RUN_FIRST
 from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
-from ...scheduler.config import ALGORITHMS, RUN_FIRST
+from ...scheduler.config import ALGORITHMS
 from ...trace import Trace
 from ..faults.in_step import STEP_FAULTS
 from ..judge import Verdict
@@ -77,6 +78,7 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
     params = [req.params for req in formed]
     stops = any(not item.ignore_eos for item in params) and workload.eos_ids
     speculation = config.speculative_algorithm or "none"
+    first = config.in_force.run_first
     return {
         "theme": drawn.theme,
         "requests": str(len(workload.requests)),
@@ -98,7 +100,7 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "running requests": str(config.max_running_requests),
         "radix cache": "off" if config.disable_radix_cache else "on",
         "eviction": config.radix_eviction_policy,
-        "run first": config.run_first,
+        "run first": first,
         "schedule policy": config.schedule_policy,
         "chunks": "none" if config.chunked_prefill_size == -1 else "yes",
         "mixed chunks": yes_or_no(config.enable_mixed_chunk),
@@ -112,7 +114,7 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "ops built by": "host" if drawn.built_by_host else "device",
         "costs": "measured" if isinstance(drawn.cost, MeasuredCost) else "by token",
         "slower": slower_side(drawn.cost),
-        "policies x drafts": f"{config.run_first}, {config.schedule_policy}, {speculation}",
+        "policies x drafts": f"{first}, {config.schedule_policy}, {speculation}",
     }
 
 

@@ -12,9 +12,9 @@ from ...devices.cost import MICROSECOND, NO_COST, CostModel
 from ...devices.measured_cost import HostCost, MeasuredCost
 from ...loops.registry import LOOPS
 from ...memory.eviction import POLICIES as EVICTION_POLICIES
+from ...policy.rules import RUN_FIRST
 from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ...scheduler import SchedulerConfig
-from ...scheduler.config import RUN_FIRST
 from ..case import Case
 from ..workload import Workload
 from .designs import OFTEN, Design, all_designs

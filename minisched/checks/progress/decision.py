@@ -138,7 +138,7 @@ class Decision:
         self.prompts = {row.req: row for row in rows[:first]}
         self.decodes = {row.req: row for row in rows[first:]}
         self.admitted = [row.req for row in rows[:first] if row.lease.num_chunks == 1]
-        self.is_unified = self.config.run_first == "unified" and not is_chained
+        self.is_unified = self.config.in_force.run_first == "unified" and not is_chained
         self.was_starving = self.remembered.starving
         mixes = self.config.enable_mixed_chunk and not wants_logprobs(before.ready)
         self.num_mixed = len(before.ready) if mixes else 0
@@ -172,7 +172,7 @@ class Decision:
         is_short = need > self.leases.available_pages and not self.decodes
         if not self.prompts and is_short:
             self.remembered.starving = missing[0]
-        elif self.prompts and not self.decodes and self.config.run_first == "prefill":
+        elif self.prompts and not self.decodes and self.config.in_force.run_first == "prefill":
             cannot_mix = wants_logprobs([*self.before.ready, *self.prompts])
             if self.config.enable_mixed_chunk and not (is_short or cannot_mix):
                 yield self._may_run(missing[0])
@@ -341,7 +341,7 @@ class Decision:
         starving = self.remembered.starving
         if self.is_unified:
             return bool(self.before.retracted or starving)
-        if self.config.run_first == "decode" and (self.decodes or starving):
+        if self.config.in_force.run_first == "decode" and (self.decodes or starving):
             return True
         return self.was_starving is not None or self.before.is_short
 
