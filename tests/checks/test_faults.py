@@ -31,6 +31,7 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.client_streams import ClientStreams, ReaderStopped
+from minisched.loops.overlap import AS_OF_0_5_21
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models import sampling, sampling_mlx, sampling_torch
@@ -132,7 +133,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
                 max_prefill_tokens=79, schedule_policy="dfs-weight", run_first="unified",
                 speculative_algorithm="NGRAM_GPU", speculative_num_draft_tokens=3,
             ),
-            "overlap", "pool",
+            "overlap", "pool", AS_OF_0_5_21,
         ),
         ForwardRaises(3),
     ),
