@@ -18,6 +18,7 @@ class Lease:
     rid: str = ""  # whose it is
     pages: list[int] = field(default_factory=list)  # by position; the first ones the tree's
     shared_pages: int = 0  # how many of them belong to the prefix cache
+    inserted_pages: int = 0  # how many it has offered to the prefix cache so far
     node: object = None  # where they end in the radix tree; locked while the lease lives
     sent_pages: int = 0  # how many of them the device's page table lists as they are now
     settled_len: int = 0  # positions whose KV is written for sure: their step has come back

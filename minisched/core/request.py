@@ -53,8 +53,9 @@ class Request:
     finish_reason: FinishReason | None = None
     error: str = ""
     lease: Lease | None = None
-    order: int = 0  # place in the order of arrival; breaks every tie
-    priority: int = 0  # the higher, the sooner; read by the policy "priority"
+    order: int = 0  # place in the order in which requests came to wait; breaks every tie
+    priority: int = 0  # the higher, the sooner, where ``enable_priority_scheduling`` is on
+    asked_len: int = 0  # tokens to compute, when it was asked last whether it fits
     bootstrap_room: str = ""  # what both sides of ``pd`` call it: an id may come back, a room not
     hit_len: int = 0  # positions that the prefix cache gave when it was admitted last
     retractions: int = 0  # how often it lost its lease before its end
@@ -175,6 +176,7 @@ class Request:
 
     def restart(self) -> None:
         """Forget everything computed, keep everything known (what a retraction does)."""
+        self.asked_len += self.hit_len  # what it has found in the cache may be gone
         self.lease = None
         self.computed_len = 0
         self.device_len = self.known_len

@@ -35,7 +35,9 @@ class LeasePool:
         self.returned_step = 0  # the last one that has come back; they come back in order
         self.returning: dict[Lease, None] = {}  # closed, but a launched step still names them
         self.retiring: dict[Lease, None] = {}  # open, with pages that one may still read
-        self.num_released = 0  # leases so far; it grows whenever memory has come back
+        self.num_released = 0  # leases so far
+        self.num_retired = 0  # times that pages of open leases have come back
+        self.frees_at_once = free_rule == "at_once"
 
     @property
     def available_pages(self) -> int:
@@ -93,7 +95,10 @@ class LeasePool:
         return at, pages[at:]
 
     def retire(self, lease: Lease, pages: list[int]) -> None:
-        """Pages that a lease no longer needs; free once what is launched has come back."""
+        """Pages that a lease no longer needs; free once what is launched has come back.
+
+        Or at once, where the rule says so: the step that reads the row next lists others.
+        """
         lease.retired.append((lease.last_step, pages))
         self.retiring[lease] = None
         self._free_retired(lease)
@@ -147,15 +152,20 @@ class LeasePool:
             self.tree.dec_lock_ref(lease.node)
         lease.pages, lease.shared_pages, lease.node = [], 0, None
 
+    def make_free(self, num_pages: int) -> None:
+        """Let the cache give up pages until so many are free, or nothing can be given up."""
+        self._evict(num_pages - self.allocator.available_pages)
+
     def _evict(self, num_pages: int) -> None:
         if num_pages > 0 and self.tree is not None:
             self.allocator.free(self.tree.evict(num_pages))
 
     def _free_retired(self, lease: Lease) -> None:
-        while lease.retired and lease.retired[0][0] <= self.returned_step:
+        returned = self.launched_step if self.frees_at_once else self.returned_step
+        while lease.retired and lease.retired[0][0] <= returned:
             _, pages = lease.retired.pop(0)
             self.allocator.disown(pages)
             self.allocator.free(pages)
-            self.num_released += 1
+            self.num_retired += 1
         if not lease.retired:
             del self.retiring[lease]

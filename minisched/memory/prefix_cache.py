@@ -42,28 +42,42 @@ class PrefixCache:
 
         Somebody may have cached the same prefix since this request was admitted. Then the tree's
         pages take the place of the duplicates: the row is rewritten from there on (the next step
-        tells the device), and the duplicates are free once no launched step can read them.
+        tells the device), and the duplicates are free once no launched step can read them. All of
+        its prefix counts as just used, whether anything is new or not, and where the prompt ends
+        an edge ends, so that outputs can be given up and the prompt kept.
         """
         tree, size = self.leases.tree, self.leases.allocator.page_size
         num_pages = lease.settled_len // size
-        if tree is None or num_pages <= lease.shared_pages:
+        if tree is None or not num_pages:
             return
         tokens = req.known_tokens(0, num_pages * size)
-        insertion = tree.insert(tokens, lease.pages[:num_pages])
+        insertion = tree.insert(tokens, lease.pages[:num_pages], lease.inserted_pages)
+        lease.inserted_pages = num_pages
+        prompt_pages = len(req.prompt) // size
+        if 0 < prompt_pages < num_pages:
+            tree.insert(tokens[: prompt_pages * size], lease.pages[:prompt_pages], prompt_pages)
         num_cached = insertion.num_cached_pages  # what is shared is locked, so it is among them
         duplicates = lease.pages[lease.shared_pages : num_cached]
-        self.leases.allocator.disown(lease.pages[num_cached:num_pages])
-        self.recorder.mark("insert", rid=req.rid, pages=num_pages, duplicates=len(duplicates))
+        match = tree.match_prefix(tokens)
+        if num_pages > lease.shared_pages:
+            self.leases.allocator.disown(lease.pages[num_cached:num_pages])
+            self.recorder.mark("insert", rid=req.rid, pages=num_pages, duplicates=len(duplicates))
         if duplicates:
-            lease.pages[:num_pages] = tree.match_prefix(tokens).pages
+            lease.pages[:num_pages] = match.pages
             lease.sent_pages = min(lease.sent_pages, lease.shared_pages)
             self.leases.retire(lease, duplicates)
-        self._move_lock(lease, insertion.node)
+        self._move_lock(lease, match.node)
         lease.shared_pages = num_pages
 
     def cache_finished_req(self, req: Request, lease: Lease) -> None:
         """Leave everything settled to the cache. The lease is locked on it until its release."""
         self.cache_unfinished_req(req, lease)
+
+    def cache_chunk(self, req: Request) -> None:
+        """Share all that is launched of a prompt in chunks, whether it has come back or not."""
+        if req.lease is not None:
+            req.lease.settled_len = max(req.lease.settled_len, req.computed_len)
+            self.cache_unfinished_req(req, req.lease)
 
     def _move_lock(self, lease: Lease, node: TreeNode) -> None:
         tree = self.leases.tree

@@ -29,6 +29,9 @@ class Insertion(NamedTuple):
 class RadixCache:
     """A radix tree over pages (SGLang ``mem_cache/radix_cache.py``, mini-sglang ``kvcache/``).
 
+    ``split_counts``: which half of an edge counts as just used when a walk ends within it, which is
+    where the published trees differ (``policy/rules.py``).
+
     Only whole pages enter, as a page that is still being written can't be shared. Pages on the
     path of a lock are *protected*, others *evictable*; all sizes are in pages. What happens to the
     tree is recorded, so that it can be drawn as it was at any moment.
@@ -38,7 +41,11 @@ class RadixCache:
     """
 
     def __init__(
-        self, page_size: int = 1, policy: str = "lru", recorder: Recorder | None = None
+        self,
+        page_size: int = 1,
+        policy: str = "lru",
+        recorder: Recorder | None = None,
+        split_counts: str = "both",
     ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size is {page_size}; it must be at least 1")
@@ -46,12 +53,13 @@ class RadixCache:
             raise ValueError(f"no eviction policy {policy!r}; there are {', '.join(POLICIES)}")
         self.page_size = page_size
         self.policy = policy
+        self.split_counts = split_counts
         self.recorder = recorder or NullRecorder()
         self.reset()
 
     def reset(self) -> None:
         """Forget everything. The pages are the caller's to take back."""
-        self.clock = 0  # logical: how many walks there were
+        self.clock = 0  # logical: how many walks there were, and nodes
         self._ids = count(1)
         self.root_node = TreeNode(None, Edge((), (), self.page_size), 0, 0, lock_ref=1)
         self.evictable_leaves = EvictableLeaves(POLICIES[self.policy])
@@ -68,13 +76,16 @@ class RadixCache:
 
         The caller leaves out a prompt's last token: something has to be computed to sample from.
         """
-        return self._walk(tokens, hits=0)
+        return self._walk(tokens)
 
-    def insert(self, tokens: Sequence[int], pages: Sequence[int]) -> Insertion:
+    def insert(
+        self, tokens: Sequence[int], pages: Sequence[int], inserted_pages: int = 0
+    ) -> Insertion:
         """Give the tree the pages of ``tokens`` that it lacks.
 
         ``pages`` lists the page ids in order. Duplicates of what the tree had before stay the
-        caller's, and so does a last page that the tokens fill only in part.
+        caller's, and so does a last page that the tokens fill only in part. Nodes that end within
+        the first ``inserted_pages`` do not count it: the same request has inserted them before.
 
         Raises:
             ValueError: there are fewer page ids than whole pages of tokens.
@@ -82,7 +93,7 @@ class RadixCache:
         size, num_pages = self.page_size, len(tokens) // self.page_size
         if len(pages) < num_pages:
             raise ValueError(f"{num_pages} whole pages of tokens came with {len(pages)} page ids")
-        node, cached = self._walk(tokens, hits=1)
+        node, cached = self._walk(tokens, inserted_pages)
         if (num_cached := len(cached)) < num_pages:
             new_tokens = tokens[num_cached * size : num_pages * size]
             node = self._add_leaf(node, Edge(new_tokens, pages[num_cached:num_pages], size))
@@ -131,27 +142,45 @@ class RadixCache:
             self.recorder.mark("radix evict", node=leaf.id, pages=leaf.edge.num_pages)
         return evicted
 
-    def _walk(self, tokens: Sequence[int], hits: int) -> Match:
+    def _walk(self, tokens: Sequence[int], counts_beyond: int | None = None) -> Match:
         """Follow ``tokens`` down, split where they part from an edge, and refresh the path.
 
-        The part that is split off below was not used now, so it keeps its time (mini-sglang #124).
-        Only insertions count as hits (SGLang #18843): a waiting request matches at every step.
+        Only insertions count as hits (SGLang #18843), and those of nodes that end beyond so many
+        pages: a waiting request matches at every step.
         """
-        self.clock += 1
+        now = self._tick()
         node, at, size = self.root_node, 0, self.page_size
         pages: list[int] = []
         while child := node.children.get(tuple(tokens[at : at + size])):
             shared = child.edge.shared_pages(tokens, at)
-            node = child if shared == child.edge.num_pages else self._split(child, shared)
-            node.last_access_time = self.clock
-            node.hit_count += hits
+            if is_whole := shared == child.edge.num_pages:
+                node = child
+                node.last_access_time = now
+            else:
+                node = self._split(child, shared, now)
             pages += node.edge.page_ids
+            if counts_beyond is not None and len(pages) > counts_beyond:
+                node.hit_count += 1
             at += shared * size
+            if not is_whole:
+                break
         return Match(node, pages)
 
-    def _split(self, child: TreeNode, num_pages: int) -> TreeNode:
-        """Let a node end ``num_pages`` into the edge above ``child``."""
+    def _tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def _split(self, child: TreeNode, num_pages: int, now: int) -> TreeNode:
+        """Let a node end ``num_pages`` into the edge above ``child``, in a walk begun at ``now``.
+
+        SGLang refreshes what it has come to before it splits, and the upper half is a new node.
+        """
         node = child.split(num_pages, next(self._ids))
+        if self.split_counts == "both":
+            child.last_access_time = now
+            node.creation_time = node.last_access_time = self._tick()
+        elif self.split_counts == "upper":
+            node.last_access_time = now
         if self.recorder.is_on:
             both = {"tokens": node.edge.beginning, "child_tokens": child.edge.beginning}
             self.recorder.mark("radix split", node=node.id, child=child.id, pages=num_pages, **both)
@@ -159,7 +188,8 @@ class RadixCache:
 
     def _add_leaf(self, parent: TreeNode, edge: Edge) -> TreeNode:
         """Hang new pages on a node."""
-        leaf = TreeNode(parent, edge, self.clock, self.clock, next(self._ids))
+        now = self._tick()
+        leaf = TreeNode(parent, edge, now, now, next(self._ids), hit_count=1)
         parent.add_child(leaf)
         if self.recorder.is_on:
             about = {"tokens": edge.beginning, "page_ids": " ".join(map(str, edge.page_ids))}

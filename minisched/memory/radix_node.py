@@ -19,7 +19,7 @@ class TreeNode:
     creation_time: int
     last_access_time: int
     id: int = 0  # for the trace; the root's is 0
-    hit_count: int = 0  # insertions that found it there
+    hit_count: int = 0  # insertions that made it or found it there
     lock_ref: int = 0  # locks held on this node or below it
     children: dict[tuple[int, ...], TreeNode] = field(default_factory=dict)  # by their first page
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -11,7 +10,10 @@ from ..core import ChunkedReq, Request
 
 @dataclass
 class DecodeManager:
-    """One set of running requests (mini-sglang ``scheduler/decode.py``), in order of arrival.
+    """One set of running requests (mini-sglang ``scheduler/decode.py``).
+
+    They are in the order in which their prompts were done, as in SGLang's ``running_batch``; a
+    mixed step puts its prompts ahead of those who decoded beside them.
 
     A request leaves the set only when it finishes or loses its lease. Whether it may run *now* is
     computed at each step and never stored: a set that drops a request on an optimistic length
@@ -28,11 +30,13 @@ class DecodeManager:
     overrun: int = 0
     running_reqs: list[Request] = field(default_factory=list)
 
-    def add_reqs(self, reqs: Iterable[Request | ChunkedReq]) -> None:
-        """Let those join whose prompt is done; a chunked request is not one of them."""
-        for req in reqs:
-            if isinstance(req, Request) and req not in self.running_reqs:
-                insort(self.running_reqs, req, key=lambda running: running.order)
+    def add_reqs(self, reqs: Iterable[Request | ChunkedReq], mixed: bool = False) -> None:
+        """Let those join whose prompt is done; a chunked request is not one of them.
+
+        ``mixed``: in the step that is launched now, those who run decode behind them.
+        """
+        new = [req for req in reqs if isinstance(req, Request) and req not in self.running_reqs]
+        self.running_reqs = new + self.running_reqs if mixed else self.running_reqs + new
 
     def remove_req(self, req: Request) -> None:
         """Drop one request, if it is there."""
@@ -45,8 +49,13 @@ class DecodeManager:
             return False
         return req.device_len < req.max_device_len + self.overrun
 
+    @property
+    def is_anyone_ending(self) -> bool:
+        """Whether somebody runs for whom every step is launched: its memory will come back."""
+        return any(req.device_len >= req.max_device_len + self.overrun for req in self.running_reqs)
+
     def schedule_next_batch(self) -> list[Request]:
-        """The requests that may run now, in order of arrival.
+        """The requests that may run now, in the order of the set.
 
         ``may_run``, written out: everybody who runs passes here at every step.
         """

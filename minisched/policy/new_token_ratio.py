@@ -8,7 +8,7 @@ from ..core import Request
 from ..trace import Recorder
 
 INIT, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
-RETRACT_DECODE_STEPS = 20  # after a retraction there is memory for this many further steps
+RETRACT_DECODE_STEPS = 20  # for which those who stay have memory after a retraction, if they may
 
 
 class NewTokenRatio:

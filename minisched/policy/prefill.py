@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..core import ChunkedReq, Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
 from .new_token_ratio import NewTokenRatio
-from .preemption import preempt_to_schedule
+from .preemption import make_way_for_memory, make_way_for_row
 from .prefill_adder import PrefillAdder
 from .prefill_budget import AddReqResult, PrefillBudget
 from .refusal import refuse
+from .rules import Rules
 from .waiting_queue import WaitingQueue
+
+Retract = Callable[[Request], None]
 
 
 @dataclass
@@ -33,29 +36,30 @@ class PrefillManager:
     chunk_size: int | None
     max_prefill_tokens: int
     preemption_threshold: int | None = None
+    rules: Rules = field(default_factory=Rules)
     chunked_req: ChunkedReq | None = None
-    _full_at: tuple[int, int] | None = field(default=None, init=False)
+    _full_at: tuple[int, ...] | None = field(default=None, init=False)
 
     def schedule_next_batch(
         self,
         running: Sequence[Request],
         num_mixed_decode_tokens: int = 0,
-        retract: Callable[[Request], None] = lambda req: None,
+        retract: Retract = lambda req: None,
     ) -> list[tuple[Request, int]]:
         """The next prefill batch: requests and how many of their tokens to compute.
 
         Opens a lease for each request that starts. A prompt that does not fit into the chunk
         becomes ``chunked_req``; nobody else is admitted before it is done.
         """
-        if not self.may_start:
+        if not (self.may_start and self._may_look()):
             return []
+        waiting = self.waiting_queue.in_order()
         adder = self._adder(running, num_mixed_decode_tokens)
-        if self.chunked_req is not None and not adder.add_chunked_req(self.chunked_req.req):
-            self.chunked_req = None
-        if self.chunked_req is None and adder.budget.state() is AddReqResult.CONTINUE:
-            self._admit(adder, running, retract)
-        elif adder.can_run_list:
-            self._refuse_next(adder.budget)
+        if self.chunked_req is not None:
+            self._full_at = None  # the batch that had its last chunk has lost a request
+            if not adder.add_chunked_req(self.chunked_req.req):
+                self.chunked_req = None
+        self._admit(waiting, adder, retract)
         return adder.can_run_list
 
     @property
@@ -67,12 +71,16 @@ class PrefillManager:
 
     @property
     def batch_is_full(self) -> bool:
-        """Whether nothing has come back and nobody has come since the last refusal for memory."""
-        return self._full_at == (self.leases.num_released, self.waiting_queue.num_added)
+        """Whether nothing has changed since the last refusal that could help (``ask_again``)."""
+        return self._full_at == self._changes()
 
     def mark_full(self) -> None:
         """Nobody needs to ask for memory again before something has changed."""
-        self._full_at = self.leases.num_released, self.waiting_queue.num_added
+        self._full_at = None if self.rules.ask_again == "every_step" else self._changes()
+
+    def mark_open(self) -> None:
+        """The queue is asked in the next step, whoever was refused in this one."""
+        self._full_at = None
 
     def start(self, req: Request, extend_len: int) -> None:
         """A request has been admitted; if only a part of it is computed, it is the chunked one."""
@@ -81,12 +89,30 @@ class PrefillManager:
             self.chunked_req = ChunkedReq(req)
 
     def remove_req(self, req: Request) -> None:
-        """Drop one request, wherever it waits; those behind it may be luckier."""
+        """Drop one request, wherever it waits."""
         if req in self.waiting_queue:
             self.waiting_queue.remove(req)
-            self._full_at = None
+            if self.rules.ask_again == "changed":
+                self._full_at = None  # those behind it may be luckier
         if self.chunked_req is not None and self.chunked_req.req is req:
             self.chunked_req = None
+
+    def _changes(self) -> tuple[int, ...]:
+        """What has to change before the queue is asked again."""
+        if self.rules.ask_again == "changed":
+            pages = self.leases.num_retired
+            return self.leases.num_released, pages, self.waiting_queue.num_added
+        return (self.leases.num_released,)
+
+    def _may_look(self) -> bool:
+        """Whether a look at the queue makes sense: there is a row, or somebody may lose theirs."""
+        preempts = self.preemption_threshold is not None
+        if self.leases.table.available_size or self.chunked_req is not None or preempts:
+            return True
+        if (first := self.waiting_queue.first()) is not None:
+            self._no_row(first)
+            self.mark_full()
+        return False
 
     def _adder(self, running: Sequence[Request], num_mixed_decode_tokens: int) -> PrefillAdder:
         budget = PrefillBudget(
@@ -96,41 +122,68 @@ class PrefillManager:
             self.max_prefill_tokens,
             self.chunk_size,
             num_mixed_decode_tokens,
+            self.rules.ignore_eos_reserve == "whole",
         )
         if self.recorder.is_on:
             mixed = num_mixed_decode_tokens
             self.recorder.mark("budget", mixed_decode_tokens=mixed, **budget.remains())
         return PrefillAdder(budget, self.leases, self.cache, self.recorder)
 
-    def _admit(
-        self, adder: PrefillAdder, running: Sequence[Request], retract: Callable[[Request], None]
-    ) -> None:
-        for req in self.waiting_queue.in_order():
-            result = self._offer(adder, req, running, retract)
-            if req.lease is None:  # refused
-                if result is AddReqResult.NO_TOKEN and not adder.can_run_list:
-                    self.mark_full()  # those just admitted would count for less, once they run
+    def _admit(self, waiting: Iterator[Request], adder: PrefillAdder, retract: Retract) -> None:
+        """Ask one after the other, until somebody is refused or the batch has enough."""
+        budget, leases = adder.budget, self.leases
+        goes_on = self.chunked_req is not None
+        needs_row = False  # once set, each who comes needs somebody to make way
+        for req in waiting:
+            state = budget.state()
+            if state is AddReqResult.OTHER or (goes_on and state is AddReqResult.CONTINUE):
+                self._refuse_next(budget)
+                return
+            needs_row |= not leases.table.available_size
+            by_row = self.rules.preempt_for == "rows"
+            may_try = not (needs_row and by_row) or self._make_way(req, adder, retract)
+            result = self._try_add(adder, req) if may_try else self._no_row(req)
+            no_token = result is AddReqResult.NO_TOKEN
+            if (
+                no_token
+                and req.lease is None
+                and not by_row
+                and self._make_way(req, adder, retract)
+            ):
+                result = self._try_add(adder, req)
+            if result is AddReqResult.NO_TOKEN:
+                self._refused(adder, is_added=req.lease is not None)
+            if req.lease is None:
                 return
             self.start(*adder.can_run_list[-1])
             if result is not AddReqResult.CONTINUE:
-                self._refuse_next(adder.budget)
+                self._refuse_next(budget)
                 return
 
-    def _offer(
-        self,
-        adder: PrefillAdder,
-        req: Request,
-        running: Sequence[Request],
-        retract: Callable[[Request], None],
-    ) -> AddReqResult:
-        """Try to add a request, if need be at the cost of those it may preempt."""
-        result = self._try_add(adder, req)
-        if result is not AddReqResult.NO_TOKEN or req.lease is not None:
-            return result
-        victims = self._victims(req, adder, running)
+    def _refused(self, adder: PrefillAdder, is_added: bool) -> None:
+        """Memory or rows let nobody else in: is the next step to ask again?
+
+        In SGLang the flag is ``running_batch``'s: it lasts as long as somebody runs, and where
+        somebody may be preempted it does not count. Asking only what changes, those just admitted
+        would count for less once they run, so they do.
+        """
+        if self.rules.ask_again == "changed":
+            if not (is_added or adder.can_run_list):
+                self.mark_full()
+        elif adder.budget.running and self.preemption_threshold is None:
+            self.mark_full()
+
+    def _make_way(self, req: Request, adder: PrefillAdder, retract: Retract) -> bool:
+        """Let running requests make way for an urgent one; whether any did."""
+        if self.preemption_threshold is None:
+            return False
+        by_row = self.rules.preempt_for == "rows"
+        choose = make_way_for_row if by_row else make_way_for_memory
+        victims = choose(req, adder.budget, adder.budget.running, self.preemption_threshold)
         for victim in victims:
+            adder.budget.gave_way(victim)
             retract(victim)
-        return self._try_add(adder, req) if victims else result
+        return bool(victims)
 
     def _refuse_next(self, budget: PrefillBudget) -> None:
         """Say to whoever is next that others have spent the budget."""
@@ -138,18 +191,14 @@ class PrefillManager:
             what, left = budget.spent()
             refuse(self.recorder, req, budget.state(), what, 1, left)
 
+    def _no_row(self, req: Request) -> AddReqResult:
+        return refuse(self.recorder, req, AddReqResult.NO_TOKEN, "max_running_requests", 1, 0)
+
     def _try_add(self, adder: PrefillAdder, req: Request) -> AddReqResult:
         if not self.leases.table.available_size:
-            no_token = AddReqResult.NO_TOKEN
-            return refuse(self.recorder, req, no_token, "max_running_requests", 1, 0)
+            return self._no_row(req)
         result = adder.add_one_req(req)
-        if result is AddReqResult.NO_TOKEN and self.leases.is_idle:
+        may_come = self.rules.too_long_alone == "admitted" and self.leases.is_idle
+        if result is AddReqResult.NO_TOKEN and may_come:
             return adder.add_alone(req)
         return result
-
-    def _victims(
-        self, req: Request, adder: PrefillAdder, running: Sequence[Request]
-    ) -> list[Request]:
-        if self.preemption_threshold is None:
-            return []
-        return preempt_to_schedule(req, adder.budget, running, self.preemption_threshold)

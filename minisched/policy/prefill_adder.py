@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..core import Lease, Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
-from .prefill_budget import AddReqResult, PrefillBudget
+from .ends_simulation import EndsSimulation
+from .prefill_budget import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillBudget
 from .refusal import refuse
 
 
@@ -20,6 +21,7 @@ class PrefillAdder:
         self.cache = cache
         self.recorder = recorder
         self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now
+        self.ends: EndsSimulation | None = None  # made for the first who ignores EOS
 
     def add_chunked_req(self, req: Request) -> bool:
         """Go on with a prompt that has started; whether it is still not done after this.
@@ -43,10 +45,12 @@ class PrefillAdder:
 
         It is checked twice: locking the prefix it found takes that out of what can be evicted.
         """
+        if req.params.ignore_eos and self.leases.tree is None:
+            return self.add_one_req_ignore_eos(req)
         budget = self.budget
         match = self.cache.match_prefix(req)
         hit_len = len(match.pages) * budget.page_size if match else 0
-        extend_len = req.known_len - hit_len
+        extend_len = req.asked_len = req.known_len - hit_len
         total_tokens = extend_len + budget.new_tokens(req) + budget.page_size
         if total_tokens >= budget.rem_total_tokens:
             return self._no_token(req, total_tokens)
@@ -55,6 +59,32 @@ class PrefillAdder:
             self.leases.close(lease)
             return refusal
         return self._start(req, lease)
+
+    def add_one_req_ignore_eos(self, req: Request) -> AddReqResult:
+        """The same for one whose end is known, where nothing is cached (the same name in SGLang).
+
+        No share of anybody's tokens is kept back: when each who runs ends, and gives back what it
+        holds, is simulated, and memory must suffice at each of these moments. Its chunk need not
+        end with a page: there is no cache to share it.
+        """
+        budget, rem = self.budget, self.budget.rem_chunk_tokens
+        req.asked_len = req.known_len
+        paged = budget.ceil_paged_tokens(req.known_len) + budget.page_size
+        left = min(budget.cur_rem_tokens, budget.rem_total_tokens)
+        if paged > left:
+            return self._no_token(req, paged)
+        if self.ends is None:
+            others = [*budget.running, *(added for added, _ in self.can_run_list)]
+            self.ends = EndsSimulation(budget, [req, *others])
+        else:
+            self.ends.insert(req)
+        if not self.ends.all_fit(budget.cur_rem_tokens - paged):
+            return self._no_token(req, paged)
+        if rem is not None and rem < req.known_len and rem <= 0:
+            return refuse(self.recorder, req, AddReqResult.OTHER, "chunked_prefill_size", 1, rem)
+        req.start(self.leases.open(rid=req.rid))
+        self._add(req, req.extend_len if rem is None else min(req.extend_len, rem))
+        return budget.state()
 
     def add_alone(self, req: Request) -> AddReqResult:
         """Add a request that the rules refuse although nobody else holds memory.
@@ -75,8 +105,9 @@ class PrefillAdder:
         budget = self.budget
         if total_tokens >= budget.rem_total_tokens:
             return self._no_token(req, total_tokens)
-        rem_input = budget.rem_input_tokens
-        if budget.ceil_paged_tokens(extend_len) >= rem_input and self.can_run_list:
+        rem_input, may_be_cut = budget.rem_input_tokens, budget.rem_chunk_tokens is not None
+        is_much = budget.ceil_paged_tokens(extend_len) >= rem_input
+        if is_much and self.can_run_list and not may_be_cut:
             return refuse(
                 self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem_input
             )
@@ -103,10 +134,14 @@ class PrefillAdder:
         return self.budget.state()
 
     def _add(self, req: Request, extend_len: int) -> None:
-        """Put a request into the batch, and charge for it."""
+        """Put a request into the batch, and charge for it.
+
+        One that comes back after a retraction is charged for all its tokens again.
+        """
         is_chunked = extend_len < req.extend_len
         self.can_run_list.append((req, extend_len))
-        self.budget.charge(extend_len, 0 if is_chunked else self.budget.new_tokens(req))
+        most = min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        self.budget.charge(extend_len, 0 if is_chunked else most)
         self.recorder.mark(
             "admit", rid=req.rid, hit_len=req.hit_len, extend_len=extend_len,
             is_chunked=is_chunked, **self.budget.remains(),

@@ -25,7 +25,8 @@ class PrefillBudget:
     ``rem_total_tokens``: memory, less what those who run may still come to need.
     ``cur_rem_tokens``: memory now. ``rem_input_tokens``: prompt tokens of one batch.
     ``rem_chunk_tokens``: the same, but here a prompt is cut instead of refused; None: no limit.
-    Whoever decodes in the same batch is paid first (``num_mixed_decode_tokens``).
+    Whoever runs while batches are mixed is paid first (``num_mixed_decode_tokens``).
+    ``reserves_whole``: of one who ignores EOS, who will say all that it may, all is kept back.
     """
 
     def __init__(
@@ -36,15 +37,18 @@ class PrefillBudget:
         rem_input_tokens: int,
         rem_chunk_tokens: int | None,
         num_mixed_decode_tokens: int = 0,
+        reserves_whole: bool = True,
     ) -> None:
         self.leases = leases
+        self.running = list(running)
+        self.reserves_whole = reserves_whole
         self.page_size = leases.allocator.page_size
         self.new_token_ratio = new_token_ratio
         mixed = num_mixed_decode_tokens
         self.rem_input_tokens = rem_input_tokens - mixed
         self.rem_chunk_tokens = None if rem_chunk_tokens is None else rem_chunk_tokens - mixed
         self.cur_rem_token_offset = mixed
-        self.rem_total_token_offset = mixed + sum(map(self.reserve, running))
+        self.rem_total_token_offset = mixed + sum(map(self.reserve, self.running))
 
     @property
     def rem_total_tokens(self) -> float:
@@ -58,11 +62,20 @@ class PrefillBudget:
 
     def reserve(self, req: Request) -> float:
         """Tokens for which memory is kept back on behalf of a running request."""
-        return self.new_tokens(req) * self.new_token_ratio
+        return self.new_tokens(req) * self.share(req)
+
+    def share(self, req: Request) -> float:
+        """The part of its tokens that a request is expected to produce."""
+        return 1.0 if self.reserves_whole and req.params.ignore_eos else self.new_token_ratio
 
     def new_tokens(self, req: Request) -> int:
         """Tokens that a request is expected to produce at most."""
         return min(req.params.max_new_tokens - len(req.output_ids), CLIP_MAX_NEW_TOKENS)
+
+    def gave_way(self, req: Request) -> None:
+        """A running request has been preempted: nothing is kept back for it any more."""
+        self.rem_total_token_offset -= self.reserve(req)
+        self.running.remove(req)
 
     def ceil_paged_tokens(self, tokens: int) -> int:
         """Tokens of the whole pages that these need."""
@@ -86,9 +99,12 @@ class PrefillBudget:
         return "max_prefill_tokens", self.rem_input_tokens
 
     def cut(self, extend_len: int) -> int:
-        """What fits into the chunk: all, or as many whole pages as do."""
+        """What fits into the chunk: all, or as many whole pages as do.
+
+        Whether all fits is asked in whole pages, too: they are what is charged.
+        """
         rem = self.rem_chunk_tokens
-        if rem is None or extend_len <= rem:
+        if rem is None or self.ceil_paged_tokens(extend_len) <= rem:
             return extend_len
         return max(0, rem // self.page_size * self.page_size)
 

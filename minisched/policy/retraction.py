@@ -10,15 +10,17 @@ from ..core import Request
 from ..memory import LeasePool
 from ..trace import Recorder
 from .decode import DecodeManager
+from .new_token_ratio import RETRACT_DECODE_STEPS
 from .prefill import PrefillManager
 
 
 def choose_victim(candidates: Iterable[Request]) -> Request:
-    """The request with the fewest outputs; among equals the longest prompt, then the newest.
+    """The request with the fewest outputs; among equals the longest prompt, then the last listed.
 
     SGLang ``schedule_batch.py:retract_decode`` sorts the same way: the least work is lost.
     """
-    return min(candidates, key=lambda req: (len(req.output_ids), -len(req.prompt), -req.order))
+    latest = reversed(list(candidates))
+    return min(latest, key=lambda req: (len(req.output_ids), -len(req.prompt)))
 
 
 @dataclass
@@ -30,13 +32,15 @@ class Retraction:
     while what is on its way back (``pages_returning``) is enough. Else everybody would be, one
     after the other, and for ever (vllm-ascend #16315). Until that step has run, or nothing is in
     flight, ``starved`` keeps everybody from being admitted: else the victim itself would take the
-    pages again.
+    pages again. Nor is anybody retracted while one who runs is about to end, its last step in
+    flight; that step over, all begins anew.
     """
 
     decode: DecodeManager
     prefill: PrefillManager
     leases: LeasePool
     recorder: Recorder
+    evicts_ahead: bool = True  # policy/rules.py: evicts
     starved: bool = False
     num_retractions: int = 0  # how often somebody has lost their memory so far
     num_by_reason: Counter[str] = field(default_factory=Counter)  # memory, priority, unified
@@ -60,6 +64,11 @@ class Retraction:
             if nobody_else or short <= self.leases.pages_returning:
                 reqs = self.wait(reqs)
                 break
+            if self.decode.is_anyone_ending:
+                reqs = []
+                break
+            if self.evicts_ahead:
+                self.leases.make_free(short + self.leases.available_pages)
             victim = chunked.req if chunked else choose_victim(self.decode.running_reqs)
             self.retract(victim, "memory")
             retracted = True
@@ -92,6 +101,10 @@ class Retraction:
         req.restart()
         if lease is not None:
             self.leases.close(lease)
+        if self.evicts_ahead:
+            steps = RETRACT_DECODE_STEPS * len(self.decode.running_reqs)
+            pages = self.leases.allocator.pages_for(steps)
+            self.leases.make_free(pages - self.leases.pages_returning)
         self.prefill.waiting_queue.add(req)
 
     def _is_settled(self, req: Request) -> bool:

@@ -34,6 +34,36 @@ class Rules:
         unified="both, from one budget of tokens",
     )  # fmt: skip
 
+    # -- who is admitted ---------------------------------------------------------------------------
+
+    ask_again: str = rule(
+        "left", "When is the queue asked again that memory or rows have refused (batch_is_full)?",
+        left="when somebody who runs has left",
+        changed="when memory has come back or a request has come, and after every step with a "
+        "prompt: who was admitted beside the refused one counts for less once they run",
+        every_step="at every step",
+    )  # fmt: skip
+    ignore_eos_reserve: str = rule(
+        "whole", "What is kept back for one who runs and ignores EOS?",
+        whole="all the tokens that it still has: it will say them",
+        ratio="the same share of them as for everybody (new_token_ratio)",
+    )  # fmt: skip
+    too_long_alone: str = rule(
+        "admitted", "What becomes of one whom the rules refuse though nobody else is there?",
+        admitted="it runs alone: it fits, or it would not have been received",
+        refused="it waits, and with it everybody behind it (SGLang); nothing may ever change that",
+    )  # fmt: skip
+    preempt_for: str = rule(
+        "rows", "What do running requests of lower priority make way for?",
+        rows="a row: want of memory is waited for",
+        memory="a row or memory, as much as the urgent one needs",
+    )  # fmt: skip
+    retracted_waits: str = rule(
+        "behind", "Where does one wait who has lost its memory?",
+        behind="behind all who wait, as if it came now",
+        old_place="in its old place, ahead of all who came later",
+    )  # fmt: skip
+
     # -- memory ------------------------------------------------------------------------------------
 
     free_rule: str = rule(
@@ -41,6 +71,29 @@ class Rules:
         lease="when every step that names it has come back",
         deferred="when the ongoing batch does not name it",
         at_once="at once",
+    )  # fmt: skip
+    evicts: str = rule(
+        "ahead", "How much of the cache goes when memory is short?",
+        ahead="a page more for every request of a step, where pages hold several tokens; and once "
+        "somebody is retracted, until those who stay have room for 20 steps each",
+        lacking="only what the next step lacks",
+    )  # fmt: skip
+    chunks_enter: str = rule(
+        "settled", "When does a chunk of a prompt enter the prefix cache?",
+        settled="when its step has come back: what a failed one has not written is never shared",
+        next_step="when the next step is scheduled (SGLang), which may be before",
+    )  # fmt: skip
+    split_counts: str = rule(
+        "both", "Which half of an edge counts as just used when a walk ends within it?",
+        both="both (SGLang), and the upper one as newly made",
+        upper="the upper one, which the walk has passed",
+        neither="neither (mini-sglang)",
+    )  # fmt: skip
+    waiting_prefixes: str = rule(
+        "refreshed", "Do prefixes that somebody waits for count as used, where the order of the "
+        "queue does not look at the cache anyway?",
+        refreshed="at every 32nd pass through the queue, where the least recently used goes first",
+        stale="only once their request is asked",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -55,10 +108,25 @@ RUN_FIRST = tuple(Rules.__dataclass_fields__["run_first"].metadata["answers"])
 
 RULES: Mapping[str, Rules] = {
     "sglang": Rules(),
-    "mini-sglang": Rules(),
-    "vllm": Rules(run_first="unified", free_rule="at_once"),
+    "mini-sglang": Rules(evicts="lacking", split_counts="neither", waiting_prefixes="stale"),
+    "vllm": Rules(
+        run_first="unified",
+        free_rule="at_once",
+        ask_again="changed",
+        retracted_waits="old_place",
+        evicts="lacking",
+        waiting_prefixes="stale",
+    ),
     "nano-vllm": Rules(),
-    "minisched": Rules(),
+    "minisched": Rules(
+        ask_again="changed",
+        ignore_eos_reserve="ratio",
+        preempt_for="memory",
+        retracted_waits="old_place",
+        evicts="lacking",
+        split_counts="upper",
+        waiting_prefixes="stale",
+    ),
 }
 """By system; ``minisched`` has this project's own answers, where it thinks them better."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..core import ForwardMode, Request
 from ..memory import LeasePool
 from .decode import DecodeManager
-from .mixed_chunk import can_mix, mix_with_running
+from .mixed_chunk import mix_with_running
 from .prefill import PrefillManager
 from .refusal import hold_back
 from .retraction import Retraction
@@ -88,15 +88,16 @@ class RunFirst:
             return Plan([], [])
         running = self.decode.running_reqs
         mixed = self.decode.schedule_next_batch() if self.enable_mixed_chunk else []
-        if not can_mix(mixed):
-            mixed = []
+        num_mixed = len(running) if self.enable_mixed_chunk else 0  # whether they decode or not
         prompts = self.prefill.schedule_next_batch(
-            running, len(mixed), lambda victim: self.retraction.retract(victim, "priority")
+            running, num_mixed, lambda victim: self.retraction.retract(victim, "priority")
         )
         if not prompts:
             return Plan([], [])
         still_there = [req for req in mixed if req.lease is not None]
         decodes = mix_with_running(prompts, still_there, self.leases)
-        if still_there and not decodes:
+        if decodes:
+            self.prefill.mark_open()
+        elif still_there:
             self.retraction.recorder.mark("not mixed", running=len(still_there))
         return Plan(prompts, decodes)

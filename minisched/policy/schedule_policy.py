@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from ..core import Request
 from ..memory import Match, RadixCache
@@ -13,50 +14,50 @@ from ..memory.radix_node import TreeNode
 LONG_QUEUE = 128  # requests; over it, matching them all at each step costs more than it brings
 CHECK_THRESHOLD = 32  # tokens: a request with more than this cached is not looked at below
 DEPRIORITIZE_THRESHOLD = 32  # tokens shared with an earlier waiting request: worth waiting for
+REFRESH_INTERVAL = 32  # passes through the queue
 
-Rank = Callable[[Request, int], int]
-RANKS: dict[str, Rank] = {
-    "fcfs": lambda req, seed: 0,
-    "lof": lambda req, seed: -req.params.max_new_tokens,  # longest output first
-    "random": lambda req, seed: zlib.crc32(f"{seed} {req.rid}".encode()),
-    "priority": lambda req, seed: -req.priority,
-}
-"""Orders that look at the request alone: the least goes first, then whoever came first."""
+Matches = list[tuple[Request, Match]]
 
 
-def lpm(matches: list[tuple[Request, Match]], page_size: int) -> list[Request]:
+def lpm(matches: Matches, tree: RadixCache) -> list[Request]:
     """Longest prefix match: who finds the most in the cache, before others push it out.
 
     A request that would find more once an earlier waiting one has run is put last.
     """
-    last = deprioritized(matches, page_size)
-    ranked = sorted(matches, key=lambda item: (item[0] in last, -len(item[1].pages)))
-    return [req for req, _ in ranked]
+    last = deprioritized(matches, tree.page_size)
+
+    def rank(item: tuple[Request, Match]) -> float:
+        req, match = item
+        cached = min(len(match.pages) * tree.page_size, req.known_len - 1)
+        return float("inf") if req in last else -cached
+
+    return [req for req, _ in sorted(matches, key=rank)]
 
 
-def deprioritized(matches: list[tuple[Request, Match]], page_size: int) -> set[Request]:
+def deprioritized(matches: Matches, page_size: int) -> set[Request]:
     """In-batch prefix caching: of those that share a long prefix which is not cached, all but one.
 
-    A simulated tree of the waiting queue tells (SGLang ``schedule_policy.py``).
+    A simulated tree of the waiting queue tells, with pages of one token whatever the cache's are
+    (SGLang ``schedule_policy.py:_compute_prefix_matches``).
     """
-    waiting_queue_radix_tree = RadixCache(page_size)
+    waiting_queue_radix_tree = RadixCache()
     found: set[Request] = set()
     for req, match in matches:
         if len(match.pages) * page_size > CHECK_THRESHOLD:
             continue
         tokens = req.known_tokens(0, req.known_len)
-        shared = waiting_queue_radix_tree.match_prefix(tokens)
-        if len(shared.pages) * page_size >= DEPRIORITIZE_THRESHOLD:
+        if len(waiting_queue_radix_tree.match_prefix(tokens).pages) >= DEPRIORITIZE_THRESHOLD:
             found.add(req)
         else:
-            waiting_queue_radix_tree.insert(tokens, range(len(tokens) // page_size))
+            waiting_queue_radix_tree.insert(tokens, range(len(tokens)))
     return found
 
 
-def dfs_weight(matches: list[tuple[Request, Match]], page_size: int) -> list[Request]:
-    """Depth first through the tree, the branch that most requests wait on first.
+def dfs_weight(matches: Matches, tree: RadixCache) -> list[Request]:
+    """Depth first through the tree, the branch first that most requests wait on.
 
-    So those who share a prefix run together, while it is there.
+    So those who share a prefix run together, while it is there: first those who find more than the
+    node's own prefix, then those who find just that.
     """
     weight: Counter[TreeNode] = Counter()
     at: dict[TreeNode, list[Request]] = {}
@@ -67,47 +68,91 @@ def dfs_weight(matches: list[tuple[Request, Match]], page_size: int) -> list[Req
             weight[node] += 1
             node = node.parent
     ordered: list[Request] = []
-    stack = [node for node in weight if node.parent is None]
+    stack = [(tree.root_node, False)]
     while stack:
-        node = stack.pop()
-        ordered += at.get(node, [])
+        node, is_below_done = stack.pop()
+        if is_below_done:
+            ordered += at.get(node, [])
+            continue
+        stack.append((node, True))
         children = [child for child in node.children.values() if weight[child]]
-        stack += sorted(children, key=lambda child: weight[child])
+        children.sort(key=lambda child: -weight[child])
+        stack += [(child, False) for child in reversed(children)]
     return ordered
 
 
-CACHE_AWARE: dict[str, Callable[[list[tuple[Request, Match]], int], list[Request]]] = {
+CACHE_AWARE: dict[str, Callable[[Matches, RadixCache], list[Request]]] = {
     "lpm": lpm,
     "dfs-weight": dfs_weight,
 }
-"""Orders that look at the cache: matched again at each step, as it changes."""
+"""Orders that look at the cache: matched again at each pass, as it changes."""
 
-POLICIES = (*RANKS, *CACHE_AWARE)
+POLICIES = ("fcfs", "lof", "random", "priority", *CACHE_AWARE)
+"""``priority`` is short for ``fcfs`` with ``enable_priority_scheduling``."""
 
 
 class SchedulePolicy:
     """One of the orders (SGLang ``managers/schedule_policy.py:SchedulePolicy``).
 
-    Without a prefix cache, or while more than ``LONG_QUEUE`` requests wait, the cache-aware ones
-    are first come, first served. (SGLang lets ``dfs-weight`` sort a queue of any length.)
+    Each pass through the queue sorts what the last one has left, so among equals its order stays.
+    ``enable_priority_scheduling`` puts priority before ``fcfs`` and ``lof``, and before nothing
+    else. Without a prefix cache the cache-aware orders are first come, first served; so is ``lpm``
+    while more than ``LONG_QUEUE`` requests wait. ``refreshes``: from time to time, prefixes that
+    somebody waits for count as used in a cache that gives up the least recently used.
     """
 
-    def __init__(self, name: str, tree: RadixCache | None, seed: int = 0) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        tree: RadixCache | None,
+        seed: int = 0,
+        enable_priority_scheduling: bool = False,
+        refreshes: bool = True,
+    ) -> None:
+        self.by_priority = enable_priority_scheduling or name == "priority"
+        is_fcfs = name == "priority" or (name in CACHE_AWARE and tree is None)
+        self.name = "fcfs" if is_fcfs else name
         self.tree = tree
-        self.seed = seed
+        self.dice = random.Random(seed)
+        self.refreshes = refreshes and tree is not None and tree.policy == "lru"
+        self.num_refreshable = 0  # passes
 
-    def rank(self, req: Request) -> int:
-        """What the order of a long queue goes by; the least goes first."""
-        return RANKS.get(self.name, RANKS["fcfs"])(req, self.seed)
+    def rank(self, req: Request) -> tuple[int, int]:
+        """What the request itself says of its place; the least goes first."""
+        longest_first = -req.params.max_new_tokens if self.name == "lof" else 0
+        has_priority = self.by_priority and self.name in ("fcfs", "lof")
+        return -req.priority if has_priority else 0, longest_first
 
-    def is_cache_aware(self, num_waiting: int) -> bool:
-        """Whether the cache decides, with that many requests waiting."""
-        return self.name in CACHE_AWARE and self.tree is not None and num_waiting <= LONG_QUEUE
+    def sorts(self, num_waiting: int) -> bool:
+        """Whether a pass has anything to sort: first come, first served stays as it is."""
+        if self.name == "fcfs":
+            return self.by_priority
+        return self.name != "lpm" or num_waiting <= LONG_QUEUE
 
     def sort(self, waiting: Sequence[Request]) -> list[Request]:
-        """The order that the cache, as it is now, gives requests listed by arrival."""
-        assert self.tree is not None
-        match_prefix = self.tree.match_prefix
-        matches = [(req, match_prefix(req.known_tokens(0, req.known_len - 1))) for req in waiting]
-        return CACHE_AWARE[self.name](matches, self.tree.page_size)
+        """The order of this pass, of requests in that of the last one."""
+        if self.name in CACHE_AWARE:
+            assert self.tree is not None
+            match_prefix = self.tree.match_prefix
+            matches = [(req, match_prefix(req.known_tokens(0, req.known_len))) for req in waiting]
+            return CACHE_AWARE[self.name](matches, self.tree)
+        ordered = list(waiting)
+        if self.name == "random":
+            self.dice.shuffle(ordered)
+        else:
+            ordered.sort(key=self.rank)
+        return ordered
+
+    def refresh(self, waiting: Sequence[Request] | dict[Request, None]) -> None:
+        """Let what those at the head of the queue will find count as used, the first one's last.
+
+        SGLang ``_touch_waiting_prefixes``. An order that looks at the cache does so by looking.
+        """
+        looks = self.name in CACHE_AWARE and self.sorts(len(waiting))
+        if not (waiting and self.refreshes) or looks:
+            return
+        if self.num_refreshable % REFRESH_INTERVAL == 0:
+            assert self.tree is not None
+            for req in reversed(list(islice(waiting, LONG_QUEUE))):
+                self.tree.match_prefix(req.known_tokens(0, req.known_len))
+        self.num_refreshable += 1

@@ -1,110 +1,85 @@
-"""The waiting queue: what it costs to look at depends on who is admitted, not on who waits."""
+"""The waiting queue: a list that each pass sorts, if its order asks for that."""
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from ..core import Request
 from ..trace import Recorder
-from .schedule_policy import SchedulePolicy
-
-LEAST = 64  # places; a queue this short is not worth tidying up
-
-Key = tuple[int, str]  # order of arrival, request id: an id may come back, and be another's
-Place = tuple[int, int, str]  # rank, and the key
-
-
-def key_of(req: Request) -> Key:
-    """What tells a request from every other one that was ever received."""
-    return req.order, req.rid
+from .schedule_policy import CACHE_AWARE, SchedulePolicy
 
 
 class WaitingQueue:
     """Requests that hold no memory yet, or none any more (SGLang's ``waiting_queue``, a list).
 
-    Ordered by the policy's rank, then by arrival: a line of those who came behind everybody else,
-    and a heap of those who go before somebody in it. A request that was retracted has its old
-    place in the order of arrival, so it is ahead of everybody who came later. One that has stale
-    output in flight waits aside until it is added again (vLLM's ``skipped_waiting``): it cannot
-    be admitted, and stops nobody.
+    A pass sorts it in place and admits from its head; first come, first served sorts nothing, and
+    costs what is admitted, however many wait. A request that has lost its memory waits behind all
+    others, as in SGLang, or in its ``old_place`` (``policy/rules.py:retracted_waits``). One that
+    has stale output in flight waits aside until it is added again (vLLM's ``skipped_waiting``): it
+    cannot be admitted, and stops nobody.
     """
 
-    def __init__(self, policy: SchedulePolicy, recorder: Recorder) -> None:
+    def __init__(self, policy: SchedulePolicy, recorder: Recorder, old_place: bool = False) -> None:
         self.policy = policy
         self.recorder = recorder
+        self.old_place = old_place
         self.num_added = 0  # so far
-        self._waiting: dict[Key, Request] = {}
-        self._aside: dict[Key, Request] = {}  # those with stale output in flight
-        self._line: deque[Place] = deque()  # this and the heap may still list who has left
-        self._heap: list[Place] = []
+        self._waiting: OrderedDict[Request, None] = OrderedDict()
+        self._aside: dict[Request, None] = {}  # those with stale output in flight
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._aside)
 
     def __iter__(self) -> Iterator[Request]:
-        """In order of arrival."""
-        everybody = [*self._waiting.values(), *self._aside.values()]
-        return iter(sorted(everybody, key=lambda req: req.order))
+        """In the order of the last pass, then who came since, then those aside."""
+        return iter([*self._waiting, *self._aside])
 
     def __contains__(self, req: Request) -> bool:
-        return (self._waiting.get(key_of(req)) or self._aside.get(key_of(req))) is req
+        return req in self._waiting or req in self._aside
 
     def add(self, req: Request) -> None:
-        """Let a request wait."""
+        """Let a request wait: at the end, unless it had a place and that is kept."""
         if req.num_stale_output_tokens:
-            self._aside[key_of(req)] = req
+            self._aside[req] = None
             return
-        self._aside.pop(key_of(req), None)
+        self._aside.pop(req, None)
+        goes_back = self.old_place and req.retractions > 0
+        if not goes_back:
+            req.order = self.num_added
         self.num_added += 1
-        self._waiting[key_of(req)] = req
-        self._enter((self.policy.rank(req), *key_of(req)))
-        if len(self._line) + len(self._heap) > 2 * len(self._waiting) + LEAST:
-            self._line = deque(place for place in self._line if place[1:] in self._waiting)
-            self._heap = [*{place for place in self._heap if place[1:] in self._waiting}]
-            heapq.heapify(self._heap)
+        self._waiting[req] = None
+        if goes_back:
+            self._reorder(sorted(self._waiting, key=lambda req: (self.policy.rank(req), req.order)))
 
     def first(self) -> Request | None:
-        """Who is next, as far as a look at the requests alone can tell."""
-        return self._head() if self._waiting else None
+        """Who is next, as far as the last pass can tell."""
+        return next(iter(self._waiting), None)
 
     def remove(self, req: Request) -> None:
         """Let a request go, if it waits."""
-        if req in self:
-            self._waiting.pop(key_of(req), None)
-            self._aside.pop(key_of(req), None)
+        self._waiting.pop(req, None)
+        self._aside.pop(req, None)
 
     def in_order(self) -> Iterator[Request]:
-        """Who is to be admitted next, while each is taken out before the next is asked for.
+        """One pass: sorted now; who is to be admitted next, while each is taken out before that.
 
-        The first one that stays ends it: whoever is refused stops those behind.
+        The first one that stays ends it: whoever is refused stops those behind. Who is added
+        meanwhile waits for the next pass.
         """
-        by_cache = self._by_cache()
-        while self._waiting:
-            req = next(by_cache) if by_cache else self._head()
+        if self.policy.sorts(len(self)):
+            self._reorder(self.policy.sort(list(self._waiting)))
+            if self.policy.name in CACHE_AWARE:
+                rids = " ".join(req.rid for req in [*self._waiting][:20])
+                self.recorder.mark("queue order", policy=self.policy.name, rids=rids)
+        self.policy.refresh(self._waiting)
+        return self._heads(self.num_added)
+
+    def _heads(self, num_added: int) -> Iterator[Request]:
+        while (req := self.first()) is not None and req.order < num_added:
             yield req
             if req in self:
                 return
 
-    def _enter(self, place: Place) -> None:
-        if not self._line or place > self._line[-1]:
-            self._line.append(place)
-        else:
-            heapq.heappush(self._heap, place)
-
-    def _head(self) -> Request:
-        while self._line and self._line[0][1:] not in self._waiting:
-            self._line.popleft()
-        while self._heap and self._heap[0][1:] not in self._waiting:
-            heapq.heappop(self._heap)
-        fronts = [places[0] for places in (self._line, self._heap) if places]
-        return self._waiting[min(fronts)[1:]]
-
-    def _by_cache(self) -> Iterator[Request] | None:
-        if not self.policy.is_cache_aware(len(self)):
-            return None
-        ordered = self.policy.sort([req for req in self if key_of(req) in self._waiting])
-        rids = " ".join(req.rid for req in ordered[:20])
-        self.recorder.mark("queue order", policy=self.policy.name, rids=rids)
-        return iter(ordered)
+    def _reorder(self, ordered: list[Request]) -> None:
+        self._waiting = OrderedDict.fromkeys(ordered)

@@ -19,10 +19,13 @@ def commit(state: SchedulerState, plan: Plan) -> ScheduleBatch:
     batch = ScheduleBatch(state.step, mode_of(state, plan), len(plan.prompts))
     batch.has_wishes = bool(state.wishing)
     if plan.prompts:
+        evict_for_prompts(state, plan)
         for req, extend_len in plan.prompts:
             add_prompt(state, batch, req, extend_len)
         joining = zip(batch.reqs, batch.delivers, strict=True)
-        state.decode.add_reqs(req if done else ChunkedReq(req) for req, done in joining)
+        ready = [req if done else ChunkedReq(req) for req, done in joining]
+        mixed = state.config.enable_mixed_chunk and bool(plan.decodes)
+        state.decode.add_reqs(ready, mixed)
         state.new_batch = batch
     if state.config.num_draft_tokens:
         add_verifies(state, batch, plan.decodes, plan.draft_lens)
@@ -76,9 +79,23 @@ def add_prompt(state: SchedulerState, batch: ScheduleBatch, req: Request, extend
         req.device_len += 1  # the token that this step samples will exist
 
 
+def evict_for_prompts(state: SchedulerState, plan: Plan) -> None:
+    """Let the cache give up what prompts may take at most: a page more for each of them.
+
+    SGLang ``mem_cache/allocation.py:alloc_paged_token_slots_extend``; with pages of one token
+    nothing is estimated there.
+    """
+    if state.evicts_by_page:
+        size = state.allocator.page_size
+        tokens = sum(length + size for _, length in plan.prompts)
+        state.leases.make_free(state.allocator.pages_for(tokens))
+
+
 def add_decodes(state: SchedulerState, batch: ScheduleBatch, reqs: list[Request]) -> None:
     """Advance each by one position. Every running request passes here at every step."""
     page_size, step = state.allocator.page_size, batch.step
+    if state.evicts_by_page:
+        state.leases.make_free(len(reqs))  # a page for each, whether it needs one or not
     for index, req in enumerate(reqs, len(batch.reqs)):
         lease, start, end = req.lease, req.computed_len, req.device_len
         assert lease is not None

@@ -37,6 +37,7 @@ class SchedulerConfig:
     chunked_prefill_size: int = 128  # the most prompt tokens of one step; -1: no limit
     max_prefill_tokens: int = 16384  # over this a batch takes no further prompt
     schedule_policy: str = "fcfs"  # who is admitted first
+    enable_priority_scheduling: bool = False  # priority before fcfs or lof, and at others' cost
     priority_scheduling_preemption_threshold: int = 10  # preempt those lower by more than this
     schedule_conservativeness: float = 1.0  # scales the memory kept back for running requests
     random_seed: int = 0  # of the policy "random"
@@ -76,6 +77,11 @@ class SchedulerConfig:
         self._check_chunk(first)
         self._check_speculation()
         one_of("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
+        if self.enable_priority_scheduling and self.schedule_policy not in ("fcfs", "lof"):
+            raise ValueError(
+                f"enable_priority_scheduling goes with fcfs and lof, but schedule_policy is "
+                f"{self.schedule_policy!r}."
+            )
         one_of("radix_eviction_policy", self.radix_eviction_policy, EVICTION_POLICIES)
 
     @cached_property

@@ -28,7 +28,7 @@ class Results(Endings):
         for at in sorted(result.not_numbers):
             outputs += self._end_if_nan(batch, batch.reqs[at], batch.leases[at])
         columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
-        for req, lease, deliver, token in columns:
+        for at, (req, lease, deliver, token) in enumerate(columns):
             if req.lease is not lease:  # ended or retracted while the step was running
                 outputs += self._late(batch, req, token if deliver else None, result.error)
             elif result.error:
@@ -40,6 +40,8 @@ class Results(Endings):
                     outputs.append(self._end(req, token))
                 else:
                     outputs.append(Output(req.rid, token))
+            if at < batch.num_extend_reqs:
+                self._cache_prompt(batch, at)
         if result.logprobs:
             deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
         self._came_back(batch, drained, outputs)
@@ -67,6 +69,8 @@ class Results(Endings):
                     if not req.finished:
                         outputs.append(self._deliver(req, lease, token))
             outputs += self._end_if_nan(batch, req, lease) if at in broken else []
+            if at < batch.num_extend_reqs:
+                self._cache_prompt(batch, at)
             if num_samples > 1 and (gained := len(req.output_ids) - had):
                 self._verified(batch, req, num_samples - 1, gained - 1)
         if result.logprobs:
@@ -101,18 +105,20 @@ class Results(Endings):
     def _came_back(
         self, batch: ScheduleBatch, drained: list[Request], outputs: list[Output]
     ) -> None:
-        """Share what a step has computed, and let those resume of whom nothing is stale now."""
+        """Say what grammars have taken, and let those resume of whom nothing is stale now."""
         if batch.has_wishes and self.recorder.is_on:
             record_accepted(self.recorder, batch, outputs)
-        if batch.num_extend_reqs:
-            self._cache_prompts(batch)
         for req in drained:
             if not req.finished:
                 self.waiting_queue.add(req)
 
-    def _cache_prompts(self, batch: ScheduleBatch) -> None:
-        """Share the prompts, or the chunks, that a step has computed, if they still run."""
-        for row in batch.rows[: batch.num_extend_reqs]:
-            if row.req.lease is row.lease:
-                row.lease.settled_len = row.end
-                self.prefix_cache.cache_unfinished_req(row.req, row.lease)
+    def _cache_prompt(self, batch: ScheduleBatch, at: int) -> None:
+        """Share the prompt, or the chunk, that a row has computed, if it still runs.
+
+        Not a chunk, where that is for the next step to do (``policy/rules.py:chunks_enter``).
+        """
+        req, lease = batch.reqs[at], batch.leases[at]
+        is_later = not batch.delivers[at] and self.config.in_force.chunks_enter == "next_step"
+        if req.lease is lease and not is_later:
+            lease.settled_len = batch.starts[at] + len(batch.ids[at])
+            self.prefix_cache.cache_unfinished_req(req, lease)

@@ -53,7 +53,6 @@ class Scheduler(Results):
                 outputs.append(self._refuse(req, problem))
                 continue
             record_grammar(self.recorder, req)
-            req.order = self.num_received
             self.num_received += 1
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
@@ -81,6 +80,9 @@ class Scheduler(Results):
         """
         if self.batches_in_flight == 0 or not self.decode.running_reqs:
             self.retraction.starved = False
+        chunked = self.prefill.chunked_req
+        if chunked is not None and self.config.in_force.chunks_enter == "next_step":
+            self.prefix_cache.cache_chunk(chunked.req)
         plan = self.run_first.plan()
         if plan.prompts or plan.decodes:
             return commit(self, plan)

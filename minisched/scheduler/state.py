@@ -67,16 +67,21 @@ class SchedulerState:
         self.tree: RadixCache | None = None
         if not config.disable_radix_cache:
             policy = config.radix_eviction_policy
-            self.tree = RadixCache(config.page_size, policy, self.recorder)
+            split_counts = config.in_force.split_counts
+            self.tree = RadixCache(config.page_size, policy, self.recorder, split_counts)
         self.leases = LeasePool(self.allocator, self.table, self.tree, config.in_force.free_rule)
         self.prefix_cache = PrefixCache(self.leases, self.recorder)
 
     def _make_policies(self, config: SchedulerConfig) -> None:
         recorder, leases = self.recorder, self.leases
         chunk = config.chunked_prefill_size
-        by_priority = config.schedule_policy == "priority"
-        policy = SchedulePolicy(config.schedule_policy, self.tree, config.random_seed)
-        self.waiting_queue = WaitingQueue(policy, recorder)
+        rules = config.in_force
+        policy = SchedulePolicy(
+            config.schedule_policy, self.tree, config.random_seed,
+            config.enable_priority_scheduling, refreshes=rules.waiting_prefixes == "refreshed",
+        )  # fmt: skip
+        old_place = rules.retracted_waits == "old_place"
+        self.waiting_queue = WaitingQueue(policy, recorder, old_place)
         self.new_token_ratio = NewTokenRatio(config.schedule_conservativeness, recorder)
         self.decode = DecodeManager(config.run_ahead, config.overrun)
         self.prefill = PrefillManager(
@@ -84,12 +89,15 @@ class SchedulerState:
             chunk_size=None if chunk == -1 else chunk,
             max_prefill_tokens=config.max_prefill_tokens,
             preemption_threshold=(
-                config.priority_scheduling_preemption_threshold if by_priority else None
+                config.priority_scheduling_preemption_threshold if policy.by_priority else None
             ),
+            rules=rules,
         )  # fmt: skip
-        self.retraction = Retraction(self.decode, self.prefill, leases, recorder)
+        evicts_ahead = rules.evicts == "ahead" and self.tree is not None
+        self.evicts_by_page = evicts_ahead and config.page_size > 1
+        self.retraction = Retraction(self.decode, self.prefill, leases, recorder, evicts_ahead)
         self.run_first = RunFirst(
-            config.in_force.run_first, config.enable_mixed_chunk,
+            rules.run_first, config.enable_mixed_chunk,
             self.decode, self.prefill, self.retraction, leases,
             UnifiedBudget(
                 config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder
@@ -98,7 +106,7 @@ class SchedulerState:
 
     @property
     def running_batch(self) -> list[Request]:
-        """The requests that decode, in order of arrival."""
+        """The requests that decode, in the order in which their prompts were done."""
         return self.decode.running_reqs
 
     @property
