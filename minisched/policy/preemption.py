@@ -8,7 +8,7 @@ from ..core import Request
 from .prefill_budget import CLIP_MAX_NEW_TOKENS, PrefillBudget
 
 
-def make_way_for_row(
+def preempt_to_schedule(
     req: Request, budget: PrefillBudget, running: Sequence[Request], threshold: int
 ) -> list[Request]:
     """Who has to go so that ``req`` gets a row: as many as free the tokens that it asks for.
@@ -34,7 +34,7 @@ def make_way_for_row(
     return victims if short_of <= 0 else []
 
 
-def make_way_for_memory(
+def preempt_for_memory(
     req: Request, budget: PrefillBudget, running: Sequence[Request], threshold: int
 ) -> list[Request]:
     """Who has to go so that ``req`` can come: all that is needed, or nobody.

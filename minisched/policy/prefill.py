@@ -9,7 +9,7 @@ from ..core import ChunkedReq, Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
 from .new_token_ratio import NewTokenRatio
-from .preemption import make_way_for_memory, make_way_for_row
+from .preemption import preempt_for_memory, preempt_to_schedule
 from .prefill_adder import PrefillAdder
 from .prefill_budget import AddReqResult, PrefillBudget
 from .refusal import refuse
@@ -178,7 +178,7 @@ class PrefillManager:
         if self.preemption_threshold is None:
             return False
         by_row = self.rules.preempt_for == "rows"
-        choose = make_way_for_row if by_row else make_way_for_memory
+        choose = preempt_to_schedule if by_row else preempt_for_memory
         victims = choose(req, adder.budget, adder.budget.running, self.preemption_threshold)
         for victim in victims:
             adder.budget.gave_way(victim)

@@ -12,9 +12,20 @@ from ...core import Request, ScheduleBatch
 from ...core.logprobs import next_logprob_at
 from ...scheduler import Scheduler
 from .queue_order import Path, QueueOrder, walk
-from .victims import ROUNDING, Memory, Preemption, new_tokens, who_makes_way, words
+from .victims import (
+    ROUNDING,
+    Memory,
+    Preemption,
+    about_to_end,
+    all_tokens,
+    kept_back,
+    new_tokens,
+    who_gives_a_row,
+    who_makes_way,
+    words,
+)
 
-Changes = tuple[int, int]  # leases that went back, and requests that came to wait; so far
+Changes = tuple[int, int]  # times that memory went back, and requests that came to wait; so far
 
 
 class Full(NamedTuple):
@@ -29,9 +40,29 @@ class Full(NamedTuple):
 class Remembered:
     """What has to be known of the decisions before."""
 
-    places: dict[Request, int] = field(default_factory=dict)  # in which order requests came
+    places: dict[Request, int] = field(default_factory=dict)  # in which order they came to wait
+    running: list[Request] = field(default_factory=list)  # in which order their prompts were done
+    num_places: int = 0
     starving: Request | None = None  # may run, and waits for memory on its way back
     full: Full | None = None  # when memory refused the first
+
+    def comes_to_wait(self, req: Request) -> None:
+        """It is behind all who have come before."""
+        self.places[req] = self.num_places
+        self.num_places += 1
+
+    def look_at_running(self, scheduler: Scheduler) -> None:
+        """Forget who has left, and learn of those whose prompt was done elsewhere (``pd``)."""
+        running = scheduler.running_batch
+        self.running = [req for req in self.running if req in running]
+        self.running += [req for req in running if req not in self.running]
+
+    def commits(self, batch: ScheduleBatch, scheduler: Scheduler) -> None:
+        """Those whose prompts are done run from now on; ahead of those who decode beside them."""
+        rows = batch.rows[: batch.num_extend_reqs]
+        done = [row.req for row in rows if row.deliver and row.req not in self.running]
+        is_mixed = len(batch.rows) > len(rows) and scheduler.config.enable_mixed_chunk
+        self.running = done + self.running if is_mixed else self.running + done
 
 
 class Before:
@@ -41,14 +72,12 @@ class Before:
         chunked, config = scheduler.prefill.chunked_req, scheduler.config
         live = scheduler.live.values()
         self.scheduler, self.remembered = scheduler, remembered
-        self.order = QueueOrder(scheduler, remembered.places)
-        self.waiting: dict[Request, Path] = {}  # and what each finds in the cache
-        for req in scheduler.waiting_queue:
-            self.waits(req)
-        self.running = list(scheduler.running_batch)
-        self.ready = [  # those of them that may run, in order of arrival
+        remembered.look_at_running(scheduler)
+        self.look_at_queue()
+        self.running = list(remembered.running)
+        self.ready = [  # those of them that may run
             req
-            for req in sorted(self.running, key=remembered.places.__getitem__)
+            for req in self.running
             if req.device_len < req.max_device_len + scheduler.decode.overrun
             and (config.run_ahead or req.computed_len < req.known_len)
         ]
@@ -63,6 +92,22 @@ class Before:
         self.in_round: list[Request] = []  # since it began anew, with the memory of who gave way
         self.is_short = False  # somebody had to, so that others can decode
         self.preemptions: list[Preemption] = []
+        self.num_rounds = 0
+
+    def begins(self) -> None:
+        """It begins, or begins anew; a chunk may have entered the cache just before."""
+        self.in_round = []
+        self.num_rounds += 1
+        if self.num_rounds == 1:
+            self.look_at_queue()
+
+    def look_at_queue(self) -> None:
+        """Who waits now."""
+        self.order = QueueOrder(self.scheduler, self.remembered.places)
+        self.waiting: dict[Request, Path] = {}  # and what each finds in the cache
+        self.asked_len: dict[Request, int] = {}
+        for req in self.scheduler.waiting_queue:
+            self.waits(req)
 
     def waits(self, req: Request) -> None:
         """A request is in the queue; with stale output in flight it can't be admitted."""
@@ -70,6 +115,7 @@ class Before:
         if req.num_stale_output_tokens:
             return
         self.order.add(req)
+        self.asked_len[req] = req.asked_len
         num_prompt, num_known = len(req.prompt), len(req.input_token_logprobs)
         wanted = next_logprob_at(req.params, num_prompt, num_known)
         tokens = req.known_tokens(0, min(wanted, req.known_len - 1))
@@ -91,14 +137,18 @@ class Before:
             made = [item for item in self.preemptions if item.head is head]
             if not made:
                 admitted = [req for req in self.waiting if req.lease is not None]
-                made = [Preemption(head, admitted, self.memory())]
+                asked_len = self.asked_len[head]
+                made = [Preemption(head, asked_len, admitted, self.memory())]
                 self.preemptions += made
             made[0].victims.append(victim)
 
 
 def changes_of(scheduler: Scheduler) -> Changes:
-    """How often memory has come back, and requests have come."""
-    return scheduler.leases.num_released, scheduler.waiting_queue.num_added
+    """How often memory has come back, and requests have come; as far as they count."""
+    leases, rule = scheduler.leases, scheduler.config.in_force.ask_again
+    if rule == "left":
+        return leases.num_released, 0
+    return leases.num_released + leases.num_retired, scheduler.waiting_queue.num_added
 
 
 @dataclass
@@ -140,8 +190,9 @@ class Decision:
         self.admitted = [row.req for row in rows[:first] if row.lease.num_chunks == 1]
         self.is_unified = self.config.in_force.run_first == "unified" and not is_chained
         self.was_starving = self.remembered.starving
-        mixes = self.config.enable_mixed_chunk and not wants_logprobs(before.ready)
-        self.num_mixed = len(before.ready) if mixes else 0
+        self.rules = self.config.in_force
+        self.num_mixed = len(before.running) if self.config.enable_mixed_chunk else 0
+        self.preempts = before.order.by_priority and not self.is_unified
         self.left = self.config.prefill_budget  # tokens for prompts (unified)
         self.unheeded: list[str] = []  # requests of high priority
         self.promised = 0  # pages for decodes, if all drafts should be right (unified)
@@ -171,7 +222,10 @@ class Decision:
         need = sum(self.leases.pages_lacking(req.lease, req.reach) for req in missing if req.lease)
         is_short = need > self.leases.available_pages and not self.decodes
         if not self.prompts and is_short:
-            self.remembered.starving = missing[0]
+            back = self.leases.available_pages + self.leases.pages_returning
+            is_alone = len(self.scheduler.running_batch) + bool(self.before.chunked) <= 1
+            if is_alone or need <= back or not about_to_end(self.scheduler):
+                self.remembered.starving = missing[0]
         elif self.prompts and not self.decodes and self.config.in_force.run_first == "prefill":
             cannot_mix = wants_logprobs([*self.before.ready, *self.prompts])
             if self.config.enable_mixed_chunk and not (is_short or cannot_mix):
@@ -230,6 +284,8 @@ class Decision:
         """The first who waits, behind those admitted, has a reason to."""
         waiting, queue = self._waiting(), self.scheduler.waiting_queue
         now = changes_of(self.scheduler)
+        if self.before.chunked and self.rules.ask_again == "left":
+            self.remembered.full = None
         if not waiting or self._is_chunked():
             return
         if self._must_stand_back():
@@ -239,7 +295,7 @@ class Decision:
         heads, is_full = self.before.order.heads(waiting), self._is_full()
         reasons = [self._why_not(head) for head in heads]
         if NO_MEMORY in reasons:
-            if self.is_unified or not self.prompts:  # these would count for less, once they run
+            if self._marks_full():
                 self.remembered.full = Full(now, now, set(queue))
         elif not (any(reasons) or is_full):
             table, pages = self.leases.table, self.config.num_pages
@@ -248,6 +304,16 @@ class Decision:
                 f"{table.size} rows are free, {self._available()} of {pages} pages can be had, and "
                 f"{'it ' if self.prompts or self.decodes else ''}{self._not}"
             )
+
+    def _marks_full(self) -> bool:
+        """Whether a refusal for want of memory lasts longer than this step."""
+        rule = self.rules.ask_again
+        if self.is_unified or rule == "every_step":
+            return rule != "every_step"
+        if rule == "changed":
+            return not self.prompts  # these would count for less, once they run
+        is_mixed = self.prompts and self.decodes  # then the batch that was full is no more
+        return bool(self.before.running) and not is_mixed and not self.preempts
 
     def _why_not(self, req: Request) -> str:
         """Why the first who waits is not admitted, or nothing."""
@@ -263,21 +329,26 @@ class Decision:
             return NO_BUDGET if left <= 0 else NO_MEMORY if is_short else ""
         room = self._room(self._available(), self.prompts)
         if room.is_spent:
-            return NO_BUDGET
+            return NO_MEMORY if min(room.total, room.now) <= ROUNDING else NO_BUDGET
+        if self.before.preemptions and self.rules.preempt_for == "rows":
+            return NO_MEMORY  # from then on each needs somebody's row
+        if req.params.ignore_eos and self.scheduler.tree is None and table.available_size:
+            if not self._ends_in_time(req, room):
+                return self._unless_alone()
+            return NO_BUDGET if req.known_len > room.chunk and room.chunk <= 0 else ""
         need = extend_len + new_tokens(req) + size
         if not table.available_size or need >= room.total - to_lock * size - ROUNDING:
-            return "" if self.leases.is_idle else self._others_make_no_way(req, room)
-        is_much = self.prompts and ceil(extend_len / size) * size >= room.prompts
-        is_cut_to_nothing = extend_len > room.chunk and room.chunk < size
+            return self._unless_alone() and self._others_make_no_way(req, room)
+        whole = ceil(extend_len / size) * size
+        is_much = self.prompts and room.chunk == inf and whole >= room.prompts
+        is_cut_to_nothing = whole > room.chunk and room.chunk < size
         return NO_BUDGET if is_much or is_cut_to_nothing else ""
 
     def _others_make_no_way(self, req: Request, room: Room) -> str:
         """They don't have to, unless its priority lets it come at their cost."""
-        by_priority = self.config.schedule_policy == "priority" and not self.is_unified
-        if by_priority and not (self.before.preemptions or self._is_full()):
-            memory = self.before.memory(self._available() - self.leases.available_pages)
-            ratio, places = self.before.ratio, self.remembered.places
-            named = who_makes_way(req, room.total, ratio, memory, self.config, places)
+        if self.preempts and not (self.before.preemptions or self._is_full()):
+            asked_len = self.before.asked_len[req]
+            named = self._named(req, asked_len, room.total, self._available())
             if all(named):
                 low = named[0][0]
                 self.unheeded.append(
@@ -286,12 +357,62 @@ class Decision:
                 )
         return NO_MEMORY
 
+    def _named(
+        self, head: Request, asked_len: int, left: float, available: int
+    ) -> list[list[Request]]:
+        """Who has to make way for ``head``, when so many pages could be had."""
+        ratio, places, config = self.before.ratio, self.remembered.places, self.config
+        if self.rules.preempt_for == "memory":
+            memory = self.before.memory(available - self.leases.available_pages)
+            return who_makes_way(head, left, ratio, memory, config, places)
+        if self.leases.table.available_size or self.leases.returning:
+            return [[]]
+        return who_gives_a_row(head, asked_len, left, ratio, self.before.running, config, places)
+
+    def _unless_alone(self) -> str:
+        """Want of memory, but not where nobody else holds any, and that is no reason."""
+        admits = self.rules.too_long_alone == "admitted"
+        return "" if self.leases.is_idle and admits else NO_MEMORY
+
+    def _ends_in_time(self, req: Request, room: Room) -> bool:
+        """Whether memory suffices for all who run and ``req``, at each moment when one ends.
+
+        Told of those who ignore EOS where nothing is cached (``add_one_req_ignore_eos``).
+        """
+        need = self._pages(req.known_len) * self.config.page_size + self.config.page_size
+        if need > min(room.total, room.now):
+            return False
+        line: list[Request] = []
+        prompts = list(self.prompts)
+        for at, asked in enumerate([*prompts, req]):
+            if not asked.params.ignore_eos or asked is self.before.chunked:
+                continue
+            if not line:
+                line = [asked, *self.before.running, *prompts[:at]]
+                line = sorted((one for one in line if self._left(one) > 0), key=self._left)
+            elif self._left(asked) > 0:
+                behind = sum(self._left(one) < self._left(asked) for one in line)
+                line.insert(min(behind, len(line) - 1), asked)
+        free = room.now - need
+        for at, one in enumerate(line):
+            beside = len(line) - at
+            if free - self._left(one) * beside <= beside:
+                return False
+            free += one.known_len
+        return True
+
+    def _left(self, req: Request) -> float:
+        """Tokens that one may still say, by the rule of those who ignore EOS."""
+        is_whole = req.params.ignore_eos and self.rules.ignore_eos_reserve == "whole"
+        share = 1.0 if is_whole else self.before.ratio
+        return req.params.max_new_tokens * share - len(req.output_ids)
+
     def _of_decodes(self) -> Iterator[str]:
-        """They are in a step in order of arrival: a budget that is spent has room for the first."""
-        places = self.remembered.places
+        """They are in a step as their prompts were done; whoever leaves, the others keep it."""
+        running = self.before.running
         for one, other in pairwise(self.decodes):
-            if places[one] > places[other]:
-                yield f"{one.rid} is in step {self.step} before {other.rid}, which came earlier"
+            if running.index(one) > running.index(other):
+                yield f"{one.rid} is in step {self.step} before {other.rid}, which ran before it"
 
     def _of_admitted(self) -> Iterator[str]:
         """Those admitted are the first in the queue, and it was time for them."""
@@ -312,10 +433,19 @@ class Decision:
     def _of_preemptions(self) -> Iterator[str]:
         """Those who made way for a request of higher priority are those whom the rule names."""
         ratio, places = self.before.ratio, self.remembered.places
-        for item in self.before.preemptions if not self.before.is_short else ():
+        preemptions = [] if self.before.is_short else self.before.preemptions
+        if self.rules.preempt_for == "rows":
+            preemptions = preemptions[:1]  # those behind it find memory that was given back
+        for item in preemptions:
             earlier = [req for req in (self.before.chunked, *item.admitted) if req]
             left = self._room(item.memory.available, earlier).total
-            named = who_makes_way(item.head, left, ratio, item.memory, self.config, places)
+            if self.rules.preempt_for == "rows":
+                running, asked_len = self.before.running, item.asked_len
+                named = who_gives_a_row(
+                    item.head, asked_len, left, ratio, running, self.config, places
+                )
+            else:
+                named = who_makes_way(item.head, left, ratio, item.memory, self.config, places)
             if item.victims not in named:
                 yield (
                     f"behind step {self.step} {words(item.victims)} had to make way for "
@@ -352,7 +482,8 @@ class Decision:
             low <= at <= high for low, at, high in zip(full.since, changes, full.until, strict=True)
         ):
             return False
-        return full.waited <= {*self.scheduler.waiting_queue, *self.admitted}
+        stay = full.waited <= {*self.scheduler.waiting_queue, *self.admitted}
+        return stay or self.rules.ask_again == "left"
 
     def _available(self) -> int:
         """Pages that could be had when the last prompt had been looked at.
@@ -373,11 +504,11 @@ class Decision:
         """What is left behind those prompts of the step."""
         config, size, mixed = self.config, self.config.page_size, self.num_mixed
         chunk = inf if config.chunked_prefill_size == -1 else config.chunked_prefill_size
-        kept = sum(map(new_tokens, self.before.running)) * self.before.ratio
+        kept = sum(kept_back(req, self.before.ratio, config) for req in self.before.running)
         now = available * size - mixed
         room = Room(size, now - kept, now, config.max_prefill_tokens - mixed, chunk - mixed)
         for row in [self.prompts[req] for req in prompts if req in self.prompts]:
-            room.charge(row.extend_len, new_tokens(row.req) if row.deliver else 0)
+            room.charge(row.extend_len, all_tokens(row.req) if row.deliver else 0)
         return room
 
     def _pages(self, length: int) -> int:

@@ -9,13 +9,13 @@ room within its length. It is in the step, unless prompts go first (``run_first`
 step is spent, or memory does not reach. A prompt in chunks goes on as far as budget and memory go.
 The first who waits is admitted, unless no row is free, the budget is spent, another prompt is in
 chunks, those who decode go first or wait for memory on its way back (``starved``), or memory does
-not reach for it and for the share (``new_token_ratio``) of what everybody who runs may still say.
-Whom memory has refused is not asked again before somebody gave some back, came, or left
-(``batch_is_full``). A burst of ``multi_step`` is deaf to all this for as many steps as it has. No
+not reach for it and for what is kept back of what everybody who runs may still say. Whom memory has
+refused is asked again when the rules say so (``ask_again``). A burst of ``multi_step`` is deaf to all this for as many steps as it has. No
 more steps are in flight than the loop's depth, and who has not ended is never lost sight of.
 
-*Order.* Those who decode are in a step in order of arrival. Those admitted are the first in the
-queue (``queue_order.py``), where a retracted request has its old place. Nobody is admitted beside a
+*Order.* Those who decode are in a step as their prompts were done. Those admitted are the first in
+the queue (``queue_order.py``), in which a retracted request comes last, or has its old place, as the
+rules say (``policy/rules.py``, whose answers this law tells again). Nobody is admitted beside a
 prompt that could not end, or while somebody starves. Who loses their memory is the one whom the
 rule names (``victims.py``), and only where memory does not reach. On the decode side of ``pd``
 pages are reserved first come, first served.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...core import Lease, NoBatch, Output, Request, ScheduleBatch
+from ...core import Lease, NoBatch, Request, ScheduleBatch
 from ...engine.engine import Engine
 from ...policy import Plan
 from ...scheduler import Scheduler
@@ -71,14 +71,15 @@ class Watched:
     def listen(self) -> None:
         """Hear who comes, what is decided, and who loses memory."""
         scheduler, retraction = self.scheduler, self.scheduler.retraction
-        receive, retract, plan = scheduler.receive, retraction.retract, scheduler.run_first.plan
+        queue = scheduler.waiting_queue
+        add, retract, plan = queue.add, retraction.retract, scheduler.run_first.plan
         next_batch, chain, repeat = scheduler.next_batch, scheduler.chain, scheduler.repeat
 
-        def received(reqs: Iterable[Request]) -> list[Output]:
-            came, places = list(reqs), self.remembered.places
-            for req in came:
-                places.setdefault(req, len(places))
-            return receive(came)
+        def added(req: Request) -> None:
+            keeps_place = scheduler.config.in_force.retracted_waits == "old_place"
+            if not (req.num_stale_output_tokens or (keeps_place and req.retractions)):
+                self.remembered.comes_to_wait(req)
+            add(req)
 
         def decided() -> ScheduleBatch | NoBatch:
             if scheduler.batches_in_flight == 0 or not scheduler.running_batch:
@@ -105,7 +106,7 @@ class Watched:
 
         def planned() -> Plan:
             if self.before is not None:
-                self.before.in_round = []
+                self.before.begins()
             return plan()
 
         def retracted(req: Request, reason: str) -> None:
@@ -116,14 +117,15 @@ class Watched:
                 before.make_way(req)
             else:
                 before.is_short, places = True, self.remembered.places
-                wrong = not_the_one(scheduler, req, before.still_ready, reason, places)
+                ready, running = before.still_ready, self.remembered.running
+                wrong = not_the_one(scheduler, req, ready, reason, places, running)
                 self._keep("order", wrong)
             retract(req, reason)
             before.retracted.append(req)
             before.in_round.append(req)
             before.waits(req)
 
-        scheduler.receive = received  # type: ignore[method-assign]
+        queue.add = added  # type: ignore[method-assign]
         scheduler.next_batch = decided  # type: ignore[method-assign]
         scheduler.chain = chained  # type: ignore[method-assign]
         scheduler.repeat = repeated  # type: ignore[method-assign]
@@ -165,6 +167,8 @@ class Watched:
             decision = Decision(before, batch, is_chained)
             self._keep("progress", decision.left_out())
             self._keep("order", decision.out_of_order())
+        if batch is not None:
+            self.remembered.commits(batch, self.scheduler)
 
     def _keep(self, law: str, found: Iterable[str]) -> None:
         for sentence in found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core import Lease, Request
@@ -16,14 +16,16 @@ Places = Mapping[Request, int]  # in which order they came
 
 
 def not_the_one(
-    scheduler: Scheduler, req: Request, ready: Sequence[Request], reason: str, places: Places
-) -> Iterator[str]:
+    scheduler: Scheduler, req: Request, ready: Sequence[Request], reason: str, places: Places,
+    order: Sequence[Request],
+) -> Iterator[str]:  # fmt: skip
     """What is wrong with it that ``req`` loses its memory now, for want of pages.
 
     A prompt in chunks goes first, as it has said nothing yet. Else whoever has said least; of them
-    the longest prompt, then the newest (SGLang ``retract_decode``); with vLLM's rule (``unified``)
-    simply the newest. Nobody at all, if what is free and what is on its way back is enough for all
-    who are ``ready``: else one after the other would have to, and for ever (vllm-ascend #16315).
+    the longest prompt, then whose prompt was done last (``order``; SGLang ``retract_decode``); with
+    vLLM's rule (``unified``) simply the newest. Nobody at all, if what is free and what is on its
+    way back is enough for all who are ``ready``: else one after the other would have to, and for
+    ever (vllm-ascend #16315). Nor while one is about to end, whose memory comes back by itself.
     """
     chunked, running = scheduler.prefill.chunked_req, scheduler.running_batch
     if chunked is not None:
@@ -31,7 +33,7 @@ def not_the_one(
     elif reason == "unified":
         named, rule = max(running, key=places.__getitem__), "the newest"
     else:
-        ranks = {req: (len(req.output_ids), -len(req.prompt), -places[req]) for req in running}
+        ranks = {req: (len(req.output_ids), -len(req.prompt), -order.index(req)) for req in running}
         named = min(running, key=ranks.__getitem__)
         rule = f"with {len(named.output_ids)} outputs"
     victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
@@ -44,6 +46,14 @@ def not_the_one(
             f"{victim}, when the next step needs {need} pages: {leases.available_pages} can be had "
             f"and {leases.pages_returning} are on their way back"
         )
+    if reason != "unified" and (ending := about_to_end(scheduler)):
+        yield f"{victim}, when {words(ending)} will end with what is in flight"
+
+
+def about_to_end(scheduler: Scheduler) -> list[Request]:
+    """Who runs and has been launched as often as ever: the result in flight is the last."""
+    most = scheduler.config.overrun
+    return [req for req in scheduler.running_batch if req.device_len >= req.max_device_len + most]
 
 
 @dataclass
@@ -74,6 +84,7 @@ class Preemption:
     """What was true when the first had to make way for a request of higher priority."""
 
     head: Request
+    asked_len: int  # what it had to compute, when it was asked last before that
     admitted: list[Request]  # before it, in the same decision
     memory: Memory
     victims: list[Request] = field(default_factory=list)
@@ -82,6 +93,43 @@ class Preemption:
 def new_tokens(req: Request) -> int:
     """What a request may still say."""
     return min(req.params.max_new_tokens - len(req.output_ids), CLIP_MAX_NEW_TOKENS)
+
+
+def all_tokens(req: Request) -> int:
+    """What a request is charged for when it comes, for the second time, too."""
+    return min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+
+
+def kept_back(req: Request, ratio: float, config: SchedulerConfig) -> float:
+    """What is kept back of what one who runs may still say."""
+    is_whole = req.params.ignore_eos and config.in_force.ignore_eos_reserve == "whole"
+    return new_tokens(req) * (1.0 if is_whole else ratio)
+
+
+def who_gives_a_row(
+    head: Request, asked_len: int, left: float, ratio: float, running: Iterable[Request],
+    config: SchedulerConfig, places: Places,
+) -> list[list[Request]]:  # fmt: skip
+    """Who has to make way for ``head`` where rows are lacking (SGLang ``preempt_to_schedule``).
+
+    The same order and threshold, until what is kept back for those who go is what it asks for: what
+    it had to compute when it was asked last, and all it may say.
+    """
+    line = sorted(running, key=lambda req: (req.priority, -places[req]))
+    need = asked_len + all_tokens(head) - left
+    answers = []
+    for rounding in (0, -ROUNDING, ROUNDING):
+        short, gone = need + rounding, list[Request]()
+        for victim in line:
+            is_low = (
+                head.priority - victim.priority > config.priority_scheduling_preemption_threshold
+            )
+            if not is_low or (gone and short <= 0):
+                break
+            gone.append(victim)
+            short -= kept_back(victim, ratio, config)
+        answers.append(gone if short <= 0 else [])
+    return answers
 
 
 def who_makes_way(
@@ -105,7 +153,7 @@ def who_makes_way(
             if short <= 0 and (gone or memory.has_row):
                 break
             gone.append(victim)
-            short -= new_tokens(victim) * ratio + memory.given_back[victim] * config.page_size
+            short -= kept_back(victim, ratio, config) + memory.given_back[victim] * config.page_size
         enough = short <= 0 and (gone or memory.has_row)
         may = all(head.priority - victim.priority > least for victim in gone)
         answers.append(gone if enough and may else [])
