@@ -75,11 +75,11 @@ The same requests on a device {fast} times as fast, where the host is what every
 
 A published list of differences makes six claims for the stream, or against the thread:
 
-- *`update_vocab_mask` has moved to the GPU, and `vocab_mask` is allocated there.* Does not hold: the
-  host builds the mask in both, since that takes the grammar's state. SGLang 0.5.23 with xgrammar
-  does so, too (`sampling_batch_info.py:update_regex_vocab_mask`).
-- *So it is not transferred any more.* Does not hold: with masks the host ships {masked_stream} bytes
-  a step, and so does the thread ({masked_thread}). It only need not wait for them.
+- *`update_vocab_mask` has moved to the GPU, and `vocab_mask` is allocated there.* Does not hold:
+  the host builds the mask in both, since that takes the grammar's state. SGLang 0.5.23 with
+  xgrammar does so, too (`sampling_batch_info.py:update_regex_vocab_mask`).
+- *So it is not transferred any more.* Does not hold: with masks the host ships {masked_stream}
+  bytes a step, and the thread {masked_thread}.
 - *The future map is on the device, and only there.* Holds, of the thread as well: {map} bytes.
 - *Work is queued on a stream, not launched by a thread.* Holds: see who launches.
 - *Sampling is ordered by the stream, not by an event of the host.* Holds: the thread's `sync_event`
