@@ -27,7 +27,7 @@
 # **stream**; the host waits only where it asks for a result.*
 #
 # You need no GPU here: the device is simulated and has a clock of its own, so every run gives the
-# same numbers. You need Python, half an hour, and three times a few lines of your own.
+# same numbers.
 
 # %%
 from minisched import learn
@@ -40,8 +40,8 @@ from minisched.loops.serial import serial as serial_loop
 #
 # Two requests want some tokens. One **step** computes the next token of both. The host works
 # before a step (who runs next?) and behind it (what does the token mean?), the device computes in
-# between, and a short copy brings the tokens back to the host. The costs are in milliseconds a
-# step:
+# between, and a short copy brings the tokens back to the host. (Deciding is the small part:
+# measured with 256 requests 13 %, laying out inputs 32 %.) The costs are in milliseconds a step:
 
 # %%
 costs = {"host_ms": 6, "device_ms": 10, "copy_ms": 1, "requests": 2, "new_tokens": 12}

@@ -15,8 +15,8 @@ from ..policy.rules import RULES
 from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
-from ..scheduler.presets import find_preset
 from ..speculative.registry import DRAFT_MODELS
+from .preset_here import preset_named
 
 
 def option(help: str, *names: str, default: str = "") -> Any:
@@ -113,7 +113,9 @@ class SchedulerOptions:
     ] = False
     preset: Annotated[
         str | None,
-        option("Chunk and graph sizes for a GPU: a name that minisched presets lists, or 24GiB."),
+        option(
+            "Chunk and graph sizes for a GPU: a name that minisched presets lists, 24GiB, auto."
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -129,7 +131,7 @@ class SchedulerOptions:
         chunk = {"chunked_prefill_size": whole_pages(CHUNK, self.page_size or 1)}
         try:
             if self.preset is not None:
-                preset.update(find_preset(self.preset).settings)
+                preset.update(preset_named(self.preset).settings)
             return SchedulerConfig(**{**chunk, **defaults, **preset, **self.given()})
         except ValueError as error:
             raise ValueError(in_words_of_options(str(error))) from error

@@ -14,7 +14,8 @@ def launch_cost(
 
     Graphs are captured for decode batches of up to ``cuda_graph_max_bs`` rows (None: as many as
     there are; SGLang ``model_executor/cuda_graph_runner.py``). Prompts have no graph; their cost
-    is ``launch`` all the same, since a long step hides it. A larger batch leaves a mark.
+    is ``launch`` all the same, since a long step hides it. A larger batch leaves a mark, which is
+    what SGLang's ``can_run_cuda_graph`` in a result is then: false.
     """
     launch = cost.phase("launch", *batch.size)
     if batch.mode is not ForwardMode.DECODE or cuda_graph_max_bs is None:

@@ -1,4 +1,9 @@
-"""The scheduler's log, in SGLang's words, so that the guides' ``grep`` recipes work on it."""
+"""The scheduler's log, in SGLang's words, so that the guides' ``grep`` recipes work on it.
+
+All but ``available_gpu_mem``: the GPU's memory beside weights and pool, which no simulated device
+has; what is left in the pool is ``token usage``. And ``#running-req`` above 0 in a prefill line
+does not say that chunks are mixed: who runs is counted there while standing still, too.
+"""
 
 from __future__ import annotations
 

@@ -121,6 +121,10 @@ def phrase(words: str) -> Cell:
 
 
 CELLS: dict[str, tuple[Cell, Cell]] = {
+    "design": (
+        phrase("physical separation: a device for each"),
+        phrase("logical union: one batch for both"),
+    ),
     "deployment": (
         phrase("two engines behind a load balancer, and a link between them"),
         phrase("one engine"),

@@ -35,11 +35,13 @@ steps. PD separation (`minisched/loops/pd.py`) computes it on another device and
 Below, three requests decode while two prompts of 200 tokens come, 60 ms apart, in chunks of
 {chunk}, on the simulated device. A step takes {base} ms and {per_token} ms more for each token. A
 message takes {latency} ms, a transfer as much and its bytes over {rate} GB/s; a KV slot has {slot}
-KiB. Deployment and scenario are words; everything else is counted in the two runs, as a client
-hears them. `minisched compare --loops pd,mixed` prints this table for any workload.
+KiB. Design, deployment and scenario are words; everything else is counted in the two runs, as a
+client hears them. `minisched compare --loops pd,mixed` prints this table for any workload.
 
 {table}
 
+- **Both cut prompts into chunks.** A guide that has PD compute a whole prompt at once is off there:
+  SGLang's prefill side obeys `--chunked-prefill-size` like any other, and sends KV chunk by chunk.
 - **Steadiness is what the second device buys.** A mixed step takes as long as its chunk; in PD a
   step of those who decode takes what it always takes.
 - **It costs a device.** Both runs give the same tokens in about the same time here, so for each

@@ -73,6 +73,21 @@ The same requests on a device {fast} times as fast, where the host is what every
 
 {table_when_fast}
 
+A published list of differences makes six claims for the stream, or against the thread:
+
+- *`update_vocab_mask` has moved to the GPU, and `vocab_mask` is allocated there.* Does not hold:
+  the host builds the mask in both, since that takes the grammar's state. SGLang 0.5.23 with
+  xgrammar does so, too (`sampling_batch_info.py:update_regex_vocab_mask`).
+- *So it is not transferred any more.* Does not hold: with masks the host ships {masked_stream}
+  bytes a step, and the thread {masked_thread}.
+- *The future map is on the device, and only there.* Holds, of the thread as well: {map} bytes.
+- *Work is queued on a stream, not launched by a thread.* Holds: see who launches.
+- *Sampling is ordered by the stream, not by an event of the host.* Holds: the thread's `sync_event`
+  and `launch_done` are gone.
+- *With a thread, `vocab_mask` is one more sync point.* Holds: `sampling_info_done`.
+
+What is behind that:
+
 - **The mask** is built by the scheduler in both, after it has processed the step before. What
   differs is who launches the sampling then: the scheduler itself
   (`launch_batch_sample_if_needed`), or the thread, which waits for `sampling_info_done`.
@@ -88,18 +103,24 @@ The same requests on a device {fast} times as fast, where the host is what every
 
 def thread_or_stream() -> str:
     """The comparison as a markdown page, the same every time."""
+    runs = {heading: count(*column) for heading, column in COLUMNS.items()}
+    fast = {heading: count(*column, FAST) for heading, column in COLUMNS.items()}
+    shipped = ROWS["host to device: bytes a step"]
+    kept = {ROWS["on the device: future map (bytes)"](run) for run in runs.values()}
     return TEXT.format(
         launch=LAUNCH / MILLISECOND,
         sampling=SAMPLING / MILLISECOND,
         mask=MASK / MILLISECOND,
         fast=FAST,
-        table=table_of(ROWS),
-        table_when_fast=table_of(ROWS_WHEN_FAST, FAST),
+        masked_stream=shipped(runs["stream, with masks"]),
+        masked_thread=shipped(runs["thread, with masks"]),
+        map=" or ".join(sorted(kept)),
+        table=table_of(ROWS, runs),
+        table_when_fast=table_of(ROWS_WHEN_FAST, fast),
     )
 
 
-def table_of(rows: dict[str, Callable[[Counted], str]], fast: int = 1) -> str:
+def table_of(rows: dict[str, Callable[[Counted], str]], runs: dict[str, Counted]) -> str:
     """A markdown table with a column for each run."""
-    runs = {heading: count(*column, fast) for heading, column in COLUMNS.items()}
     lines = ([title, *map(figure, runs.values())] for title, figure in rows.items())
     return table(["", *runs], lines)

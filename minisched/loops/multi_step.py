@@ -18,7 +18,9 @@ def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleB
     results are processed when all are there. Until then nobody is heard, admitted or aborted, and
     a row that has ended is computed to the end of its burst. A batch with prompts in it is a burst
     of one (``Force Single Step``, #7528). Where memory or a row of the page table does not last
-    for N more positions, the burst is shorter (the original preempts somebody instead).
+    for N more positions, the burst is shorter (the original preempts somebody instead). SGLang's
+    "speculative group execution" is named beside it in the history of its scheduler, as another way
+    to schedule less often; no source is named for it, so there is no loop of it.
 
     With a = schedule + prepare + launch, b = advance + launch, d = forward + sample, c = copy and
     p = process + output, N steps take a + d + (N - 1) max(b, d, c) + c + N p: nothing of a and p

@@ -36,8 +36,9 @@ def mix_with_running(
 def prefix_len(req: Request, enable_overlap: bool) -> int:
     """Where a running request's one token goes: what the host knows, less 1 without overlap.
 
-    The published delta. With overlap the host knows one token less than the device has, so the
-    position after the last known one is the one to compute; without, the last known token is.
-    It equals ``computed_len`` whenever a batch of that kind is built.
+    The published delta, kept to be read: nothing in the package calls it, and a test holds it
+    against every row that decodes in a mixed batch. With overlap the host knows one token less
+    than the device has, so the position after the last known one is the one to compute; without,
+    the last known token is. It equals ``computed_len`` whenever a batch of that kind is built.
     """
     return req.known_len + (0 if enable_overlap else -1)

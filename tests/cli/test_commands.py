@@ -110,6 +110,26 @@ def test_a_setting_reaches_the_scheduler(
     assert all(settings.items() <= vars(call.args[4]).items() for call in asked.call_args_list)
 
 
+@pytest.mark.parametrize(("gib", "chunk"), [(15.0, 2048), (79.1, 8192), (None, 0)])
+def test_the_preset_auto_asks_the_gpu(
+    cli: Any, asked: Mock, monkeypatch: MonkeyPatch, gib: float | None, chunk: int
+) -> None:
+    gpu = Mock(total_memory=int((gib or 0) * (1 << 30)))
+    found = {"is_available": lambda: gib is not None, "get_device_properties": lambda index: gpu}
+    monkeypatch.setattr("minisched.cli.preset_here.load", lambda module, name, *_: found[name])
+    code, out, err = cli("compare --json --requests 3 --max-new-tokens 4 --preset auto")
+    if gib is None:
+        assert (
+            (code, out) == (2, "")
+            and "--preset is 'auto', but torch sees no GPU" in err
+            and err.count("\n") == 1
+        )
+    else:
+        assert code == 0 and all(
+            call.args[4].chunked_prefill_size == chunk for call in asked.call_args_list
+        )
+
+
 def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
     for_users = {item.name for item in fields(SchedulerConfig)}
     for_users -= {"context_len", "vocab_size", "eos_ids", "run_ahead", "overrun", "row_len"}

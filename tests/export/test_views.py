@@ -17,6 +17,7 @@ from minisched.checks.overlap.overlap import forwards
 from minisched.export.layout import View
 from minisched.export.letters import letter
 from minisched.export.palette import PAINTS, SHARES, Paint
+from minisched.export.pictures.attention import CELL, attention, mixed_batch
 from minisched.export.puml_style import BUBBLE
 from minisched.export.recipes import trace_of
 from minisched.export.units import ms
@@ -236,3 +237,15 @@ def test_each_form_and_part_goes_where_it_belongs(
     source = str(ROOT / "traces" / "overlap.json")
     assert view("overlap", source, *arguments) == (0, f"{name}\n", "")
     assert (tmp_path / name).read_text() == draw("overlap", trace_of("overlap"), form, part)
+
+
+def test_each_token_of_a_mixed_batch_attends_to_its_own_request_up_to_itself() -> None:
+    batch = mixed_batch()
+    boxes = Picture(attention(batch)).shapes("rect", rid="*", at="*")
+    widths = Counter[tuple[str, int]]()
+    for box in boxes:
+        widths[box["data-rid"], int(box["data-at"])] += round(float(box["width"]) / CELL)
+    rows = [(row.req.rid, at) for row in batch.rows for at in range(row.start, row.end)]
+    assert widths == {(rid, at): at + 1 for rid, at in rows} and len(rows) == batch.num_tokens
+    columns = {box["data-rid"]: float(box["x"]) for box in boxes if float(box["width"]) > 2 * CELL}
+    assert len({*columns.values()}) == len(batch.reqs) == 3

@@ -26,6 +26,7 @@ from minisched.export.recipes import titles, trace_of
 from minisched.export.render_puml import DRIVER
 from minisched.loops.registry import LOOPS
 from minisched.museum.files import museum_makers
+from minisched.topics import TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]
 DIAGRAMS = ROOT / "diagrams"
@@ -75,7 +76,8 @@ def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
     names = {f"diagrams/{LONG}.md"}.union(*(made(name) for name in makers() if name != LONG))
     kept = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("traces/*.*")}
     kept |= {f"diagrams/{path.name}" for path in DIAGRAMS.glob("*.md")}
-    kept -= {f"traces/{name}.svg" for name in measured()} | {"traces/README.md"}
+    kept -= {f"traces/{name}.svg" for name in measured()}
+    kept -= {"traces/README.md", "diagrams/README.md"}
     assert kept == {name for name in names if name.startswith("traces/") or name.endswith(".md")}
     assert {name for name in SOURCES if f"diagrams/{name}.puml" not in names} == BY_HAND
     for topic in ("serial", "decode", "future_map"):
@@ -131,6 +133,8 @@ FOREIGN = {  # names that stand in the originals only
     "StructuredOutputManager", "get_grammar_bitmask", "event_loop_overlap", "table_idx",  # SGLang
     "LlmEngine", "AddNextTokenPlaceHolder", "ReplacePlaceHolderWithToken",  # MindIE-LLM
 }  # fmt: skip
+PACKAGE = [path.relative_to(ROOT) for path in (ROOT / "minisched").rglob("*.py")]
+FOREIGN_COLUMNS = {"LOOP", "OPTION"}  # placeholders of the command line
 LINK = re.compile(r"\[\[(\S+) ([^\]]+)\]\]")
 
 
@@ -189,6 +193,32 @@ def test_a_link_leads_to_what_it_names_in_the_text_and_in_the_picture() -> None:
         assert not places or all(f"\n{line}\n" in source for line in LINK_STYLE), name
         assert Counter(anchors_of(PICTURES[name])) == Counter(LINK.findall(source)), name
     assert len(with_links) >= 35
+
+
+def test_the_index_lists_every_diagram_under_its_title() -> None:
+    index = (DIAGRAMS / "README.md").read_text("utf-8")
+    listed = re.findall(r"\[`(\w+)`\]\((\w+)\.svg\)", index)
+    assert all(name == picture for name, picture in listed)
+    others = {name for name in SOURCES if name.removesuffix("_sequence") not in TOPICS}
+    assert {name for name, _ in listed} <= {*SOURCES}
+    assert {name for name, _ in listed if name not in TOPICS} == others
+    for name in others:
+        title = re.search(r"^title (.*)$", SOURCES[name], re.M)
+        assert title and f"({name}.svg): {title[1].split(chr(92) + 'n')[0]}\n" in index, name
+
+
+def test_what_the_pages_of_names_call_ours_is_in_the_code() -> None:
+    """In tables with the columns "there" and "here": what stands in backticks in the second."""
+    known = names() | {word for path in PACKAGE for word in path.with_suffix("").parts}
+    known |= {"minisched", "py", *FOREIGN_COLUMNS}
+    for page in ("names", "beside_the_guides"):
+        text = (ROOT / f"lessons/site/docs/{page}.md").read_text("utf-8")
+        rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+        here = [row[1] for row in rows if len(row) <= 3 and not set(row[1]) <= set("- |")]
+        assert len(here) > 8
+        for words in re.findall(r"`([^`]+)`", " ".join(here)):
+            if not words.startswith("--"):
+                assert {*re.findall(r"\w+", words)} <= known, f"{page}: {words}"
 
 
 # -- classes ---------------------------------------------------------------------------------------

@@ -15,7 +15,10 @@ def pages() -> dict[str, str]:
         "index.md": f"{title}\n{first}\n\n{WAYS}\n{rest}\n\n{CONTENTS}",
         HELP: as_in_the_site(text(HELP)),
         FORMAT: as_in_the_site(text(FORMAT), "traces/"),
-        **{f"{DOCS}{path.name}": text(f"{DOCS}{path.name}") for path in (ROOT / DOCS).glob("*.md")},
+        **{
+            f"{DOCS}{path.name}": as_in_the_site(text(f"{DOCS}{path.name}"), DOCS)
+            for path in (ROOT / DOCS).glob("*.md")
+        },
     }
 
 
@@ -39,6 +42,8 @@ museum
 diagrams/index
 traces/README
 CONTRIBUTING
+lessons/site/docs/beside_the_guides
+lessons/site/docs/names
 lessons/site/docs/first_run_on_a_gpu
 reference/index
 :::

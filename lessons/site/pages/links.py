@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from posixpath import normpath
 
 from .gallery import page_of
 from .pictures import picture
 
-DIAGRAM = re.compile(r"(?<!!)\[([^]]*)\]\((?:diagrams/)?(\w+)\.svg\)")
-PICTURE = re.compile(r"!\[([^]]*)\]\(([\w/]+\.svg)\)")
+DIAGRAM = re.compile(r"(?<!!)\[([^]]*)\]\((?:\.\./)*(?:diagrams/)?(\w+)\.svg\)")
+PICTURE = re.compile(r"!\[([^]]*)\]\(((?:\.\./)*[\w/]+\.svg)\)")
 
 
 def as_in_the_site(markdown: str, folder: str = "") -> str:
@@ -18,7 +19,9 @@ def as_in_the_site(markdown: str, folder: str = "") -> str:
     """
     to_root = "../" * folder.count("/")
     markdown = DIAGRAM.sub(lambda found: f"[{found[1]}]({_link(found[2], to_root)})", markdown)
-    return PICTURE.sub(lambda found: picture(folder + found[2], found[1], to_root), markdown)
+    return PICTURE.sub(
+        lambda found: picture(normpath(folder + found[2]), found[1], to_root), markdown
+    )
 
 
 def _link(diagram: str, to_root: str) -> str:
