@@ -130,10 +130,10 @@ class Shape:
     """What the cases of a part have in common; what is not said is drawn."""
 
     loop: str = "serial"
-    page: int = 1
-    memory: str = "roomy"  # tight: not for all at once; short: retractions
+    page: int = 1  # 0: drawn
+    memory: str = "roomy"  # tight or exact: not for all at once; short: retractions
     chunks: bool = True
-    budget: str = ""  # small, any or large: tokens of a step, decodes counted
+    unified: bool = False  # the tokens of a step are drawn, decodes counted, and nothing else is
     shared: bool = True  # prompts share segments
     turns: bool = False  # conversations: a prompt may go on with an earlier request's
     priorities: bool = False
@@ -143,8 +143,9 @@ class Shape:
     def draw(self, seed: str) -> Case:
         """The case of a seed."""
         rng = random.Random(seed)
-        arrivals = self._arrivals(rng)
-        pages = {a.rid: -(-(len(a.prompt) + a.max_new_tokens) // self.page) for a in arrivals}
+        page = self.page or rng.choice((1, 4, 16))
+        arrivals = self._arrivals(rng, page)
+        pages = {a.rid: -(-(len(a.prompt) + a.max_new_tokens) // page) for a in arrivals}
         need = max(pages.values())
         num_pages = {
             "roomy": 2 * sum(count + 2 for count in pages.values()),
@@ -154,27 +155,25 @@ class Shape:
         }[self.memory]
         running = rng.choice((2, 4, 16))
         settings: dict[str, Any] = {
-            "kv_tokens": num_pages * self.page,
-            "page_size": self.page,
+            "kv_tokens": num_pages * page,
+            "page_size": page,
             "max_running_requests": running,
-            "chunked_prefill_size": rng.choice((2, 4, 8)) * 2 * self.page if self.chunks else -1,
-            "max_prefill_tokens": rng.choice((16384, 16384, 24 * self.page)),
+            "chunked_prefill_size": rng.choice((2, 4, 8)) * 2 * page if self.chunks else -1,
+            "max_prefill_tokens": rng.choice((16384, 16384, 24 * page)),
             "schedule_conservativeness": 0.05 if self.memory == "short" else 1.0,
             "random_seed": rng.randrange(1000),
         }
-        if self.budget:
+        if self.unified:
             settings["chunked_prefill_size"] = -1
-            settings["max_prefill_tokens"] = {
-                "small": rng.randrange(running, running + 8),
-                "any": max(running, rng.choice((16, 4 * self.page, 10 * self.page + 3, 200))),
-                "large": 4096,
-            }[self.budget]
+            small = rng.randrange(running, running + 8)
+            usual = max(running, rng.choice((16, 4 * page, 10 * page + 3, 200)))
+            settings["max_prefill_tokens"] = rng.choice((small, usual, 4096))
         return Case(self.loop, SchedulerConfig(**{**settings, **(self.more or {})}), arrivals)
 
-    def _arrivals(self, rng: random.Random) -> tuple[Arrival, ...]:
+    def _arrivals(self, rng: random.Random, page: int) -> tuple[Arrival, ...]:
         is_short = self.memory == "short"
         arrivals: list[Arrival] = []
-        segments = [tokens(rng, 8 * self.page) for _ in range(3)]
+        segments = [tokens(rng, 8 * page) for _ in range(3)]
         turn = 0
         for number in range(rng.randrange(4, 10) if is_short else rng.randrange(2, 9)):
             turn += rng.choice((0, 0, 0, 1, 2, 5))
@@ -184,7 +183,7 @@ class Shape:
             if self.turns and arrivals and rng.random() < 0.5:
                 earlier = rng.choice(arrivals)
                 prompt = earlier.prompt + earlier.outputs
-            prompt += tokens(rng, 8 * self.page)
+            prompt += tokens(rng, 8 * page)
             length = rng.randrange(20, 60) if is_short else rng.randrange(1, 25)
             outputs = [rng.randrange(2, 50) for _ in range(length)]
             ignores = rng.random() < self.ignore_eos

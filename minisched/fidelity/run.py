@@ -11,7 +11,7 @@ from typing import Any
 
 from ..bench.peers.environment import clean_env, environment
 from ..bench.peers.peer import Peer
-from . import sglang
+from . import mini_sglang, nano_vllm, sglang, vllm
 from .case import Case, Schedule, Shape, read_schedule, step_at
 from .lockstep import UNEXPLAINED, Difference, compare, our_schedule, smallest, switched
 
@@ -24,10 +24,15 @@ class Original:
 
     name: str  # as its rules are called (policy/rules.py)
     title: str
-    script: str  # in this folder
-    parts: Mapping[str, Shape]
+    module: Any  # how it is run: with PARTS, STAND_INS and the modules that decide, DECIDING
     environment: str  # in bench/peers/environment.py
     needs_source: bool = False  # it has no wheel
+
+    @property
+    def parts(self) -> Mapping[str, Shape]:
+        """What its cases have in common, by part."""
+        parts: Mapping[str, Shape] = self.module.PARTS
+        return parts
 
     def check_source(self, source: Path | None) -> None:
         """Whether a checkout was given where one is needed, and nowhere else.
@@ -48,8 +53,15 @@ class Original:
 
 
 ORIGINALS: Mapping[str, Original] = {
-    "sglang": Original("sglang", "SGLang", "sglang", sglang.PARTS, "sglang"),
+    item.name: item
+    for item in (
+        Original("sglang", "SGLang", sglang, "sglang"),
+        Original("mini-sglang", "mini-sglang", mini_sglang, "sglang", needs_source=True),
+        Original("vllm", "vLLM", vllm, "vllm"),
+        Original("nano-vllm", "nano-vllm", nano_vllm, "sglang", needs_source=True),
+    )
 }
+"""By the name of their rules; those without a wheel find what they import beside SGLang."""
 
 
 class Player:
@@ -58,8 +70,9 @@ class Player:
     def __init__(self, original: Original, source: Path | None, home: Path, say: Say) -> None:
         python = environment(original.environment, home, say)
         say(f"starting {original.title}")
-        settings = {"source": str(source) if source else ""}
-        self.peer = Peer(python, original.script, settings, clean_env(), __package__)
+        settings = {"source": str(source.resolve()) if source else ""}
+        script = original.module.__name__.rpartition(".")[2]
+        self.peer = Peer(python, script, settings, clean_env(), __package__)
         self.about = self.peer.ask({})
 
     def play(self, case: Case) -> Schedule:

@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minisched.bench.peers.peer import PeerError
 from minisched.cli import fidelity as command
-from minisched.fidelity import sglang
 from minisched.fidelity.case import Arrival, Case, Rows, Shape, Step, first_difference, trimmed
 from minisched.fidelity.draw import draw
 from minisched.fidelity.lockstep import LockstepEngine, our_schedule, simpler
@@ -35,7 +35,8 @@ SOME = [
 
 def lockstep(rules: str, cases: int, *parts: Shape, system: str = "sglang") -> Any:
     """A preset in lockstep with one that answers otherwise, as if that were the original."""
-    original = Original(system, "left", "", {str(at): shape for at, shape in enumerate(parts)}, "")
+    module = SimpleNamespace(PARTS={str(at): shape for at, shape in enumerate(parts)})
+    original = Original(system, "left", module, "")
     return in_lockstep(original, partial(our_schedule, rules=rules), "0", cases, 1)
 
 
@@ -146,8 +147,9 @@ def test_who_loses_memory_in_a_turn_is_noted_in_it() -> None:
     assert [step.retracted for step in turns.steps[:3]] == [("a",), ("b",), ("a",)]
 
 
-@pytest.mark.parametrize("module", [sglang])
-def test_no_stand_in_takes_the_place_of_what_decides(module: Any) -> None:
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_no_stand_in_takes_the_place_of_what_decides(name: str) -> None:
+    module = ORIGINALS[name].module
     assert {item.kind for item in module.STAND_INS} <= {DEVICE, SETTINGS, LISTENER, ENTRY}
     assert all(item.replaces for item in module.STAND_INS)
     for item in module.STAND_INS:
@@ -198,13 +200,16 @@ def original() -> Callable[[str], Player]:
     return start
 
 
-def test_sglang_decides_by_its_own_files_and_ours_agrees(original: Any, cli: Any) -> None:
-    with original("sglang") as player:
-        files = player.about["files"]
-        assert set(files) == set(sglang.DECIDING)
-        assert all(found["is_published"] for found in files.values())
-        named = {item.name.rpartition(".")[2] for item in sglang.STAND_INS}
-        assert set(player.about["overridden"]) <= named
-    code, out, err = cli("fidelity sglang --cases 100 --json")
-    told = json.loads(out)
-    assert (code, told["unexplained"], told["cases"]) == (0, 0, 100), err
+@pytest.mark.parametrize(("name", "cases"), [("sglang", 100), ("vllm", 60)])
+def test_an_original_decides_by_its_own_files_and_ours_agrees(
+    original: Callable[[str], Player], cli: Any, name: str, cases: int
+) -> None:
+    with original(name) as player:
+        told, module = player.about, ORIGINALS[name].module
+        assert set(told["files"]) == set(module.DECIDING)
+        assert all(found["is_published"] for found in told["files"].values())
+        named = {item.name.rpartition(".")[2] for item in module.STAND_INS}
+        assert set(told["overridden"]) <= named
+    code, out, err = cli(f"fidelity {name} --cases {cases} --json")
+    report = json.loads(out)
+    assert (code, report["unexplained"], report["cases"]) == (0, 0, cases), err

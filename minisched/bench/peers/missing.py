@@ -106,6 +106,13 @@ PACKAGES: Mapping[str, Mapping[str, str]] = {
         "grpc": f"a server: {UNUSED}",
         "IPython": f"notebooks: {UNUSED}",
     },
+    "mini-sglang": {
+        "triton": KERNELS,
+        "tvm_ffi": KERNELS,
+        "flashinfer": KERNELS,
+        "sgl_kernel": KERNELS,
+        "msgpack": f"sockets: {UNUSED}",
+    },
     "vllm": {
         "xgrammar": f"grammars: {UNUSED}",
         "llguidance": f"grammars: {UNUSED}",
