@@ -1,7 +1,7 @@
 """The chunked-prefill guide's case: a document of 100,000 tokens beside 20 short requests.
 
-The guide names those sizes, chunks of 2,048 tokens and three results. Whatever else a simulation
-needs comes from elsewhere:
+The guide names those sizes, chunks of 2,048 tokens and three results, with how long a round (0.3 s)
+and the whole prompt (15 s) take. Whatever else a simulation needs comes from elsewhere:
 
 - a short request is the median one of Azure's conversation trace (2023): 1,020 tokens of prompt
   and 129 of answer; the document's answer is as long;
@@ -26,8 +26,11 @@ from ..core import Request, SamplingParams
 from ..devices.profiles import Profile
 from ..models.length import LengthModel
 from ..scheduler import SchedulerConfig
+from ..trace import Recorder, Trace
 from .play import Played, play
 from .prompt import BlockPrompt
+from .rounds import rounds_of
+from .tally import RecordedTally
 
 DOCUMENT, SHORT, OUTPUT = 100_000, 1_020, 129  # tokens
 NUM_OTHERS = 20
@@ -47,6 +50,7 @@ class Outcome:
     mean_ttft: int  # of the others
     worst_ttft: int  # of the others
     document_ttft: int
+    mean_round: int  # from one step with a part of the document to the next
     longest_pause: int  # between two tokens of one of the others
     tokens_per_second: float  # answers of all, from the first arrival to the last token
     peak_tokens: int  # computed in one step
@@ -59,10 +63,10 @@ def long_document(loop: str, profile: Profile) -> list[Outcome]:
     Raises:
         ValueError: the loop is unknown.
     """
-    return [outcome(name, run_one(loop, profile, name)) for name in SETTINGS]
+    return [outcome(name, *run_one(loop, profile, name)) for name in SETTINGS]
 
 
-def run_one(loop: str, profile: Profile, name: str) -> Played:
+def run_one(loop: str, profile: Profile, name: str) -> tuple[Played, Trace]:
     """One run under one of ``SETTINGS``."""
     longest = DOCUMENT + OUTPUT
     config = SchedulerConfig(
@@ -73,7 +77,9 @@ def run_one(loop: str, profile: Profile, name: str) -> Played:
         **SETTINGS[name],  # type: ignore[arg-type]
     )
     model = LengthModel(NUM_OTHERS + 1, NUM_OTHERS + 1, longest)
-    return play(loop, model, requests(), config, profile.cost)
+    recorder = Recorder()
+    played = play(loop, model, requests(), config, profile.cost, tally=RecordedTally(recorder))
+    return played, recorder.trace(loop, "sim", model.name, "virtual")
 
 
 def requests() -> Iterator[Request]:
@@ -89,7 +95,7 @@ def make_request(rid: str, number: int, length: int, arrival: int) -> Request:
     return Request(rid, BlockPrompt((number,), length, length), params, arrival)
 
 
-def outcome(name: str, run: Played) -> Outcome:
+def outcome(name: str, run: Played, trace: Trace) -> Outcome:
     """What a run comes to."""
     ended = {metrics.rid: metrics for metrics in run.metrics.ended}
     document = ended.pop("document")
@@ -99,6 +105,7 @@ def outcome(name: str, run: Played) -> Outcome:
         mean_ttft=sum(ttfts) // len(ttfts),
         worst_ttft=max(ttfts),
         document_ttft=document.ttft_ns or 0,
+        mean_round=rounds_of(trace, "document").mean_ns,
         longest_pause=max(chain.from_iterable(metrics.itls for metrics in ended.values())),
         tokens_per_second=run.metrics.throughput,
         peak_tokens=run.peak_tokens,

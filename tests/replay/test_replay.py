@@ -28,6 +28,8 @@ from minisched.replay import flat_metrics
 from minisched.replay.arrival import Arrival
 from minisched.replay.defaults import default_settings
 from minisched.replay.flat_metrics import FlatMetrics, Sample
+from minisched.replay.guide_cases import GUIDE_CASES, GuideCase, guide_case
+from minisched.replay.long_document import long_document
 from minisched.replay.mooncake import BLOCK
 from minisched.replay.play import Played, play
 from minisched.replay.tally import RecordedTally
@@ -196,6 +198,53 @@ def test_a_profile_is_what_its_sources_say() -> None:
     assert found == pytest.approx([5.993e6, 32_478, 48_907, 1_060], rel=1e-3)
     assert MACHINE.kv_tokens * 131_072 + 2 * 8.03e9 == pytest.approx(0.9 * H100.memory, rel=0.01)
     assert all(item.kv_tokens > 2**18 for item in PROFILES.values())
+
+
+# -- the guide's cases -----------------------------------------------------------------------------
+
+
+@settings(max_examples=many(15, 400))
+@given(
+    prompt=st.integers(1, 300), answer=st.integers(1, 20), chunk=st.integers(16, 80),
+    beside=st.integers(0, 6), loop=st.sampled_from(["serial", "overlap"]),
+)  # fmt: skip
+def test_a_prompt_takes_as_many_rounds_as_its_chunks_and_those_beside_it_say(
+    prompt: int, answer: int, chunk: int, beside: int, loop: str
+) -> None:
+    rounds = guide_case(GuideCase("X", "", prompt, answer, chunk, beside, {}, ""), loop, NO_MEMORY)
+    each = chunk - beside
+    assert rounds.chunks[:-1] == (each,) * ((prompt - 1) // each)
+    assert sum(rounds.chunks) == prompt
+    assert rounds.num_steps == len(rounds.chunks) + answer - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        pytest.param("long-paper", (74, 2038, 1226, 2073), marks=pytest.mark.thorough),
+        ("many-pictures", (13, 4096, 848, 512)),
+        pytest.param("long-answer", (1, 10, 10, 7500), marks=pytest.mark.thorough),
+    ],
+)
+def test_the_guides_own_figures_are_a_round_short_or_right(
+    name: str, found: tuple[int, int, int, int]
+) -> None:
+    case = GUIDE_CASES[name]
+    rounds = guide_case(case, "overlap", MACHINE)
+    assert found == (len(rounds.chunks), rounds.chunks[0], rounds.chunks[-1], rounds.num_steps)
+    is_cut = case.prompt > case.chunk
+    claimed = {"rounds": found[0] - is_cut, "first": found[1], "last": 1500, "steps": found[3]}
+    assert {key: claimed[key] for key in case.claimed} == case.claimed
+
+
+def test_the_guides_times_lie_between_two_gpus_and_its_30_x_is_a_pause() -> None:
+    plain, chunked, mixed = long_document("overlap", MACHINE)
+    slow = long_document("overlap", PROFILES["llama8b-a100"])
+    second = 10**9
+    assert plain.document_ttft < 15 * second < slow[0].document_ttft
+    assert chunked.mean_round < 0.3 * second < slow[1].mean_round
+    assert round(plain.longest_pause / mixed.longest_pause) == 30
+    assert plain.mean_ttft < mixed.mean_ttft, "and not a first token"
 
 
 # -- of any length -----------------------------------------------------------------------------
