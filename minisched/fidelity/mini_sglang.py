@@ -56,7 +56,11 @@ PARTS = {
     for cache in ("radix", "naive")
     for memory in ("roomy", "tight")
     for page in (1, 4, 16)
-} | {"normal, no chunks": Shape("mini_normal", chunks=False)}  # fmt: skip
+} | {
+    "normal, no chunks": Shape(
+        "mini_normal", chunks=False, more={"max_prefill_tokens": 16384}
+    )
+}  # fmt: skip
 MOST_LEN = 4096  # positions in a row of the page table
 
 

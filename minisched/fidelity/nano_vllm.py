@@ -23,12 +23,13 @@ STAND_INS = (
     StandIn(f"{ENGINE}.__init__", SETTINGS, "the scheduler is made alone"),
     StandIn(f"{ENGINE}.model_runner", ENTRY, "the case's tokens are the result"),
 )
+LARGE = {"max_prefill_tokens": 16384}
 PARTS = {
     f"{what}, {memory}, page {page}": Shape(
         page=page, memory="exact" if memory == "tight" else memory, shared=what == "prefixes",
-        more={"max_prefill_tokens": 16384},
+        chunks=what == "chunks", more=LARGE,
     )
-    for what in ("prefixes", "no prefixes")
+    for what in ("prefixes", "no prefixes", "chunks")
     for memory in ("roomy", "tight")
     for page in (4, 16, 64)  # with pages of 1 it never appends one
 }  # fmt: skip

@@ -89,11 +89,11 @@ class Deliberate:
     reason: str
 
 
+RACE = Deliberate(
+    "at_once", "a step in flight may still write what is given away: a race on two streams"
+)
 DELIBERATE: Mapping[str, Mapping[str, Deliberate]] = {
-    "sglang": {
-        "free_rule": Deliberate(
-            "at_once", "a step in flight may still write what is given away: a race on two streams"
-        ),
-    },
+    "sglang": {"free_rule": RACE},
+    "mini-sglang": {"free_rule": RACE},
 }
 """By system and rule; all else is as in the original, and ``minisched fidelity`` holds it to it."""
