@@ -45,6 +45,7 @@ NEEDS = {
     "plantuml": "Node",
     "pyodide": "Node",
     "wheel_install": "a fresh environment",
+    "original": "a fresh environment",
 }
 """Fixtures and marks of what ``.[dev]`` does not bring, and what it is."""
 REAL_DEVICES = ("thread", "mlx", "cuda")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from itertools import islice
+from typing import TypeVar
 
 from ..core import Request, SamplingParams
 from ..scheduler import SchedulerConfig
@@ -15,10 +16,18 @@ from .workload import Workload
 
 SIZES = ("kv_tokens", "max_running_requests", "max_prefill_tokens", "page_size")
 MOST_TRIALS = 300  # cases that a command looks at for a smaller one
+C = TypeVar("C")
 KEPT = (*SIZES[:2], "context_len", "speculative_algorithm", "speculative_draft_model_path")
 
 
 def shrink(case: Case, shows: Callable[[Case], bool], most: int | None = None) -> Case:
+    """The smallest case that still ``shows`` it, as ``smallest`` finds it."""
+    return smallest(case, simpler, shows, most)
+
+
+def smallest(
+    case: C, simpler: Callable[[C], Iterator[C]], shows: Callable[[C], bool], most: int | None
+) -> C:
     """The first case from which no single simplification leads to one that still ``shows`` it.
 
     With ``most`` it stops after so many cases were looked at, with the smallest so far.

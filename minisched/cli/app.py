@@ -14,6 +14,7 @@ from .bench_command import bench
 from .calibrate_command import calibrate
 from .check_command import check
 from .exit import complain, complain_of, exit_with, guarded_output
+from .fidelity_command import fidelity
 from .look_commands import stepper, view, watch
 from .museum_commands import museum
 from .option_groups import with_option_groups
@@ -39,6 +40,7 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "doctor": "minisched doctor",
     "first-run": "minisched first-run --out out/first-run",
     "fetch": "minisched fetch smollm2",
+    "fidelity": "minisched fidelity sglang --cases 100",
     "presets": "minisched presets",
     "replay": "minisched replay requests.csv --requests 1000",
     "run": "minisched run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
@@ -143,7 +145,7 @@ def diagrams(
     exit_with(lambda: run_diagrams(names or [], check, svg, server=server))
 
 
-for command in (bench, calibrate, check, view, watch, stepper, replay, scenario):
+for command in (bench, calibrate, check, fidelity, view, watch, stepper, replay, scenario):
     app.command(epilog=example(command.__name__))(command)
 app.add_typer(museum, name="museum")
 

@@ -147,3 +147,21 @@ def find_rules(text: str) -> Rules:
             known = ", ".join(Rules.__dataclass_fields__)
             raise ValueError(f"there is no rule {name!r}; the rules are {known}.")
     return replace(RULES[system], **answers)
+
+
+@dataclass(frozen=True)
+class Deliberate:
+    """Where a preset does not answer as its original does: the original's answer, and why not."""
+
+    answer: str
+    reason: str
+
+
+RACE = Deliberate(
+    "at_once", "a step in flight may still write what is given away: a race on two streams"
+)
+DELIBERATE: Mapping[str, Mapping[str, Deliberate]] = {
+    "sglang": {"free_rule": RACE},
+    "mini-sglang": {"free_rule": RACE},
+}
+"""By system and rule; all else is as in the original, and ``minisched fidelity`` holds it to it."""

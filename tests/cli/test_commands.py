@@ -206,6 +206,7 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "bench": ("bench cuda", ""),
     "calibrate": ("calibrate --device thread --model nowhere", ""),
     "fetch": ("fetch gpt5", "smollm2"),
+    "fidelity": ("fidelity nobody", "sglang"),
     "first-run": ("first-run", "first-run needs the package 'torch'"),
 }
 

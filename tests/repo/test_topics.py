@@ -39,8 +39,8 @@ def test_every_topic_is_complete_but_for_the_lessons_that_are_still_to_come() ->
 PACKAGE = ROOT / "minisched"
 TIERS = (
     "core, trace, memory, policy, scheduler, devices models relay speculative grammar, worker, "
-    "engine, loops, checks, topics.py, export bench replay, comparison.py defaults.py, museum, "
-    "learn, checking.py, cli, __init__.py __main__.py"
+    "engine, loops, checks, topics.py, export bench replay, fidelity, "
+    "comparison.py defaults.py, museum, learn, checking.py, cli, __init__.py __main__.py"
 )
 TIER = {name: number for number, tier in enumerate(TIERS.split(", ")) for name in tier.split()}
 STANDARD = ("core", "trace", "memory", "policy", "scheduler", "engine", "loops", "worker")

@@ -6,7 +6,7 @@ They are what needs a GPU (kernels) or what only other features of the peer use 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -34,6 +34,9 @@ class Anything:
 
     __ror__ = __or__
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
 
 class AnyClass(type):
     """A class with any attribute; one can be derived from it."""
@@ -59,14 +62,14 @@ def attribute(name: str) -> Any:
 
 
 class StandIns(MetaPathFinder, Loader):
-    """Finds the packages named, and everything below them, after all other finders have failed."""
+    """Finds the packages and modules named, and everything below them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """A package, if it is one of those named."""
-        known = fullname.partition(".")[0] in self.names
+        known = any(fullname == name or fullname.startswith(f"{name}.") for name in self.names)
         return ModuleSpec(fullname, self, is_package=True) if known else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -78,5 +81,41 @@ class StandIns(MetaPathFinder, Loader):
 
 
 def stand_in(*names: str) -> None:
-    """Let these packages be imported although they are not installed."""
+    """Let these packages be imported although they are not installed; those that are, stay."""
     sys.meta_path.append(StandIns(names))
+
+
+def stand_in_for(*names: str) -> None:
+    """Let something else be imported in the place of these modules, although they are there."""
+    sys.meta_path.insert(0, StandIns(names))
+
+
+KERNELS = "it compiles or holds kernels of a GPU"
+UNUSED = "what it is for is never reached by scheduling"
+PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "sglang": {
+        "triton": KERNELS,
+        "tvm_ffi": KERNELS,
+        "sgl_kernel": KERNELS,
+        "flashinfer": KERNELS,
+        "cuda": "the driver of a GPU",
+        "torchvision": f"images: {UNUSED}",
+        "sentencepiece": f"tokenizers: {UNUSED}",
+        "compressed_tensors": f"weights: {UNUSED}",
+        "gguf": f"weights: {UNUSED}",
+        "grpc": f"a server: {UNUSED}",
+        "IPython": f"notebooks: {UNUSED}",
+    },
+    "mini-sglang": {
+        "triton": KERNELS,
+        "tvm_ffi": KERNELS,
+        "flashinfer": KERNELS,
+        "sgl_kernel": KERNELS,
+        "msgpack": f"sockets: {UNUSED}",
+    },
+    "vllm": {
+        "xgrammar": f"grammars: {UNUSED}",
+        "llguidance": f"grammars: {UNUSED}",
+    },
+}
+"""By peer: packages that are not installed, and why nobody misses them."""

@@ -19,21 +19,27 @@ class PeerError(RuntimeError):
 
 
 class Peer:
-    """One script of ``bench/peers``, started with ``settings``; a context manager.
+    """One script, started with ``settings``; a context manager.
 
-    ``python`` is the interpreter of its environment (``peers/environment.py``).
+    ``script`` is a module of ``package``; ``python`` is the interpreter of its environment
+    (``peers/environment.py``).
 
     Raises:
         PeerError: it could not start.
     """
 
     def __init__(
-        self, python: Path, script: str, settings: Mapping[str, Any], env: Mapping[str, str]
+        self,
+        python: Path,
+        script: str,
+        settings: Mapping[str, Any],
+        env: Mapping[str, str],
+        package: str = "minisched.bench.peers",
     ) -> None:
         self.script = script
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a pipe that nobody reads would fill up)
         self.process = subprocess.Popen(
-            [python, "-m", f"minisched.bench.peers.{script}"], env={**env},
+            [python, "-m", f"{package}.{script}"], env={**env},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
         try:

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..scheduling.engines import ANY_TOKEN, NEW_TOKENS, VOCAB_SIZE, Workload, prompt
-from .missing import stand_in
+from .missing import PACKAGES, stand_in
 from .serve import Answer, serve
 from .steps import answer_with
 
@@ -126,17 +126,24 @@ def make_result(tokens: Any) -> Any:
     return SimpleNamespace(
         next_token_ids=tokens, copy_done=None, auxiliary_host_output=None, logits_output=None,
         routed_experts_output=None, indexer_topk_output=None, can_run_cuda_graph=False,
+        extend_input_len_per_req=None, extend_logprob_start_len_per_req=None,
+        num_correct_drafts_per_req_cpu=None, delay_sample_func=None,
         get_num_generated_tokens=lambda batch_size: batch_size,
     )  # fmt: skip
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
-    """Import it; ``stand_ins`` of the settings are packages that are not installed."""
+def import_without_gpu() -> None:
+    """Make SGLang importable: what needs a GPU, and other features' packages, have stand-ins."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import_module("torch")  # these two look for optional packages, and must not find stand-ins
     import_module("transformers.image_utils")
     import_module("transformers.utils.import_utils").is_torchvision_available()
-    stand_in(*settings["stand_ins"])
+    stand_in(*PACKAGES["sglang"])
+
+
+def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+    """Import it, with all settings off."""
+    import_without_gpu()
     context = import_module("sglang.srt.runtime_context")
     context.RuntimeContext.config_bag = lambda self, name: Nothing(depth=name == "exec")
     import_module("sglang.srt.managers.scheduler_components.batch_result_processor")

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..scheduling.engines import ANY_TOKEN, PAGE, PREFILL_TOKENS, Workload, settle
-from .missing import stand_in
+from .missing import PACKAGES, stand_in
 from .serve import Answer, serve
 from .steps import answer_with
 
@@ -120,10 +120,15 @@ def make_kv_config(load: Workload) -> Any:
     return interface.KVCacheConfig(load.num_pages + 1, [], [group])
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
-    """Import it; ``stand_ins`` of the settings are packages that are not installed."""
+def import_without_gpu() -> None:
+    """Make vLLM importable, and quiet."""
     os.environ.update(SETTINGS)
-    stand_in(*settings["stand_ins"])
+    stand_in(*PACKAGES["vllm"])
+
+
+def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+    """Import it."""
+    import_without_gpu()
     import_module("vllm.v1.core.sched.scheduler")
     return answer_with(VllmScheduler)
 

@@ -40,19 +40,17 @@ class SchedulerPeer:
     environment: str  # in peers/environment.py
     script: str  # in peers/
     page_size: int
-    stand_ins: tuple[str, ...]  # packages that are not installed
     has_queue: bool  # whether what is measured looks at who waits
     no_admission: str  # why admitting is not measured
 
 
 VLLM = SchedulerPeer(
-    "vLLM", "vllm", "vllm_scheduler", PAGE, ("xgrammar", "llguidance"), has_queue=True,
+    "vLLM", "vllm", "vllm_scheduler", PAGE, has_queue=True,
     no_admission="vLLM admits in the same call that schedules those who decode",
 )  # fmt: skip
 SGLANG = SchedulerPeer(
-    "SGLang", "sglang", "sglang_scheduler", 1,
-    ("triton", "IPython", "torchvision", "tvm_ffi", "sentencepiece", "compressed_tensors", "gguf"),
-    has_queue=False, no_admission="SGLang's admission takes kernels of a GPU",
+    "SGLang", "sglang", "sglang_scheduler", 1, has_queue=False,
+    no_admission="SGLang's admission takes kernels of a GPU",
 )  # fmt: skip
 SCHEDULER_PEERS = (VLLM, SGLANG)  # SGLang's allocator of larger pages is a GPU's kernel
 
@@ -64,8 +62,7 @@ def peer_cases(
     try:
         python = environment(known.environment, home, report)
         report(f"starting {known.name}")
-        settings = {"stand_ins": known.stand_ins}
-        peer = opened.enter_context(Peer(python, known.script, settings, clean_env()))
+        peer = opened.enter_context(Peer(python, known.script, {}, clean_env()))
     except PeerError as error:
         return cases(known, None, str(error).rstrip("."))
     return cases(known, peer)

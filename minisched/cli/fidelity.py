@@ -1,0 +1,81 @@
+"""``minisched fidelity``: in lockstep with an original, a table by part, and what differs first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ..bench.peers.peer import PeerError
+from ..fidelity.draw import draw
+from ..fidelity.lockstep import UNEXPLAINED
+from ..fidelity.run import ORIGINALS, Original, Player, Report, in_lockstep
+from ..models.fetch import model_home
+from .exit import BAD_INPUT, complain
+from .layout import Fitted, columns_of, print_drawing, say
+from .progress import named_progress, work_progress
+
+
+def run_fidelity(name: str, cases: int, seed: int, source: Path | None, as_json_only: bool) -> int:
+    """The exit code: 0 if all agree up to the rules that differ on purpose, 1 if not.
+
+    Raises:
+        ValueError: an option is bad; nothing has run then.
+    """
+    if name not in ORIGINALS:
+        known = ", ".join(ORIGINALS)
+        raise ValueError(f"there is no original {name!r}; it must be one of {known}.")
+    if cases < 1:
+        raise ValueError(f"--cases is {cases}, but it must be at least 1.")
+    original = ORIGINALS[name]
+    original.check_source(source)
+    try:
+        report = play(original, cases, seed, source)
+    except PeerError as error:
+        return complain(f"{original.title} can't be run here: {str(error).rstrip('.')}.", BAD_INPUT)
+    if as_json_only:
+        print(json.dumps(report.as_json()))
+    else:
+        show(report, original, Console(highlight=False, emoji=False))
+    return 1 if report.unexplained else 0
+
+
+def play(original: Original, cases: int, seed: int, source: Path | None) -> Report:
+    """Start the original, and play all cases, with a bar."""
+    with work_progress() as work:
+        player = Player(original, source, model_home(), work.at)
+    with player, named_progress(cases) as hear:
+        return in_lockstep(original, player.play, player.about["version"], cases, seed, hear)
+
+
+def show(report: Report, original: Original, console: Console) -> None:
+    """The counts by part, one sentence, and the smallest case that no rule explains."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in ("part", "cases", "equal", "on purpose", "else"):
+        is_text = column in ("part", "on purpose")
+        table.add_column(column, justify="left" if is_text else "right")
+    for part, count in report.parts.items():
+        rules = [f"{rule} {n}" for rule, n in count.rules.most_common() if rule != UNEXPLAINED]
+        left = count.rules[UNEXPLAINED]
+        numbers = str(count.cases), str(count.equal)
+        table.add_row(part, *numbers, ", ".join(rules), f"[red]{left}[/]" if left else "")
+    console.print(Fitted(table))
+    say(console, verdict(report, original), 2)
+    if report.smallest is not None:
+        name = next(name for _, name, found in report.differences if not found.is_explained)
+        say(console, f"\nThe first of them (seed {name!r}), made small:\n")
+        names = original.title, "minisched"
+        print_drawing(draw(report.smallest, names, columns_of(console)), console)
+
+
+def verdict(report: Report, original: Original) -> str:
+    """One sentence on all of it."""
+    explained = report.cases - report.equal - report.unexplained
+    purpose = f", {explained} differ by rules that differ on purpose" if explained else ""
+    said = f"{report.equal} of {report.cases} cases are equal to {original.title} {report.version}"
+    if report.unexplained:
+        return f"[red]✗[/] {said}{purpose}, and {report.unexplained} by nothing that is known."
+    return f"[green]✓[/] {said}{purpose}."

@@ -1,0 +1,221 @@
+"""mini-sglang's own scheduler and its two loops, from a checkout, on a CPU, without an engine.
+
+A ``Scheduler`` is made without its ``__init__``; its managers, its cache and both loops are the
+original's. The engine, which runs batches, is a case's tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ..bench.peers.missing import PACKAGES, stand_in, stand_in_for
+from ..bench.peers.serve import Answer, serve
+from ..bench.scheduling.nano_vllm import version_of
+from .case import EOS, Arrival, Case, Rows, Schedule, Shape, Step
+from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns
+
+SCHEDULER = "minisgl.scheduler.scheduler"
+DECIDING = (
+    SCHEDULER, "minisgl.scheduler.prefill", "minisgl.scheduler.decode", "minisgl.scheduler.cache",
+    "minisgl.scheduler.table", "minisgl.kvcache.radix_cache", "minisgl.kvcache.naive_cache",
+    "minisgl.core",
+)  # fmt: skip
+STAND_INS = (
+    *(StandIn(name, DEVICE, why) for name, why in PACKAGES["mini-sglang"].items()),
+    StandIn("minisgl.kernel", DEVICE, "fast_compare_key, which counts the tokens two keys share"),
+    StandIn("minisgl.engine", DEVICE, "it runs batches"),
+    StandIn("minisgl.attention", DEVICE, "kernels"),
+    StandIn("minisgl.distributed", DEVICE, "other ranks"),
+    StandIn("minisgl.message", ENTRY, "requests and replies, which came by a socket"),
+    StandIn("minisgl.utils.hf", DEVICE, "tokenizers and weights"),
+    StandIn("minisgl.utils.mp", ENTRY, "sockets"),
+    StandIn("minisgl.scheduler.io", ENTRY, "sockets"),
+    StandIn("minisgl.scheduler.config", SETTINGS, "values that parts are made with one by one"),
+    StandIn("minisgl.utils.logger", LISTENER, "it writes what happens"),
+    StandIn("torch:empty", DEVICE, "memory is not pinned"),
+    StandIn("torch:tensor", DEVICE, "memory is not pinned"),
+    StandIn("torch:Tensor.pin_memory", DEVICE, "memory is not pinned"),
+    StandIn(f"{SCHEDULER}:Scheduler.__init__", SETTINGS, "parts are made one by one"),
+    StandIn(f"{SCHEDULER}:Scheduler.receive_msg", ENTRY, "the case's requests come"),
+    StandIn(f"{SCHEDULER}:Scheduler.send_result", LISTENER, "nobody detokenizes"),
+    StandIn(f"{SCHEDULER}:Scheduler.run_when_idle", LISTENER, "it logs, and checks for leaks"),
+)  # fmt: skip
+LOOPS = {"normal": "mini_normal", "overlap": "mini_overlap"}
+PARTS = {
+    f"{loop}, {cache}, {memory}{f', page {page}' if page > 1 else ''}": Shape(
+        name, page, "exact" if memory == "tight" else memory,
+        more={"max_prefill_tokens": 16384, "disable_radix_cache": cache == "naive"},
+    )
+    for loop, name in LOOPS.items()
+    for cache in ("radix", "naive")
+    for memory in ("roomy", "tight")
+    for page in (1, 4, 16)
+} | {
+    "normal, no chunks": Shape(
+        "mini_normal", chunks=False, more={"max_prefill_tokens": 16384}
+    )
+}  # fmt: skip
+MOST_LEN = 4096  # positions in a row of the page table
+
+
+class Stream:
+    """A stream that is never behind."""
+
+    def wait_stream(self, other: object) -> None:
+        """Nothing is to be waited for."""
+
+
+def shared_len(first: Any, second: Any) -> int:
+    """How many tokens two keys share from their beginning."""
+    most = min(len(first), len(second))
+    differ = (first[:most] != second[:most]).nonzero()
+    return int(differ[0]) if len(differ) else most
+
+
+def not_pinned(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, in memory that the system may move."""
+    return lambda *args, pin_memory=False, **options: make(*args, **options)
+
+
+def original() -> Any:
+    """The original's ``Scheduler``, as a class that is made for a case."""
+    module: Any = import_module(SCHEDULER)
+    core: Any = import_module("minisgl.core")
+    cache, table = (import_module(f"minisgl.scheduler.{name}") for name in ("cache", "table"))
+    message = import_module("minisgl.message")
+    torch: Any = import_module("torch")
+
+    class Original(module.Scheduler):  # type: ignore[misc]
+        """The scheduler of one case."""
+
+        def __init__(self, case: Case) -> None:
+            config = case.config
+            core._GLOBAL_CTX = None
+            core.set_global_ctx(core.Context(page_size=config.page_size))
+            self.turns = Turns(case)
+            self.numbers = {arrival.rid: at for at, arrival in enumerate(case.arrivals)}
+            self.by_number = list(case.arrivals)
+            self.live: set[int] = set()
+            self.unread: Any = None
+            rows = config.max_running_requests
+            page_table = torch.zeros(rows + 1, MOST_LEN, dtype=torch.int32)
+            self.table_manager = table.TableManager(rows, page_table)
+            self.cache_manager = cache.CacheManager(
+                config.num_pages, config.page_size, page_table,
+                "naive" if config.disable_radix_cache else "radix",
+            )  # fmt: skip
+            self.decode_manager = module.DecodeManager(config.page_size)
+            self.prefill_manager = module.PrefillManager(
+                self.cache_manager, self.table_manager, self.decode_manager
+            )
+            self.finished_reqs: set[Any] = set()
+            self.eos_token_id, self.device = EOS, torch.device("cpu")
+            self.token_pool = self.table_manager.token_pool
+            chunk = config.chunked_prefill_size
+            self.prefill_budget = config.max_prefill_tokens if chunk == -1 else chunk
+            self.stream, self.engine_stream_ctx = Stream(), nullcontext()
+            self.engine = SimpleNamespace(
+                graph_runner=SimpleNamespace(
+                    pad_batch=lambda batch: setattr(batch, "padded_reqs", batch.reqs)
+                ),
+                attn_backend=SimpleNamespace(prepare_metadata=lambda batch: None),
+                sampler=SimpleNamespace(prepare=lambda batch: None), page_table=page_table,
+                max_seq_len=MOST_LEN, stream=Stream(), forward_batch=self.forward,
+            )  # fmt: skip
+
+        def receive_msg(self, blocking: bool = False) -> list[Any]:
+            """Begin a turn; nothing ever blocks."""
+            is_done = not self.live and self.unread is None
+            messages = []
+            for arrival in self.turns.begin(is_done, {}):
+                self.live.add(self.numbers[arrival.rid])
+                messages.append(self.message_of(arrival))
+            return messages
+
+        def message_of(self, arrival: Arrival) -> Any:
+            """A request as the tokenizer would send it."""
+            params = core.SamplingParams(
+                ignore_eos=arrival.ignore_eos, max_tokens=arrival.max_new_tokens
+            )
+            ids = torch.tensor(arrival.prompt, dtype=torch.int32)
+            return message.UserMsg(
+                uid=self.numbers[arrival.rid], input_ids=ids, sampling_params=params
+            )
+
+        def forward(self, batch: Any, sample_args: None) -> Any:
+            """The engine's ``forward_batch``: note the batch, advance lengths, give tokens."""
+            arrivals = [self.by_number[req.uid] for req in batch.reqs]
+            pairs = list(zip(batch.reqs, arrivals, strict=True))
+            if batch.is_prefill:
+                rows = [Rows(it.rid, req.cached_len, req.device_len) for req, it in pairs]
+                self.turns.launched(Step("extend", tuple(rows)))
+            else:
+                self.turns.launched(Step("decode", (), tuple(sorted(it.rid for it in arrivals))))
+            told = torch.tensor([it.token(req.device_len) for req, it in pairs], dtype=torch.int32)
+            for req in batch.reqs:
+                req.complete_one()
+            return Output((told, told, SimpleNamespace(synchronize=lambda: None)))
+
+        def send_result(self, reply: list[Any]) -> None:
+            """Note who has ended."""
+            self.live -= {item.uid for item in reply if item.finished}
+
+        def run_when_idle(self) -> None:
+            """Nobody waits."""
+
+        def turn(self) -> None:
+            """One turn of the overlap loop."""
+            self.unread = self.overlap_loop(self.unread)
+
+    return Original
+
+
+class Output(tuple[Any, ...]):
+    """mini-sglang ``engine/engine.py:ForwardOutput``."""
+
+    __slots__ = ()
+
+    @property
+    def next_tokens_gpu(self) -> Any:
+        """The tokens."""
+        return self[0]
+
+
+def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+    """Import it from its checkout, with the stand-ins."""
+    source = Path(settings["source"])
+    sys.path.insert(0, str(source / "python"))
+    torch: Any = import_module("torch")
+    stand_in(*PACKAGES["mini-sglang"])
+    own = [item.name for item in STAND_INS if item.name.startswith("minisgl.")]
+    stand_in_for(*(name for name in own if ":" not in name))
+    kernel: Any = import_module("minisgl.kernel")
+    kernel.fast_compare_key = shared_len
+    message: Any = import_module("minisgl.message")
+    message.UserMsg = type("UserMsg", (SimpleNamespace,), {})
+    message.DetokenizeMsg = type("DetokenizeMsg", (SimpleNamespace,), {})
+    torch.empty, torch.tensor = not_pinned(torch.empty), not_pinned(torch.tensor)
+    torch.Tensor.pin_memory = lambda tensor, *args: tensor
+    made = original()
+    for name in DECIDING:
+        import_module(name)
+
+    def play(case: Case) -> Schedule:
+        scheduler = made(case)
+        turns: Turns = scheduler.turns
+        is_serial = case.loop == LOOPS["normal"]
+        return turns.play(scheduler.normal_loop if is_serial else scheduler.turn)
+
+    ours = ("message_of", "forward", "turn")
+    overridden = [name for name, it in vars(made).items() if callable(it) and name not in ours]
+    return Played(play, version_of(source), DECIDING, "", overridden).answer
+
+
+if __name__ == "__main__":
+    serve(start)

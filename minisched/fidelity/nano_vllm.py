@@ -1,0 +1,102 @@
+"""nano-vllm's own scheduler, block manager and engine step, from a checkout, without a model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ..bench.peers.missing import stand_in_for
+from ..bench.peers.serve import Answer, serve
+from ..bench.scheduling.nano_vllm import version_of
+from .case import EOS, Case, Rows, Schedule, Shape, Step
+from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns
+
+DECIDING = tuple(f"nanovllm.engine.{name}" for name in ("scheduler", "block_manager", "sequence"))
+ENGINE = "nanovllm.engine.llm_engine:LLMEngine"
+STAND_INS = (
+    StandIn("nanovllm.engine.model_runner", DEVICE, "it runs batches"),
+    StandIn("nanovllm.config:Config", SETTINGS, "the values of the case; its own has pages of 256"),
+    StandIn(f"{ENGINE}.__init__", SETTINGS, "the scheduler is made alone"),
+    StandIn(f"{ENGINE}.model_runner", ENTRY, "the case's tokens are the result"),
+)
+LARGE = {"max_prefill_tokens": 16384}
+PARTS = {
+    f"{what}, {memory}, page {page}": Shape(
+        page=page, memory="exact" if memory == "tight" else memory, shared=what == "prefixes",
+        chunks=what == "chunks", more=LARGE,
+    )
+    for what in ("prefixes", "no prefixes", "chunks")
+    for memory in ("roomy", "tight")
+    for page in (4, 16, 64)  # with pages of 1 it never appends one
+}  # fmt: skip
+
+
+class Runner:
+    """nano-vllm's model runner: a step's tokens are those that the case says."""
+
+    def __init__(self, turns: Turns, names: dict[int, str]) -> None:
+        self.turns, self.names = turns, names
+
+    def call(self, method: str, seqs: list[Any], is_prefill: bool) -> list[int]:
+        """Note the step, and give its tokens."""
+        rids = [self.names[seq.seq_id] for seq in seqs]
+        starts = [seq.num_cached_tokens if is_prefill else len(seq) - 1 for seq in seqs]
+        ends = [at + seq.num_scheduled_tokens for at, seq in zip(starts, seqs, strict=True)]
+        if is_prefill:
+            rows = map(Rows, rids, starts, ends)
+            self.turns.launched(Step("extend", tuple(rows)))
+        else:
+            self.turns.launched(Step("decode", (), tuple(sorted(rids))))
+        return [self.turns.by_rid[rid].token(end) for rid, end in zip(rids, ends, strict=True)]
+
+
+def play(case: Case) -> Schedule:
+    """A case, turn by turn."""
+    module: Any = import_module("nanovllm.engine.llm_engine")
+    params = import_module("nanovllm.sampling_params").SamplingParams
+    config, turns, names = case.config, Turns(case), dict[int, str]()
+    chunk = config.chunked_prefill_size
+    engine = object.__new__(module.LLMEngine)
+    module.Sequence.block_size = config.page_size
+    engine.model_runner = Runner(turns, names)
+    engine.scheduler = module.Scheduler(
+        SimpleNamespace(
+            max_num_seqs=config.max_running_requests, eos=EOS,
+            max_num_batched_tokens=config.max_prefill_tokens if chunk == -1 else chunk,
+            kvcache_block_size=config.page_size, num_kvcache_blocks=config.num_pages,
+        )
+    )  # fmt: skip
+    running: set[int] = set()
+    lost: dict[str, int] = {}
+
+    def turn() -> None:
+        for seq in engine.scheduler.waiting:
+            if seq.seq_id in running:  # it was preempted in the turn before
+                lost[names[seq.seq_id]] = lost.get(names[seq.seq_id], 0) + 1
+        running.clear()
+        for arrival in turns.begin(engine.is_finished(), lost):
+            told = params(max_tokens=arrival.max_new_tokens, ignore_eos=arrival.ignore_eos)
+            engine.add_request(list(arrival.prompt), told)
+            names[engine.scheduler.waiting[-1].seq_id] = arrival.rid
+        running.update(seq.seq_id for seq in engine.scheduler.running)
+        if not engine.is_finished():
+            engine.step()
+
+    return turns.play(turn)
+
+
+def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+    """Import it from its checkout, with the stand-ins."""
+    source = Path(settings["source"])
+    sys.path.insert(0, str(source))
+    stand_in_for("nanovllm.engine.model_runner")
+    import_module("nanovllm.engine.llm_engine")
+    return Played(play, version_of(source), DECIDING).answer
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -1,0 +1,189 @@
+"""Cases of every part, played by an original in its own environment and by us; and the counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..bench.peers.environment import clean_env, environment
+from ..bench.peers.peer import Peer
+from . import mini_sglang, nano_vllm, sglang, vllm
+from .case import Case, Schedule, Shape, read_schedule, step_at
+from .lockstep import UNEXPLAINED, Difference, compare, our_schedule, smallest, switched
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Original:
+    """A published system: what it is called, where it runs, and the parts of its comparison."""
+
+    name: str  # as its rules are called (policy/rules.py)
+    title: str
+    module: Any  # how it is run: with PARTS, STAND_INS and the modules that decide, DECIDING
+    environment: str  # in bench/peers/environment.py
+    needs_source: bool = False  # it has no wheel
+
+    @property
+    def parts(self) -> Mapping[str, Shape]:
+        """What its cases have in common, by part."""
+        parts: Mapping[str, Shape] = self.module.PARTS
+        return parts
+
+    def check_source(self, source: Path | None) -> None:
+        """Whether a checkout was given where one is needed, and nowhere else.
+
+        Raises:
+            ValueError: it was not.
+        """
+        if self.needs_source and source is None:
+            raise ValueError(
+                f"{self.title} has no wheel, so it takes a checkout of it: --source DIR."
+            )
+        if source is not None and not self.needs_source:
+            raise ValueError(
+                f"--source is {str(source)!r}, but {self.title} is installed from its wheel."
+            )
+        if source is not None and not source.is_dir():
+            raise ValueError(f"--source is {str(source)!r}, but that is no folder.")
+
+
+ORIGINALS: Mapping[str, Original] = {
+    item.name: item
+    for item in (
+        Original("sglang", "SGLang", sglang, "sglang"),
+        Original("mini-sglang", "mini-sglang", mini_sglang, "sglang", needs_source=True),
+        Original("vllm", "vLLM", vllm, "vllm"),
+        Original("nano-vllm", "nano-vllm", nano_vllm, "sglang", needs_source=True),
+    )
+}
+"""By the name of their rules; those without a wheel find what they import beside SGLang."""
+
+
+class Player:
+    """An original that runs; a context manager."""
+
+    def __init__(self, original: Original, source: Path | None, home: Path, say: Say) -> None:
+        python = environment(original.environment, home, say)
+        say(f"starting {original.title}")
+        settings = {"source": str(source.resolve()) if source else ""}
+        script = original.module.__name__.rpartition(".")[2]
+        self.peer = Peer(python, script, settings, clean_env(), __package__)
+        self.about = self.peer.ask({})
+
+    def play(self, case: Case) -> Schedule:
+        """What it launches, turn by turn.
+
+        Raises:
+            PeerError: it has ended.
+        """
+        return read_schedule(self.peer.ask({"case": case.as_json()})["schedule"])
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *of_an_error: object) -> None:
+        self.peer.close()
+
+
+@dataclass
+class Count:
+    """The cases of a part: how many, how many equal, and how many differ by which rule."""
+
+    cases: int = 0
+    equal: int = 0
+    rules: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Report:
+    """What a lockstep has found."""
+
+    original: str
+    version: str
+    seed: int
+    parts: dict[str, Count] = field(default_factory=dict)
+    differences: list[tuple[str, str, Difference]] = field(default_factory=list)  # part, seed, it
+    smallest: Difference | None = None  # of the first that no rule explains
+
+    @property
+    def cases(self) -> int:
+        """All of them."""
+        return sum(count.cases for count in self.parts.values())
+
+    @property
+    def equal(self) -> int:
+        """Those in which both did the same with the rules as they are."""
+        return sum(count.equal for count in self.parts.values())
+
+    @property
+    def unexplained(self) -> int:
+        """Those that differ, and not by a rule that differs on purpose."""
+        return sum(count.rules[UNEXPLAINED] for count in self.parts.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """One object; a case in it is what ``Case.from_json`` takes."""
+        parts = {
+            name: {"cases": count.cases, "equal": count.equal, "rules": dict(count.rules)}
+            for name, count in self.parts.items()
+        }
+        differences = [
+            {"part": part, "seed": seed, **difference_json(found)}
+            for part, seed, found in self.differences
+        ]
+        small = self.smallest
+        return {
+            "original": self.original,
+            "version": self.version,
+            "seed": self.seed,
+            "cases": self.cases,
+            "equal": self.equal,
+            "unexplained": self.unexplained,
+            "parts": parts,
+            "differences": differences,
+            "smallest": small and {"case": small.case.as_json(), **difference_json(small)},
+        }
+
+
+def difference_json(found: Difference) -> dict[str, Any]:
+    """Where two schedules part, and what each does then."""
+    theirs, ours = (step_at(each, found.turn)._asdict() for each in (found.theirs, found.ours))
+    return {"rule": found.rule, "turn": found.turn, "theirs": theirs, "ours": ours}
+
+
+def dealt(parts: Mapping[str, Shape], cases: int) -> dict[str, int]:
+    """How many cases each part gets; the first ones get those that are left over."""
+    each, over = divmod(cases, len(parts))
+    counts = {name: each + (at < over) for at, name in enumerate(parts)}
+    return {name: count for name, count in counts.items() if count}
+
+
+def in_lockstep(
+    original: Original, play: Callable[[Case], Schedule], version: str, cases: int, seed: int,
+    hear: Say = lambda part: None,
+) -> Report:  # fmt: skip
+    """Play so many cases, dealt over the parts; ``hear`` is told the part of each before it."""
+    report = Report(original.name, version, seed)
+    for part, count in dealt(original.parts, cases).items():
+        told = report.parts[part] = Count()
+        for number in range(count):
+            hear(part)
+            name = f"{part} {seed} {number}"
+            case = original.parts[part].draw(name)
+            found = compare(case, original.name, play(case))
+            told.cases += 1
+            if found is None:
+                told.equal += 1
+                continue
+            told.rules[found.rule] += 1
+            report.differences.append((part, name, found))
+    first = [found for *_, found in report.differences if not found.is_explained][:1]
+    for found in first:
+        hear("smallest case")
+        ours = partial(our_schedule, rules=switched(original.name))
+        report.smallest = smallest(found, play, ours)
+    return report

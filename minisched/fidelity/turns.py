@@ -1,0 +1,123 @@
+"""An original's half of the lockstep: who comes when, what it launched, and that it is unmodified.
+
+It runs in an environment of its own, one JSON line for each case (``bench/peers/serve.py``).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..bench.peers.serve import Answer
+from .case import MOST_TURNS, NOTHING, QUIET, Arrival, Case, Schedule, Step, trimmed
+
+DEVICE, SETTINGS, LISTENER, ENTRY = "device", "settings", "listener", "entry"
+
+
+class StandIn(NamedTuple):
+    """Something of an original that is not its own here: what, of which kind, and what it does.
+
+    ``device``: it would need a GPU, or tells one what to do. ``settings``: values, each the
+    default or as the case says. ``listener``: it is told of steps, and nobody asks it anything.
+    ``entry``: where requests come in and steps go out, so here are the case and its tokens.
+    """
+
+    name: str  # a package, a module, or MODULE:NAME
+    kind: str
+    replaces: str
+
+
+class CaseOver(Exception):
+    """Everybody is served, or nobody ever will be; it ends a loop that has no other end."""
+
+
+class Turns:
+    """The turns of a case: an original's loop begins each, and says what it launched in it."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.waiting = list(case.arrivals)
+        self.by_rid = {arrival.rid: arrival for arrival in case.arrivals}
+        self.steps: Schedule = []
+        self.lost: dict[str, int] = {}
+        self.quiet = 0
+
+    def begin(self, is_done: bool, lost: dict[str, int]) -> list[Arrival]:
+        """End the turn before and begin one: who comes in it.
+
+        ``lost`` says how often each request has lost its memory by now.
+
+        Raises:
+            CaseOver: there is none.
+        """
+        turn = len(self.steps)
+        if turn:
+            gone = sorted(rid for rid in lost if lost[rid] > self.lost.get(rid, 0))
+            step = self.steps[-1] = self.steps[-1]._replace(retracted=tuple(gone))
+            is_quiet = step == NOTHING and turn > self.case.last_turn
+            self.quiet = self.quiet + 1 if is_quiet else 0
+        self.lost = dict(lost)
+        if turn == MOST_TURNS or (not self.waiting and (is_done or self.quiet == QUIET)):
+            raise CaseOver
+        coming = [arrival for arrival in self.waiting if arrival.turn <= turn]
+        self.waiting = self.waiting[len(coming) :]
+        self.steps.append(NOTHING)
+        return coming
+
+    def launched(self, step: Step) -> None:
+        """This turn's step."""
+        self.steps[-1] = step
+
+    def play(self, loop: Callable[[], Any]) -> Schedule:
+        """Run a loop to the end of the case."""
+        try:
+            while True:
+                loop()
+        except CaseOver:
+            pass
+        except Exception as error:  # a difference like any other
+            self.launched(Step(f"{type(error).__name__}: {error}"))
+        return trimmed(self.steps)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What an original's process answers with: schedules, and what was run for them."""
+
+    play: Callable[[Case], Schedule]
+    version: str
+    deciding: Sequence[str]  # modules
+    distribution: str = ""  # of the wheel; else the modules lie in a checkout
+    overridden: Sequence[str] = ()  # methods of the original's class that are stood in for
+
+    def answer(self, question: dict[str, Any]) -> Answer:
+        """To ``{"case"}`` its schedule, to all else what was run."""
+        if "case" in question:
+            return {"schedule": self.play(Case.from_json(question["case"]))}
+        return {
+            "version": self.version,
+            "files": {name: self.where(name) for name in self.deciding},
+            "overridden": sorted(self.overridden),
+        }
+
+    def where(self, name: str) -> dict[str, Any]:
+        """The file of a module, and whether it is as it was published (None: nobody knows)."""
+        file = Path(str(sys.modules[name].__file__))
+        published = None
+        if self.distribution:
+            known = {
+                Path(str(each.locate())): each.hash
+                for each in metadata.files(self.distribution) or ()
+                if each.hash is not None
+            }
+            said = known.get(file)
+            digest = hashlib.sha256(file.read_bytes()).digest()
+            is_it = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+            published = said is not None and said.value == is_it
+        return {"file": str(file), "is_published": published}

@@ -1,0 +1,215 @@
+"""Two schedulers in lockstep: what is found, blamed, made small and drawn.
+
+No original is needed but for what is thorough: two of our own presets stand for left and right.
+"""
+
+import fcntl
+import json
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minisched.bench.peers.peer import PeerError
+from minisched.cli import fidelity as command
+from minisched.fidelity.case import Arrival, Case, Rows, Shape, Step, first_difference, trimmed
+from minisched.fidelity.draw import draw
+from minisched.fidelity.lockstep import LockstepEngine, our_schedule, simpler
+from minisched.fidelity.run import ORIGINALS, Original, Player, dealt, in_lockstep
+from minisched.fidelity.turns import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
+from minisched.models.fetch import model_home
+from minisched.policy.rules import DELIBERATE, find_rules
+from minisched.scheduler import SchedulerConfig
+from tests.support import many
+
+SOME = [
+    pytest.param(name, part, id=f"{name}, {part}")
+    for name in ORIGINALS
+    for part in ORIGINALS[name].parts
+]
+
+
+def lockstep(rules: str, cases: int, *parts: Shape, system: str = "sglang") -> Any:
+    """A preset in lockstep with one that answers otherwise, as if that were the original."""
+    module = SimpleNamespace(PARTS={str(at): shape for at, shape in enumerate(parts)})
+    original = Original(system, "left", module, "")
+    return in_lockstep(original, partial(our_schedule, rules=rules), "0", cases, 1)
+
+
+# -- cases -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "part"), SOME)
+def test_everybody_in_a_case_gets_the_tokens_that_it_says(name: str, part: str) -> None:
+    for seed in range(many(2, 20)):
+        case = ORIGINALS[name].parts[part].draw(f"{seed}")
+        assert Case.from_json(json.loads(json.dumps(case.as_json()))) == case
+        engine = LockstepEngine(case, name)
+        while not engine.is_done:
+            engine.take_turn()
+        said = {rid: tuple(req.output_ids) for rid, req in engine.reqs.items()}
+        assert said == {arrival.rid: arrival.outputs for arrival in case.arrivals}
+
+
+def test_cases_are_dealt_over_the_parts() -> None:
+    parts = dict.fromkeys("abc", Shape())
+    assert dealt(parts, 5) == {"a": 2, "b": 2, "c": 1} and dealt(parts, 1) == {"a": 1}
+
+
+def test_what_is_simpler_is_smaller_and_everybody_still_fits() -> None:
+    case = Shape(memory="tight", page=4).draw("a")
+    found = list(simpler(case))
+    assert found and case not in found
+    for small in found:
+        assert our_schedule(small, "sglang")
+
+
+# -- what is found ---------------------------------------------------------------------------------
+
+
+def test_a_hidden_difference_is_found_made_small_and_drawn() -> None:
+    report = lockstep("sglang,run_first=decode", 4, Shape())
+    found = report.smallest
+    assert report.unexplained and report.equal + report.unexplained == report.cases == 4
+    first, second = found.case.arrivals
+    assert len(first.prompt) + len(second.prompt) <= 6, "it takes two short requests"
+    assert len(found.theirs) <= 6 and found.turn <= 2
+    lines = draw(found, ("left", "right"), 60)
+    assert max(map(len, lines)) <= 100
+    above, below = (next(at for at, line in enumerate(lines) if line.startswith(name + " "))
+                    for name in ("left", "right"))  # fmt: skip
+    marked = next(line for line in lines if "▲" in line)
+    assert above < below and lines[above].split()[-1] == lines[below].split()[-1]
+    at = lines[above].index(str(found.turn), 5)
+    assert abs(marked.index("▲") - at) <= 2, "the mark stands below the turn in which they part"
+    told = report.as_json()
+    assert {each["rule"] for each in told["differences"]} == {"unexplained"}
+    assert Case.from_json(told["smallest"]["case"]) == found.case
+    assert told["smallest"]["theirs"]["mode"] == "decode"
+    assert told["smallest"]["ours"]["mode"] == "extend"
+
+
+@pytest.mark.parametrize(("rule", "shape"), [("free_rule", Shape("overlap", memory="tight"))])
+def test_a_rule_that_differs_on_purpose_is_blamed_by_its_name(rule: str, shape: Shape) -> None:
+    answer = f"{rule}={DELIBERATE['sglang'][rule].answer}"
+    report = lockstep(f"sglang,{answer}", 30, shape)
+    assert report.equal < report.cases and not report.unexplained and report.smallest is None
+    assert {found.rule for *_, found in report.differences} == {answer}
+
+
+def test_every_rule_that_differs_on_purpose_has_another_answer_and_a_reason() -> None:
+    for system, rules in DELIBERATE.items():
+        for name, item in rules.items():
+            assert getattr(find_rules(system), name) != item.answer and item.reason
+            assert find_rules(f"{system},{name}={item.answer}")
+
+
+def test_a_scheduler_that_stops_with_an_error_differs_there() -> None:
+    case = Case("serial", SchedulerConfig(kv_tokens=4), (Arrival("a", 0, (5,) * 9, (7,), 1),))
+    (step,) = our_schedule(case, "sglang")
+    assert step.mode.startswith("AssertionError: ") and "9" in step.mode
+
+
+def test_schedules_part_where_one_goes_on_and_turns_of_nothing_at_the_end_count_for_nothing() -> (
+    None
+):
+    step = Step("extend", (Rows("a", 0, 1),))
+    assert first_difference([step], [step, Step(), step]) == 2
+    assert trimmed([Step(), step, Step(), Step()]) == [Step(), step]
+    assert first_difference([step], [step]) is None
+
+
+# -- the original's side ---------------------------------------------------------------------------
+
+
+def test_a_case_that_nobody_can_go_on_with_ends_and_one_that_raises_says_so() -> None:
+    case = Shape().draw("b")
+    stuck = Turns(case)
+    assert stuck.play(lambda: stuck.begin(False, {})) == []
+    assert len(stuck.steps) < case.last_turn + 20
+    broken = Turns(case)
+
+    def stop() -> None:
+        broken.begin(False, {})
+        raise MemoryError("no pages")
+
+    assert broken.play(stop) == [Step("MemoryError: no pages")]
+
+
+def test_who_loses_memory_in_a_turn_is_noted_in_it() -> None:
+    turns = Turns(Shape().draw("c"))
+    lost = iter(({}, {"a": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 2}))
+    turns.play(lambda: turns.begin(False, next(lost)))
+    assert [step.retracted for step in turns.steps[:3]] == [("a",), ("b",), ("a",)]
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_no_stand_in_takes_the_place_of_what_decides(name: str) -> None:
+    module = ORIGINALS[name].module
+    assert {item.kind for item in module.STAND_INS} <= {DEVICE, SETTINGS, LISTENER, ENTRY}
+    assert all(item.replaces for item in module.STAND_INS)
+    for item in module.STAND_INS:
+        place, _, name = item.name.partition(":")
+        if not name:  # a whole package or module
+            assert not any(f"{each}.".startswith(f"{place}.") for each in module.DECIDING), place
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_without_the_original_the_command_says_so(cli: Any, monkeypatch: Any) -> None:
+    def no_wheel(*arguments: object) -> None:
+        raise PeerError("torch==2.13.0 can't be installed: no route to the index.")
+
+    monkeypatch.setattr("minisched.fidelity.run.environment", no_wheel)
+    said = "minisched: SGLang can't be run here: torch==2.13.0 can't be installed: no route to the"
+    assert cli("fidelity sglang") == (2, "", f"{said} index.\n")
+
+
+def test_the_command_counts_by_part_and_draws_what_no_rule_explains(
+    cli: Any, monkeypatch: Any
+) -> None:
+    def play(original: Original, cases: int, seed: int, source: Path | None) -> Any:
+        return lockstep(rules, cases, Shape(), Shape("overlap"))
+
+    monkeypatch.setattr(command, "play", play)
+    rules = "sglang,run_first=decode"
+    code, out, _ = cli("fidelity sglang --cases 4")
+    assert code == 1 and "✗" in out and "They part in turn" in out
+    rules = "sglang"
+    code, out, _ = cli("fidelity sglang --cases 4 --json")
+    assert code == 0 and json.loads(out)["equal"] == 4 and not json.loads(out)["differences"]
+
+
+# -- the originals themselves ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def original() -> Callable[[str], Player]:
+    """Starts an original, in its environment below ``$MINISCHED_HOME``; others wait meanwhile."""
+
+    def start(name: str) -> Player:
+        with (Path(tempfile.gettempdir()) / "minisched-originals.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return Player(ORIGINALS[name], None, model_home(), lambda doing: None)
+
+    return start
+
+
+@pytest.mark.parametrize(("name", "cases"), [("sglang", 100), ("vllm", 60)])
+def test_an_original_decides_by_its_own_files_and_ours_agrees(
+    original: Callable[[str], Player], cli: Any, name: str, cases: int
+) -> None:
+    with original(name) as player:
+        told, module = player.about, ORIGINALS[name].module
+        assert set(told["files"]) == set(module.DECIDING)
+        assert all(found["is_published"] for found in told["files"].values())
+        named = {item.name.rpartition(".")[2] for item in module.STAND_INS}
+        assert set(told["overridden"]) <= named
+    code, out, err = cli(f"fidelity {name} --cases {cases} --json")
+    report = json.loads(out)
+    assert (code, report["unexplained"], report["cases"]) == (0, 0, cases), err
