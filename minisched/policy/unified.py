@@ -55,7 +55,7 @@ class UnifiedBudget:
         return prompts, decodes, draft_lens
 
     def _running(self) -> tuple[list[Request], list[int], int]:
-        """Those who decode, oldest first; drafts that each may carry; the pages they will take."""
+        """Those who decode, in the order of their admission; drafts that each may carry; the pages they will take."""
         work: list[Request] = []
         draft_lens: list[int] = []
         promised, left = 0, self.budget
@@ -81,7 +81,7 @@ class UnifiedBudget:
         while (short := need - self.leases.available_pages) > 0:
             if short <= self.leases.pages_returning:
                 return False  # they come back by themselves
-            newest = max(self.decode.running_reqs, key=lambda running: running.order)
+            newest = self.decode.running_reqs[-1]
             if chunked is not None and chunked.req.lease is not None:
                 newest = chunked.req
             elif self.decode.running_reqs == [req]:

@@ -52,7 +52,7 @@ def not_the_one(
 
 def about_to_end(scheduler: Scheduler) -> list[Request]:
     """Who runs and has been launched as often as ever: the result in flight is the last."""
-    most = scheduler.config.overrun
+    most = scheduler.decode.overrun
     return [req for req in scheduler.running_batch if req.device_len >= req.max_device_len + most]
 
 

@@ -36,9 +36,9 @@ class Recipe:
         return run.trace
 
 
-def tokens(count: int) -> SamplingParams:
-    """Exactly so many, greedily."""
-    return SamplingParams(max_new_tokens=count, ignore_eos=True)
+def tokens(count: int, ignore_eos: bool = True) -> SamplingParams:
+    """Exactly so many, greedily; or, where EOS may come, at most so many."""
+    return SamplingParams(max_new_tokens=count, ignore_eos=ignore_eos)
 
 
 def one_by_one(rids: str, prompt_len: int, count: int) -> list[Request]:
