@@ -88,7 +88,8 @@ class Scheduler(Results):
             return commit(self, plan)
         self._give_up_hopeless()
         if not self.live:
-            self.new_token_ratio.reset()
+            if not self.batches_in_flight:
+                self.new_token_ratio.reset()
             return NoBatch.IDLE
         if not (self.batches_in_flight or self.outbox or self.awaits_others):
             left = len(self.live)

@@ -21,7 +21,7 @@ from ..faults.in_step import STEP_FAULTS
 from ..judge import Verdict
 from ..tokens.oracle import tokens_alone
 from .designs import Design, all_designs
-from .draw import PAGE_SIZES, THEMES, Drawn
+from .draw import CHANGES, PAGE_SIZES, THEMES, Drawn
 from .requests import WISHES
 
 YES_OR_NO = ("no", "yes")
@@ -47,6 +47,7 @@ OF_A_WORKLOAD: dict[str, Sequence[str]] = {
     "running requests": tuple("12345"),
     "radix cache": ("on", "off"),
     "eviction": tuple(EVICTION_POLICIES),
+    "rules": ("the loop's", *CHANGES),
     "run first": RUN_FIRST,
     "schedule policy": tuple(SCHEDULE_POLICIES),
     "chunks": ("none", "yes"),
@@ -100,6 +101,7 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "running requests": str(config.max_running_requests),
         "radix cache": "off" if config.disable_radix_cache else "on",
         "eviction": config.radix_eviction_policy,
+        "rules": config.rules.partition(",")[2] or "the loop's",
         "run first": first,
         "schedule policy": config.schedule_policy,
         "chunks": "none" if config.chunked_prefill_size == -1 else "yes",

@@ -12,7 +12,7 @@ from ...devices.cost import MICROSECOND, NO_COST, CostModel
 from ...devices.measured_cost import HostCost, MeasuredCost
 from ...loops.registry import LOOPS
 from ...memory.eviction import POLICIES as EVICTION_POLICIES
-from ...policy.rules import RUN_FIRST
+from ...policy.rules import RUN_FIRST, Rules
 from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ...scheduler import SchedulerConfig
 from ..case import Case
@@ -42,6 +42,12 @@ CHUNKS = (-1, 1, 1, 2, 3, 5)  # pages; -1: no limit
 DRAFT_MODELS = {"NGRAM": ("",), "NGRAM_GPU": ("",), "STANDALONE": ("hash:10", "hash:7", "hash:0")}
 CONTEXT_LEN = 32
 POLICY_PAIRS = tuple((first, policy) for first in RUN_FIRST for policy in sorted(SCHEDULE_POLICIES))
+CHANGES = tuple(  # of rules: one answer each
+    f"{rule.name}={answer}"
+    for rule in fields(Rules)
+    if rule.name not in ("run_first", "free_rule", "too_long_alone")
+    for answer in rule.metadata["answers"]
+)
 
 Card = TypeVar("Card")
 
@@ -100,6 +106,7 @@ def draw(seed: int, odd: bool = True) -> Drawn:
     workload = Workload(requests, arrivals, {}, config, eos_ids, letters.vocab_size, flushes)
     theme = dealt(THEMES, seed, "theme")
     workload = ABOUT[theme](beside(seed, theme), workload)
+    workload.config = with_rules(beside(seed, "rules"), workload.config)
     workload.aborts = draw_aborts(beside(seed, "aborts"), workload)
     if beside(seed, "measured").random() < 0.1:
         cost = draw_measured(beside(seed, "knots"), cost)
@@ -200,6 +207,18 @@ def with_drafts(
         "late_penalties": False,
     }
     return replace(config, **changes)
+
+
+def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
+    """In every second workload, the loop's own rules; else one system's, with one answer changed.
+
+    Who runs first is a setting, and is drawn with them. Memory goes back by the rule ``lease``:
+    each of the others is healthy on some loops only. Nobody is refused for ever.
+    """
+    if rng.random() < 0.5:
+        return config
+    system = rng.choice(("sglang", "minisched"))
+    return replace(config, rules=f"{system},{rng.choice(CHANGES)}")
 
 
 def with_slack(config: SchedulerConfig, in_flight: int) -> SchedulerConfig:

@@ -9,13 +9,14 @@ room within its length. It is in the step, unless prompts go first (``run_first`
 step is spent, or memory does not reach. A prompt in chunks goes on as far as budget and memory go.
 The first who waits is admitted, unless no row is free, the budget is spent, another prompt is in
 chunks, those who decode go first or wait for memory on its way back (``starved``), or memory does
-not reach for it and for what is kept back of what everybody who runs may still say. Whom memory has
-refused is asked again when the rules say so (``ask_again``). A burst of ``multi_step`` is deaf to all this for as many steps as it has. No
-more steps are in flight than the loop's depth, and who has not ended is never lost sight of.
+not reach for it and for what is kept back of what everybody who runs may still say. Whom memory
+has refused is asked again when the rules say so (``ask_again``). A burst of ``multi_step`` is deaf
+to all this for as many steps as it has. No more steps are in flight than the loop's depth, and who
+has not ended is never lost sight of.
 
 *Order.* Those who decode are in a step as their prompts were done. Those admitted are the first in
-the queue (``queue_order.py``), in which a retracted request comes last, or has its old place, as the
-rules say (``policy/rules.py``, whose answers this law tells again). Nobody is admitted beside a
+the queue (``queue_order.py``), in which a retracted request comes last or has its old place, as the
+rules say (``policy/rules.py``; what differs there is told here again). Nobody is admitted beside a
 prompt that could not end, or while somebody starves. Who loses their memory is the one whom the
 rule names (``victims.py``), and only where memory does not reach. On the decode side of ``pd``
 pages are reserved first come, first served.
