@@ -57,13 +57,13 @@ LOOPS: dict[str, LoopSpec] = {
         refuses=refused.SGLANG_THREAD,
     ),
     "mini_normal": LoopSpec(
-        mini_normal, depth=1, relays=("token_pool", "host"),
+        mini_normal, depth=1, relays=("token_pool", "host"), rules="mini-sglang",
         worker=partial(Worker, scheduler_stream="forward"),  # all of it is on the engine's stream
         source="mini-sglang scheduler/scheduler.py:normal_loop",
         refuses=refused.MINI,
     ),
     "mini_overlap": LoopSpec(
-        mini_overlap, depth=2,
+        mini_overlap, depth=2, rules="mini-sglang",
         relays=("token_pool", "ring", "pool", "prev_sampled", "fill_device"),
         source="mini-sglang scheduler/scheduler.py:overlap_loop",
         refuses=refused.MINI,

@@ -14,12 +14,20 @@ class PrefixCache:
     """Moves pages between leases and the radix tree (SGLang ``mem_cache/radix_cache.py``).
 
     Only *settled* positions enter, those whose step has come back: what a launched step is still
-    writing, or a failed one has not written, is never shared.
+    writing, or a failed one has not written, is never shared (``cached_up_to`` may say otherwise).
     """
 
-    def __init__(self, leases: LeasePool, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        leases: LeasePool,
+        recorder: Recorder,
+        cached_up_to: str = "settled",
+        edges_end: str = "prompt",
+    ) -> None:
         self.leases = leases
         self.recorder = recorder
+        self.cached_up_to = cached_up_to
+        self.edges_end = edges_end
 
     def match_prefix(self, req: Request) -> Match | None:
         """The longest cached prefix of a request, never its last token: that has to be computed.
@@ -44,17 +52,20 @@ class PrefixCache:
         pages take the place of the duplicates: the row is rewritten from there on (the next step
         tells the device), and the duplicates are free once no launched step can read them. All of
         its prefix counts as just used, whether anything is new or not, and where the prompt ends
-        an edge ends, so that outputs can be given up and the prompt kept.
+        an edge ends (``edges_end``), so that outputs can be given up and the prompt kept.
         """
         tree, size = self.leases.tree, self.leases.allocator.page_size
-        num_pages = lease.settled_len // size
+        length = lease.settled_len
+        if self.cached_up_to == "launched":
+            length = min(req.computed_len, req.known_len)
+        num_pages = length // size
         if tree is None or not num_pages:
             return
         tokens = req.known_tokens(0, num_pages * size)
         insertion = tree.insert(tokens, lease.pages[:num_pages], lease.inserted_pages)
         lease.inserted_pages = num_pages
         prompt_pages = len(req.prompt) // size
-        if 0 < prompt_pages < num_pages:
+        if 0 < prompt_pages < num_pages and self.edges_end == "prompt":
             tree.insert(tokens[: prompt_pages * size], lease.pages[:prompt_pages], prompt_pages)
         num_cached = insertion.num_cached_pages  # what is shared is locked, so it is among them
         duplicates = lease.pages[lease.shared_pages : num_cached]

@@ -13,6 +13,7 @@ from .preemption import preempt_for_memory, preempt_to_schedule
 from .prefill_adder import PrefillAdder
 from .prefill_budget import AddReqResult, PrefillBudget
 from .refusal import refuse
+from .rest_budget import RestBudget
 from .rules import Rules
 from .waiting_queue import WaitingQueue
 
@@ -115,14 +116,18 @@ class PrefillManager:
         return False
 
     def _adder(self, running: Sequence[Request], num_mixed_decode_tokens: int) -> PrefillAdder:
-        budget = PrefillBudget(
+        rules = self.rules
+        make = RestBudget if rules.reserves == "rest" else PrefillBudget
+        budget = make(
             self.leases,
             running,
             self.new_token_ratio.current,
             self.max_prefill_tokens,
             self.chunk_size,
             num_mixed_decode_tokens,
-            self.rules.ignore_eos_reserve == "whole",
+            rules.ignore_eos_reserve == "whole",
+            rules.budget_counts == "tokens",
+            rules.chunk_ends == "anywhere",
         )
         if self.recorder.is_on:
             mixed = num_mixed_decode_tokens

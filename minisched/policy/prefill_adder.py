@@ -6,7 +6,7 @@ from ..core import Lease, Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
 from .ends_simulation import EndsSimulation
-from .prefill_budget import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillBudget
+from .prefill_budget import AddReqResult, PrefillBudget
 from .refusal import refuse
 
 
@@ -29,9 +29,7 @@ class PrefillAdder:
         It goes on even with no memory to spare, as far as there is any: what it holds comes back
         only once it is done.
         """
-        rem = self.budget.rem_chunk_tokens
-        if rem is not None and self.budget.rem_total_tokens >= 1:
-            rem = min(rem, int(self.budget.rem_total_tokens))
+        rem = self.budget.next_chunk()
         wanted = req.extend_len if rem is None else min(req.extend_len, rem)
         extend_len = max(0, min(wanted, self._room(req)))
         if extend_len:
@@ -45,17 +43,17 @@ class PrefillAdder:
 
         It is checked twice: locking the prefix it found takes that out of what can be evicted.
         """
-        if req.params.ignore_eos and self.leases.tree is None:
+        keeps_share = self.budget.keeps_share
+        if keeps_share and req.params.ignore_eos and self.leases.tree is None:
             return self.add_one_req_ignore_eos(req)
         budget = self.budget
         match = self.cache.match_prefix(req)
         hit_len = len(match.pages) * budget.page_size if match else 0
         extend_len = req.asked_len = req.known_len - hit_len
-        total_tokens = extend_len + budget.new_tokens(req) + budget.page_size
-        if total_tokens >= budget.rem_total_tokens:
-            return self._no_token(req, total_tokens)
+        if not budget.fits(req, extend_len):
+            return self._no_token(req, budget.total_tokens(req, extend_len))
         lease = self.leases.open(match, req.rid)
-        if (refusal := self._refusal(req, extend_len, total_tokens)) is not None:
+        if (refusal := self._refusal(req, extend_len)) is not None:
             self.leases.close(lease)
             return refusal
         return self._start(req, lease)
@@ -100,11 +98,11 @@ class PrefillAdder:
             return self._no_page(req)
         return self._start(req, lease)
 
-    def _refusal(self, req: Request, extend_len: int, total_tokens: int) -> AddReqResult | None:
+    def _refusal(self, req: Request, extend_len: int) -> AddReqResult | None:
         """What speaks against a request whose prefix is locked by now."""
         budget = self.budget
-        if total_tokens >= budget.rem_total_tokens:
-            return self._no_token(req, total_tokens)
+        if not budget.fits(req, extend_len):
+            return self._no_token(req, budget.total_tokens(req, extend_len))
         rem_input, may_be_cut = budget.rem_input_tokens, budget.rem_chunk_tokens is not None
         is_much = budget.ceil_paged_tokens(extend_len) >= rem_input
         if is_much and self.can_run_list and not may_be_cut:
@@ -134,14 +132,10 @@ class PrefillAdder:
         return self.budget.state()
 
     def _add(self, req: Request, extend_len: int) -> None:
-        """Put a request into the batch, and charge for it.
-
-        One that comes back after a retraction is charged for all its tokens again.
-        """
+        """Put a request into the batch, and charge for it."""
         is_chunked = extend_len < req.extend_len
         self.can_run_list.append((req, extend_len))
-        most = min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
-        self.budget.charge(extend_len, 0 if is_chunked else most)
+        self.budget.charge(req, extend_len)
         self.recorder.mark(
             "admit", rid=req.rid, hit_len=req.hit_len, extend_len=extend_len,
             is_chunked=is_chunked, **self.budget.remains(),

@@ -27,7 +27,11 @@ class PrefillBudget:
     ``rem_chunk_tokens``: the same, but here a prompt is cut instead of refused; None: no limit.
     Whoever runs while batches are mixed is paid first (``num_mixed_decode_tokens``).
     ``reserves_whole``: of one who ignores EOS, who will say all that it may, all is kept back.
+    ``counts_tokens``: prompts are paid in tokens, not in whole pages. ``cuts_anywhere``: a chunk
+    may end within a page.
     """
+
+    keeps_share = True  # of what those who run may say; else all of it (``rest_budget.py``)
 
     def __init__(
         self,
@@ -38,17 +42,21 @@ class PrefillBudget:
         rem_chunk_tokens: int | None,
         num_mixed_decode_tokens: int = 0,
         reserves_whole: bool = True,
+        counts_tokens: bool = False,
+        cuts_anywhere: bool = False,
     ) -> None:
         self.leases = leases
         self.running = list(running)
         self.reserves_whole = reserves_whole
+        self.counts_tokens = counts_tokens
+        self.cuts_anywhere = cuts_anywhere
         self.page_size = leases.allocator.page_size
         self.new_token_ratio = new_token_ratio
         mixed = num_mixed_decode_tokens
         self.rem_input_tokens = rem_input_tokens - mixed
         self.rem_chunk_tokens = None if rem_chunk_tokens is None else rem_chunk_tokens - mixed
         self.cur_rem_token_offset = mixed
-        self.rem_total_token_offset = mixed + sum(map(self.reserve, self.running))
+        self.rem_total_token_offset = mixed + self.inflight_tokens
 
     @property
     def rem_total_tokens(self) -> float:
@@ -59,6 +67,11 @@ class PrefillBudget:
     def cur_rem_tokens(self) -> int:
         """Memory left right now."""
         return self.leases.available_pages * self.page_size - self.cur_rem_token_offset
+
+    @property
+    def inflight_tokens(self) -> float:
+        """Tokens kept back for all who run (mini-sglang ``DecodeManager.inflight_tokens``)."""
+        return sum(map(self.reserve, self.running))
 
     def reserve(self, req: Request) -> float:
         """Tokens for which memory is kept back on behalf of a running request."""
@@ -71,6 +84,14 @@ class PrefillBudget:
     def new_tokens(self, req: Request) -> int:
         """Tokens that a request is expected to produce at most."""
         return min(req.params.max_new_tokens - len(req.output_ids), CLIP_MAX_NEW_TOKENS)
+
+    def fits(self, req: Request, extend_len: int) -> bool:
+        """Whether memory reaches for a request that starts with so many tokens to compute."""
+        return self.total_tokens(req, extend_len) < self.rem_total_tokens
+
+    def total_tokens(self, req: Request, extend_len: int) -> int:
+        """What a request needs that starts with so many tokens to compute."""
+        return extend_len + self.new_tokens(req) + self.page_size
 
     def gave_way(self, req: Request) -> None:
         """A running request has been preempted: nothing is kept back for it any more."""
@@ -92,7 +113,7 @@ class PrefillBudget:
 
     def spent(self) -> tuple[str, int]:
         """Which number lets nobody in any more, by its limit's name, and what is left of it."""
-        if self.rem_total_tokens <= 0 or self.cur_rem_tokens <= 0:
+        if self.state() is AddReqResult.NO_TOKEN:
             return "KV memory", int(min(self.rem_total_tokens, self.cur_rem_tokens))
         if self.rem_chunk_tokens is not None and self.rem_chunk_tokens <= 0:
             return "chunked_prefill_size", self.rem_chunk_tokens
@@ -104,18 +125,37 @@ class PrefillBudget:
         Whether all fits is asked in whole pages, too: they are what is charged.
         """
         rem = self.rem_chunk_tokens
-        if rem is None or self.ceil_paged_tokens(extend_len) <= rem:
+        if rem is None or self.paid_tokens(extend_len) <= rem:
             return extend_len
-        return max(0, rem // self.page_size * self.page_size)
+        return max(0, rem if self.cuts_anywhere else rem // self.page_size * self.page_size)
 
-    def charge(self, extend_len: int, max_new_tokens: int) -> None:
-        """Pay for a request; ``max_new_tokens`` is 0 for a chunk that is not the last."""
-        tokens = self.ceil_paged_tokens(extend_len)
-        self.rem_total_token_offset += tokens + max_new_tokens + self.page_size
-        self.cur_rem_token_offset += tokens + self.page_size
-        self.rem_input_tokens -= tokens
+    def next_chunk(self) -> int | None:
+        """What a prompt that goes on may take; of memory no more than is left, if any is."""
+        rem = self.rem_chunk_tokens
+        if rem is not None and self.rem_total_tokens >= 1:
+            return min(rem, int(self.rem_total_tokens))
+        return rem
+
+    def paid_tokens(self, extend_len: int) -> int:
+        """What the budget of a step pays for so many tokens of a prompt."""
+        return extend_len if self.counts_tokens else self.ceil_paged_tokens(extend_len)
+
+    def charge(self, req: Request, extend_len: int) -> None:
+        """Pay for a request, of whose prompt so many tokens are computed now."""
+        self.charge_memory(req, extend_len)
+        self.rem_input_tokens -= self.paid_tokens(extend_len)
         if self.rem_chunk_tokens is not None:
-            self.rem_chunk_tokens -= tokens
+            self.rem_chunk_tokens -= self.paid_tokens(extend_len)
+
+    def charge_memory(self, req: Request, extend_len: int) -> None:
+        """Keep memory back for it: what it may say is counted with the last of its chunks.
+
+        One that comes back after a retraction is charged for all its tokens again.
+        """
+        tokens, is_chunked = self.ceil_paged_tokens(extend_len), extend_len < req.extend_len
+        most = 0 if is_chunked else min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        self.rem_total_token_offset += tokens + most + self.page_size
+        self.cur_rem_token_offset += tokens + self.page_size
 
     def remains(self) -> dict[str, int]:
         """All four, for the trace; -1: no limit."""

@@ -48,6 +48,22 @@ class Rules:
         whole="all the tokens that it still has: it will say them",
         ratio="the same share of them as for everybody (new_token_ratio)",
     )  # fmt: skip
+    reserves: str = rule(
+        "ratio", "What is kept back for those who run?",
+        ratio="a share of what they may still say (new_token_ratio): who then finds no memory is "
+        "retracted",
+        rest="all that they may still say (mini-sglang, inflight_tokens): nobody is retracted",
+    )  # fmt: skip
+    budget_counts: str = rule(
+        "pages", "In what is the budget of a step paid?",
+        pages="in whole pages",
+        tokens="in tokens (mini-sglang)",
+    )  # fmt: skip
+    chunk_ends: str = rule(
+        "page", "Where does a chunk end that is not the last?",
+        page="with a page, as only whole pages can be shared",
+        anywhere="anywhere, also within a page, so that the whole budget is used (mini-sglang)",
+    )  # fmt: skip
     too_long_alone: str = rule(
         "admitted", "What becomes of one whom the rules refuse though nobody else is there?",
         admitted="it runs alone: it fits, or it would not have been received",
@@ -82,6 +98,24 @@ class Rules:
         "settled", "When does a chunk of a prompt enter the prefix cache?",
         settled="when its step has come back: what a failed one has not written is never shared",
         next_step="when the next step is scheduled (SGLang), which may be before",
+        whole_prompt="with the rest of its prompt, when all of it has come back (mini-sglang)",
+    )  # fmt: skip
+    cached_up_to: str = rule(
+        "settled", "Which positions of a request may enter the prefix cache?",
+        settled="those whose step has come back",
+        launched="those whose token is known, also when their step still runs (mini-sglang's "
+        "overlap): right as long as no step fails",
+    )  # fmt: skip
+    edges_end: str = rule(
+        "prompt", "Where does an edge of the tree end?",
+        prompt="where prefixes part, and where a prompt ends: its outputs can be given up alone",
+        parting="where prefixes part (mini-sglang)",
+    )  # fmt: skip
+    length_frees: str = rule(
+        "last_token", "When does one let go of its memory who ends by length?",
+        last_token="when its last token has come back",
+        last_launch="a step before, while the step of that token runs (mini-sglang's overlap); "
+        "only with free_rule=at_once, as by the others memory waits for that step",
     )  # fmt: skip
     split_counts: str = rule(
         "both", "Which half of an edge counts as just used when a walk ends within it?",
@@ -108,7 +142,17 @@ RUN_FIRST = tuple(Rules.__dataclass_fields__["run_first"].metadata["answers"])
 
 RULES: Mapping[str, Rules] = {
     "sglang": Rules(),
-    "mini-sglang": Rules(evicts="lacking", split_counts="neither", waiting_prefixes="stale"),
+    "mini-sglang": Rules(
+        ask_again="every_step",
+        reserves="rest",
+        budget_counts="tokens",
+        chunk_ends="anywhere",
+        evicts="lacking",
+        chunks_enter="whole_prompt",
+        edges_end="parting",
+        split_counts="neither",
+        waiting_prefixes="stale",
+    ),
     "vllm": Rules(
         run_first="unified",
         free_rule="at_once",

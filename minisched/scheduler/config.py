@@ -100,7 +100,8 @@ class SchedulerConfig:
             raise ValueError(
                 f"chunked_prefill_size is {size}, but it must be at least 1, or -1 for no limit."
             )
-        if size != -1 and size % self.page_size:
+        in_pages = self.in_force.chunk_ends == "page"
+        if in_pages and size != -1 and size % self.page_size:
             raise ValueError(
                 f"chunked_prefill_size is {size}, but it must be a multiple of the page size, "
                 f"{self.page_size}: only whole pages can be shared."

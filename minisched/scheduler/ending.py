@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core import FinishReason, Output, Request, ScheduleBatch
+from ..core import FinishReason, Lease, Output, Request, ScheduleBatch
 from ..core.sampling_types import shown
 from .state import SchedulerState
 
@@ -44,7 +44,7 @@ class Endings(SchedulerState):
             del self.live[req.rid]
             self.wishing.discard(req.rid)
         lease, req.lease = req.lease, None
-        if lease is not None:
+        if lease is not None and not lease.is_released:
             if reason is not FinishReason.ERROR:
                 self.prefix_cache.cache_finished_req(req, lease)
             self.leases.close(lease)
@@ -57,6 +57,14 @@ class Endings(SchedulerState):
         is_stop = token in req.stop_ids or req.is_complete
         reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
         return self._finish(req, reason, token)
+
+    def _last_is_launched(self, req: Request, lease: Lease) -> None:
+        """The step of a request's last token is in flight; mini-sglang frees its memory now."""
+        rules = self.config.in_force
+        if rules.length_frees == "last_launch" and rules.free_rule == "at_once":
+            self.prefix_cache.cache_finished_req(req, lease)
+            self.decode.remove_req(req)
+            self.leases.close(lease)
 
     def _is_stale(self, req: Request) -> bool:
         """Whether output of a lease that is gone still counts for the request."""

@@ -40,6 +40,8 @@ class Results(Endings):
                     outputs.append(self._end(req, token))
                 else:
                     outputs.append(Output(req.rid, token))
+                    if req.device_len == req.max_device_len:
+                        self._last_is_launched(req, lease)
             if at < batch.num_extend_reqs:
                 self._cache_prompt(batch, at)
         if result.logprobs:
@@ -115,10 +117,13 @@ class Results(Endings):
     def _cache_prompt(self, batch: ScheduleBatch, at: int) -> None:
         """Share the prompt, or the chunk, that a row has computed, if it still runs.
 
-        Not a chunk, where that is for the next step to do (``policy/rules.py:chunks_enter``).
+        Not a chunk, where that is for the next step to do, or for the last of its chunks
+        (``policy/rules.py:chunks_enter``).
         """
         req, lease = batch.reqs[at], batch.leases[at]
-        is_later = not batch.delivers[at] and self.config.in_force.chunks_enter == "next_step"
-        if req.lease is lease and not is_later:
-            lease.settled_len = batch.starts[at] + len(batch.ids[at])
+        chunks_enter = "settled" if batch.delivers[at] else self.config.in_force.chunks_enter
+        if req.lease is not lease or lease.is_released or chunks_enter == "next_step":
+            return
+        lease.settled_len = batch.starts[at] + len(batch.ids[at])
+        if chunks_enter == "settled":
             self.prefix_cache.cache_unfinished_req(req, lease)

@@ -70,7 +70,9 @@ class SchedulerState:
             split_counts = config.in_force.split_counts
             self.tree = RadixCache(config.page_size, policy, self.recorder, split_counts)
         self.leases = LeasePool(self.allocator, self.table, self.tree, config.in_force.free_rule)
-        self.prefix_cache = PrefixCache(self.leases, self.recorder)
+        self.prefix_cache = PrefixCache(
+            self.leases, self.recorder, config.in_force.cached_up_to, config.in_force.edges_end
+        )
 
     def _make_policies(self, config: SchedulerConfig) -> None:
         recorder, leases = self.recorder, self.leases
