@@ -33,6 +33,7 @@ class PrefillManager:
     chunk_size: int | None
     max_prefill_tokens: int
     preemption_threshold: int | None = None
+    asks_again: str = "changed"  # policy/rules.py
     chunked_req: ChunkedReq | None = None
     _full_at: tuple[int, int] | None = field(default=None, init=False)
 
@@ -67,7 +68,12 @@ class PrefillManager:
 
     @property
     def batch_is_full(self) -> bool:
-        """Whether nothing has come back and nobody has come since the last refusal for memory."""
+        """Whether nothing has come back and nobody has come since the last refusal for memory.
+
+        Where memory is asked again in every step, it is never full.
+        """
+        if self.asks_again == "every_step":
+            return False
         return self._full_at == (self.leases.num_released, self.waiting_queue.num_added)
 
     def mark_full(self) -> None:
@@ -76,6 +82,8 @@ class PrefillManager:
 
     def start(self, req: Request, extend_len: int) -> None:
         """A request has been admitted; if only a part of it is computed, it is the chunked one."""
+        assert req.lease is not None
+        self.cache.begin(req.lease)
         self.waiting_queue.remove(req)
         if extend_len < req.extend_len:
             self.chunked_req = ChunkedReq(req)

@@ -34,6 +34,30 @@ class Rules:
         unified="both, from one budget of tokens",
     )  # fmt: skip
 
+    newcomer_fits: str = rule(
+        "chunk", "What of a newcomer must find memory (run_first unified)?",
+        chunk="what of it is computed in its first step",
+        sequence="all its tokens: the scheduler_reserve_full_isl of vLLM",
+    )  # fmt: skip
+
+    chunk_lacks_pages: str = rule(
+        "cut", "What of a prompt's next chunk that memory does not reach for (run_first unified)?",
+        cut="it is cut to what there is",
+        preempt="its request gives way, as the newest of those who run",
+    )  # fmt: skip
+
+    plans_again: str = rule(
+        "yes", "Is a step planned again that is empty, because somebody had to give way?",
+        yes="yes: there may be room now for whom they gave way to",
+        no="no: it stays empty, and nobody is admitted in a step that preempts",
+    )  # fmt: skip
+
+    asks_again: str = rule(
+        "changed", "When is memory asked for again, once it has been refused?",
+        changed="when some has come back, or somebody has come or left",
+        every_step="in every step: what the cache has may have grown",
+    )  # fmt: skip
+
     # -- memory ------------------------------------------------------------------------------------
 
     free_rule: str = rule(
@@ -43,12 +67,36 @@ class Rules:
         at_once="at once",
     )  # fmt: skip
 
+    prefix_cache: str = rule(
+        "radix", "What finds the pages of a prefix?",
+        radix="a radix tree; its leaves go whole, the least recently used first",
+        blocks="the hash of each page's tokens and of all before them; pages go one by one, in the "
+        "order in which they were let go",
+    )  # fmt: skip
+
+    prompt_pages: str = rule(
+        "settled", "When are a prompt's whole pages shared?",
+        settled="when their step has come back",
+        scheduled="when their step is planned: the next one in it may read them (with blocks)",
+    )  # fmt: skip
+
+    output_pages: str = rule(
+        "end", "When are whole pages of outputs shared?",
+        end="when their request has ended",
+        running="while it runs, so they outlive its preemption",
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         for item in fields(self):
             answer, answers = getattr(self, item.name), item.metadata["answers"]
             if answer not in answers:
                 known = ", ".join(answers)
                 raise ValueError(f"rule {item.name} is {answer!r}, but it must be one of {known}.")
+        if self.prompt_pages == "scheduled" and self.prefix_cache == "radix":
+            raise ValueError(
+                "rule prompt_pages is 'scheduled', but then prefix_cache must be 'blocks': a radix "
+                "tree cannot take back what a failed step has not written."
+            )
 
 
 RUN_FIRST = tuple(Rules.__dataclass_fields__["run_first"].metadata["answers"])
@@ -56,10 +104,17 @@ RUN_FIRST = tuple(Rules.__dataclass_fields__["run_first"].metadata["answers"])
 RULES: Mapping[str, Rules] = {
     "sglang": Rules(),
     "mini-sglang": Rules(),
-    "vllm": Rules(run_first="unified", free_rule="at_once"),
-    "nano-vllm": Rules(),
+    "vllm": Rules(
+        run_first="unified", newcomer_fits="sequence", chunk_lacks_pages="preempt",
+        plans_again="no", asks_again="every_step", free_rule="at_once", prefix_cache="blocks",
+        prompt_pages="scheduled", output_pages="running",
+    ),
+    "nano-vllm": Rules(
+        newcomer_fits="sequence", asks_again="every_step", free_rule="at_once",
+        prefix_cache="blocks", output_pages="running",
+    ),
     "minisched": Rules(),
-}
+}  # fmt: skip
 """By system; ``minisched`` has this project's own answers, where it thinks them better."""
 
 

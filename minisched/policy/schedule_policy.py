@@ -88,8 +88,9 @@ POLICIES = (*RANKS, *CACHE_AWARE)
 class SchedulePolicy:
     """One of the orders (SGLang ``managers/schedule_policy.py:SchedulePolicy``).
 
-    Without a prefix cache, or while more than ``LONG_QUEUE`` requests wait, the cache-aware ones
-    are first come, first served. (SGLang lets ``dfs-weight`` sort a queue of any length.)
+    Without a radix tree, or while more than ``LONG_QUEUE`` requests wait, the cache-aware ones
+    are first come, first served. (vLLM, whose cache is no tree, has no such order; SGLang
+    lets ``dfs-weight`` sort a queue of any length.)
     """
 
     def __init__(self, name: str, tree: RadixCache | None, seed: int = 0) -> None:

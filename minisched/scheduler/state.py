@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..core import Output, Request, ScheduleBatch
-from ..memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
+from ..memory import (
+    BlockPool,
+    LeasePool,
+    PageAllocator,
+    PageCache,
+    PrefixCache,
+    RadixCache,
+    ReqToTokenPool,
+)
 from ..policy import (
     DecodeManager,
     NewTokenRatio,
@@ -64,15 +72,21 @@ class SchedulerState:
         )  # fmt: skip
         self.allocator = PageAllocator(config.num_pages, config.page_size, self.recorder)
         self.table = ReqToTokenPool(config.max_running_requests, self.recorder)
-        self.tree: RadixCache | None = None
-        if not config.disable_radix_cache:
+        rules = config.in_force
+        self.tree: RadixCache | None = None  # the page cache, where it is one
+        self.page_cache: PageCache | None = None
+        if not config.disable_radix_cache and rules.prefix_cache == "blocks":
+            self.page_cache = BlockPool(config.page_size, self.recorder)
+        elif not config.disable_radix_cache:
             policy = config.radix_eviction_policy
-            self.tree = RadixCache(config.page_size, policy, self.recorder)
-        self.leases = LeasePool(self.allocator, self.table, self.tree, config.in_force.free_rule)
-        self.prefix_cache = PrefixCache(self.leases, self.recorder)
+            self.page_cache = self.tree = RadixCache(config.page_size, policy, self.recorder)
+        self.leases = LeasePool(self.allocator, self.table, self.page_cache, rules.free_rule)
+        self.prefix_cache = PrefixCache(
+            self.leases, self.recorder, rules.prompt_pages, rules.output_pages
+        )
 
     def _make_policies(self, config: SchedulerConfig) -> None:
-        recorder, leases = self.recorder, self.leases
+        recorder, leases, rules = self.recorder, self.leases, config.in_force
         chunk = config.chunked_prefill_size
         by_priority = config.schedule_policy == "priority"
         policy = SchedulePolicy(config.schedule_policy, self.tree, config.random_seed)
@@ -86,14 +100,17 @@ class SchedulerState:
             preemption_threshold=(
                 config.priority_scheduling_preemption_threshold if by_priority else None
             ),
+            asks_again=rules.asks_again,
         )  # fmt: skip
         self.retraction = Retraction(self.decode, self.prefill, leases, recorder)
         self.run_first = RunFirst(
-            config.in_force.run_first, config.enable_mixed_chunk,
+            rules.run_first, config.enable_mixed_chunk,
             self.decode, self.prefill, self.retraction, leases,
             UnifiedBudget(
-                config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder
+                config.prefill_budget, self.decode, self.prefill, self.retraction, leases,
+                recorder, rules.newcomer_fits, rules.chunk_lacks_pages,
             ),
+            rules.plans_again,
         )  # fmt: skip
 
     @property
@@ -129,8 +146,8 @@ class SchedulerState:
         """Forget every cached prefix; refused (False) while anything holds memory."""
         if not self.leases.is_idle:
             return False
-        if self.tree is not None:
-            self.allocator.free(self.tree.evict(self.tree.total_size))
+        if self.page_cache is not None:
+            self.allocator.free(self.page_cache.evict(self.page_cache.total_size))
         return True
 
     def self_check(self) -> None:
@@ -139,7 +156,7 @@ class SchedulerState:
         Raises:
             MemoryLeak: they are not.
         """
-        protected = self.tree.protected_size if self.tree else 0
+        protected = self.page_cache.protected_size if self.page_cache else 0
         available, total = self.leases.available_pages, self.allocator.num_pages
         if available != total:
             raise MemoryLeak(
