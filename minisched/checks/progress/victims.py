@@ -25,6 +25,7 @@ def not_the_one(
     simply the newest. Nobody at all, if what is free and what is on its way back is enough for all
     who are ``ready``: else one after the other would have to, and for ever (vllm-ascend #16315).
     """
+    rules = scheduler.config.in_force
     chunked, running = scheduler.prefill.chunked_req, scheduler.running_batch
     if chunked is not None:
         named, rule = chunked.req, "whose prompt is in chunks"
@@ -39,6 +40,9 @@ def not_the_one(
         yield f"{victim}, but the rule names {named.rid}, {rule}"
     leases = scheduler.leases
     need = sum(leases.pages_lacking(req.lease, req.reach) for req in ready if req.lease)
+    if chunked is not None and chunked.req.lease and rules.chunk_lacks_pages == "preempt":
+        left = min(chunked.req.extend_len, scheduler.config.prefill_budget - len(ready))
+        need += leases.pages_lacking(chunked.req.lease, chunked.req.computed_len + left)
     if need <= leases.available_pages + leases.pages_returning:
         yield (
             f"{victim}, when the next step needs {need} pages: {leases.available_pages} can be had "
