@@ -77,10 +77,10 @@ def check_leaks(engine: Engine) -> None:
     """Law 2, at idle: every page is free or cached, each once; rows free, no lock, no lease."""
     scheduler = engine.scheduler
     pages, rows = list(scheduler.allocator.free_pages), scheduler.table.free_rows
-    if scheduler.tree is not None:
-        if scheduler.tree.protected_size:
-            raise Broken(f"leak: {scheduler.tree.protected_size} pages are still locked")
-        pages += scheduler.tree.evict(scheduler.tree.total_size)
+    if (cache := scheduler.page_cache) is not None:
+        if cache.protected_size:
+            raise Broken(f"leak: {cache.protected_size} pages are still locked")
+        pages += cache.evict(cache.total_size)
     if sorted(pages) != list(range(1, scheduler.config.num_pages + 1)):
         raise Broken(f"leak: {len(pages)} of {scheduler.config.num_pages} pages are free")
     if sorted(rows) != list(range(1, scheduler.table.size + 1)):

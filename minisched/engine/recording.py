@@ -105,7 +105,7 @@ class Recording:
 
     def _counters(self) -> dict[str, int]:
         scheduler = self.scheduler
-        cached = scheduler.tree.evictable_size if scheduler.tree else 0
+        cached = scheduler.page_cache.evictable_size if scheduler.page_cache else 0
         return {
             "waiting": len(scheduler.waiting_queue),
             "running": len(scheduler.running_batch),

@@ -17,8 +17,8 @@ EVENTS = Lane("thread_events", "Events", "host")
 BOOKKEEPING = frozenset(
     {"kv pool", "row alloc", "row free", "row hold", "row let go", "page alloc",
      "page disown", "page free", "commit", "tokens", "match", "insert", "radix add",
-     "radix split", "radix lock", "radix evict", "kv transfer", "host buffers",
-     "row length",
+     "radix split", "radix lock", "radix evict", "block add", "block lock", "block evict",
+     "kv transfer", "host buffers", "row length",
      "budget", "admit", "queue order", "new token ratio", "grammar", "grammar mask",
      "grammar accept", "future map", "future slots", "token pool", "lazy tokens",
      "placeholder fill", "prev sampled", "ledger", "context", "detokenize"}

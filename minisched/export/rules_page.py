@@ -27,9 +27,9 @@ TEXT = """\
 # The rules of each system
 
 Lengths, leases, budgets and batches are one code for all (`minisched/policy`, `minisched/memory`).
-Where the published schedulers differ, there is a rule (`minisched/policy/rules.py`): a question, and
-a word for every answer that somebody gives. A loop runs under the rules of its system; `--rules`
-chooses others, whole (`--rules vllm`) or with some answers changed (`--rules
+Where the published schedulers differ, there is a rule (`minisched/policy/rules.py`): a question,
+and a word for every answer that somebody gives. A loop runs under the rules of its system;
+`--rules` chooses others, whole (`--rules vllm`) or with some answers changed (`--rules
 sglang,free_rule=at_once`). `minisched fidelity` runs each system's rules beside its original.
 
 {answers}
@@ -84,8 +84,8 @@ def words() -> Iterator[str]:
 
 def costs_table() -> str:
     """Markdown: the same workload under SGLang's rules, and with each answer that is not theirs."""
-    heads = ("rules", "steps", "prompt tokens computed", "prefix hits", "retractions", "mean ms to first token",
-             "ms in all")  # fmt: skip
+    heads = ("rules", "steps", "prompt tokens computed", "prefix hits", "retractions",
+             "mean ms to first token", "ms in all")  # fmt: skip
     return table(heads, (figures(name) for name in variants()))
 
 

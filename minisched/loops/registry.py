@@ -74,18 +74,20 @@ LOOPS: dict[str, LoopSpec] = {
         refuses=refused.SGLANG_MLX,
     ),
     "vllm_step": LoopSpec(
-        vllm_step, depth=1, relays=("host",), settings={"keep_stale_outputs": True},
+        vllm_step, depth=1, relays=("host",), rules="vllm",
+        settings={"keep_stale_outputs": True},
         source="vLLM v1/engine/core.py:EngineCore.step",
     ),
     "vllm_batch_queue": LoopSpec(
-        vllm_batch_queue, depth=2, relays=("host",), settings={"keep_stale_outputs": True},
+        vllm_batch_queue, depth=2, relays=("host",), rules="vllm",
+        settings={"keep_stale_outputs": True},
         takes="every token over the host; with a relay that runs ahead it is loop 'vllm_async'",
         source="vLLM v1/engine/core.py:EngineCore.step_with_batch_queue",
     ),
     "vllm_async": LoopSpec(
         vllm_batch_queue, depth=2,
         relays=("prev_sampled", "pool", "token_pool", "ring", "fill_device"),
-        settings={"keep_stale_outputs": True},
+        rules="vllm", settings={"keep_stale_outputs": True},
         source="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
         refuses=refused.VLLM_ASYNC,
     ),

@@ -26,7 +26,8 @@ def vllm_pp(stages: int) -> LoopSpec:
     """
     return LoopSpec(
         vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},
-        settings={"keep_stale_outputs": True}, worker=partial(PipelineWorker, stages=stages),
+        rules="vllm", settings={"keep_stale_outputs": True},
+        worker=partial(PipelineWorker, stages=stages),
         takes=TAKES, devices=("sim",), only=ONLY, refuses=refused.VLLM_PP,
         source="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
     )  # fmt: skip

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ..core import Lease
 from .free_rule import RULES, Steps
 from .page_allocator import PageAllocator
-from .radix_cache import Match, RadixCache
-from .radix_node import TreeNode
+from .page_cache import Found, PageCache
 from .req_to_token import ReqToTokenPool
 
 
@@ -16,7 +15,7 @@ class LeasePool:
     """Opens leases on cached prefixes, lets them grow, and takes them back in the end.
 
     A closed lease waits for the steps that name it, so that it is right for every loop and every
-    number of streams; ``free_rule`` puts an original's rule in its place. ``tree`` is None where
+    number of streams; ``free_rule`` puts an original's rule in its place. ``cache`` is None where
     there is no prefix cache.
     """
 
@@ -24,12 +23,12 @@ class LeasePool:
         self,
         allocator: PageAllocator,
         table: ReqToTokenPool,
-        tree: RadixCache | None = None,
+        cache: PageCache | None = None,
         free_rule: str = "lease",
     ) -> None:
         self.allocator = allocator
         self.table = table
-        self.tree = tree
+        self.cache = cache
         self.may_free = RULES[free_rule]
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one that has come back; they come back in order
@@ -42,7 +41,7 @@ class LeasePool:
     @property
     def available_pages(self) -> int:
         """Pages that can be had now: free ones, and those that the cache would give up."""
-        evictable = self.tree.evictable_size if self.tree else 0
+        evictable = self.cache.evictable_size if self.cache else 0
         return self.allocator.available_pages + evictable
 
     @property
@@ -58,19 +57,28 @@ class LeasePool:
     def pages_given_back(self, lease: Lease) -> int:
         """Pages that can be had once ``lease`` is released: its own, and what it alone locks."""
         pages = len(lease.pages) - lease.shared_pages
-        node = lease.node
-        while isinstance(node, TreeNode) and node.parent and node.lock_ref == 1:
-            pages += node.edge.num_pages
-            node = node.parent
+        if self.cache is not None and lease.node is not None:
+            pages += self.cache.num_pages_locked(lease.node, 1)
         return pages
 
-    def open(self, match: Match | None = None, rid: str = "") -> Lease:
+    def pages_to_start(self, match: Found | None, length: int) -> int:
+        """Pages that must be there for a lease on ``match`` that is to hold ``length`` positions.
+
+        Those that it lacks, and those of the match that nobody uses: locking takes them out of what
+        can be had.
+        """
+        if self.cache is None or match is None:
+            return self.allocator.pages_for(length)
+        lacking = max(0, self.allocator.pages_for(length) - len(match.pages))
+        return lacking + self.cache.num_pages_locked(match.node, 0)
+
+    def open(self, match: Found | None = None, rid: str = "") -> Lease:
         """A lease on a free row, which begins with a cached prefix; that is locked from now on."""
         lease = self.table.alloc(rid)
-        if self.tree is not None and match is not None:
-            self.tree.inc_lock_ref(match.node)
+        if self.cache is not None and match is not None:
+            self.cache.inc_lock_ref(match.node)
             lease.node = match.node
-            lease.pages = match.pages
+            lease.pages = list(match.pages)
             lease.shared_pages = len(match.pages)
             lease.settled_len = len(match.pages) * self.allocator.page_size
         return lease
@@ -86,13 +94,17 @@ class LeasePool:
         """
         at, pages = lease.sent_pages, lease.pages
         if length > len(pages) * self.allocator.page_size:
-            short = self.pages_lacking(lease, length)
-            self._evict(short - self.allocator.available_pages)
-            self.allocator.alloc(lease, short)
+            self.reserve(lease, length)
         elif at == len(pages):
             return at, ()
         lease.sent_pages = len(pages)
         return at, pages[at:]
+
+    def reserve(self, lease: Lease, length: int) -> None:
+        """The same while a step is only planned: the device hears of it with the step."""
+        if short := self.pages_lacking(lease, length):
+            self._evict(short - self.allocator.available_pages)
+            self.allocator.alloc(lease, short)
 
     def retire(self, lease: Lease, pages: list[int]) -> None:
         """Pages that a lease no longer needs; free once what is launched has come back.
@@ -148,8 +160,8 @@ class LeasePool:
         self.num_released += 1
         self.allocator.free(lease.pages[lease.shared_pages :], lease)
         self.table.free(lease)
-        if self.tree is not None and isinstance(lease.node, TreeNode):
-            self.tree.dec_lock_ref(lease.node)
+        if self.cache is not None and lease.node is not None:
+            self.cache.dec_lock_ref(lease.node)
         lease.pages, lease.shared_pages, lease.node = [], 0, None
 
     def make_free(self, num_pages: int) -> None:
@@ -157,8 +169,8 @@ class LeasePool:
         self._evict(num_pages - self.allocator.available_pages)
 
     def _evict(self, num_pages: int) -> None:
-        if num_pages > 0 and self.tree is not None:
-            self.allocator.free(self.tree.evict(num_pages))
+        if num_pages > 0 and self.cache is not None:
+            self.allocator.free(self.cache.evict(num_pages))
 
     def _free_retired(self, lease: Lease) -> None:
         returned = self.launched_step if self.frees_at_once else self.returned_step

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from ..core import Lease, Request
 from ..core.logprobs import next_logprob_at
 from ..trace import Recorder
+from .block_pool import BlockPool
 from .lease_pool import LeasePool
-from .radix_cache import Match
-from .radix_node import TreeNode
+from .page_cache import Found, Inserted
+from .radix_cache import RadixCache
+from .unsettled import Unsettled
 
 
 class PrefixCache:
-    """Moves pages between leases and the radix tree (SGLang ``mem_cache/radix_cache.py``).
+    """Moves pages between leases and the cache (SGLang ``mem_cache/radix_cache.py``).
 
     Only *settled* positions enter, those whose step has come back: what a launched step is still
-    writing, or a failed one has not written, is never shared (``cached_up_to`` may say otherwise).
+    writing, or a failed one has not written, is never shared; ``cached_up_to`` may say otherwise.
+    vLLM's rules share more. With ``prompt_pages`` "scheduled" a page enters when the step is
+    planned that computes the last of it, and is taken back if that fails (``unsettled.py``); with
+    ``output_pages`` "running" outputs enter while their request runs. All of these are answers of
+    ``policy/rules.py``.
     """
 
     def __init__(
@@ -23,66 +31,51 @@ class PrefixCache:
         recorder: Recorder,
         cached_up_to: str = "settled",
         edges_end: str = "prompt",
+        prompt_pages: str = "settled",
+        output_pages: str = "end",
     ) -> None:
         self.leases = leases
         self.recorder = recorder
         self.cached_up_to = cached_up_to
         self.edges_end = edges_end
+        self.shares_outputs = leases.cache is not None and output_pages == "running"
+        self.unsettled: Unsettled | None = None
+        if isinstance(leases.cache, BlockPool) and prompt_pages == "scheduled":
+            self.unsettled = Unsettled(leases.cache)
 
-    def match_prefix(self, req: Request) -> Match | None:
+    def match_prefix(self, req: Request) -> Found | None:
         """The longest cached prefix of a request, never its last token: that has to be computed.
 
         So do the positions whose logits are still wanted for the prompt's log-probabilities
         (SGLang ``Req.init_next_round_input``, where it holds for a retracted request too; vLLM
         reads no cache at all for ``prompt_logprobs``).
         """
-        tree = self.leases.tree
-        if tree is None:
+        cache = self.leases.cache
+        if cache is None:
             return None
         wanted = next_logprob_at(req.params, len(req.prompt), len(req.input_token_logprobs))
-        match = tree.match_prefix(req.known_tokens(0, min(wanted, req.known_len - 1)))
-        hit_len = len(match.pages) * tree.page_size
+        match = cache.match_prefix(req.known_tokens(0, min(wanted, req.known_len - 1)))
+        hit_len = len(match.pages) * cache.page_size
         self.recorder.mark("match", rid=req.rid, hit_len=hit_len, prompt_len=req.known_len)
         return match
 
-    def cache_unfinished_req(self, req: Request, lease: Lease) -> None:
-        """Share what is settled, so that others find it while this request still runs.
+    def begin(self, lease: Lease) -> None:
+        """A request is admitted with a lease on what ``match_prefix`` found."""
+        if self.unsettled is not None and isinstance(lease.node, tuple):
+            self.unsettled.read(lease, lease.node)
 
-        Somebody may have cached the same prefix since this request was admitted. Then the tree's
-        pages take the place of the duplicates: the row is rewritten from there on (the next step
-        tells the device), and the duplicates are free once no launched step can read them. All of
-        its prefix counts as just used, whether anything is new or not, and where the prompt ends
-        an edge ends (``edges_end``), so that outputs can be given up and the prompt kept.
+    def cache_scheduled_req(self, req: Request, lease: Lease, end: int, step: int) -> None:
+        """Share what ``step`` is to compute, up to ``end``, if the rule says so.
+
+        Tokens that the host does not know yet have no hash.
         """
-        tree, size = self.leases.tree, self.leases.allocator.page_size
-        length = lease.settled_len
-        if self.cached_up_to == "launched":
-            length = min(req.computed_len, req.known_len)
-        num_pages = length // size
-        if tree is None or not num_pages:
+        if self.unsettled is None:
             return
-        tokens = req.known_tokens(0, num_pages * size)
-        insertion = tree.insert(tokens, lease.pages[:num_pages], lease.inserted_pages)
-        lease.inserted_pages = num_pages
-        prompt_pages = len(req.prompt) // size
-        if 0 < prompt_pages < num_pages and self.edges_end == "prompt":
-            tree.insert(tokens[: prompt_pages * size], lease.pages[:prompt_pages], prompt_pages)
-        num_cached = insertion.num_cached_pages  # what is shared is locked, so it is among them
-        duplicates = lease.pages[lease.shared_pages : num_cached]
-        match = tree.match_prefix(tokens)
-        if num_pages > lease.shared_pages:
-            self.leases.allocator.disown(lease.pages[num_cached:num_pages])
-            self.recorder.mark("insert", rid=req.rid, pages=num_pages, duplicates=len(duplicates))
-        if duplicates:
-            lease.pages[:num_pages] = match.pages
-            lease.sent_pages = min(lease.sent_pages, lease.shared_pages)
-            self.leases.retire(lease, duplicates)
-        self._move_lock(lease, match.node)
-        lease.shared_pages = num_pages
-
-    def cache_finished_req(self, req: Request, lease: Lease) -> None:
-        """Leave everything settled to the cache. The lease is locked on it until its release."""
-        self.cache_unfinished_req(req, lease)
+        at = lease.shared_pages
+        self._share(req, lease, min(end, req.known_len))
+        if lease.shared_pages > at:
+            blocks, pages = self.unsettled.pool.blocks, lease.pages[at : lease.shared_pages]
+            self.unsettled.share(step, lease, map(blocks.__getitem__, pages))
 
     def cache_chunk(self, req: Request) -> None:
         """Share all that is launched of a prompt in chunks, whether it has come back or not."""
@@ -90,9 +83,69 @@ class PrefixCache:
             req.lease.settled_len = max(req.lease.settled_len, req.computed_len)
             self.cache_unfinished_req(req, req.lease)
 
-    def _move_lock(self, lease: Lease, node: TreeNode) -> None:
-        tree = self.leases.tree
-        assert tree is not None and isinstance(lease.node, TreeNode)
-        tree.inc_lock_ref(node)
-        tree.dec_lock_ref(lease.node)
-        lease.node = node
+    def cache_unfinished_req(self, req: Request, lease: Lease) -> None:
+        """Share what is settled, so that others find it while this request still runs."""
+        is_launched = self.cached_up_to == "launched"
+        self._share(req, lease, min(req.computed_len, req.known_len) if is_launched
+                    else lease.settled_len)  # fmt: skip
+
+    def cache_finished_req(self, req: Request, lease: Lease) -> None:
+        """Leave everything settled to the cache. The lease is locked on it until its release."""
+        self.cache_unfinished_req(req, lease)
+
+    def came_back(self, step: int) -> None:
+        """A step has come back, and if it failed its leases are spoiled by now."""
+        if self.unsettled is not None:
+            self.unsettled.settle(step)
+
+    def spoil(self, leases: Iterable[Lease]) -> None:
+        """A step that is coming back has failed for these."""
+        if self.unsettled is not None:
+            self.unsettled.spoil(leases)
+
+    def _share(self, req: Request, lease: Lease, length: int) -> None:
+        """Give the cache the whole pages of ``length`` positions.
+
+        Somebody may have cached the same prefix since this request was admitted. Then the radix
+        tree's pages take the place of the duplicates: the row is rewritten from there on (the next
+        step tells the device), and the duplicates are free once no launched step can read them. A
+        block pool keeps both.
+        """
+        cache, size = self.leases.cache, self.leases.allocator.page_size
+        num_pages = length // size
+        is_tree = isinstance(cache, RadixCache)  # which counts it as a use, be it new or not
+        is_new = num_pages > lease.shared_pages
+        if cache is None or not num_pages or lease.is_spoiled or not (is_new or is_tree):
+            return
+        tokens, pages = req.known_tokens(0, num_pages * size), lease.pages[:num_pages]
+        if isinstance(cache, RadixCache):
+            insertion = self._insert(cache, req, lease, tokens, pages)
+        else:
+            insertion = cache.insert(tokens, pages)
+        num_cached = insertion.num_cached_pages  # what is shared is locked, so it is among them
+        duplicates = lease.pages[lease.shared_pages : num_cached]
+        if is_new:
+            self.leases.allocator.disown(lease.pages[num_cached:num_pages])
+            self.recorder.mark("insert", rid=req.rid, pages=num_pages, duplicates=len(duplicates))
+        if duplicates:
+            lease.pages[:num_pages] = cache.match_prefix(tokens).pages
+            lease.sent_pages = min(lease.sent_pages, lease.shared_pages)
+            self.leases.retire(lease, duplicates)
+        cache.move_lock(lease.node, insertion.node)
+        lease.node, lease.shared_pages = insertion.node, num_pages
+
+    def _insert(
+        self, tree: RadixCache, req: Request, lease: Lease, tokens: Sequence[int], pages: list[int]
+    ) -> Inserted:
+        """Into a radix tree, all of whose path counts as just used.
+
+        Where the prompt ends an edge ends (``edges_end``), so that its outputs can be given up and
+        the prompt kept.
+        """
+        insertion = tree.insert(tokens, pages, lease.inserted_pages)
+        lease.inserted_pages = len(pages)
+        prompt_pages = len(req.prompt) // tree.page_size
+        if 0 < prompt_pages < len(pages) and self.edges_end == "prompt":
+            tree.insert(tokens[: prompt_pages * tree.page_size], pages[:prompt_pages], prompt_pages)
+        tree.match_prefix(tokens)
+        return insertion

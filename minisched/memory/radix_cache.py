@@ -129,6 +129,16 @@ class RadixCache:
         self.evictable_leaves.add(node)
         self.recorder.mark("radix lock", node=node.id, lock_ref=node.lock_ref, delta=-1)
 
+    def move_lock(self, node: TreeNode, to: TreeNode) -> None:
+        """Take one ``inc_lock_ref`` on, to where the same prefix has grown to."""
+        self.inc_lock_ref(to)
+        self.dec_lock_ref(node)
+
+    def num_pages_locked(self, node: TreeNode, times: int) -> int:
+        """Pages of the prefix that ends at ``node`` on which so many locks are held."""
+        path = self._path(node)
+        return sum(above.edge.num_pages for above in path if above.lock_ref == times)
+
     def evict(self, num_pages: int) -> list[int]:
         """Give back at least ``num_pages`` page ids, or all that are evictable if those are fewer.
 

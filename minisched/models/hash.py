@@ -64,18 +64,23 @@ class HashModel:
     ) -> list[int]:
         """One layer, from hidden states [num_tokens] to hidden states; the first takes the ids.
 
-        Row by row, it reads the slots before the row's first position and writes those after.
+        All rows write their new slots before any row reads those before its first position, as
+        attention kernels do: a row may begin with pages that another one of the step computes.
         """
-        kv, out, at = self.kv[layer], [], 0
+        kv, out, at = self.kv[layer], list[int](), 0
+        rows: list[tuple[int, list[int], list[int]]] = []  # where it starts, its slots and new keys
         for row, length in zip(batch.rows, batch.extend_lens, strict=True):
             start = batch.positions[at]
             slots = page_table[row * self.max_len : row * self.max_len + start + length]
-            total = sum(mix(value, p) for p, value in enumerate(kv[slots[:start]]))
-            for position, value in enumerate(hidden[at : at + length], start):
-                key = kv[slots[position]] = mix(value, position)
+            keys = [mix(value, p) for p, value in enumerate(hidden[at : at + length], start)]
+            kv[slots[start:]] = keys
+            rows.append((start, slots[:start], keys))
+            at += length
+        for start, slots, keys in rows:
+            total = sum(mix(value, p) for p, value in enumerate(kv[slots]))
+            for position, key in enumerate(keys, start):
                 total += mix(key, position)
                 out.append(total % P)
-            at += length
         return out
 
     def compute_logits(self, batch: ForwardBatch, hidden: list[int]) -> list[list[float]]:

@@ -19,6 +19,9 @@ def mix(a: mx.array, b: mx.array) -> mx.array:
     return z * z % P
 
 
+Row = tuple[Array, Array, Array]  # its slots, its new positions, and the hidden state at each
+
+
 class HashMlx(HashModel):
     """Equal to ``HashModel`` in every token, greedy or sampled; takes the same options.
 
@@ -28,28 +31,33 @@ class HashMlx(HashModel):
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Array) -> Array:
         """Logits [num_logits, vocab] in float64, from exact integers."""
-        states, at = [], 0
+        rows, at = list[Row](), 0
         with mx.stream(mx.cpu):
             for row, start, length in zip(
                 batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
             ):
                 slots = page_table[row * self.max_len : row * self.max_len + start + length]
                 new = slice(at, at + length)
-                states.append(self._attend(slots, batch.positions[new], ids[new]))
+                positions = batch.positions[new].astype(mx.int64)
+                rows.append((slots, positions, ids[new].astype(mx.int64)))
                 at += length
-            state = self.settle(mx.concatenate(states)[batch.logits_at])[:, None]
+            for pool in self.kv:
+                rows = self._attend(pool, rows)
+            states = mx.concatenate([mix(new, positions + 1) for _, positions, new in rows])
+            state = self.settle(states[batch.logits_at])[:, None]
             tokens = mx.arange(self.vocab_size, dtype=mx.int64)
             return mix(state, tokens).astype(mx.float64) * LOGIT_SCALE
 
-    def _attend(self, slots: Array, positions: Array, ids: Array) -> Array:
-        """Both layers over one row: write its new positions, read the slots up to each of them."""
-        every = mx.arange(slots.size, dtype=mx.int64)
-        positions, new = positions.astype(mx.int64), ids.astype(mx.int64)
-        for pool in self.kv:
+    def _attend(self, pool: Array, rows: list[Row]) -> list[Row]:
+        """One layer: all rows write their new positions, then each reads up to each of them."""
+        for slots, positions, new in rows:
             pool[slots[positions]] = mix(new, positions).astype(pool.dtype)
+        seen: list[Row] = []
+        for slots, positions, _ in rows:
+            every = mx.arange(slots.size, dtype=mx.int64)
             sums = mx.cumsum(mix(pool[slots].astype(mx.int64), every))  # [row length]
-            new = sums[positions] % P  # what each position attends to
-        return mix(new, positions + 1)
+            seen.append((slots, positions, sums[positions] % P))
+        return seen
 
     def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Array:
         """How likely tokens are, by some of the logits; float64, as these are."""

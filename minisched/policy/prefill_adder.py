@@ -44,7 +44,7 @@ class PrefillAdder:
         It is checked twice: locking the prefix it found takes that out of what can be evicted.
         """
         keeps_share = self.budget.keeps_share
-        if keeps_share and req.params.ignore_eos and self.leases.tree is None:
+        if keeps_share and req.params.ignore_eos and self.leases.cache is None:
             return self.add_one_req_ignore_eos(req)
         budget = self.budget
         match = self.cache.match_prefix(req)

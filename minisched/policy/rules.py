@@ -41,7 +41,22 @@ class Rules:
         left="when somebody who runs has left",
         changed="when memory has come back or a request has come, and after every step with a "
         "prompt: who was admitted beside the refused one counts for less once they run",
-        every_step="at every step",
+        every_step="at every step: what the cache has may have grown",
+    )  # fmt: skip
+    newcomer_fits: str = rule(
+        "chunk", "What of a newcomer must find memory (run_first unified)?",
+        chunk="what of it is computed in its first step",
+        sequence="all its tokens: the scheduler_reserve_full_isl of vLLM",
+    )  # fmt: skip
+    chunk_lacks_pages: str = rule(
+        "cut", "What of a prompt's next chunk that memory does not reach for (run_first unified)?",
+        cut="it is cut to what there is",
+        preempt="its request gives way, as the newest of those who run",
+    )  # fmt: skip
+    plans_again: str = rule(
+        "yes", "Is a step planned again that is empty, because somebody had to give way?",
+        yes="yes: there may be room now for whom they gave way to",
+        no="no: it stays empty, and nobody is admitted in a step that preempts",
     )  # fmt: skip
     ignore_eos_reserve: str = rule(
         "whole", "What is kept back for one who runs and ignores EOS?",
@@ -130,12 +145,36 @@ class Rules:
         stale="only once their request is asked",
     )  # fmt: skip
 
+    prefix_cache: str = rule(
+        "radix", "What finds the pages of a prefix?",
+        radix="a radix tree; its leaves go whole, the least recently used first",
+        blocks="the hash of each page's tokens and of all before them; pages go one by one, in the "
+        "order in which they were let go",
+    )  # fmt: skip
+
+    prompt_pages: str = rule(
+        "settled", "When are a prompt's whole pages shared?",
+        settled="when their step has come back",
+        scheduled="when their step is planned: the next one in it may read them (with blocks)",
+    )  # fmt: skip
+
+    output_pages: str = rule(
+        "end", "When are whole pages of outputs shared?",
+        end="when their request has ended",
+        running="while it runs, so they outlive its preemption",
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         for item in fields(self):
             answer, answers = getattr(self, item.name), item.metadata["answers"]
             if answer not in answers:
                 known = ", ".join(answers)
                 raise ValueError(f"rule {item.name} is {answer!r}, but it must be one of {known}.")
+        if self.prompt_pages == "scheduled" and self.prefix_cache == "radix":
+            raise ValueError(
+                "rule prompt_pages is 'scheduled', but then prefix_cache must be 'blocks': a radix "
+                "tree cannot take back what a failed step has not written."
+            )
 
 
 RUN_FIRST = tuple(Rules.__dataclass_fields__["run_first"].metadata["answers"])
@@ -155,13 +194,27 @@ RULES: Mapping[str, Rules] = {
     ),
     "vllm": Rules(
         run_first="unified",
+        newcomer_fits="sequence",
+        chunk_lacks_pages="preempt",
+        plans_again="no",
+        ask_again="every_step",
         free_rule="at_once",
-        ask_again="changed",
+        prefix_cache="blocks",
+        prompt_pages="scheduled",
+        output_pages="running",
         retracted_waits="old_place",
         evicts="lacking",
         waiting_prefixes="stale",
     ),
-    "nano-vllm": Rules(),
+    "nano-vllm": Rules(
+        newcomer_fits="sequence",
+        ask_again="every_step",
+        free_rule="at_once",
+        prefix_cache="blocks",
+        output_pages="running",
+        evicts="lacking",
+        waiting_prefixes="stale",
+    ),
     "minisched": Rules(
         ask_again="changed",
         ignore_eos_reserve="ratio",

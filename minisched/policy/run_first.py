@@ -55,12 +55,14 @@ class RunFirst:
     retraction: Retraction
     leases: LeasePool
     unified: UnifiedBudget
+    plans_again: str = "yes"  # policy/rules.py
 
     def plan(self) -> Plan:
         """The next step's work; retracts whoever has to give way."""
         num_retractions = self.retraction.num_retractions
         plan = self._choose()
-        if not any(plan) and self.retraction.num_retractions > num_retractions:
+        has_preempted = self.retraction.num_retractions > num_retractions
+        if not any(plan) and has_preempted and self.plans_again == "yes":
             return self.plan()  # there may be room now for whom they gave way to
         return plan
 

@@ -96,9 +96,10 @@ class SchedulePolicy:
 
     Each pass through the queue sorts what the last one has left, so among equals its order stays.
     ``enable_priority_scheduling`` puts priority before ``fcfs`` and ``lof``, and before nothing
-    else. Without a prefix cache the cache-aware orders are first come, first served; so is ``lpm``
-    while more than ``LONG_QUEUE`` requests wait. ``refreshes``: from time to time, prefixes that
-    somebody waits for count as used in a cache that gives up the least recently used.
+    else. Without a radix tree the cache-aware orders are first come, first served (vLLM, whose
+    cache is no tree, has no such order); so is ``lpm`` while more than ``LONG_QUEUE`` requests
+    wait. ``refreshes``: from time to time, prefixes that somebody waits for count as used in a
+    cache that gives up the least recently used.
     """
 
     def __init__(

@@ -65,6 +65,7 @@ def add_prompt(state: SchedulerState, batch: ScheduleBatch, req: Request, extend
     start, end = req.computed_len, req.computed_len + extend_len
     is_last = end == req.device_len
     batch.new_pages[len(batch.reqs)] = state.leases.extend(lease, end)
+    state.prefix_cache.cache_scheduled_req(req, lease, end, batch.step)
     batch.reqs.append(req)
     batch.leases.append(lease)
     batch.starts.append(start)

@@ -71,7 +71,7 @@ class Endings(SchedulerState):
         return self.config.keep_stale_outputs and not req.finished
 
     def _late(
-        self, batch: ScheduleBatch, req: Request, token: int | None, error: str = ""
+        self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None, error: str = ""
     ) -> list[Output]:
         """A row whose request had lost its memory by now: stale output, or good for nothing.
 
@@ -80,7 +80,7 @@ class Endings(SchedulerState):
         """
         if error and self._is_stale(req):
             return [self._finish(req, FinishReason.ERROR, error=error)]
-        if error or token is None or not self._is_stale(req):
+        if error or token is None or lease.is_spoiled or not self._is_stale(req):
             self.recorder.mark("wasted row", rid=req.rid, step=batch.step)
             return []
         self.recorder.mark("stale output", rid=req.rid, step=batch.step)

@@ -27,7 +27,8 @@ def deliver_logprobs(
         if found is None:
             continue
         req, said = row.req, heard.get(row.req.rid, [])
-        if said or req.lease is row.lease or (keep_stale and not req.finished):
+        is_stale = keep_stale and not (req.finished or row.lease.is_spoiled)
+        if said or req.lease is row.lease or is_stale:
             learn_prompt(row, found.input_token_logprobs)
         for output, logprob in zip(said, found.output_token_logprobs, strict=False):
             output.logprobs = Logprobs(of_prompt(req), [logprob])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core import FinishReason, Lease, Output, Request, Result, ScheduleBatch
 from . import stale_outputs, verify
 from .ending import Endings
@@ -20,6 +22,8 @@ class Results(Endings):
         """
         self.batches_in_flight -= 1
         self.leases.came_back(batch.step)
+        if result.error:
+            self._spoil(batch.leases)
         if self.config.num_draft_tokens and not result.error:
             return self._process_verified(batch, result)
         tokens = [0] * len(batch.reqs) if result.error else result.tokens
@@ -30,7 +34,7 @@ class Results(Endings):
         columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
         for at, (req, lease, deliver, token) in enumerate(columns):
             if req.lease is not lease:  # ended or retracted while the step was running
-                outputs += self._late(batch, req, token if deliver else None, result.error)
+                outputs += self._late(batch, req, lease, token if deliver else None, result.error)
             elif result.error:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=result.error))
             elif deliver:
@@ -64,7 +68,7 @@ class Results(Endings):
                 is_stale = row.deliver and self._is_stale(req)
                 for token in tokens if is_stale else [None]:
                     if token is None or not req.finished:
-                        outputs += self._late(batch, req, token)
+                        outputs += self._late(batch, req, lease, token)
             elif row.deliver:
                 verify.settle(req, num_samples - 1, len(tokens), drafts)
                 for token in tokens:
@@ -85,10 +89,20 @@ class Results(Endings):
 
         After a chunk too: all that comes behind it would read what it has written.
         """
-        if req.lease is not lease and not self._is_stale(req):
+        if req.lease is not lease and (lease.is_spoiled or not self._is_stale(req)):
             return []
         error = f"its logits are not numbers (NaN) in step {batch.step}."
+        self._spoil([lease])
         return [self._finish(req, FinishReason.ERROR, error=error)]
+
+    def _spoil(self, leases: Sequence[Lease]) -> None:
+        """What a step was to write for these is not there; whoever reads it computes again."""
+        if self.prefix_cache.unsettled is None:
+            return  # nobody reads what has not come back
+        self.prefix_cache.spoil(leases)
+        for req in list(self.live.values()):
+            if req.lease is not None and req.lease.is_spoiled and req.lease not in leases:
+                self.retraction.retract(req, "failed prefix")
 
     def _verified(self, batch: ScheduleBatch, req: Request, drafts: int, accepted: int) -> None:
         """Say what became of a row's drafts (added up in ``checks/drafts.py``)."""
@@ -108,8 +122,11 @@ class Results(Endings):
         self, batch: ScheduleBatch, drained: list[Request], outputs: list[Output]
     ) -> None:
         """Say what grammars have taken, and let those resume of whom nothing is stale now."""
+        self.prefix_cache.came_back(batch.step)
         if batch.has_wishes and self.recorder.is_on:
             record_accepted(self.recorder, batch, outputs)
+        if self.prefix_cache.shares_outputs:
+            self._cache_outputs(batch)
         for req in drained:
             if not req.finished:
                 self.waiting_queue.add(req)
@@ -127,3 +144,10 @@ class Results(Endings):
         lease.settled_len = batch.starts[at] + len(batch.ids[at])
         if chunks_enter == "settled":
             self.prefix_cache.cache_unfinished_req(req, lease)
+
+    def _cache_outputs(self, batch: ScheduleBatch) -> None:
+        """Share what those have computed who decode, and still run."""
+        first = batch.num_extend_reqs
+        for req, lease in zip(batch.reqs[first:], batch.leases[first:], strict=True):
+            if req.lease is lease:
+                self.prefix_cache.cache_unfinished_req(req, lease)

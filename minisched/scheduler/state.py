@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..core import Output, Request, ScheduleBatch
-from ..memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
+from ..memory import (
+    BlockPool,
+    LeasePool,
+    PageAllocator,
+    PageCache,
+    PrefixCache,
+    RadixCache,
+    ReqToTokenPool,
+)
 from ..policy import (
     DecodeManager,
     NewTokenRatio,
@@ -64,20 +72,25 @@ class SchedulerState:
         )  # fmt: skip
         self.allocator = PageAllocator(config.num_pages, config.page_size, self.recorder)
         self.table = ReqToTokenPool(config.max_running_requests, self.recorder)
-        self.tree: RadixCache | None = None
-        if not config.disable_radix_cache:
+        rules = config.in_force
+        self.tree: RadixCache | None = None  # the page cache, where it is one
+        self.page_cache: PageCache | None = None
+        if not config.disable_radix_cache and rules.prefix_cache == "blocks":
+            self.page_cache = BlockPool(config.page_size, self.recorder)
+        elif not config.disable_radix_cache:
             policy = config.radix_eviction_policy
-            split_counts = config.in_force.split_counts
-            self.tree = RadixCache(config.page_size, policy, self.recorder, split_counts)
-        self.leases = LeasePool(self.allocator, self.table, self.tree, config.in_force.free_rule)
+            self.page_cache = self.tree = RadixCache(
+                config.page_size, policy, self.recorder, rules.split_counts
+            )
+        self.leases = LeasePool(self.allocator, self.table, self.page_cache, rules.free_rule)
         self.prefix_cache = PrefixCache(
-            self.leases, self.recorder, config.in_force.cached_up_to, config.in_force.edges_end
-        )
+            self.leases, self.recorder, cached_up_to=rules.cached_up_to, edges_end=rules.edges_end,
+            prompt_pages=rules.prompt_pages, output_pages=rules.output_pages,
+        )  # fmt: skip
 
     def _make_policies(self, config: SchedulerConfig) -> None:
-        recorder, leases = self.recorder, self.leases
+        recorder, leases, rules = self.recorder, self.leases, config.in_force
         chunk = config.chunked_prefill_size
-        rules = config.in_force
         policy = SchedulePolicy(
             config.schedule_policy, self.tree, config.random_seed,
             config.enable_priority_scheduling, refreshes=rules.waiting_prefixes == "refreshed",
@@ -102,8 +115,10 @@ class SchedulerState:
             rules.run_first, config.enable_mixed_chunk,
             self.decode, self.prefill, self.retraction, leases,
             UnifiedBudget(
-                config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder
+                config.prefill_budget, self.decode, self.prefill, self.retraction, leases,
+                recorder, rules.newcomer_fits, rules.chunk_lacks_pages,
             ),
+            rules.plans_again,
         )  # fmt: skip
 
     @property
@@ -139,8 +154,8 @@ class SchedulerState:
         """Forget every cached prefix; refused (False) while anything holds memory."""
         if not self.leases.is_idle:
             return False
-        if self.tree is not None:
-            self.allocator.free(self.tree.evict(self.tree.total_size))
+        if self.page_cache is not None:
+            self.allocator.free(self.page_cache.evict(self.page_cache.total_size))
         return True
 
     def self_check(self) -> None:
@@ -149,7 +164,7 @@ class SchedulerState:
         Raises:
             MemoryLeak: they are not.
         """
-        protected = self.tree.protected_size if self.tree else 0
+        protected = self.page_cache.protected_size if self.page_cache else 0
         available, total = self.leases.available_pages, self.allocator.num_pages
         if available != total:
             raise MemoryLeak(

@@ -7,7 +7,7 @@ holds what is declared against what is touched.
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -127,15 +127,34 @@ class Touches:
                 self.program.touch("free", resource, of_row, lease.rid)
 
     def memory(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> Iterator[Touch]:
-        """The page table's rows, and the KV slots that they list."""
+        """The page table's rows, and the KV slots that they list.
+
+        In a pass all rows write before any reads, so a row may read what one behind it writes
+        (rule ``prompt_pages`` "scheduled"): that is said last.
+        """
         if flat.table_index:
             yield Touch("write", PAGE_TABLE, flat.table_index)
-        for row in batch.rows:
+        to_come = self._written(batch.rows[1:]) if batch.num_extend_reqs else Counter[int]()
+        late: list[Touch] = []
+        for at, row in enumerate(batch.rows):
             cell, rid, end = row.lease.row * self.max_len, row.req.rid, self.end_of(row)
             listed = self.table[row.lease.row]
             yield Touch("read", PAGE_TABLE, range(cell, cell + end), rid)
-            yield Touch("read", KV, listed.up_to(row.start), rid)
+            read = Touch("read", KV, listed.up_to(row.start), rid)
+            if at < batch.num_extend_reqs and not to_come.keys().isdisjoint(
+                listed.slots[: row.start]
+            ):
+                late.append(read)
+            else:
+                yield read
             yield Touch("write", KV, listed.slots[row.start : end], rid)
+            to_come -= self._written(batch.rows[at + 1 : at + 2]) if to_come else Counter()
+        yield from late
+
+    def _written(self, rows: Sequence[Row]) -> Counter[int]:
+        """The KV slots that these compute."""
+        slots = (self.table[row.lease.row].slots[row.start : self.end_of(row)] for row in rows)
+        return Counter(chain.from_iterable(slots))
 
     def end_of(self, row: Row) -> int:
         """One past the last position that a row may compute."""

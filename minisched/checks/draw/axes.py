@@ -181,7 +181,12 @@ def of_a_design(device: str) -> dict[str, Sequence[str]]:
 
 OF_A_RUN: dict[str, Sequence[str]] = {
     "given up": ("waiting", "in chunks", "running", "in flight", "retracted", "over"),
-    "lost its memory": ("to decodes", "to urgent ones", "to older ones"),
+    "lost its memory": (
+        "to decodes",
+        "to urgent ones",
+        "to older ones",
+        "with a failed step's pages",
+    ),
     "in a failed step": ("and ended", "wasted"),
     "prefix cached": YES_OR_NO,
     "evictions": YES_OR_NO,
@@ -192,7 +197,12 @@ OF_A_RUN: dict[str, Sequence[str]] = {
 }
 """What may come about in a run, by the axis on which it is counted."""
 
-RETRACTED = {"memory": "to decodes", "priority": "to urgent ones", "unified": "to older ones"}
+RETRACTED = {
+    "memory": "to decodes",
+    "priority": "to urgent ones",
+    "unified": "to older ones",
+    "failed prefix": "with a failed step's pages",
+}
 
 
 def happened(verdict: Verdict) -> list[tuple[str, str]]:
@@ -212,7 +222,7 @@ def happened(verdict: Verdict) -> list[tuple[str, str]]:
             found.append(("in a failed step", "and ended" if ended else "wasted"))
     for name, is_so in (
         ("prefix cached", any(at["hit_len"] for at in attrs["match"])),
-        ("evictions", attrs["radix evict"]),
+        ("evictions", attrs["radix evict"] or attrs["block evict"]),
         ("duplicate pages", any(at["duplicates"] for at in attrs["insert"])),
         ("wasted rows", attrs["wasted row"]),
         ("stale outputs", attrs["stale output"]),

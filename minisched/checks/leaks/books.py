@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ...core import Lease
+from ...memory import BlockPool
+from ...memory.block_pool import Block
 from ...memory.radix_node import TreeNode
 from ...scheduler import MemoryLeak, Scheduler
 from ...trace.cells import to_text
@@ -56,8 +58,9 @@ def threads() -> list[str]:
 
 def check_pages(scheduler: Scheduler) -> None:
     """Each page is free, or in the prefix cache, or one lease's own."""
-    tree, allocator = scheduler.tree, scheduler.allocator
+    cache, allocator = scheduler.page_cache, scheduler.allocator
     cached = [page for node in nodes_of(scheduler) for page in node.edge.page_ids]
+    cached += blocks_of(scheduler)
     leases = leases_of(scheduler) + outlived_by_pages(scheduler)
     held = {page: lease for lease in leases for page in own_pages(lease)}
     places = Counter(allocator.free_pages) + Counter(cached)
@@ -75,8 +78,8 @@ def check_pages(scheduler: Scheduler) -> None:
         story = story_of(scheduler, "page", [page])
         where = f"{free} times among the free ones" if free > 1 else "in two places"
         raise Broken(f"leak: page {page} is {where}; it is or was {whose}{story}")
-    if tree is not None and tree.total_size != len(cached):
-        raise Broken(f"leak: the tree counts {tree.total_size} pages and has {len(cached)}")
+    if cache is not None and cache.total_size != len(cached):
+        raise Broken(f"leak: the cache counts {cache.total_size} pages and has {len(cached)}")
     for lease in leases_of(scheduler):
         if gone := set(lease.pages[: lease.shared_pages]) - set(cached):
             what = plural("page", to_text(gone))
@@ -99,7 +102,12 @@ def check_rows(scheduler: Scheduler) -> None:
 
 
 def check_locks(scheduler: Scheduler) -> None:
-    """Lock counts are those of the paths of the leases; protected is what is locked."""
+    """Lock counts are those of the paths of the leases; protected is what is locked.
+
+    In a block pool they are those of the blocks that leases begin with, and each is findable by
+    its hash, or was taken back.
+    """
+    check_blocks(scheduler)
     locks: Counter[TreeNode] = Counter()
     holders: dict[TreeNode, list[str]] = {}
     for lease in leases_of(scheduler):
@@ -123,6 +131,39 @@ def check_locks(scheduler: Scheduler) -> None:
         raise Broken(
             f"leak: {locked} pages are locked, {scheduler.tree.protected_size} are counted"
         )
+
+
+def check_blocks(scheduler: Scheduler) -> None:
+    """Each block is used as often as leases begin with it; the unused ones can be evicted."""
+    blocks, uses = blocks_of(scheduler), Counter[int]()
+    holders: dict[int, list[str]] = {}
+    for lease in leases_of(scheduler) if blocks else ():
+        uses.update(lease.pages[: lease.shared_pages])
+        for page in lease.pages[: lease.shared_pages]:
+            holders.setdefault(page, []).append(lease.rid)
+    for page, block in blocks.items():
+        if block.ref_cnt != uses[page]:
+            who = ", ".join(holders.get(page, [])) or "nobody"
+            story = story_of(scheduler, "lock", [page])
+            raise Broken(
+                f"leak: page {page} has a ref_cnt of {block.ref_cnt}, but it is {who} who may use "
+                f"it{story}"
+            )
+    pool = scheduler.page_cache
+    if isinstance(pool, BlockPool):
+        if unused := {page for page in blocks if not uses[page]} ^ {*pool.free_block_queue}:
+            what = plural("page", to_text(unused))
+            raise Broken(f"leak: {what} is in the free queue and used, or neither")
+        found = [page for same in pool.cached_block_hash_to_block.values() for page in same]
+        hashed = [page for page, block in blocks.items() if block.block_hash is not None]
+        if sorted(found) != sorted(hashed):
+            raise Broken("leak: the blocks that are found by a hash are not those that have one")
+
+
+def blocks_of(scheduler: Scheduler) -> dict[int, Block]:
+    """Every block of the block pool, by page; nothing where the cache is a tree."""
+    pool = scheduler.page_cache
+    return pool.blocks if isinstance(pool, BlockPool) else {}
 
 
 def fate_of(lease: Lease | None) -> str:

@@ -1,9 +1,10 @@
 """One scheduler's books, kept from the marks of a trace: who holds what, mark by mark.
 
 It hears ``row alloc``, ``row free``, ``row hold``, ``row let go``, ``page alloc``, ``page disown``,
-``page free``, ``radix add``, ``radix split``, ``radix evict``, ``radix lock``, ``insert``,
-``finish``, ``retraction``, ``commit``, ``tokens``, ``future slots`` and ``wait``. What can't be, it
-notes at once; what must not stay, ``audit.py`` looks for between two steps.
+``page free``, ``radix add``, ``radix split``, ``radix evict``, ``radix lock``, ``block add``,
+``block evict``, ``block lock``, ``insert``, ``finish``, ``retraction``, ``commit``, ``tokens``,
+``future slots`` and ``wait``. What can't be, it notes at once; what must not stay, ``audit.py``
+looks for between two steps.
 """
 
 from __future__ import annotations
@@ -154,6 +155,16 @@ class Ledger:
             self.pages.split(int(of["node"]), int(of["child"]), int(of["pages"]))
         elif name == "radix evict":
             self.pages.evict(int(of["node"]), now)
+        elif name in ("block add", "block evict"):
+            for page in numbers(of["pages"]):
+                if name == "block add":
+                    self.pages.add(page, [page])  # each is a node of its own
+                else:
+                    self.pages.evict(page, now)
+        elif name == "block lock" and self.whose:
+            for page in numbers(of["pages"]):
+                self.whose.lock(page, int(of["delta"]), now)
+                self.lock_log.append((page, int(of["delta"]), self.whose, now))
         elif name == "radix lock" and self.whose and int(of["node"]) != ROOT:
             node, delta = int(of["node"]), int(of["delta"])
             self.whose.lock(node, delta, now)

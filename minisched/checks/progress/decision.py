@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, inf
@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from ...core import Request, ScheduleBatch
 from ...core.logprobs import next_logprob_at
+from ...memory import BlockPool
+from ...memory.block_pool import Block
+from ...memory.radix_node import TreeNode
 from ...scheduler import Scheduler
-from .queue_order import Path, QueueOrder, walk
+from .queue_order import QueueOrder, walk
 from .victims import (
     ROUNDING,
     Memory,
@@ -104,22 +107,18 @@ class Before:
     def look_at_queue(self) -> None:
         """Who waits now."""
         self.order = QueueOrder(self.scheduler, self.remembered.places)
-        self.waiting: dict[Request, Path] = {}  # and what each finds in the cache
+        self.waiting: dict[Request, Found] = {}  # and what each finds in the cache
         self.asked_len: dict[Request, int] = {}
         for req in self.scheduler.waiting_queue:
             self.waits(req)
 
     def waits(self, req: Request) -> None:
         """A request is in the queue; with stale output in flight it can't be admitted."""
-        tree = self.scheduler.tree
         if req.num_stale_output_tokens:
             return
         self.order.add(req)
         self.asked_len[req] = req.asked_len
-        num_prompt, num_known = len(req.prompt), len(req.input_token_logprobs)
-        wanted = next_logprob_at(req.params, num_prompt, num_known)
-        tokens = req.known_tokens(0, min(wanted, req.known_len - 1))
-        self.waiting[req] = walk(tree, tokens) if tree else []
+        self.waiting[req] = Found.now(self.scheduler, req)
 
     @property
     def still_ready(self) -> list[Request]:
@@ -149,6 +148,50 @@ def changes_of(scheduler: Scheduler) -> Changes:
     if rule == "left":
         return leases.num_released, 0
     return leases.num_released + leases.num_retired, scheduler.waiting_queue.num_added
+
+
+@dataclass
+class Found:
+    """What a waiting request finds in the cache: nodes of a tree or blocks, and pages of each."""
+
+    path: Sequence[tuple[TreeNode, int]] | Sequence[tuple[Block, int]]
+
+    @classmethod
+    def now(cls, scheduler: Scheduler, req: Request) -> Found:
+        """As the cache is; to look changes nothing."""
+        num_prompt, num_known = len(req.prompt), len(req.input_token_logprobs)
+        wanted = next_logprob_at(req.params, num_prompt, num_known)
+        tokens = req.known_tokens(0, min(wanted, req.known_len - 1))
+        if scheduler.tree is not None:
+            return cls(walk(scheduler.tree, tokens))
+        return cls(blocks_along(scheduler, tokens))
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that need not be computed."""
+        return sum(count for _, count in self.path)
+
+    @property
+    def to_lock(self) -> int:
+        """Those of them that could be evicted, until it is admitted."""
+        return sum(count for node, count in self.path if not is_used(node))
+
+
+def blocks_along(scheduler: Scheduler, tokens: Sequence[int]) -> list[tuple[Block, int]]:
+    """Where ``tokens`` lead in a block pool: a page each, as long as one has their hash."""
+    pool, found = scheduler.page_cache, list[tuple[Block, int]]()
+    if isinstance(pool, BlockPool):
+        for block_hash in pool.hashes(tokens):
+            same = pool.cached_block_hash_to_block.get(block_hash)
+            if not same:
+                break
+            found.append((next(iter(same.values())), 1))
+    return found
+
+
+def is_used(node: TreeNode | Block) -> bool:
+    """Whether a request holds it."""
+    return bool(node.ref_cnt if isinstance(node, Block) else node.lock_ref)
 
 
 @dataclass
@@ -188,14 +231,14 @@ class Decision:
         self.prompts = {row.req: row for row in rows[:first]}
         self.decodes = {row.req: row for row in rows[first:]}
         self.admitted = [row.req for row in rows[:first] if row.lease.num_chunks == 1]
-        self.is_unified = self.config.in_force.run_first == "unified" and not is_chained
+        self.rules = self.config.in_force
+        self.is_unified = self.rules.run_first == "unified" and not is_chained
         self.was_starving = self.remembered.starving
         self.rules = self.config.in_force
         self.num_mixed = len(before.running) if self.config.enable_mixed_chunk else 0
         self.preempts = before.order.by_priority and not self.is_unified
         self.left = self.config.prefill_budget  # tokens for prompts (unified)
         self.unheeded: list[str] = []  # requests of high priority
-        self.promised = 0  # pages for decodes, if all drafts should be right (unified)
 
     def left_out(self) -> Iterator[str]:
         """Who could be in the step, and is not."""
@@ -226,7 +269,7 @@ class Decision:
             is_alone = len(self.scheduler.running_batch) + bool(self.before.chunked) <= 1
             if is_alone or need <= back or not about_to_end(self.scheduler):
                 self.remembered.starving = missing[0]
-        elif self.prompts and not self.decodes and self.config.in_force.run_first == "prefill":
+        elif self.prompts and not self.decodes and self.rules.run_first == "prefill":
             cannot_mix = wants_logprobs([*self.before.ready, *self.prompts])
             if self.config.enable_mixed_chunk and not (is_short or cannot_mix):
                 yield self._may_run(missing[0])
@@ -245,7 +288,6 @@ class Decision:
             need = self._pages(reach + drafts) - self.before.pages[req.lease]
             if req in self.decodes:
                 self.left -= 1 + drafts
-                self.promised += max(0, need)
             else:
                 missing[req] = need
         self.remembered.starving = next(iter(missing), None)
@@ -272,6 +314,8 @@ class Decision:
             return
         pages = self._available() + len(req.lease.pages)
         room = pages * self.config.page_size - req.computed_len
+        if self.is_unified and self.rules.chunk_lacks_pages == "preempt":
+            room = max(1, room)  # it goes on as a whole, or gives way
         chunk = inf if self.config.chunked_prefill_size == -1 else self.config.chunked_prefill_size
         left = self.left if self.is_unified else chunk - self.num_mixed
         if room > 0 and left > 0:
@@ -318,13 +362,15 @@ class Decision:
     def _why_not(self, req: Request) -> str:
         """Why the first who waits is not admitted, or nothing."""
         size, table = self.config.page_size, self.leases.table
-        path = self.before.waiting[req]
-        hit_len = sum(count for _, count in path) * size
-        to_lock = sum(count for node, count in path if not node.lock_ref)
+        found = Found.now(self.scheduler, req) if self.is_unified else self.before.waiting[req]
+        hit_len, to_lock = found.num_pages * size, found.to_lock
         extend_len = req.known_len - hit_len
         if self.is_unified:
             left = self.left - sum(row.extend_len for row in self.prompts.values())
-            need = self._pages(hit_len + min(extend_len, left)) - hit_len // size
+            must_fit = hit_len + min(extend_len, left)
+            if self.rules.newcomer_fits == "sequence":
+                must_fit = req.known_len
+            need = self._pages(must_fit) - hit_len // size
             is_short = not table.available_size or need > self._available() - to_lock
             return NO_BUDGET if left <= 0 else NO_MEMORY if is_short else ""
         room = self._room(self._available(), self.prompts)
@@ -332,7 +378,7 @@ class Decision:
             return NO_MEMORY if min(room.total, room.now) <= ROUNDING else NO_BUDGET
         if self.before.preemptions and self.rules.preempt_for == "rows":
             return NO_MEMORY  # from then on each needs somebody's row
-        if req.params.ignore_eos and self.scheduler.tree is None and table.available_size:
+        if req.params.ignore_eos and self.scheduler.page_cache is None and table.available_size:
             if not self._ends_in_time(req, room):
                 return self._unless_alone()
             return NO_BUDGET if req.known_len > room.chunk and room.chunk <= 0 else ""
@@ -471,13 +517,15 @@ class Decision:
         starving = self.remembered.starving
         if self.is_unified:
             return bool(self.before.retracted or starving)
-        if self.config.in_force.run_first == "decode" and (self.decodes or starving):
+        if self.rules.run_first == "decode" and (self.decodes or starving):
             return True
         return self.was_starving is not None or self.before.is_short
 
     def _is_full(self) -> bool:
         """Whether nothing has changed since memory refused the first who waits."""
         full, changes = self.remembered.full, self.before.changes
+        if self.rules.ask_again == "every_step":
+            return False
         if full is None or not all(
             low <= at <= high for low, at, high in zip(full.since, changes, full.until, strict=True)
         ):
@@ -488,16 +536,14 @@ class Decision:
     def _available(self) -> int:
         """Pages that could be had when the last prompt had been looked at.
 
-        A prompt takes its pages at the commit. With vLLM's rule they are promised before, and so
-        are those of decodes, also for drafts that nobody came to propose.
+        A prompt takes its pages at the commit; with vLLM's rule as it is planned, as decodes do.
         """
+        if self.is_unified:
+            return self.leases.available_pages
         taken = {
             req: len(row.lease.pages) - self.before.pages.get(row.lease, row.lease.shared_pages)
             for req, row in {**self.prompts, **self.decodes}.items()
         }
-        if self.is_unified:
-            decodes = sum(taken[req] for req in self.decodes)
-            return self.leases.available_pages + decodes - self.promised
         return self.leases.available_pages + sum(taken.values())
 
     def _room(self, available: int, prompts: Iterable[Request]) -> Room:

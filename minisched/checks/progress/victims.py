@@ -27,11 +27,12 @@ def not_the_one(
     way back is enough for all who are ``ready``: else one after the other would have to, and for
     ever (vllm-ascend #16315). Nor while one is about to end, whose memory comes back by itself.
     """
+    rules = scheduler.config.in_force
     chunked, running = scheduler.prefill.chunked_req, scheduler.running_batch
     if chunked is not None:
         named, rule = chunked.req, "whose prompt is in chunks"
     elif reason == "unified":
-        named, rule = max(running, key=places.__getitem__), "the newest"
+        named, rule = max(running, key=order.index), "the newest"
     else:
         ranks = {req: (len(req.output_ids), -len(req.prompt), -order.index(req)) for req in running}
         named = min(running, key=ranks.__getitem__)
@@ -41,6 +42,9 @@ def not_the_one(
         yield f"{victim}, but the rule names {named.rid}, {rule}"
     leases = scheduler.leases
     need = sum(leases.pages_lacking(req.lease, req.reach) for req in ready if req.lease)
+    if chunked is not None and chunked.req.lease and rules.chunk_lacks_pages == "preempt":
+        left = min(chunked.req.extend_len, scheduler.config.prefill_budget - len(ready))
+        need += leases.pages_lacking(chunked.req.lease, chunked.req.computed_len + left)
     if need <= leases.available_pages + leases.pages_returning:
         yield (
             f"{victim}, when the next step needs {need} pages: {leases.available_pages} can be had "

@@ -24,6 +24,8 @@ CACHED = {
     "evictable": "only the prefix cache has it",
 }
 
+BLOCK_CHANGES = ("block add", "block lock", "block evict")  # a cache without a tree
+
 UNKNOWN = "the prefix cache has it"  # an older trace does not say in which node
 
 
@@ -55,7 +57,7 @@ def pages(trace: Trace) -> Panel:
     """
     trace, books = shown_side(trace), _Books()
     for mark in named(trace, *leases.CHANGES, "page alloc", "page disown", "page free",
-                      *TREE_CHANGES):  # fmt: skip
+                      *TREE_CHANGES, *BLOCK_CHANGES):  # fmt: skip
         books.apply(mark)
     stays = books.close(trace.end + 1)
     places = sorted({stay.place for stay in stays}, key=_number)
@@ -83,6 +85,7 @@ class _Books:
         self.owner: dict[int, Lease] = {}
         self.owned: dict[Lease, dict[int, None]] = {}  # the other way round
         self.cached: dict[int, int] = {}  # page -> node; -1: nobody says which
+        self.ref_cnt: dict[int, int] = {}  # page -> leases that use it, where there is no tree
         self.now: dict[int, Stay] = {}  # with its end still open
         self.over: list[Stay] = []
 
@@ -90,6 +93,8 @@ class _Books:
         """Let happen what a mark says, and look again at the pages that it is about."""
         if mark.name in TREE_CHANGES:
             touched = self._grow(mark)
+        elif mark.name in BLOCK_CHANGES:
+            touched = self._count_blocks(mark)
         elif mark.name in leases.CHANGES:
             lease = self.leases.apply(mark)
             touched = list(self.owned.get(lease, ())) if lease else []
@@ -128,6 +133,17 @@ class _Books:
             self.cached |= dict.fromkeys(node.page_ids, node_id)
         return list(node.page_ids)
 
+    def _count_blocks(self, mark: Mark) -> list[int]:
+        """Blocks enter the cache, are used or let go, or are evicted; their pages."""
+        touched = _ids(mark, "pages")
+        for page in touched:
+            if mark.name == "block evict":
+                self.ref_cnt.pop(page, None)
+            else:
+                delta = number(mark, "delta") if mark.name == "block lock" else 0
+                self.ref_cnt[page] = self.ref_cnt.get(page, 0) + delta
+        return touched
+
     def _look(self, page: int, time: int) -> None:
         """Begin a new stay of a page where something about it has changed."""
         before = self.now.get(page)
@@ -146,6 +162,9 @@ class _Books:
             return kind, lease.rid, OWNED[lease.kind]
         if page not in self.cached:
             return "", "", ""
+        if page in self.ref_cnt:
+            state = "protected" if self.ref_cnt[page] else "evictable"
+            return state, "", CACHED[state]
         node = self.tree.nodes.get(self.cached[page])
         return (node.state, "", CACHED[node.state]) if node else ("evictable", "", UNKNOWN)
 

@@ -9,7 +9,7 @@ from ...trace import Trace
 from ..state import Panel, Stay, memory, up_to
 from ..state.leases import ZOMBIE
 from ..state.side import side_words
-from .marks import NothingToShow, named, number
+from .marks import NothingToShow, named, number, word
 from .page_blocks import number as id_of
 from .stay_counts import count
 from .steps import forwards_of, opening
@@ -96,7 +96,10 @@ def use_words(pages: Panel) -> str:
 def evictions(trace: Trace) -> dict[int, int]:
     """By moment, how many pages the prefix cache gave up."""
     found: dict[int, int] = defaultdict(int)
-    for mark in named(trace, "radix evict"):
+    for mark in named(trace, "radix evict", "block evict"):
         if mark.attrs.get("side") != "prefill":
-            found[mark.time] += number(mark, "pages")
+            is_tree = mark.name == "radix evict"
+            found[mark.time] += (
+                number(mark, "pages") if is_tree else len(word(mark, "pages").split())
+            )
     return dict(found)

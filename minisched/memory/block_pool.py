@@ -1,0 +1,193 @@
+"""The prefix cache by block hash: a map from what a page holds, and all before it, to the page."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple
+
+from ..core import Lease
+from ..trace import NullRecorder, Recorder
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """A cached page (vLLM ``v1/core/kv_cache_utils.py:KVCacheBlock``)."""
+
+    page: int
+    block_hash: bytes | None  # of its tokens and all before them; None: it is found no more
+    ref_cnt: int = 0  # leases that hold it
+    writer: Lease | None = None  # whose step is still to write it, if it is not written yet
+
+
+Chain = tuple[Block, ...]  # the blocks of a prefix, in order
+
+
+class BlockMatch(NamedTuple):
+    """The longest cached prefix."""
+
+    node: Chain  # lock it before anything can be evicted
+    pages: list[int]  # [num_pages] page ids, in order
+
+
+class BlockInsertion(NamedTuple):
+    """What became of pages that were offered: all are in, and those that are new come last."""
+
+    node: Chain
+    num_cached_pages: int  # leading pages that were in before, each as it is offered
+
+
+class BlockPool:
+    """vLLM's prefix cache (``v1/core/block_pool.py``), for the pages that are in it.
+
+    A page is found by a hash of its own tokens and of the hash before it, so no tree is needed: a
+    prefix is there as far as its hashes are. Several pages may hold the same tokens (two requests
+    computed them side by side); each stays whose it is, and the first is found. Who uses a page
+    counts in its ``ref_cnt``. One that nobody uses waits in the free queue, and is still found
+    there; pages are given up one by one from its front. A lease lets go of its last page first, so
+    the end of a prefix goes before its beginning. vLLM keeps pages that were never hashed in the
+    front of the same queue; here they are the allocator's, which is asked first.
+
+    Raises:
+        ValueError: ``page_size`` is below 1.
+    """
+
+    def __init__(self, page_size: int = 1, recorder: Recorder | None = None) -> None:
+        if page_size < 1:
+            raise ValueError(f"page_size is {page_size}; it must be at least 1")
+        self.page_size = page_size
+        self.recorder = recorder or NullRecorder()
+        self.blocks: dict[int, Block] = {}  # by page
+        self.cached_block_hash_to_block: dict[bytes, dict[int, Block]] = {}  # the first is found
+        self.free_block_queue: OrderedDict[int, Block] = OrderedDict()  # the first goes first
+
+    @property
+    def evictable_size(self) -> int:
+        """Pages that nobody uses."""
+        return len(self.free_block_queue)
+
+    @property
+    def protected_size(self) -> int:
+        """Pages that somebody uses."""
+        return len(self.blocks) - len(self.free_block_queue)
+
+    @property
+    def total_size(self) -> int:
+        """Pages in the pool."""
+        return len(self.blocks)
+
+    def match_prefix(self, tokens: Sequence[int]) -> BlockMatch:
+        """The longest prefix of ``tokens`` that is cached, in whole pages. To look is no use.
+
+        The caller leaves out a prompt's last token: something has to be computed to sample from.
+        """
+        found: list[Block] = []
+        for block_hash in self.hashes(tokens):
+            same = self.cached_block_hash_to_block.get(block_hash)
+            if same is None:
+                break
+            found.append(next(iter(same.values())))
+        return BlockMatch(tuple(found), [block.page for block in found])
+
+    def insert(self, tokens: Sequence[int], pages: Sequence[int]) -> BlockInsertion:
+        """Let the pages of ``tokens`` be found: those that are not in yet, copies or not.
+
+        ``pages`` lists the page ids in order; a last one that the tokens fill only in part is left
+        out. Nobody uses the new ones, until somebody locks them.
+
+        Raises:
+            ValueError: there are fewer page ids than whole pages of tokens.
+        """
+        num_pages, size = len(tokens) // self.page_size, self.page_size
+        if len(pages) < num_pages:
+            raise ValueError(f"{num_pages} whole pages of tokens came with {len(pages)} page ids")
+        chain = [self.blocks[page] for page in pages[:num_pages] if page in self.blocks]
+        first = len(chain)
+        parent = (chain[-1].block_hash if chain else None) or b""
+        for page, block_hash in zip(
+            pages[first:num_pages], self.hashes(tokens[first * size :], parent), strict=True
+        ):
+            block = self.blocks[page] = self.free_block_queue[page] = Block(page, block_hash)
+            self.cached_block_hash_to_block.setdefault(block_hash, {})[page] = block
+            chain.append(block)
+        self._mark("block add", chain[first:])
+        return BlockInsertion(tuple(chain), first)
+
+    def inc_lock_ref(self, node: Chain) -> None:
+        """Use the blocks of a prefix, so that none is evicted (vLLM ``touch``).
+
+        Raises:
+            ValueError: one of them was evicted.
+        """
+        for block in node:
+            if self.blocks.get(block.page) is not block:
+                raise ValueError(f"page {block.page} was evicted before it was locked")
+            if not block.ref_cnt:
+                del self.free_block_queue[block.page]
+            block.ref_cnt += 1
+        self._mark("block lock", node, 1)
+
+    def dec_lock_ref(self, node: Chain) -> None:
+        """Let go of the blocks of a prefix, the last first; one that is found no more goes first.
+
+        Raises:
+            ValueError: nobody uses one of them.
+        """
+        for block in reversed(node):
+            if not block.ref_cnt:
+                raise ValueError(f"page {block.page} is let go, but its ref_cnt is 0")
+            block.ref_cnt -= 1
+            if not block.ref_cnt:
+                self.free_block_queue[block.page] = block
+                if block.block_hash is None:
+                    self.free_block_queue.move_to_end(block.page, last=False)
+        self._mark("block lock", node, -1)
+
+    def move_lock(self, node: Chain, to: Chain) -> None:
+        """Use what a prefix has grown by, too."""
+        self.inc_lock_ref(to[len(node) :])
+
+    def num_pages_locked(self, node: Chain, times: int) -> int:
+        """Pages of the prefix that so many leases use."""
+        return sum(block.ref_cnt == times for block in node)
+
+    def evict(self, num_pages: int) -> list[int]:
+        """Give back ``num_pages`` page ids, or all that nobody uses if those are fewer."""
+        evicted: list[Block] = []
+        while len(evicted) < num_pages and self.free_block_queue:
+            _, block = self.free_block_queue.popitem(last=False)
+            self._drop_hash(block)
+            del self.blocks[block.page]
+            evicted.append(block)
+        self._mark("block evict", evicted)
+        return [block.page for block in evicted]
+
+    def forget(self, node: Sequence[Block]) -> None:
+        """Let nobody find these blocks any more; whoever uses one keeps it."""
+        for block in node:
+            self._drop_hash(block)
+            if block.page in self.free_block_queue:
+                self.free_block_queue.move_to_end(block.page, last=False)
+
+    def hashes(self, tokens: Sequence[int], parent: bytes = b"") -> Iterator[bytes]:
+        """The hash of each whole page of ``tokens``; ``parent`` is that of what is before them."""
+        size = self.page_size
+        for at in range(0, len(tokens) // size * size, size):
+            page = " ".join(map(str, tokens[at : at + size]))
+            parent = sha256(parent + page.encode()).digest()
+            yield parent
+
+    def _drop_hash(self, block: Block) -> None:
+        if block.block_hash is not None:
+            same = self.cached_block_hash_to_block[block.block_hash]
+            del same[block.page]
+            if not same:
+                del self.cached_block_hash_to_block[block.block_hash]
+            block.block_hash = None
+
+    def _mark(self, name: str, blocks: Sequence[Block], delta: int | None = None) -> None:
+        if self.recorder.is_on and blocks:
+            more = {} if delta is None else {"delta": delta}
+            self.recorder.mark(name, pages=" ".join(str(block.page) for block in blocks), **more)
