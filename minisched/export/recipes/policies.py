@@ -27,7 +27,7 @@ def page_allocator() -> Recipe:
                "d": range(60, 80)}  # fmt: skip
     lengths = {"a": 16, "b": 24, "c": 12, "d": 8}
     requests = [
-        Request(rid, prompt, tokens(lengths[rid]), arrival_time=times[rid] * MILLISECOND)
+        Request(rid, prompt, tokens(lengths[rid], False), arrival_time=times[rid] * MILLISECOND)
         for rid, prompt in prompts.items()
     ]
     config = SchedulerConfig(
@@ -67,12 +67,12 @@ def prefill() -> Recipe:
 def decode() -> Recipe:
     """Three requests in a pool for two: one is retracted, waits, and starts again."""
     config = SchedulerConfig(kv_tokens=44, schedule_conservativeness=0.0)
-    return Recipe("overlap", one_by_one("abc", 8, 12), config)
+    return Recipe("overlap", one_by_one("abc", 8, 12, ignore_eos=False), config)
 
 
 def retraction() -> Recipe:
     """Three requests in a pool for one and a half: memory runs out more than once."""
-    requests = [*one_by_one("ab", 12, 40), *one_by_one("abc", 12, 16)[2:]]
+    requests = [*one_by_one("ab", 12, 40, False), *one_by_one("abc", 12, 16, False)[2:]]
     config = SchedulerConfig(kv_tokens=70, schedule_conservativeness=0.1)
     return Recipe("overlap", requests, config)
 

@@ -41,10 +41,10 @@ def tokens(count: int, ignore_eos: bool = True) -> SamplingParams:
     return SamplingParams(max_new_tokens=count, ignore_eos=ignore_eos)
 
 
-def one_by_one(rids: str, prompt_len: int, count: int) -> list[Request]:
+def one_by_one(rids: str, prompt_len: int, count: int, ignore_eos: bool = True) -> list[Request]:
     """Requests that come 10 ms apart and share nothing."""
     return [
-        Request(rid, range(20 * at, 20 * at + prompt_len), tokens(count),
+        Request(rid, range(20 * at, 20 * at + prompt_len), tokens(count, ignore_eos),
                 arrival_time=10 * at * MILLISECOND)
         for at, rid in enumerate(rids)
     ]  # fmt: skip
