@@ -183,13 +183,14 @@ learn.check_losing_case(host_ms=6, device_ms=10, copy_ms=1, new_tokens=12)
 
 # %% [markdown]
 # A step behind a stop token is lost in every loop that launches ahead. Where a request ends by its
-# **length**, the host can count. Up to 0.5.21 SGLang's `overlap` (`event_loop_overlap`) launches it
-# all the same; `vllm_async` (vLLM's `AsyncScheduler`) does not, nor does SGLang 0.5.23
-# (`enable_skip_finishing_decode`).
+# **length**, the host can count: `vllm_async` (vLLM's `AsyncScheduler`) does, and so does SGLang's
+# `overlap` (`event_loop_overlap`) since 0.5.23. Up to 0.5.21 it launched that step all the same.
 
 # %%
 by_length = {"host_ms": 1, "device_ms": 100, "requests": 1, "new_tokens": 12}
-learn.table(*(learn.simulate(loop, **by_length) for loop in ("serial", "overlap", "vllm_async")))
+as_of_0_5_21 = "overlap:ring:enable_skip_finishing_decode=false"
+loops = ("serial", as_of_0_5_21, "overlap", "vllm_async")
+learn.table(*(learn.simulate(loop, **by_length) for loop in loops))
 
 # %% [markdown]
 # ## What the real systems do

@@ -6,7 +6,7 @@ In Python three lines are enough, and in a notebook they end in the player:
 >>> ms.compare(ms.requests(2), loops=["overlap"]).show()  # doctest: +ELLIPSIS
 loop     steps  tokens  makespan (ms)  device busy  ...
 serial      64     128         1047.7         56 %  ...
-overlap     65     128          602.4         99 %  ...
+overlap     64     128          594.1         99 %  ...
 <BLANKLINE>
 Identical: overlap gave every request the same tokens as serial.
 overlap takes ...
@@ -135,7 +135,7 @@ def run(
     >>> len(ran.outputs["a"])
     4
     >>> ran
-    <overlap on sim with hash: 4 tokens of 1 requests in 52.0 ms>
+    <overlap on sim with hash: 4 tokens of 1 requests in 43.8 ms>
 
     Raises:
         ValueError: an argument is not what it should be, or there is no such loop, device, model or

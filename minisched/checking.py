@@ -198,7 +198,7 @@ def spec_of(loop: LoopSpec | Callable[[Engine], Turns], name: str) -> LoopSpec:
         return loop
     if problem := one_argument(loop, name, "engine", generator=True):
         raise ValueError(problem)
-    return LoopSpec(loop, 2, ("ring", "pool"), overrun=1, worker=OverlapWorker)
+    return LoopSpec(loop, 2, ("ring", "pool"), worker=OverlapWorker)
 
 
 def told(tally: Tally, call: str, named_loops: bool) -> Iterator[str]:

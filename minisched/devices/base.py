@@ -63,6 +63,27 @@ class Op(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class OrNone:
+    """An argument: the value of an op that may fail, and None if it has.
+
+    Whoever takes the op itself fails with it. ``op`` was launched before on the same stream, so it
+    has ended when its value is wanted.
+    """
+
+    op: Any
+
+    @property
+    def slice_id(self) -> int:
+        """The op's: what is taken here, it has made."""
+        return int(self.op.slice_id)
+
+    @property
+    def value(self) -> Any:
+        """What an op is given."""
+        return None if self.op.error is not None else self.op.value
+
+
 class Signal(Op, Protocol):
     """Something that the host says and a thread of it waits for (``threading.Event``)."""
 

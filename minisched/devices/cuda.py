@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..trace import Program, Recorder, Touch
-from .base import NO_LABEL, Label, Op, without_frames
+from .base import NO_LABEL, Label, Op, OrNone, without_frames
 from .torch_device import TorchDevice
 
 TRIPS = 5  # to the GPU and back, of which the shortest says what time it is there
@@ -63,7 +63,9 @@ class CudaOp:
             for arg in args:
                 if isinstance(arg, CudaOp) and arg.error is not None:
                     raise arg.error
-            self.value = fn(*(arg.value if isinstance(arg, CudaOp) else arg for arg in args))
+            self.value = fn(
+                *(arg.value if isinstance(arg, CudaOp | OrNone) else arg for arg in args)
+            )
         except Exception as error:
             self.error = without_frames(error)
         self.end.record()

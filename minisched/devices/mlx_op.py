@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from .base import Label, without_frames
+from .base import Label, OrNone, without_frames
 
 if TYPE_CHECKING:
     from .mlx import MlxDevice
@@ -41,7 +41,9 @@ class MlxOp:
             for arg in args:
                 if isinstance(arg, MlxOp) and arg.error is not None:
                     raise arg.error
-            self.value = fn(*(arg.value if isinstance(arg, MlxOp) else arg for arg in args))
+            self.value = fn(
+                *(arg.value if isinstance(arg, MlxOp | OrNone) else arg for arg in args)
+            )
         except Exception as error:
             self.error = without_frames(error)
 

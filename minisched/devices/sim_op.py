@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .base import NO_LABEL
+from .base import NO_LABEL, OrNone
 from .sim_memory import SimMemory
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class SimOp:
 
 def value_of(arg: Any) -> Any:
     """What an op is given for an argument: for another op its value, or the error that it had."""
+    if isinstance(arg, OrNone):
+        return arg.value
     if not isinstance(arg, SimOp):
         return arg
     if arg.error is not None:

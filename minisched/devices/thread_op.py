@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..trace import Program
-from .base import NO_LABEL, without_frames
+from .base import NO_LABEL, OrNone, without_frames
 from .host_work import spend
 
 
@@ -77,7 +77,7 @@ class ThreadOp:
     def run(self) -> None:
         """Compute the value on this thread; an argument's error is passed on."""
         try:
-            values = [arg.synchronize() if isinstance(arg, ThreadOp) else arg for arg in self.args]
+            values = list(map(value_of, self.args))
             spend(self.cost)
             self.value = self.fn(*values)
         except BaseException as error:  # whatever it was, the host must hear of it
@@ -88,3 +88,10 @@ class ThreadOp:
         """It will never be run; whoever waits for it hears why."""
         self.error, self.args = error, ()
         self.done.set()
+
+
+def value_of(arg: Any) -> Any:
+    """What an op is given for an argument: for another op its value, or the error that it had."""
+    if isinstance(arg, OrNone):
+        return arg.value
+    return arg.synchronize() if isinstance(arg, ThreadOp) else arg

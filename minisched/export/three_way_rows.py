@@ -88,8 +88,8 @@ ROWS: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "A length stop": (
         "Foreseen, by counting placeholders: no row is wasted.",
-        "Up to 0.5.21 seen when the token is processed: one row, as here. 0.5.23 foresees it "
-        "(`enable_skip_finishing_decode`): no row.",
+        "Foreseen since 0.5.23 (`enable_skip_finishing_decode`): no row. Up to 0.5.21 seen when "
+        "the token is processed: one row.",
         "Seen by post-processing, one step late: one row.",
         "Foreseen, because lengths advance at the launch: no row.",
         "Seen when the token is processed: one row of the chained step.",

@@ -23,8 +23,10 @@ class MlxModelRunner:
     """SGLang ``hardware_backend/mlx/model_runner.py``, under its names.
 
     A start notes what the step will change; the matching finalize blocks on the step's tokens and
-    changes it. Every ``clear_steps`` finalized decodes (``SGLANG_MLX_CLEAR_CACHE_STEPS``) the
-    library's cached buffers are given back; 0: never.
+    changes it, unless the request has been forgotten in between (with ``chain_extend`` a step may
+    be in flight for one that has ended, or whose first step has failed). Every ``clear_steps``
+    finalized decodes (``SGLANG_MLX_CLEAR_CACHE_STEPS``) the library's cached buffers are given
+    back; 0: never.
     """
 
     def __init__(self, device: Device, clear_steps: int) -> None:
@@ -33,9 +35,9 @@ class MlxModelRunner:
         self.decode_step_ct = 0
         self.states: dict[str, MlxRequestState] = {}
 
-    def has_request(self, req_id: str) -> bool:
-        """Whether the runner keeps anything of it."""
-        return req_id in self.states
+    def has_request(self, req_id: str, cache: Lease) -> bool:
+        """Whether the runner keeps anything of it, and not of one who had its id before."""
+        return req_id in self.states and self.states[req_id].cache is cache
 
     def remove_request(self, req_id: str) -> None:
         """Forget it, if it is there."""
@@ -74,16 +76,19 @@ class MlxModelRunner:
 
     def extend_finalize(self, pending: MlxPendingExtend) -> int:
         """Its token, in place of the one that the chunk before it sampled for nobody."""
-        token, state = pending.lazy_token.item(), self.states[pending.req_id]
-        state.token_ids[-1:] = [*pending.new_token_ids, token]
-        state.synced_offset = pending.new_synced_offset
+        token = pending.lazy_token.item()
+        if self.has_request(pending.req_id, pending.cache):
+            state = self.states[pending.req_id]
+            state.token_ids[-1:] = [*pending.new_token_ids, token]
+            state.synced_offset = pending.new_synced_offset
         return token
 
     def decode_batch_finalize(self, pending: MlxPendingDecode) -> list[int]:
         """A token for each, [num_reqs]; and now and then the library's cache is emptied."""
         tokens = pending.lazy_tokens.tolist()
-        for req_id, token in zip(pending.req_ids, tokens, strict=True):
-            self.states[req_id].token_ids.append(token)
+        for req_id, cache, token in zip(pending.req_ids, pending.caches, tokens, strict=True):
+            if self.has_request(req_id, cache):
+                self.states[req_id].token_ids.append(token)
         self.decode_step_ct += 1
         self.device.count_memory()
         if self.clear_steps and self.decode_step_ct % self.clear_steps == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..core import ForwardMode, Result, Row, ScheduleBatch
+from ..core import ForwardMode, Lease, Result, Row, ScheduleBatch
 from ..engine.engine import Engine
 from .mlx_jobs import (
     LazyTokens,
@@ -36,17 +36,24 @@ class MlxTpModelWorker:
         self.engine = engine
         self._mlx_runner = MlxModelRunner(engine.device, clear_cache_every)
 
-    def async_forward_batch_generation_mlx(self, batch: ScheduleBatch) -> Launch:
-        """Launch a freshly scheduled batch; who has ended is forgotten before."""
+    def async_forward_batch_generation_mlx(
+        self, batch: ScheduleBatch, prev: MlxPendingJob | None = None
+    ) -> Launch:
+        """Launch a freshly scheduled batch; who has ended is forgotten before.
+
+        ``prev`` is the step before, where that may be in flight (``chain_extend``; the original has
+        none in flight here). Finalize it before this one.
+        """
         if batch.mode is ForwardMode.IDLE:
             return None, [], [], None, "idle"
         self._cleanup_stale_rids()
         self._build_logit_edit_rows(batch)
-        tokens = LazyTokens(self.engine.run_batch(batch))
+        before = prev.lazy_tokens.step if prev and prev.lazy_tokens else None
+        tokens = LazyTokens(self.engine.run_batch(batch, before))
         if batch.mode is ForwardMode.DECODE:
             decode = self._mlx_runner.decode_batch_start(tokens, list(batch.rows))
             return tokens, [], [], decode, "decode"
-        return self._async_extend_batch(batch, tokens)
+        return self._async_extend_batch(batch, tokens, prev.prefills if prev else [])
 
     def async_chained_decode_mlx(self, batch: ScheduleBatch, prev: MlxPendingDecode) -> Launch:
         """Launch a decode on ``prev``'s lazy tokens. Finalize ``prev`` before this one.
@@ -84,14 +91,20 @@ class MlxTpModelWorker:
         if self.engine.needs_mask(batch):
             self.engine.update_vocab_mask(batch)
 
-    def _async_extend_batch(self, batch: ScheduleBatch, tokens: LazyTokens) -> Launch:
-        """Sort the rows of a batch with prompts in it by what they are."""
+    def _async_extend_batch(
+        self, batch: ScheduleBatch, tokens: LazyTokens, begun: list[MlxPendingPrefill]
+    ) -> Launch:
+        """Sort the rows of a batch with prompts in it by what they are.
+
+        ``begun`` are the prefills of the step before, which may not have been finalized.
+        """
+        begun_in = [prefill.cache for prefill in begun]
         runner = self._mlx_runner
         prefills: list[MlxPendingPrefill] = []
         extends: list[MlxPendingExtend] = []
         for at, row in enumerate(batch.rows[: batch.num_extend_reqs]):
             token = LazyTokens(tokens.step, slice(at, at + 1))
-            if self._route_extend_request(row) == "prefill":
+            if self._route_extend_request(row, begun_in) == "prefill":
                 prefills.append(runner.prefill_start(token, row))
             else:
                 extends.append(runner.extend_start(token, row))
@@ -101,12 +114,13 @@ class MlxTpModelWorker:
             decode = runner.decode_batch_start(rest, decoding)
         return tokens, prefills, extends, decode, "extend"
 
-    def _route_extend_request(self, row: Row) -> str:
-        """``prefill`` or ``continuation``: whether the runner knows the request decides.
+    def _route_extend_request(self, row: Row, begun_in: list[Lease]) -> str:
+        """``prefill`` or ``continuation``: whether the runner knows the request, or will, decides.
 
         Never the number of new tokens: a last chunk may be one token, and is no decode.
         """
-        return "continuation" if self._mlx_runner.has_request(row.req.rid) else "prefill"
+        is_known = self._mlx_runner.has_request(row.req.rid, row.lease) or row.lease in begun_in
+        return "continuation" if is_known else "prefill"
 
     def _cleanup_stale_rids(self) -> None:
         """Forget who has ended, or lost its memory, since the last fresh launch.

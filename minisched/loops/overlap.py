@@ -10,19 +10,28 @@ from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
 from .overlap_rules import is_disable_overlap_for_batch
 
+AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}
+"""Options with which it is the loop of SGLang 0.5.21 and before: a row is wasted for every end."""
+
 
 def overlap(
-    engine: Engine, disable_consecutive_prefill_overlap: bool = False, delay_sample: bool = False
+    engine: Engine,
+    disable_consecutive_prefill_overlap: bool = False,
+    delay_sample: bool = False,
+    enable_skip_finishing_decode: bool = True,
 ) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``managers/scheduler.py:event_loop_overlap``. Each ``yield`` ends one turn.
 
     A batch is scheduled knowing results only up to the one before the last, so a request that has
-    just ended is in it once more; that row is wasted. A settled step takes
+    just read its stop token is in it once more; that row is wasted. Who ends by length is not: the
+    result in flight is known to be the last (``enable_skip_finishing_decode``, on since 0.5.23;
+    off it is the loop as of 0.5.21, which wastes a row for every end). A settled step takes
     max(d, h, c, (d + h + c) / 2), with device d, host h, copy c. A batch whose grammar needs a
     token in flight is launched without its sampling, which follows when the result before it has
     been processed. (The original does so wherever there is a grammar, known or not, and with
     ``delay_sample`` every batch here.) For the other option see ``is_disable_overlap_for_batch``.
     """
+    engine.scheduler.decode.overrun = 0 if enable_skip_finishing_decode else 1
     result_queue: deque[GenerationBatchResult] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:

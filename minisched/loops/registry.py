@@ -39,12 +39,12 @@ LOOPS: dict[str, LoopSpec] = {
         source="SGLang managers/scheduler.py:event_loop_normal",
     ),
     "overlap": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("ring", "pool", *OTHERS), worker=OverlapWorker,
+        overlap, depth=2, relays=("ring", "pool", *OTHERS), worker=OverlapWorker,
         source="SGLang managers/scheduler.py:event_loop_overlap",
         refuses=refused.SGLANG_OVERLAP,
     ),
     "overlap_pool_indexed": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("pool", "ring", *OTHERS), worker=OverlapWorker,
+        overlap, depth=2, relays=("pool", "ring", *OTHERS), worker=OverlapWorker,
         source="SGLang managers/scheduler.py:event_loop_overlap since #25862",
         refuses=refused.SGLANG_OVERLAP,
     ),
@@ -125,7 +125,7 @@ LOOPS: dict[str, LoopSpec] = {
         refuses=refused.PD,
     ),
     "mixed": LoopSpec(
-        overlap, depth=2, overrun=1, relays=("ring", "pool", *OTHERS), worker=OverlapWorker,
+        overlap, depth=2, relays=("ring", "pool", *OTHERS), worker=OverlapWorker,
         settings={"enable_mixed_chunk": True, "run_first": "prefill"},
         source="SGLang --enable-mixed-chunk, the other answer to what pd is for",
         refuses=refused.SGLANG_MIXED,

@@ -19,8 +19,9 @@ class DecodeManager:
 
     ``run_ahead``: a row may be launched before the host knows its input token.
     ``overrun``: how many steps a request may be launched past ``max_new_tokens``. A design that
-    foresees a length stop has 0; one that only looks at ``finished`` (SGLang's overlap loop) has
-    1, launches such a row once and wastes it; one that runs N steps at a time has N - 1.
+    foresees a length stop has 0; one that only looks at ``finished`` (SGLang's overlap loop up to
+    0.5.21) has 1, launches such a row once and wastes it; one that runs N steps at a time has
+    N - 1.
     """
 
     run_ahead: bool = False

@@ -63,9 +63,9 @@ class LazyChain:
         return []
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
-        """The previous step's tokens, in this batch's order."""
+        """The previous step's tokens, in this batch's order; any, where that step has none."""
         if previous is None:
-            return ids
+            return self.xp.clamp(ids, min=0)
         return self.xp.where(ids < 0, previous[self.xp.clamp(-ids - 1, min=0)], ids)
 
     def store(self, dests: Array, tokens: Array) -> None:

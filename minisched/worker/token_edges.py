@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core import Lease, ModelWorkerBatch, ScheduleBatch
-from ..devices.base import Array, Op
+from ..devices.base import Array, Op, OrNone
 from ..devices.sim_memory import SimMemory
 from ..relay import Relay
 from ..relay.base import placeholders
@@ -153,7 +153,8 @@ class TokenEdges:
             got = int(ids[item.at])
             found, source = None, 0
             if before is not None and item.cell is not None:
-                found, source = before.value[item.cell], before.slice_id  # type: ignore[attr-defined]
+                tokens, source = OrNone(before).value, before.slice_id
+                found = tokens[item.cell] if tokens is not None else None
             elif self.memory is not None and item.cell is not None:
                 found, source = self.memory.values[item.cell], self.memory.writers.get(item.cell, 0)
             if item.cell is None:

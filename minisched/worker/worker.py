@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..core import ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
-from ..devices.base import Array, Device, Op
+from ..devices.base import Array, Device, Op, OrNone
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import GraphModel, Model
 from ..models.forward_batch import ForwardBatch, make_forward_batch
@@ -124,7 +124,7 @@ class Worker:
         """Host: queue the forward pass."""
         logits = self.forward_stream.launch(
             self._forward, batch, replace(inputs),
-            previous.next_token_ids if previous and is_chained(self.relay) else None,
+            self._built_upon(previous),
             name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,
             touches=self.touches.of(batch).forward,
         )  # fmt: skip
@@ -172,6 +172,15 @@ class Worker:
 
     def lost(self, pending: GenerationBatchResult) -> None:
         """Host: a step was lost (``lost_step.py``); ``pending`` stands in for it."""
+
+    def _built_upon(self, previous: GenerationBatchResult | None) -> OrNone | None:
+        """The tokens of the step before, where the relay takes them as they are.
+
+        Should that step fail, this one runs all the same: of those whose tokens are missing nobody
+        is left, and it may have others.
+        """
+        tokens = previous.next_token_ids if previous and is_chained(self.relay) else None
+        return OrNone(tokens) if tokens else None
 
     def _forward(self, batch: ScheduleBatch, inputs: ForwardBatch, previous: Array | None) -> Array:
         """Device: logits [num_logits, vocab]."""

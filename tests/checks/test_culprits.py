@@ -25,6 +25,7 @@ from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export.native import from_json, to_json
+from minisched.loops.overlap import AS_OF_0_5_21
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
@@ -54,7 +55,8 @@ def trace() -> Trace:
         Request(f"r{i}", [7, 7, 11, 2, i], SamplingParams(max_new_tokens=6, stop_token_ids=ends))
         for i, ends in enumerate([frozenset[int](), stops, stops])
     ]
-    run = run_loop("overlap", SimDevice(), HashModel(), requests, SchedulerConfig(), COST)
+    loop = "overlap:ring:enable_skip_finishing_decode=false"
+    run = run_loop(loop, SimDevice(), HashModel(), requests, SchedulerConfig(), COST)
     assert find_leaks(run.trace) == [] == not_checked(run.trace)
     assert find_ends(run.trace) == [] == find_misreads(run.trace)
     assert find_leaks(from_json(to_json(run.trace))) == []
@@ -139,7 +141,7 @@ def test_both_readers_find_it_and_say_whose_it_was(
     try:
         with put_in([edit]):
             engine, _ = play(
-                fresh(WORKLOAD), "overlap", "ring", {}, device, HashModel(64), COST,
+                fresh(WORKLOAD), "overlap", "ring", AS_OF_0_5_21, device, HashModel(64), COST,
                 each_turn=lambda engine: look(partial(books.check_step, engine.scheduler)),
             )  # fmt: skip
         look(partial(books.check_idle, engine.scheduler))
@@ -301,7 +303,8 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
         for edits in ([], NO_LOCK if bug == "prefix not locked" else [EDITS[bug]]):
             again, device = fresh(workload), SimDevice()
             with put_in(edits):
-                play(again, loop, relay, {}, device, HashModel(VOCAB), QUICK)
+                options = AS_OF_0_5_21 if loop == "overlap" else {}
+                play(again, loop, relay, options, device, HashModel(VOCAB), QUICK)
             traces.append(device.recorder.trace(loop, "sim", "hash", "virtual"))
         difference = differences(*traces)[0]
         story, slices = explain(difference, traces[1]), {item.id: item for item in traces[1].slices}

@@ -31,6 +31,7 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.client_streams import ClientStreams, ReaderStopped
+from minisched.loops.overlap import AS_OF_0_5_21
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models import sampling, sampling_mlx, sampling_torch
@@ -112,12 +113,27 @@ RETRACTED = Case(
 
 DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     "a chained step fails with the one before, and its plan is the next step's": (
-        Edit("worker.worker:Worker.launch_forward", " and is_chained(self.relay)", ""),
+        Edit(
+            "worker.worker:Worker._built_upon",
+            """\
+    tokens = previous.next_token_ids if previous and is_chained(self.relay) else None
+    return OrNone(tokens) if tokens else None
+""",
+            "    return previous.next_token_ids if previous else None\n",
+        ),
         Case(
             small([greedy("a", [7], 2), greedy("b", [8], 1)], [0, 2], kv_tokens=20),
             "multi_step", "prev_sampled",
         ),
         SamplingRaises(3),
+    ),
+    "who is built on lazy tokens of a step that fails ends with those whose tokens they are": (
+        Edit("worker.worker:Worker._built_upon", "OrNone(tokens)", "tokens"),
+        Case(
+            small([greedy("a", [7], 2), greedy("b", [8], 1)], [0, 1], kv_tokens=20),
+            "mlx_async", "chain", {"chain_extend": True},
+        ),
+        SamplingRaises(1),
     ),
     "drafts that follow a failed step are written into a prefix that others read": (
         Edit(
@@ -132,7 +148,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
                 max_prefill_tokens=79, schedule_policy="dfs-weight", run_first="unified",
                 speculative_algorithm="NGRAM_GPU", speculative_num_draft_tokens=3,
             ),
-            "overlap", "pool",
+            "overlap", "pool", AS_OF_0_5_21,
         ),
         ForwardRaises(3),
     ),

@@ -242,7 +242,8 @@ CHANGED: list[tuple[str, str, Edit, set[Fact]]] = [
     ("overlap", "pool", ONE_SLOT, {("race", "inputs", ("sample 1", "prepare 2"))}),
     ("overlap", "pool", ONE_BUFFER, {("race", "output", ("copy 1", "sample 2")),
                                      ("race", "host output", ("process 1", "copy 2"))}),
-    ("overlap", "ring", FREE_AT_ONCE, {("race", "kv", ("forward 9", "process 8"))}),
+    ("overlap:ring:enable_skip_finishing_decode=false", "ring", FREE_AT_ONCE,
+     {("race", "kv", ("forward 9", "process 8"))}),
 ]  # fmt: skip
 
 

@@ -147,7 +147,7 @@ def test_a_failure_is_made_small_and_still_fails() -> None:
 def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
     ends: list[bool] = []
     for seed in (seed for seed in range(12) if draw(seed).workload.failures):
-        case = case_of(seed, "overlap")
+        case = case_of(seed, "overlap:ring:enable_skip_finishing_decode=false")
         failures = tuple(item._replace(kind=kind) for item in case.workload.failures)
         verdict = judge(replace(case, workload=replace(case.workload, failures=failures)))
         workload = verdict.workload

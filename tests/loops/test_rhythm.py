@@ -233,12 +233,16 @@ def in_flight_behind(depth: int) -> Wastes:
 
 
 NONE, ONE = (lambda given, left: 0), (lambda given, left: 1)
+AS_OF_0_5_21 = "enable_skip_finishing_decode=false"
 ENDS: dict[str, tuple[Wastes, Wastes]] = {  # of a stop token that nobody foresaw; of a length
     **dict.fromkeys(
         ("serial", "mini_normal", "vllm_step", "vllm_batch_queue", "vllm_pp2", "vllm_pp4",
          "vllm_batch_queue:host:depth=4", "mindie_placeholder"), (NONE, NONE)),  # nobody is ahead
     **dict.fromkeys(
-        ("overlap", "overlap:pool", "overlap_pool_indexed", "overlap_thread", "mixed"),
+        ("overlap", "overlap:pool", "overlap_pool_indexed", "mixed"),
+        (ONE, NONE)),  # enable_skip_finishing_decode
+    **dict.fromkeys(
+        (f"overlap:ring:{AS_OF_0_5_21}", f"mixed:pool:{AS_OF_0_5_21}", "overlap_thread"),
         (ONE, ONE)),  # only finished() is looked at
     **dict.fromkeys(("mlx_async", "pd"), (one_after_the_first, one_after_the_first)),
     "mini_overlap": (ONE, NONE),  # complete_one() counts at launch

@@ -21,6 +21,7 @@ from minisched.core import (
     Output,
     Request,
     Result,
+    SamplingParams,
     ScheduleBatch,
 )
 from minisched.devices import mlx_steps
@@ -38,7 +39,7 @@ from minisched.loops.overlap_rules import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread_client import TpModelWorkerClient
 from minisched.loops.overlap_thread_worker import FutureStep
 from minisched.loops.registry import LOOPS
-from minisched.loops.run import make_engine, run_loop
+from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.models.hash_mlx import HashMlx
@@ -215,17 +216,82 @@ def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
     def watch(engine: Engine) -> None:
         run_batch = engine.run_batch
 
-        def look(batch: ScheduleBatch, *args: GenerationBatchResult) -> GenerationBatchResult:
+        def look(
+            batch: ScheduleBatch, previous: GenerationBatchResult | None = None
+        ) -> GenerationBatchResult:
             assert engine.scheduler.batches_in_flight <= 2
-            for previous in args:
+            if previous is not None:
                 assert not engine.scheduler.waiting_queue
                 assert batch.reqs == previous.batch.reqs and batch.mode is ForwardMode.DECODE
                 assert batch.step == previous.batch.step + 1
-            return run_batch(batch, *args)
+            return run_batch(batch, previous)
 
         engine.run_batch = look  # type: ignore[method-assign,assignment]
 
     play_timed(workload, "mlx_async", "chain", {}, watch)
+
+
+# -- mlx_async: with chain_extend, prompts and ends are in the chain, too --------------------------
+
+CHAINS_ALL = {"chain_extend": True}
+
+
+def arriving(**options: Any) -> Run:
+    """Six requests that come one after the other, with prompts of two chunks."""
+    requests = [of_length(f"r{i}", 7, 6 + i, 20 * i) for i in range(6)]
+    model, config = HashModel(19, eos_ids=frozenset()), SchedulerConfig(chunked_prefill_size=4)
+    return run_loop("mlx_async", SimDevice(), model, requests, config, MLX_COST, **options)
+
+
+def test_extends_and_decodes_are_chained_on_each_other_and_the_device_does_not_wait() -> None:
+    plain, all_chained = (arriving(**options) for options in ({}, CHAINS_ALL))
+    assert all_chained.outputs == plain.outputs
+    idle = [
+        sum(after.start - before.end for before, after in pairwise(run.trace.on("forward")))
+        for run in (plain, all_chained)
+    ]
+    assert idle[0] > 0 and idle[1] == 0
+    for run, is_chained in ((plain, False), (all_chained, True)):
+        forwards = named(run.trace, "forward")
+        done = {item.step: item.end for item in named(run.trace, "process", "host").values()}
+        launched = named(run.trace, "launch", "host")
+        pairs = {
+            (forwards[step].mode, forwards[step + 1].mode)
+            for step in range(1, len(forwards))
+            if launched[step + 1].end < done[step]
+        }
+        every = {(one, other) for one in ("extend", "decode") for other in ("extend", "decode")}
+        assert pairs == (every if is_chained else {("decode", "decode")})
+
+
+@given(workload=timed_workloads())
+@settings(max_examples=many(12, 200))
+def test_a_chained_step_takes_no_token_but_from_the_one_step_in_flight(workload: Workload) -> None:
+    def watch(engine: Engine) -> None:
+        run_batch = engine.run_batch
+
+        def look(
+            batch: ScheduleBatch, previous: GenerationBatchResult | None = None
+        ) -> GenerationBatchResult:
+            assert engine.scheduler.batches_in_flight <= 2
+            made = previous.batch.leases if previous else []
+            for row in batch.rows:
+                assert None not in row.ids or row.lease in made
+            return run_batch(batch, previous)
+
+        engine.run_batch = look  # type: ignore[method-assign,assignment]
+
+    play_timed(workload, "mlx_async", "chain", CHAINS_ALL, watch)
+
+
+def test_a_step_waits_for_the_one_before_it_where_penalties_have_to_see_its_token() -> None:
+    wish = SamplingParams(max_new_tokens=6, presence_penalty=0.5)
+    requests = [Request("a", [1, 2, 3], wish), of_length("b", 3, 6, 40)]
+    trace = run(requests, **CHAINS_ALL)
+    launched, done = (named(trace, name, "host") for name in ("launch", "process"))
+    with_a = sorted(step for step, item in named(trace, "forward").items() if "a" in item.rids)
+    assert len(with_a) >= 6
+    assert all(done[one].end <= launched[other].start for one, other in pairwise(with_a))
 
 
 # -- mlx_async: what its jobs hold, and what its runner keeps --------------------------------------
@@ -235,16 +301,22 @@ class Watched(MlxTpModelWorker):
     """Keeps every job; compares the runner's books at a fresh launch."""
 
     last: Watched
+    most = 1  # steps in flight then, with that one
 
     def __init__(self, engine: Engine, clear_cache_every: int) -> None:
         super().__init__(engine, clear_cache_every)
         Watched.last = self
         self.jobs: list[MlxPendingJob] = []
 
-    def async_forward_batch_generation_mlx(self, batch: ScheduleBatch) -> Any:
-        assert self.engine.scheduler.batches_in_flight == 1
-        launch = super().async_forward_batch_generation_mlx(batch)
+    def async_forward_batch_generation_mlx(
+        self, batch: ScheduleBatch, prev: MlxPendingJob | None = None
+    ) -> Any:
+        assert self.engine.scheduler.batches_in_flight <= self.most
+        launch = super().async_forward_batch_generation_mlx(batch, prev)
+        on_its_way = [part.cache for part in (*prev.prefills, *prev.extends)] if prev else []
         for rid, state in self._mlx_runner.states.items():
+            if prev and (state.cache in on_its_way or state.cache not in batch.leases):
+                continue  # a chunk is to be noted, or it has ended, or another one has its id
             req = self.engine.scheduler.live[rid]
             assert req.lease is state.cache and req.lease.row == state.req_pool_idx
             if batch.mode is ForwardMode.DECODE and req in batch.reqs:  # else it may be in chunks
@@ -257,10 +329,17 @@ class Watched(MlxTpModelWorker):
         return super().finalize_mlx_result(job)
 
 
-def watched(workload: Workload) -> Watched:
+class WatchedChain(Watched):
+    """The same, with the step before in flight."""
+
+    most = 2
+
+
+def watched(workload: Workload, **options: Any) -> Watched:
+    kind = WatchedChain if options else Watched
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("minisched.loops.mlx_async.MlxTpModelWorker", Watched)
-        play_timed(workload, "mlx_async", "chain", {})
+        monkeypatch.setattr("minisched.loops.mlx_async.MlxTpModelWorker", kind)
+        play_timed(workload, "mlx_async", "chain", options)
     return Watched.last
 
 
@@ -268,8 +347,11 @@ def simple(*requests: Request, **config: Any) -> Workload:
     return Workload(list(requests), [], {}, SchedulerConfig(**config))
 
 
-def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short() -> None:
-    jobs = watched(simple(of_length("long", 9, 2), chunked_prefill_size=4)).jobs
+@pytest.mark.parametrize("options", [{}, CHAINS_ALL], ids=str)
+def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short(
+    options: dict[str, Any],
+) -> None:
+    jobs = watched(simple(of_length("long", 9, 2), chunked_prefill_size=4), **options).jobs
     prefills = [part for job in jobs for part in job.prefills]
     extends = [(part.new_token_ids, part.new_synced_offset) for job in jobs for part in job.extends]
     assert [(part.full_token_ids, part.synced_offset) for part in prefills] == [([0, 1, 2, 3], 4)]
@@ -285,6 +367,7 @@ def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short() -> None:
 @settings(max_examples=many(12, 200))
 def test_at_a_fresh_launch_the_runner_knows_the_living_and_nobody_else(workload: Workload) -> None:
     watched(workload)
+    watched(workload, **CHAINS_ALL)
 
 
 # -- mlx_async: the excerpt of the original --------------------------------------------------------

@@ -300,7 +300,7 @@ def test_only_steps_with_somebody_who_wants_some_compute_them(wants: bool) -> No
     asked = {item.step for item in trace.on("forward") if "wants" in item.rids}
     computed = Counter(item.name for item in trace.slices if "logprobs" in item.name)
     assert {item.step for item in trace.slices if "logprobs" in item.name} == asked
-    assert computed == (Counter({"logprobs": 4, "copy logprobs": 4}) if wants else Counter())
+    assert computed == (Counter({"logprobs": 3, "copy logprobs": 3}) if wants else Counter())
 
 
 def test_run_shows_them_as_json_under_sglangs_names(cli: Any) -> None:

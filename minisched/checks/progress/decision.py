@@ -49,7 +49,7 @@ class Before:
         self.ready = [  # those of them that may run, in order of arrival
             req
             for req in sorted(self.running, key=remembered.places.__getitem__)
-            if req.device_len < req.max_device_len + config.overrun
+            if req.device_len < req.max_device_len + scheduler.decode.overrun
             and (config.run_ahead or req.computed_len < req.known_len)
         ]
         self.reach = {req: (req.reach_with(0), req.next_draft_len) for req in self.ready}

@@ -94,7 +94,7 @@ class Watched:
             return again
 
         def repeated(batch: ScheduleBatch) -> ScheduleBatch | None:
-            again, most = repeat(batch), scheduler.config.overrun
+            again, most = repeat(batch), scheduler.decode.overrun
             self.repeats += again is not None
             if again and self.repeats > most:
                 self._keep("progress", [

@@ -9,6 +9,7 @@ from ...checks.judge import Finding, Verdict, judge
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
+from ...loops.overlap import AS_OF_0_5_21
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
@@ -60,6 +61,7 @@ EXHIBIT = Exhibit(
         ),
         "overlap",
         "pool",
+        AS_OF_0_5_21,
         cost=SIM_COST,
     ),
     edits=(

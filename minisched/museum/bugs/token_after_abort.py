@@ -6,6 +6,7 @@ from ...checks.case import Case
 from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
+from ...loops.overlap import AS_OF_0_5_21
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
@@ -38,6 +39,7 @@ EXHIBIT = Exhibit(
         ),
         "overlap",
         "ring",
+        AS_OF_0_5_21,
         cost=SIM_COST,
     ),
     edits=(
