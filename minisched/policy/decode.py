@@ -19,6 +19,10 @@ class DecodeManager:
     computed at each step and never stored: a set that drops a request on an optimistic length
     can forget it for ever.
 
+    mini-sglang has a ``set``, for O(1). Here it is a list, since the order of a batch's rows is a
+    part of the schedule, and ranks have to agree on it (museum: ``ranks_disagree``). To leave and
+    join again takes 1.1 us with 256 running and 15 with 4,096, once in a request's life.
+
     ``run_ahead``: a row may be launched before the host knows its input token.
     ``overrun``: how many steps a request may be launched past ``max_new_tokens``. A design that
     foresees a length stop has 0; one that only looks at ``finished`` (SGLang's overlap loop up to

@@ -130,6 +130,7 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
 
 FOREIGN = {  # names that stand in the originals only
     "max_num_batched_tokens", "step_with_batch_queue", "EngineCore", "AsyncScheduler",  # vLLM
+    "non_block",  # vLLM
     "StructuredOutputManager", "get_grammar_bitmask", "event_loop_overlap", "table_idx",  # SGLang
     "LlmEngine", "AddNextTokenPlaceHolder", "ReplacePlaceHolderWithToken",  # MindIE-LLM
 }  # fmt: skip

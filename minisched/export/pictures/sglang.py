@@ -21,7 +21,7 @@ EVENT_LOOP = Story(
     says={
         **ON_DEVICE,
         "schedule": [
-            "scheduler -> scheduler: get_next_batch_to_run()",
+            "scheduler -> scheduler: recv_requests(), get_next_batch_to_run()",
             "scheduler: schedule\n{ms} ms",
         ],
         "prepare": ["scheduler: prepare {step}\n{ms} ms"],
@@ -31,15 +31,20 @@ EVENT_LOOP = Story(
             "scheduler -> queue: append {step}, now: {queue}",
         ],
         "take": ["queue --> scheduler: popleft: {step}, left: {queue}"],
-        "wait": ["scheduler: wait for {step}\n{ms} ms"],
+        "wait": ["scheduler: synchronize on copy_done of {step}\n{ms} ms"],
         "process": [
-            "copy ->> scheduler: tokens of {step} are on the host",
+            "copy ->> scheduler: copy_done: tokens of {step} are on the host",
             "scheduler -> scheduler: process_batch_result({step})",
             "scheduler: process {step}\n{ms} ms",
         ],
-        "output": ["scheduler: output of {step}\n{ms} ms"],
+        "output": [
+            "scheduler: output of {step}\n{ms} ms",
+            "scheduler -> scheduler: launch_batch_sample_if_needed(): no sampling is delayed here",
+        ],
     },
     code={
+        "recv_requests": Engine.recv_requests,
+        "launch_batch_sample_if_needed": Engine.launch_batch_sample_if_needed,
         "get_next_batch_to_run": Engine.get_next_batch_to_run,
         "run_batch": Engine.run_batch,
         "process_batch_result": Engine.process_batch_result,
