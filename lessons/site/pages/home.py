@@ -40,6 +40,7 @@ diagrams/index
 traces/README
 CONTRIBUTING
 lessons/site/docs/first_run_on_a_gpu
+lessons/site/docs/mlx_caches
 reference/index
 :::
 """
