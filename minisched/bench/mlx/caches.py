@@ -218,6 +218,11 @@ def batch_of_all(shape: Shape) -> int:
     return shape.rows * (shape.length + 1) * shape.token_bytes
 
 
+def batch_of_several(shape: Shape) -> int:
+    """The same; the caches of one request are a batch as they are."""
+    return batch_of_all(shape) if shape.rows > 1 else 0
+
+
 def prompt(shape: Shape) -> int:
     """What a prompt has left, brought to its place."""
     return shape.length * shape.token_bytes
@@ -229,7 +234,7 @@ def nothing(shape: Shape) -> int:
 
 
 WAYS: dict[str, tuple[Callable[[Shape], Kept], Copied]] = {
-    "a cache per request": (PerRequest, Copied(batch_of_all, prompt, nothing)),
+    "a cache per request": (PerRequest, Copied(batch_of_several, prompt, nothing)),
     "one batch": (
         Batched,
         Copied(
