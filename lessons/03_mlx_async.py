@@ -146,7 +146,8 @@ learn.check_turn(turn)
 # %% [markdown]
 # The lines of the package: the chained step is handed the lazy step it is built on, and only
 # then the loop waits for that one. (`_chain_unsafe` says when the next step must not be built
-# before this one's tokens are known: where a request wants only what a grammar allows.)
+# before this one's tokens are known: where a request wants only what a grammar allows. What
+# `chain_extend` does is the last word of this lesson.)
 
 # %%
 learn.show(
@@ -219,7 +220,10 @@ learn.timing(real)
 #   together with the third.
 # - **When it does not pay.** A step that takes the device almost nothing has nothing to hide the
 #   host's work behind; and while the chain is being broken for each request that comes, there is
-#   no chain. With many short requests, the picture above would be all gaps.
+#   no chain. With many short requests, the picture above would be all gaps. SGLang's loop is
+#   like that. The package's has an option: where the chain would break, the next step is scheduled
+#   behind the one in flight, whatever it is (`mlx_async:chain_extend=true`). What that needs, and
+#   what it brings, is told in `lessons/site/docs/mlx_caches.md`.
 #
 # On your own machine: `minisched compare --loops overlap,mlx_async`, and with a real model
 # `minisched compare --device mlx --model smollm2` (after `minisched fetch smollm2`).

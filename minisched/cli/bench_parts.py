@@ -21,6 +21,7 @@ PARTS = {
     "simulator": "requests and steps simulated a second, beside vidur, and memory",
     "tracing": "what recording costs, and every exporter at 100,000 slices",
     "prediction": "how far sim is from the clock, by a profile measured just before",
+    "mlx": "what three kinds of KV caches copy on MLX, and when two lazy graphs pay",
     "cuda": "one GPU: busy in steady decode, the limit of its memory, and transformers",
 }
 

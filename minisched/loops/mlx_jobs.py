@@ -33,7 +33,8 @@ class LazyTokens(NamedTuple):
 class MlxPendingPrefill:
     """A prompt from its first new token on. Its request gets its state when this is finalized.
 
-    ``cache`` is the request's lease: its KV lies in the paged pool, and not in arrays of its own.
+    ``cache`` is the request's lease: its KV lies in the paged pool, and not in arrays of its own
+    (what each copies: ``models/paged_cache_mlx.py``).
     """
 
     lazy_token: LazyTokens

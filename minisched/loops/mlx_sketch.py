@@ -2,7 +2,9 @@
 
 The excerpt stands in a report on SGLang #22416 (prhub.com.cn/sgl-project/sglang/pull/22416), with
 ``scheduler_mixin.py``, ``model_runner.py`` and ``tp_worker.py`` in short. Its order is that of the
-original. It stands in no registry, because it says the wrong words. ``export/mlx_runs.py`` runs it.
+original, which only begins a turn elsewhere: it chains, blocks and processes; the excerpt
+processes, chains and blocks. Both take equally long (``tests/loops/test_sglang.py``). It stands in
+no registry, because it says the wrong words. ``export/mlx_runs.py`` runs it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from .spec import LoopSpec
 
 def mlx_sketch(engine: Engine, hands_over: bool = False) -> Iterator[ScheduleBatch | NoBatch]:
     """The excerpt, statement for statement; compare ``mlx_async.py``. Each ``yield`` ends one turn.
+
+    Added is what it leaves out: ``recv_requests``, and what to do when there is nothing.
 
     It finalizes the older graph, chains on the lazy one, and blocks on that, while the device runs
     the chained one. So it overlaps, as ``mlx_async`` does. Its mistake is elsewhere: in

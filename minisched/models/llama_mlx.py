@@ -73,7 +73,10 @@ class LlamaMlx:
         evaluate(*(cache.pool for cache in self.caches))
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
-        """Logits [num_logits, vocab] after each of the tokens that are asked for."""
+        """Logits [num_logits, vocab] after each of the tokens that are asked for.
+
+        What depends on positions alone is made here, once for all layers.
+        """
         groups = make_groups(batch.prefix_lens, batch.extend_lens, self.padding)
         windows = [self._window(group, batch, page_table) for group in groups]
         slots = page_table[batch.token_rows * self.max_len + batch.positions]

@@ -1,4 +1,11 @@
-"""A paged KV cache on MLX, and which of its slots a step writes and reads."""
+"""A paged KV cache on MLX, and which of its slots a step writes and reads.
+
+SGLang's MLX backend has a cache for each request, which a step copies into a batch; mlx-lm has a
+batch, which is copied when a request comes or goes. Pages are gathered by each step, and stay where
+they are. ``minisched bench mlx`` measures the three, and lessons/site/docs/mlx_caches.md says which
+is good for what. All that depends on positions alone is made once a step, and not in each layer:
+what SGLang's ``BatchedDecodeContext`` does with ``seq_lens`` since #23470.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import os
 import signal
 from itertools import count, pairwise, product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import mlx.core as mx
@@ -39,7 +40,7 @@ from minisched.loops.overlap_rules import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread_client import TpModelWorkerClient
 from minisched.loops.overlap_thread_worker import FutureStep
 from minisched.loops.registry import LOOPS
-from minisched.loops.run import Run, make_engine, run_loop
+from minisched.loops.run import Run, fresh, make_engine, run_loop
 from minisched.models.forward_batch import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.models.hash_mlx import HashMlx
@@ -262,6 +263,33 @@ def test_extends_and_decodes_are_chained_on_each_other_and_the_device_does_not_w
         }
         every = {(one, other) for one in ("extend", "decode") for other in ("extend", "decode")}
         assert pairs == (every if is_chained else {("decode", "decode")})
+
+
+@pytest.mark.parametrize(("gap", "places", "least", "most"), [
+    (0, 8, 1.4, 1.6),
+    pytest.param(40, 24, 1.04, 1.12, marks=pytest.mark.thorough),
+    pytest.param(100, 24, 1.0, 1.03, marks=pytest.mark.thorough),
+])  # fmt: skip
+def test_what_chaining_prompts_brings(gap: int, places: int, least: float, most: float) -> None:
+    rng = Random(1)
+    requests = [
+        Request(
+            f"r{i}", [rng.randrange(200) for _ in range(40)], tokens(rng.randint(16, 48)),
+            i * gap * MILLISECOND,
+        )
+        for i in range(24)
+    ]  # fmt: skip
+    config = SchedulerConfig(kv_tokens=2400, max_running_requests=places, chunked_prefill_size=64)
+
+    def makespan(loop: str, **options: Any) -> int:
+        again = [fresh(request) for request in requests]
+        return run_loop(
+            loop, SimDevice(), HashModel(eos_ids=frozenset()), again, config, SIM_COST, **options
+        ).trace.end
+
+    plain, all_chained = makespan("mlx_async"), makespan("mlx_async", **CHAINS_ALL)
+    assert least < plain / all_chained < most
+    assert abs(all_chained - makespan("overlap")) < 0.03 * all_chained
 
 
 @given(workload=timed_workloads())

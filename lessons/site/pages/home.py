@@ -45,6 +45,7 @@ CONTRIBUTING
 lessons/site/docs/beside_the_guides
 lessons/site/docs/names
 lessons/site/docs/first_run_on_a_gpu
+lessons/site/docs/mlx_caches
 reference/index
 :::
 """

@@ -26,8 +26,8 @@ EXHIBIT = Exhibit(
     "where 12 should be. From there on everything is wrong.",
     cure="The step takes the token that is on the device, and not the host's, which is one step "
     "old (tt-metal #47359). SGLang's MLX loop (model_runner.py:decode_batch_start_chained) "
-    "feeds a chained step the lazy tokens of the one before. An excerpt of #22416 that is in "
-    "circulation calls decode_batch_start(prev.req_ids) there; run statement for statement "
+    "feeds a chained step the lazy tokens of the one before. An excerpt in a report on #22416 "
+    "calls decode_batch_start(prev.req_ids) there; run statement for statement "
     "(minisched/loops/mlx_sketch.py), it gives other tokens from the first chained step on.",
     law="identity",
     says="alone it gives",
