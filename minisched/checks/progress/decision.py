@@ -8,11 +8,12 @@ from itertools import pairwise
 from math import ceil, inf
 from typing import NamedTuple
 
-from ...core import Request, ScheduleBatch
+from ...core import Request, Row, ScheduleBatch
 from ...core.logprobs import next_logprob_at
 from ...memory import BlockPool
 from ...memory.block_pool import Block
 from ...memory.radix_node import TreeNode
+from ...policy.rules import Rules
 from ...scheduler import Scheduler
 from .queue_order import QueueOrder, walk
 from .victims import (
@@ -89,6 +90,7 @@ class Before:
         self.pages = {req.lease: len(req.lease.pages) for req in holders if req.lease}
         self.chunked = chunked.req if chunked else None
         self.ratio = scheduler.new_token_ratio.current
+        self.kept = {req: kept_back(req, self.ratio, config) for req in self.running}
         self.changes = changes_of(scheduler)
         self.num_live = len(live)
         self.retracted: list[Request] = []  # since then
@@ -196,25 +198,57 @@ def is_used(node: TreeNode | Block) -> bool:
 
 @dataclass
 class Room:
-    """What is left in one step for the next prompt, in tokens (SGLang ``PrefillAdder``)."""
+    """What is left in one step for the next prompt, in tokens (SGLang ``PrefillAdder``).
 
+    Where all that they may say is kept back, memory is asked for by each on its own.
+    """
+
+    rules: Rules
     page_size: int
     total: float  # memory, less what those who run may still say
     now: float
     prompts: float  # of max_prefill_tokens
     chunk: float
 
-    def charge(self, extend_len: int, new_tokens: int) -> None:
+    @property
+    def in_full(self) -> bool:
+        """Whether all is kept back that anybody may say, and not a share."""
+        return self.rules.reserves == "rest"
+
+    def charge(self, row: Row) -> None:
         """A prompt, or a part of it, takes whole pages, one more, and what it may say."""
-        tokens = ceil(extend_len / self.page_size) * self.page_size
-        self.total -= tokens + new_tokens + self.page_size
-        self.now -= tokens + self.page_size
-        self.prompts -= tokens
-        self.chunk -= tokens
+        tokens, req = self._whole(row.extend_len), row.req
+        if self.in_full:
+            self.total -= req.known_len - row.start + new_tokens(req)
+            self.now -= self._whole(row.end) - self._whole(row.start)
+        else:
+            self.total -= tokens + (all_tokens(req) if row.deliver else 0) + self.page_size
+            self.now -= tokens + self.page_size
+        self.prompts -= self.paid(row.extend_len)
+        self.chunk -= self.paid(row.extend_len)
+
+    def paid(self, extend_len: int) -> int:
+        """What the budget of a step pays for so much of a prompt."""
+        in_tokens = self.rules.budget_counts == "tokens"
+        return extend_len if in_tokens else self._whole(extend_len)
+
+    def is_short(self, req: Request, extend_len: int, to_lock: int) -> bool:
+        """Whether memory does not reach for a request that finds ``to_lock`` tokens free."""
+        total, need = self.total - to_lock, extend_len + new_tokens(req)
+        if self.in_full:
+            return need > total or self._whole(int(min(extend_len, self.chunk))) > (
+                self.now - to_lock
+            )
+        return need + self.page_size >= total - ROUNDING
+
+    def _whole(self, tokens: int) -> int:
+        return ceil(tokens / self.page_size) * self.page_size
 
     @property
     def is_spent(self) -> bool:
         """Whether nobody else is asked."""
+        if self.in_full:
+            return min(self.prompts, self.chunk) <= 0
         return min(self.total, self.now, self.prompts, self.chunk) <= ROUNDING
 
 
@@ -375,19 +409,21 @@ class Decision:
             return NO_BUDGET if left <= 0 else NO_MEMORY if is_short else ""
         room = self._room(self._available(), self.prompts)
         if room.is_spent:
-            return NO_MEMORY if min(room.total, room.now) <= ROUNDING else NO_BUDGET
+            is_memory = min(room.total, room.now) <= ROUNDING and not room.in_full
+            return NO_MEMORY if is_memory else NO_BUDGET
         if self.before.preemptions and self.rules.preempt_for == "rows":
             return NO_MEMORY  # from then on each needs somebody's row
-        if req.params.ignore_eos and self.scheduler.page_cache is None and table.available_size:
+        no_cache = self.scheduler.page_cache is None
+        if req.params.ignore_eos and no_cache and not room.in_full and table.available_size:
             if not self._ends_in_time(req, room):
                 return self._unless_alone()
             return NO_BUDGET if req.known_len > room.chunk and room.chunk <= 0 else ""
-        need = extend_len + new_tokens(req) + size
-        if not table.available_size or need >= room.total - to_lock * size - ROUNDING:
+        if not table.available_size or room.is_short(req, extend_len, to_lock * size):
             return self._unless_alone() and self._others_make_no_way(req, room)
         whole = ceil(extend_len / size) * size
+        least = size if self.rules.chunk_ends == "page" else 1
         is_much = self.prompts and room.chunk == inf and whole >= room.prompts
-        is_cut_to_nothing = whole > room.chunk and room.chunk < size
+        is_cut_to_nothing = room.paid(extend_len) > room.chunk and room.chunk < least
         return NO_BUDGET if is_much or is_cut_to_nothing else ""
 
     def _others_make_no_way(self, req: Request, room: Room) -> str:
@@ -407,13 +443,13 @@ class Decision:
         self, head: Request, asked_len: int, left: float, available: int
     ) -> list[list[Request]]:
         """Who has to make way for ``head``, when so many pages could be had."""
-        ratio, places, config = self.before.ratio, self.remembered.places, self.config
+        kept, places, config = self.before.kept, self.remembered.places, self.config
         if self.rules.preempt_for == "memory":
             memory = self.before.memory(available - self.leases.available_pages)
-            return who_makes_way(head, left, ratio, memory, config, places)
+            return who_makes_way(head, left, kept, memory, config, places)
         if self.leases.table.available_size or self.leases.returning:
             return [[]]
-        return who_gives_a_row(head, asked_len, left, ratio, self.before.running, config, places)
+        return who_gives_a_row(head, asked_len, left, kept, self.before.running, config, places)
 
     def _unless_alone(self) -> str:
         """Want of memory, but not where nobody else holds any, and that is no reason."""
@@ -478,7 +514,7 @@ class Decision:
 
     def _of_preemptions(self) -> Iterator[str]:
         """Those who made way for a request of higher priority are those whom the rule names."""
-        ratio, places = self.before.ratio, self.remembered.places
+        kept, places = self.before.kept, self.remembered.places
         preemptions = [] if self.before.is_short else self.before.preemptions
         if self.rules.preempt_for == "rows":
             preemptions = preemptions[:1]  # those behind it find memory that was given back
@@ -488,10 +524,10 @@ class Decision:
             if self.rules.preempt_for == "rows":
                 running, asked_len = self.before.running, item.asked_len
                 named = who_gives_a_row(
-                    item.head, asked_len, left, ratio, running, self.config, places
+                    item.head, asked_len, left, kept, running, self.config, places
                 )
             else:
-                named = who_makes_way(item.head, left, ratio, item.memory, self.config, places)
+                named = who_makes_way(item.head, left, kept, item.memory, self.config, places)
             if item.victims not in named:
                 yield (
                     f"behind step {self.step} {words(item.victims)} had to make way for "
@@ -550,11 +586,12 @@ class Decision:
         """What is left behind those prompts of the step."""
         config, size, mixed = self.config, self.config.page_size, self.num_mixed
         chunk = inf if config.chunked_prefill_size == -1 else config.chunked_prefill_size
-        kept = sum(kept_back(req, self.before.ratio, config) for req in self.before.running)
+        kept = sum(self.before.kept.values())
         now = available * size - mixed
-        room = Room(size, now - kept, now, config.max_prefill_tokens - mixed, chunk - mixed)
+        most = config.max_prefill_tokens - mixed
+        room = Room(self.rules, size, now - kept, now, most, chunk - mixed)
         for row in [self.prompts[req] for req in prompts if req in self.prompts]:
-            room.charge(row.extend_len, all_tokens(row.req) if row.deliver else 0)
+            room.charge(row)
         return room
 
     def _pages(self, length: int) -> int:

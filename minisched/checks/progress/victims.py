@@ -13,6 +13,7 @@ from ...scheduler import Scheduler, SchedulerConfig
 ROUNDING = 1e-6  # tokens; shares of them are added up, in another order than the scheduler's
 
 Places = Mapping[Request, int]  # in which order they came
+Kept = Mapping[Request, float]  # tokens of memory, by those who run
 
 
 def not_the_one(
@@ -105,13 +106,16 @@ def all_tokens(req: Request) -> int:
 
 
 def kept_back(req: Request, ratio: float, config: SchedulerConfig) -> float:
-    """What is kept back of what one who runs may still say."""
+    """What is kept back of what one who runs may still say; or all of it and some of a page."""
+    if config.in_force.reserves == "rest":
+        launches = req.max_device_len - req.device_len
+        return launches + config.page_size - 1 if launches > 0 else 0
     is_whole = req.params.ignore_eos and config.in_force.ignore_eos_reserve == "whole"
     return new_tokens(req) * (1.0 if is_whole else ratio)
 
 
 def who_gives_a_row(
-    head: Request, asked_len: int, left: float, ratio: float, running: Iterable[Request],
+    head: Request, asked_len: int, left: float, kept: Kept, running: Iterable[Request],
     config: SchedulerConfig, places: Places,
 ) -> list[list[Request]]:  # fmt: skip
     """Who has to make way for ``head`` where rows are lacking (SGLang ``preempt_to_schedule``).
@@ -131,19 +135,19 @@ def who_gives_a_row(
             if not is_low or (gone and short <= 0):
                 break
             gone.append(victim)
-            short -= kept_back(victim, ratio, config)
+            short -= kept[victim]
         answers.append(gone if short <= 0 else [])
     return answers
 
 
 def who_makes_way(
-    head: Request, left: float, ratio: float, memory: Memory, config: SchedulerConfig,
+    head: Request, left: float, kept: Kept, memory: Memory, config: SchedulerConfig,
     places: Places,
 ) -> list[list[Request]]:  # fmt: skip
     """Who has to make way for ``head``: all that is needed for it to come, or nobody.
 
     The lowest priority first, then the newest, and only those lower by more than the threshold.
-    ``left`` are the tokens of memory that the others' share (``ratio``) leaves. Two answers where
+    ``left`` are the tokens of memory that what is ``kept`` for the others leaves. Two answers where
     rounding decides.
     """
     line = sorted(memory.given_back, key=lambda req: (req.priority, -places[req]))
@@ -157,7 +161,7 @@ def who_makes_way(
             if short <= 0 and (gone or memory.has_row):
                 break
             gone.append(victim)
-            short -= kept_back(victim, ratio, config) + memory.given_back[victim] * config.page_size
+            short -= kept[victim] + memory.given_back[victim] * config.page_size
         enough = short <= 0 and (gone or memory.has_row)
         may = all(head.priority - victim.priority > least for victim in gone)
         answers.append(gone if enough and may else [])
