@@ -66,39 +66,21 @@ class PrefixCache:
         if self.unsettled is None:
             return
         at = lease.shared_pages
-        self._share(req, lease, min(end, req.known_len))
+        self.cache_unfinished_req(req, lease, min(end, req.known_len))
         if lease.shared_pages > at:
             blocks, pages = self.unsettled.pool.blocks, lease.pages[at : lease.shared_pages]
             self.unsettled.share(step, lease, map(blocks.__getitem__, pages))
 
-    def cache_unfinished_req(self, req: Request, lease: Lease) -> None:
-        """Share what is settled, so that others find it while this request still runs."""
-        self._share(req, lease, lease.settled_len)
+    def cache_unfinished_req(self, req: Request, lease: Lease, length: int | None = None) -> None:
+        """Share what is settled, so that others find it while this request still runs.
 
-    def cache_finished_req(self, req: Request, lease: Lease) -> None:
-        """Leave everything settled to the cache. The lease is locked on it until its release."""
-        self._share(req, lease, lease.settled_len)
-
-    def came_back(self, step: int) -> None:
-        """A step has come back, and if it failed its leases are spoiled by now."""
-        if self.unsettled is not None:
-            self.unsettled.settle(step)
-
-    def spoil(self, leases: Iterable[Lease]) -> None:
-        """A step that is coming back has failed for these."""
-        if self.unsettled is not None:
-            self.unsettled.spoil(leases)
-
-    def _share(self, req: Request, lease: Lease, length: int) -> None:
-        """Give the cache the whole pages of ``length`` positions.
-
-        Somebody may have cached the same prefix since this request was admitted. Then the radix
-        tree's pages take the place of the duplicates: the row is rewritten from there on (the next
-        step tells the device), and the duplicates are free once no launched step can read them. A
-        block pool keeps both.
+        Or ``length`` positions. Somebody may have cached the same prefix since this request was
+        admitted. Then the radix tree's pages take the place of the duplicates: the row is rewritten
+        from there on (the next step tells the device), and the duplicates are free once no launched
+        step can read them. A block pool keeps both.
         """
         cache, size = self.leases.cache, self.leases.allocator.page_size
-        num_pages = length // size
+        num_pages = (lease.settled_len if length is None else length) // size
         if cache is None or num_pages <= lease.shared_pages or lease.is_spoiled:
             return
         tokens = req.known_tokens(0, num_pages * size)
@@ -113,3 +95,17 @@ class PrefixCache:
             self.leases.retire(lease, duplicates)
         cache.move_lock(lease.node, insertion.node)
         lease.node, lease.shared_pages = insertion.node, num_pages
+
+    def cache_finished_req(self, req: Request, lease: Lease) -> None:
+        """Leave everything settled to the cache. The lease is locked on it until its release."""
+        self.cache_unfinished_req(req, lease)
+
+    def came_back(self, step: int) -> None:
+        """A step has come back, and if it failed its leases are spoiled by now."""
+        if self.unsettled is not None:
+            self.unsettled.settle(step)
+
+    def spoil(self, leases: Iterable[Lease]) -> None:
+        """A step that is coming back has failed for these."""
+        if self.unsettled is not None:
+            self.unsettled.spoil(leases)
