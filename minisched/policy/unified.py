@@ -98,7 +98,10 @@ class UnifiedBudget:
         return True
 
     def _take(self, req: Request, lease: Lease, reach: int, end: int) -> None:
-        """Let a planned row have the pages up to ``reach``, and share what it computes to ``end``."""
+        """Let a planned row have the pages up to ``reach``, and share what it computes, to ``end``.
+
+        A rule may want nothing to be shared as early as that.
+        """
         self.leases.reserve(lease, reach)
         step = self.leases.launched_step + 1
         self.prefill.cache.cache_scheduled_req(req, lease, end, step)
