@@ -15,7 +15,7 @@ from ..grammar import compile_grammar
 from ..models.base import Model
 from ..models.stop_strings import StopStrings
 from ..models.tokenizer import TextCodec, text_codec_of
-from ..relay import Relay
+from ..relay import Relay, RowRelay, UploadRelay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..worker.failure import memory_for
@@ -26,9 +26,16 @@ from .speculation import relays_for, speculate
 def fit_config(
     config: SchedulerConfig, spec: LoopSpec, relay: Relay, model: Model
 ) -> SchedulerConfig:
-    """``config`` with what the loop, its relay and the model decide."""
+    """``config`` with what the loop, its relay and the model decide.
+
+    A relay that two streams write row by row (the token pool) is no part of a system that frees
+    memory at once: there a row has to wait for its steps, unless the user has said otherwise.
+    """
+    both = isinstance(relay, UploadRelay) and isinstance(relay, RowRelay)
+    waits = "lease" if both and not config.rules else ""
     return replace(
         config,
+        free_rule=config.free_rule or waits,
         **{"rules": config.rules or spec.rules, **spec.settings},
         run_ahead=relay.run_ahead,
         overrun=spec.overrun,

@@ -72,7 +72,7 @@ class PrefixCache:
         if self.unsettled is None:
             return
         at = lease.shared_pages
-        self._share(req, lease, min(end, req.known_len))
+        self.cache_unfinished_req(req, lease, min(end, req.known_len))
         if lease.shared_pages > at:
             blocks, pages = self.unsettled.pool.blocks, lease.pages[at : lease.shared_pages]
             self.unsettled.share(step, lease, map(blocks.__getitem__, pages))
@@ -83,35 +83,18 @@ class PrefixCache:
             req.lease.settled_len = max(req.lease.settled_len, req.computed_len)
             self.cache_unfinished_req(req, req.lease)
 
-    def cache_unfinished_req(self, req: Request, lease: Lease) -> None:
-        """Share what is settled, so that others find it while this request still runs."""
-        is_launched = self.cached_up_to == "launched"
-        self._share(req, lease, min(req.computed_len, req.known_len) if is_launched
-                    else lease.settled_len)  # fmt: skip
+    def cache_unfinished_req(self, req: Request, lease: Lease, length: int | None = None) -> None:
+        """Share what is settled, so that others find it while this request still runs.
 
-    def cache_finished_req(self, req: Request, lease: Lease) -> None:
-        """Leave everything settled to the cache. The lease is locked on it until its release."""
-        self.cache_unfinished_req(req, lease)
-
-    def came_back(self, step: int) -> None:
-        """A step has come back, and if it failed its leases are spoiled by now."""
-        if self.unsettled is not None:
-            self.unsettled.settle(step)
-
-    def spoil(self, leases: Iterable[Lease]) -> None:
-        """A step that is coming back has failed for these."""
-        if self.unsettled is not None:
-            self.unsettled.spoil(leases)
-
-    def _share(self, req: Request, lease: Lease, length: int) -> None:
-        """Give the cache the whole pages of ``length`` positions.
-
-        Somebody may have cached the same prefix since this request was admitted. Then the radix
-        tree's pages take the place of the duplicates: the row is rewritten from there on (the next
-        step tells the device), and the duplicates are free once no launched step can read them. A
-        block pool keeps both.
+        Or ``length`` positions. Somebody may have cached the same prefix since this request was
+        admitted. Then the radix tree's pages take the place of the duplicates: the row is rewritten
+        from there on (the next step tells the device), and the duplicates are free once no launched
+        step can read them. A block pool keeps both.
         """
         cache, size = self.leases.cache, self.leases.allocator.page_size
+        if length is None:
+            is_launched = self.cached_up_to == "launched"
+            length = min(req.computed_len, req.known_len) if is_launched else lease.settled_len
         num_pages = length // size
         is_tree = isinstance(cache, RadixCache)  # which counts it as a use, be it new or not
         is_new = num_pages > lease.shared_pages
@@ -149,3 +132,17 @@ class PrefixCache:
             tree.insert(tokens[: prompt_pages * tree.page_size], pages[:prompt_pages], prompt_pages)
         tree.match_prefix(tokens)
         return insertion
+
+    def cache_finished_req(self, req: Request, lease: Lease) -> None:
+        """Leave everything settled to the cache. The lease is locked on it until its release."""
+        self.cache_unfinished_req(req, lease)
+
+    def came_back(self, step: int) -> None:
+        """A step has come back, and if it failed its leases are spoiled by now."""
+        if self.unsettled is not None:
+            self.unsettled.settle(step)
+
+    def spoil(self, leases: Iterable[Lease]) -> None:
+        """A step that is coming back has failed for these."""
+        if self.unsettled is not None:
+            self.unsettled.spoil(leases)

@@ -72,7 +72,8 @@ class UnifiedBudget:
             reach = req.reach_with(num_drafts)
             if self._make_room(req, self.leases.pages_lacking(req.lease, reach)):
                 left -= 1 + num_drafts
-                self._take(req, req.lease, reach, req.device_len)
+                shared = req.device_len if self.prefill.cache.shares_outputs else 0
+                self._take(req, req.lease, reach, shared)
                 work.append(req)
                 draft_lens.append(num_drafts)
             else:
@@ -97,7 +98,10 @@ class UnifiedBudget:
         return True
 
     def _take(self, req: Request, lease: Lease, reach: int, end: int) -> None:
-        """Let a planned row have the pages up to ``reach``; it will have computed up to ``end``."""
+        """Let a planned row have the pages up to ``reach``, and share what it computes, to ``end``.
+
+        A rule may want nothing to be shared as early as that.
+        """
         self.leases.reserve(lease, reach)
         step = self.leases.launched_step + 1
         self.prefill.cache.cache_scheduled_req(req, lease, end, step)

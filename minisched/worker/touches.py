@@ -141,13 +141,13 @@ class Touches:
             listed = self.table[row.lease.row]
             yield Touch("read", PAGE_TABLE, range(cell, cell + end), rid)
             read = Touch("read", KV, listed.up_to(row.start), rid)
-            if at < batch.num_extend_reqs and not to_come.keys().isdisjoint(
-                listed.slots[: row.start]
-            ):
+            if to_come and not to_come.keys().isdisjoint(listed.slots[: row.start]):
                 late.append(read)
             else:
                 yield read
             yield Touch("write", KV, listed.slots[row.start : end], rid)
+            if at + 1 >= batch.num_extend_reqs:
+                to_come.clear()  # a row that decodes was admitted in an earlier step
             to_come -= self._written(batch.rows[at + 1 : at + 2]) if to_come else Counter()
         yield from late
 

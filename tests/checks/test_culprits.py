@@ -75,7 +75,7 @@ def phases(trace: Trace, leak: Any) -> list[tuple[str, int]]:
 # -- leaks that are put in -------------------------------------------------------------------------
 
 FREE = "self.allocator.free(lease.pages[lease.shared_pages :], lease)"
-ROW, UNLOCK = "self.table.free(lease)", "self.tree.dec_lock_ref(lease.node)"
+ROW, UNLOCK = "self.table.free(lease)", "self.cache.dec_lock_ref(lease.node)"
 CLOSE = "self.leases.close(lease)"
 
 

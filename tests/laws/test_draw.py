@@ -95,7 +95,10 @@ def tally_of(seeds: range, loops: tuple[str, ...]) -> Tally:
 
 def test_what_may_come_about_does_and_everything_is_counted() -> None:
     tally = tally_of(range(40), ("vllm_batch_queue",))
-    assert tally.run_axes.never in ({}, {"given up": ["retracted"]}) and tally.failures == []
+    never = {axis: set(values) for axis, values in tally.run_axes.never.items()}
+    rare = {"given up": {"retracted"}, "lost its memory": {"with a failed step's pages"}}
+    rare["duplicate pages"] = {"yes"}  # a block pool keeps copies
+    assert all(never[axis] <= rare.get(axis, set()) for axis in never) and tally.failures == []
     told = tally.as_json()
     assert told["cases"] == told["identical"] == len(tally.cases) == 40
     assert told["races"] == told["leaks"] == 0

@@ -114,7 +114,7 @@ STARVED = a_case(  # five who need a page each step, one who gives up, with page
     [*(request(f"r{at}", [at + 1], 12) for at in range(5)),
      request("r8", [9] * 6, 12), request("r9", [10], 1)],  # the last one takes what is there
     "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
-    disable_radix_cache=True,
+    disable_radix_cache=True, rules="sglang",
 )  # fmt: skip
 RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {

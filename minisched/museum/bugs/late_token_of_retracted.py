@@ -40,6 +40,7 @@ EXHIBIT = Exhibit(
             arrivals=[0, 0],
             aborts={},
             config=SchedulerConfig(
+                rules="sglang",
                 kv_tokens=9,
                 max_running_requests=2,
                 disable_radix_cache=True,

@@ -43,6 +43,7 @@ EXHIBIT = Exhibit(
             arrivals=[0, 0],
             aborts={},
             config=SchedulerConfig(
+                rules="sglang",
                 kv_tokens=7,
                 max_running_requests=2,
                 run_first="unified",

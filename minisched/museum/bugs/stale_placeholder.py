@@ -38,7 +38,7 @@ EXHIBIT = Exhibit(
             ],
             arrivals=[0, 0],
             aborts={},
-            config=SchedulerConfig(kv_tokens=6, max_running_requests=2),
+            config=SchedulerConfig(rules="sglang", kv_tokens=6, max_running_requests=2),
         ),
         "vllm_async",
         "prev_sampled",
