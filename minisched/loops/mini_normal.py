@@ -17,6 +17,10 @@ def mini_normal(
     Receiving blocks only if there is nothing else to do. Everything runs on the engine's stream,
     the copies of prompts too. ``send_result`` gets the messages of each step; by default they are
     marks in the trace.
+
+    Who runs is decided by mini-sglang's own rules (``policy/rules.py``), which are simpler than
+    SGLang's: all that those who run may still say is kept back, so that nobody is retracted; a
+    chunk may end within a page, and enters the prefix cache with the rest of its prompt.
     """
     reply = Reply(engine, send_result)
     while True:

@@ -19,9 +19,20 @@ def mini_overlap(
     if nothing is to be processed and nothing can run. Prompts are copied on the scheduler's
     stream, and the engine's stream waits for that (``worker/upload.py``). Lengths advance at the
     launch (``complete_one``), so only a stop token wastes a row. A settled step takes
-    max(d, h, c, (d + h + c) / 2). Memory goes back by the lease rule unless ``free_rule`` says
-    otherwise: the published ``deferred``, or ``at_once`` as at HEAD. ``send_result`` gets the
-    messages of each step; by default they are marks in the trace.
+    max(d, h, c, (d + h + c) / 2). ``send_result`` gets the messages of each step; by default they
+    are marks in the trace.
+
+    The way from prompt to answer, with the original's names: a launched step completes one
+    (``complete_one``: the cached length is the device's, which grows by one), and whoever may go on
+    joins those who decode (``filter_reqs``); a chunk does not. ``scheduler/commit.py`` does both.
+
+    Its rules are mini-sglang's (``policy/rules.py``; ``mini_normal`` says which). In three answers
+    these are safer than the original at HEAD, of which each shows only where memory is short:
+    memory goes back by the lease rule (``free_rule``: ``deferred`` was published, ``at_once`` is
+    at HEAD); nothing is shared whose step still runs (``cached_up_to=launched``); who ends by
+    length keeps its memory until its last token is there (``length_frees=last_launch``: the
+    original looks at ``can_decode``, which is false one step too early, as its next step has been
+    launched).
     """
     reply = Reply(engine, send_result)
     last_data: GenerationBatchResult | None = None

@@ -119,8 +119,8 @@ def test_a_split_refreshes_neither_half() -> None:
 
 
 @example(
-    requests=[(1, 1, 0)] * 2, spare=0, chunk=-1, rows=2, page=4, cached=False, run_ahead=False,
-    rules="mini-sglang",
+    requests=[(3, 9, 0)] * 3, spare=6, chunk=-1, rows=3, page=1, cached=False, run_ahead=False,
+    stops=99, rules="mini-sglang",
 )  # fmt: skip
 @given(
     requests=st.lists(
@@ -132,11 +132,12 @@ def test_a_split_refreshes_neither_half() -> None:
     page=st.sampled_from([1, 1, 1, 4]),
     cached=st.booleans(),
     run_ahead=st.booleans(),
+    stops=st.sampled_from([99, 99, 9]),
     rules=st.sampled_from(["mini-sglang", f"mini-sglang,{AT_ONCE}"]),
 )
 def test_nobody_is_ever_retracted(
     requests: list[tuple[int, int, int]], spare: int, chunk: int, rows: int, page: int,
-    cached: bool, run_ahead: bool, rules: str,
+    cached: bool, run_ahead: bool, stops: int, rules: str,
 ) -> None:  # fmt: skip
     """Not with pages of one token; nor with larger ones, where nobody comes beside another one."""
     most = max(length + new for length, new, _ in requests)
@@ -162,7 +163,7 @@ def test_nobody_is_ever_retracted(
         in_flight += [batch] if batch else []
         while len(in_flight) > (run_ahead and bool(batch)):
             done = in_flight.popleft()
-            scheduler.process(done, Result([EOS if (count + i) % 9 == 0 else 3 for i in
+            scheduler.process(done, Result([EOS if (count + i) % stops == 0 else 3 for i in
                                             range(len(done.reqs))]))  # fmt: skip
     for done in in_flight:
         scheduler.process(done, Result([3] * len(done.reqs)))
