@@ -39,6 +39,7 @@ museum
 diagrams/index
 traces/README
 CONTRIBUTING
+lessons/site/docs/how_true_is_it
 lessons/site/docs/first_run_on_a_gpu
 reference/index
 :::
