@@ -69,6 +69,8 @@ def show(report: Report, original: Original, console: Console) -> None:
         say(console, f"\nThe first of them (seed {name!r}), made small:\n")
         names = original.title, "minisched"
         print_drawing(draw(report.smallest, names, columns_of(console)), console)
+        if report.agreeing:
+            say(console, f"Both would do the same with {' or with '.join(report.agreeing)}.")
 
 
 def verdict(report: Report, original: Original) -> str:

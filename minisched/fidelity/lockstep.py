@@ -7,7 +7,7 @@ tokens are those that the case says, and they are back as soon as the loop waits
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from ..checks import shrink
 from ..core import NoBatch, Output, Request, Result, SamplingParams, ScheduleBatch
 from ..engine.engine import Engine
 from ..loops.registry import find_loop
-from ..policy.rules import DELIBERATE
+from ..policy.rules import DELIBERATE, Rules
 from ..scheduler import Scheduler, SchedulerConfig
 from ..scheduler.scheduler import SchedulerStuck
 from .case import (
@@ -167,18 +167,18 @@ def step_of(batch: ScheduleBatch, is_unified: bool) -> Step:
 
 def our_schedule(case: Case, rules: str) -> Schedule:
     """What our loop launches, turn by turn, until everybody is served or nobody ever will be."""
-    engine = LockstepEngine(case, rules)
     steps: Schedule = []
     quiet = 0
-    while not engine.is_done and quiet < QUIET and len(steps) < MOST_TURNS:
-        try:
+    try:
+        engine = LockstepEngine(case, rules)
+        while not engine.is_done and quiet < QUIET and len(steps) < MOST_TURNS:
             steps.append(engine.take_turn())
-        except SchedulerStuck:
-            break
-        except Exception as error:  # a difference like any other
-            steps.append(Step(f"{type(error).__name__}: {error}"))
-            break
-        quiet = quiet + 1 if steps[-1] == NOTHING and engine.turn > case.last_turn else 0
+            is_quiet = steps[-1] == NOTHING and engine.turn > case.last_turn
+            quiet = quiet + 1 if is_quiet else 0
+    except SchedulerStuck:
+        pass  # it says so, where the original waits for ever
+    except Exception as error:  # a difference like any other
+        steps.append(Step(f"{type(error).__name__}: {error}"))
     return trimmed(steps)
 
 
@@ -236,6 +236,16 @@ def switches_of(system: str) -> list[str]:
 def switched(system: str) -> str:
     """A preset with all of them."""
     return ",".join((system, *switches_of(system)))
+
+
+def agreeing(found: Difference, system: str) -> list[str]:
+    """Single answers, whoever gives them, with which ours would do as theirs in this case."""
+    answers = {item.name: item.metadata["answers"] for item in fields(Rules)}
+    return [
+        switch
+        for switch in (f"{name}={answer}" for name, each in answers.items() for answer in each)
+        if our_schedule(found.case, f"{switched(system)},{switch}") == found.theirs
+    ]
 
 
 def kind_of(theirs: Step, ours: Step) -> str:

@@ -16,9 +16,8 @@ from typing import Any
 
 from ..bench.peers.missing import PACKAGES, stand_in, stand_in_for
 from ..bench.peers.serve import Answer, serve
-from ..bench.scheduling.nano_vllm import version_of
 from .case import EOS, Arrival, Case, Rows, Schedule, Shape, Step
-from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns
+from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns, checkout_version
 
 SCHEDULER = "minisgl.scheduler.scheduler"
 DECIDING = (
@@ -214,7 +213,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
 
     ours = ("message_of", "forward", "turn")
     overridden = [name for name, it in vars(made).items() if callable(it) and name not in ours]
-    return Played(play, version_of(source), DECIDING, "", overridden).answer
+    return Played(play, checkout_version(source), DECIDING, "", overridden).answer
 
 
 if __name__ == "__main__":

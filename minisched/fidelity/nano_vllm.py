@@ -11,9 +11,8 @@ from typing import Any
 
 from ..bench.peers.missing import stand_in_for
 from ..bench.peers.serve import Answer, serve
-from ..bench.scheduling.nano_vllm import version_of
 from .case import EOS, Case, Rows, Schedule, Shape, Step
-from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns
+from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns, checkout_version
 
 DECIDING = tuple(f"nanovllm.engine.{name}" for name in ("scheduler", "block_manager", "sequence"))
 ENGINE = "nanovllm.engine.llm_engine:LLMEngine"
@@ -95,7 +94,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     sys.path.insert(0, str(source))
     stand_in_for("nanovllm.engine.model_runner")
     import_module("nanovllm.engine.llm_engine")
-    return Played(play, version_of(source), DECIDING).answer
+    return Played(play, checkout_version(source), DECIDING).answer
 
 
 if __name__ == "__main__":

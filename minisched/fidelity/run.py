@@ -13,7 +13,7 @@ from ..bench.peers.environment import clean_env, environment
 from ..bench.peers.peer import Peer
 from . import mini_sglang, nano_vllm, sglang, vllm
 from .case import Case, Schedule, Shape, read_schedule, step_at
-from .lockstep import UNEXPLAINED, Difference, compare, our_schedule, smallest, switched
+from .lockstep import UNEXPLAINED, Difference, agreeing, compare, our_schedule, smallest, switched
 
 Say = Callable[[str], None]
 
@@ -109,6 +109,7 @@ class Report:
     parts: dict[str, Count] = field(default_factory=dict)
     differences: list[tuple[str, str, Difference]] = field(default_factory=list)  # part, seed, it
     smallest: Difference | None = None  # of the first that no rule explains
+    agreeing: list[str] = field(default_factory=list)  # answers with which it would be equal
 
     @property
     def cases(self) -> int:
@@ -145,7 +146,12 @@ class Report:
             "unexplained": self.unexplained,
             "parts": parts,
             "differences": differences,
-            "smallest": small and {"case": small.case.as_json(), **difference_json(small)},
+            "smallest": small
+            and {
+                "case": small.case.as_json(),
+                **difference_json(small),
+                "agreeing": self.agreeing,
+            },
         }
 
 
@@ -186,4 +192,5 @@ def in_lockstep(
         hear("smallest case")
         ours = partial(our_schedule, rules=switched(original.name))
         report.smallest = smallest(found, play, ours)
+        report.agreeing = agreeing(report.smallest, original.name)
     return report

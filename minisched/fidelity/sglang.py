@@ -54,6 +54,8 @@ PARTS = {
     "serial, tight": Shape(memory="tight"),
     **{f"serial, page {n}": Shape(page=n) for n in (4, 16, 64)},
     **{f"serial, tight, page {n}": Shape(page=n, memory="tight") for n in (4, 16, 64)},
+    "serial, exact": Shape(memory="exact"),
+    "serial, exact, page 4": Shape(page=4, memory="exact"),
     "serial, no chunks": Shape(chunks=False),
     "serial, ignore_eos": Shape(memory="tight", ignore_eos=1.0),
     "serial, no ignore_eos": Shape(memory="tight", ignore_eos=0.0),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..bench.peers.serve import Answer
+from ..bench.scheduling.nano_vllm import version_of
 from .case import MOST_TURNS, NOTHING, QUIET, Arrival, Case, Schedule, Step, trimmed
 
 DEVICE, SETTINGS, LISTENER, ENTRY = "device", "settings", "listener", "entry"
@@ -121,3 +123,13 @@ class Played:
             is_it = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
             published = said is not None and said.value == is_it
         return {"file": str(file), "is_published": published}
+
+
+def checkout_version(folder: Path) -> str:
+    """What a checkout says of itself, and its commit where git knows."""
+    git = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    try:
+        said = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return version_of(folder)
+    return f"{version_of(folder)} at {said}"

@@ -16,9 +16,10 @@ import pytest
 
 from minisched.bench.peers.peer import PeerError
 from minisched.cli import fidelity as command
+from minisched.fidelity import tables
 from minisched.fidelity.case import Arrival, Case, Rows, Shape, Step, first_difference, trimmed
 from minisched.fidelity.draw import draw
-from minisched.fidelity.lockstep import LockstepEngine, our_schedule, simpler
+from minisched.fidelity.lockstep import LockstepEngine, our_schedule, simpler, switched
 from minisched.fidelity.run import ORIGINALS, Original, Player, dealt, in_lockstep
 from minisched.fidelity.turns import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
 from minisched.models.fetch import model_home
@@ -72,7 +73,7 @@ def test_what_is_simpler_is_smaller_and_everybody_still_fits() -> None:
 
 
 def test_a_hidden_difference_is_found_made_small_and_drawn() -> None:
-    report = lockstep("sglang,run_first=decode", 4, Shape())
+    report = lockstep(f"{switched('sglang')},run_first=decode", 4, Shape())
     found = report.smallest
     assert report.unexplained and report.equal + report.unexplained == report.cases == 4
     first, second = found.case.arrivals
@@ -86,6 +87,7 @@ def test_a_hidden_difference_is_found_made_small_and_drawn() -> None:
     assert above < below and lines[above].split()[-1] == lines[below].split()[-1]
     at = lines[above].index(str(found.turn), 5)
     assert abs(marked.index("▲") - at) <= 2, "the mark stands below the turn in which they part"
+    assert "run_first=decode" in report.agreeing
     told = report.as_json()
     assert {each["rule"] for each in told["differences"]} == {"unexplained"}
     assert Case.from_json(told["smallest"]["case"]) == found.case
@@ -156,6 +158,20 @@ def test_no_stand_in_takes_the_place_of_what_decides(name: str) -> None:
         place, _, name = item.name.partition(":")
         if not name:  # a whole package or module
             assert not any(f"{each}.".startswith(f"{place}.") for each in module.DECIDING), place
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_the_page_are_those_of_the_code_and_of_the_last_counts() -> None:
+    kept, page = json.loads(tables.KEPT.read_text("utf-8")), tables.PAGE.read_text("utf-8")
+    assert tables.filled(page, kept) == page, "python -m minisched.fidelity.tables"
+    for name, text in tables.tables(kept).items():
+        assert f"<!-- {name} -->\n{text}\n<!-- end -->" in page
+    for told in kept.values():
+        parts = told["parts"].values()
+        assert sum(part["cases"] for part in parts) == told["cases"] > 0
+        assert sum(part["equal"] for part in parts) == told["equal"]
 
 
 # -- the command -----------------------------------------------------------------------------------

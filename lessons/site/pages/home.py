@@ -42,6 +42,7 @@ museum
 diagrams/index
 traces/README
 CONTRIBUTING
+lessons/site/docs/how_true_is_it
 lessons/site/docs/beside_the_guides
 lessons/site/docs/names
 lessons/site/docs/first_run_on_a_gpu

@@ -13,8 +13,8 @@ from .repository import ROOT, text
 
 LAYERS = (
     "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar", "speculative",
-    "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "comparison",
-    "defaults", "museum", "learn", "bench", "cli", "checking", "minisched",
+    "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "fidelity",
+    "comparison", "defaults", "museum", "learn", "bench", "cli", "checking", "minisched",
 )  # fmt: skip
 
 

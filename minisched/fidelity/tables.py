@@ -1,0 +1,109 @@
+"""The tables of the page "How true is it?": what was counted last, and what differs on purpose.
+
+``lessons/site/docs/fidelity.json`` keeps the counts. ``minisched fidelity NAME --json`` into
+``python -m minisched.fidelity.tables`` puts new ones there and writes the page's tables anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..export.markdown import table
+from ..policy.rules import DELIBERATE, RULES, Rules
+from .lockstep import UNEXPLAINED
+from .run import ORIGINALS
+
+DOCS = Path(__file__).parents[2] / "lessons" / "site" / "docs"
+KEPT, PAGE = DOCS / "fidelity.json", DOCS / "how_true_is_it.md"
+COUNTED = ("original", "version", "seed", "cases", "equal", "unexplained", "parts")
+
+
+def totals_table(kept: Mapping[str, Any]) -> str:
+    """One row for each original: cases, equal, different on purpose, and the rest."""
+    rows = []
+    for name, told in kept.items():
+        purpose = told["cases"] - told["equal"] - told["unexplained"]
+        numbers = told["cases"], told["equal"], purpose, told["unexplained"]
+        rows.append([f"{ORIGINALS[name].title} {told['version']}", *map(str, numbers)])
+    heads = ("original", "cases", "equal", "differ by a rule on purpose", "differ otherwise")
+    return table(heads, rows)
+
+
+def parts_table(told: Mapping[str, Any]) -> str:
+    """The counts of one original by part."""
+    rows = []
+    for part, count in told["parts"].items():
+        rules = Counter(count["rules"])
+        left = rules.pop(UNEXPLAINED, 0)
+        said = ", ".join(f"`{rule}` {number}" for rule, number in rules.most_common())
+        rows.append([part, str(count["cases"]), str(count["equal"]), said, str(left or "")])
+    return table(("part", "cases", "equal", "on purpose, by", "otherwise"), rows)
+
+
+def deliberate_table() -> str:
+    """The rules in which a preset differs from its original on purpose, with both answers."""
+    rows = []
+    for system, rules in DELIBERATE.items():
+        for name, item in rules.items():
+            here = getattr(RULES[system], name)
+            rows.append([f"`{word}`" for word in (system, name, here, item.answer)] + [item.reason])
+    return table(("rules", "field", "here", "the original", "why"), rows)
+
+
+def rules_table() -> str:
+    """Every rule side by side, by system; what an answer means is in ``policy/rules.py``."""
+    rows = [
+        [item.metadata["question"], *(f"`{getattr(rules, item.name)}`" for rules in RULES.values())]
+        for item in fields(Rules)
+    ]
+    return table(("", *RULES), rows)
+
+
+def stand_ins_table(name: str) -> str:
+    """What of an original is not its own here."""
+    rows = [
+        [f"`{item.name.removeprefix('sglang.srt.')}`", item.kind, item.replaces]
+        for item in ORIGINALS[name].module.STAND_INS
+    ]
+    return table(("in the place of", "kind", "what it is"), rows)
+
+
+def tables(kept: Mapping[str, Any]) -> dict[str, str]:
+    """All tables of the page, by the name of their place in it."""
+    return {
+        "totals": totals_table(kept),
+        "deliberate": deliberate_table(),
+        "rules": rules_table(),
+        **{f"parts of {name}": parts_table(told) for name, told in kept.items()},
+        **{f"stand-ins of {name}": stand_ins_table(name) for name in ORIGINALS},
+    }
+
+
+def filled(page: str, kept: Mapping[str, Any]) -> str:
+    """The page with its tables: each stands between two comments that name it."""
+    for name, text in tables(kept).items():
+        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
+        before, _, behind = page.partition(begin)
+        page = before + begin + text + "\n" + end + behind.partition(end)[2] if behind else page
+    return page
+
+
+def main() -> None:
+    """Keep the counts that come on stdin, if any, and write the tables."""
+    kept = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
+    for line in sys.stdin if not sys.stdin.isatty() else ():
+        told = json.loads(line)
+        kept[told["original"]] = {name: told[name] for name in COUNTED}
+    kept = {name: kept[name] for name in ORIGINALS if name in kept}
+    KEPT.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    PAGE.write_text(filled(PAGE.read_text("utf-8"), kept), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
