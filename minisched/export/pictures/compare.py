@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...checks.overlap.overlap import measure
 from ..puml_timing import Panel, draw_panels
@@ -13,29 +13,46 @@ from .runs import run_of
 STEPS = 3
 
 
-def side_by_side(designs: Mapping[str, str], title: str) -> str:
-    """The same settled steps of several loops; ``designs`` maps loops to the names shown."""
+VLLM = "vLLM: a Future for each step in batch_queue; the host blocks where it pops the oldest;"
+SGLANG = "SGLang: result_queue, a forward and a copy stream; the host blocks on copy_done;"
+MINDIE = (
+    "MindIE: -1 in the scheduler's lists; the plugin answers with the tokens of the call before; "
+    "tokens by filling the next inputs"
+)
+MEANS = (  # what settled steps of these cannot show, since their time is the same
+    f"{VLLM} tokens by prev_sampled_token_ids",
+    f"{SGLANG} tokens by FutureMap",
+    "A settled step is the same in both. They differ where something is waited for: see wait_*",
+)
+
+
+def side_by_side(designs: Mapping[str, str], title: str, notes: Sequence[str] = ()) -> str:
+    """The same settled steps of several loops; ``designs`` maps loops to the names shown.
+
+    ``notes`` stand under the title, a line each.
+    """
     views = steady_views([run_of(loop) for loop in designs], STEPS)
     panels = []
     for (loop, name), view in zip(designs.items(), views, strict=True):
         report = measure(view.trace)
         about = (
-            f"{name}: {STEPS} steps in {ms(view.duration)} ms; whole run: device busy "
+            f"{name}: {STEPS} steps in {ms(view.duration)} ms; device busy "
             f"{report.device_busy_percent:.0f} %, host hidden {report.host_hidden_percent:.0f} %"
         )
         panels.append(Panel(view, f"{loop}_", about))
     first, last = views[0].first_step, views[0].last_step
-    return draw_panels(panels, f"{title}\\nsteps {first} to {last} of the same five requests")
+    about = f"steps {first} to {last} of the same five requests; shares are the whole run's"
+    return draw_panels(panels, "\\n".join([title, about, *notes]))
 
 
 def cpu_gpu_overlap() -> str:
     """No overlap, vLLM's and SGLang's."""
     designs = {
         "serial": "no overlap",
-        "vllm_async": "vLLM batch queue",
+        "vllm_async": "vLLM, async scheduling",
         "overlap": "SGLang event_loop_overlap",
     }
-    return side_by_side(designs, "Host and device: in turns, and overlapped")
+    return side_by_side(designs, "Host and device: in turns, and overlapped", MEANS)
 
 
 def three_way() -> str:
@@ -45,9 +62,8 @@ def three_way() -> str:
         "overlap": "SGLang overlap",
         "mindie_dual": "MindIE, both layers",
     }
-    return side_by_side(
-        designs, "Three ways to schedule a step before the last one's tokens are known"
-    )
+    title = "Three ways to schedule a step before the last one's tokens are known"
+    return side_by_side(designs, title, (*MEANS[:2], MINDIE))
 
 
 def mindie_refactor() -> str:

@@ -41,6 +41,9 @@ DEPENDENCY_POINTS = Story(
     },
 )
 GRAMMAR_WAITS = "A grammar (and penalties alike): sampling waits for the token before"
+DRAFTS_WAIT = (
+    "Drafts and a grammar: sampling waits for tokens and drafts (deferred_scheduler_output)"
+)
 GRAMMAR = {
     "mark wait": ["core: {step} is deferred: its bitmask\nneeds a token in flight"],
     "mask": [
@@ -65,9 +68,26 @@ DRAFTS = {
     ],
 }
 
+BOTH = {  # the mask of a draft's place needs the draft: EngineCore takes drafts to the host first
+    **DRAFTS,
+    "mark wait": [
+        "core: {step} is deferred: its bitmask needs\nthe tokens in flight and the drafts"
+    ],
+    "process": [
+        "copy ->> core: what {step} gave: take_draft_token_ids",
+        "core -> scheduler: update_from_output({step})",
+        "scheduler: process {step}, keep its drafts\n{ms} ms",
+    ],
+    "mask": [
+        "core -> manager: get_grammar_bitmask({step}): a row for each draft",
+        "manager: mask {step}\n{ms} ms",
+        "core ->> worker: sample_tokens({step})",
+    ],
+}
+
 
 def dependency_points() -> str:
-    """One settled step each, with a grammar and with drafts from the device.
+    """One settled step each, with a grammar, with drafts from the device, and with both.
 
     What penalties wait for is told alike (``wait_penalties``); in vLLM itself it is the worker
     that waits for them.
@@ -77,6 +97,7 @@ def dependency_points() -> str:
         chapter(
             "Drafts: no step waits for the host, which corrects later", "NGRAM_GPU", "usual", DRAFTS
         ),
+        chapter(DRAFTS_WAIT, "grammar with speculation", "usual", BOTH),
     ]
     title = "vLLM: where the host waits for the device, and the device for the host"
     return to_chapters(DEPENDENCY_POINTS, chapters, title)
