@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_chained(relay: Relay) -> bool:
-    """Whether a step takes the value of an op before it; else it must not fail together with it."""
+    """Whether a step takes the value of an op before it, and not from the relay's memory."""
     return isinstance(relay, LazyChain)
 
 

@@ -341,6 +341,9 @@ class Watched(MlxTpModelWorker):
     ) -> Any:
         assert self.engine.scheduler.batches_in_flight <= self.most
         launch = super().async_forward_batch_generation_mlx(batch, prev)
+        _, prefills, extends, *_ = launch
+        assert all(part.cache.num_chunks == 1 for part in prefills)
+        assert all(part.cache.num_chunks > 1 for part in extends)
         on_its_way = [part.cache for part in (*prev.prefills, *prev.extends)] if prev else []
         for rid, state in self._mlx_runner.states.items():
             if prev and (state.cache in on_its_way or state.cache not in batch.leases):
@@ -389,6 +392,21 @@ def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short(
     jobs = watched(simple(of_length("a", 2, 6))).jobs  # each goes back to what was scheduled
     assert [job.batch_copy.step for job in jobs] == [1, 2, 3, 4, 5, 6, 7]
     assert [job.schedule_batch.step for job in jobs] == [1, 2, 2, 2, 2, 2, 2]
+
+
+def test_whoever_gets_the_id_of_one_whose_last_step_is_in_flight_is_somebody_else() -> None:
+    kept = [
+        watched(simple(of_length("a", 3, 4), of_length("a", 5, 4, at)), **CHAINS_ALL).jobs
+        for at in range(70)
+    ]
+    both_in_flight = [
+        (before, job)
+        for jobs in kept
+        for before, job in pairwise(jobs)
+        if job.prefills and before.decode and before.decode.req_ids == ["a"]
+    ]
+    assert both_in_flight
+    assert all(len(job.prefills[0].full_token_ids) == 5 for _, job in both_in_flight)
 
 
 @given(workload=timed_workloads())
