@@ -44,7 +44,7 @@ class Endings(SchedulerState):
             del self.live[req.rid]
             self.wishing.discard(req.rid)
         lease, req.lease = req.lease, None
-        if lease is not None and not lease.is_released:
+        if lease is not None and not lease.is_let_go:
             if reason is not FinishReason.ERROR:
                 self.prefix_cache.cache_finished_req(req, lease)
             self.leases.close(lease)
@@ -65,6 +65,7 @@ class Endings(SchedulerState):
             self.prefix_cache.cache_finished_req(req, lease)
             self.decode.remove_req(req)
             self.leases.close(lease)
+            lease.is_let_go = True
 
     def _is_stale(self, req: Request) -> bool:
         """Whether output of a lease that is gone still counts for the request."""

@@ -139,7 +139,7 @@ class Results(Endings):
         """
         req, lease = batch.reqs[at], batch.leases[at]
         chunks_enter = "settled" if batch.delivers[at] else self.config.in_force.chunks_enter
-        if req.lease is not lease or lease.is_released or chunks_enter == "next_step":
+        if req.lease is not lease or lease.is_let_go or chunks_enter == "next_step":
             return
         lease.settled_len = batch.starts[at] + len(batch.ids[at])
         if chunks_enter == "settled":

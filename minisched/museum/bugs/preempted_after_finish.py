@@ -46,6 +46,7 @@ EXHIBIT = Exhibit(
                 max_running_requests=2,
                 disable_radix_cache=True,
                 schedule_policy="priority",
+                rules="minisched",
                 priority_scheduling_preemption_threshold=0,
             ),
         ),
