@@ -79,7 +79,8 @@ A published list of differences makes six claims for the stream, or against the 
   the host builds the mask in both, since that takes the grammar's state. SGLang 0.5.23 with
   xgrammar does so, too (`sampling_batch_info.py:update_regex_vocab_mask`).
 - *So it is not transferred any more.* Does not hold: with masks the host ships {masked_stream}
-  bytes a step, and the thread {masked_thread}.
+  bytes a step, and the thread {masked_thread} (over more steps: it launches those who end by length
+  once more).
 - *The future map is on the device, and only there.* Holds, of the thread as well: {map} bytes.
 - *Work is queued on a stream, not launched by a thread.* Holds: see who launches.
 - *Sampling is ordered by the stream, not by an event of the host.* Holds: the thread's `sync_event`
