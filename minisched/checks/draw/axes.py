@@ -13,7 +13,7 @@ from ...devices.cost import CostModel
 from ...devices.measured_cost import MeasuredCost
 from ...loops.registry import LOOPS
 from ...memory.eviction import POLICIES as EVICTION_POLICIES
-from ...policy.rules import RUN_FIRST
+from ...policy.rules import RULES, RUN_FIRST
 from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ...scheduler.config import ALGORITHMS
 from ...trace import Trace
@@ -47,7 +47,8 @@ OF_A_WORKLOAD: dict[str, Sequence[str]] = {
     "running requests": tuple("12345"),
     "radix cache": ("on", "off"),
     "eviction": tuple(EVICTION_POLICIES),
-    "rules": ("the loop's", *CHANGES),
+    "rules": ("the loop's", *RULES),
+    "changed rule": ("none", *CHANGES),
     "run first": RUN_FIRST,
     "schedule policy": tuple(SCHEDULE_POLICIES),
     "chunks": ("none", "yes"),
@@ -101,7 +102,8 @@ def axes_of(drawn: Drawn) -> dict[str, str]:
         "running requests": str(config.max_running_requests),
         "radix cache": "off" if config.disable_radix_cache else "on",
         "eviction": config.radix_eviction_policy,
-        "rules": config.rules.partition(",")[2] or "the loop's",
+        "rules": config.rules.partition(",")[0] or "the loop's",
+        "changed rule": config.rules.rpartition(",")[2] or "none",
         "run first": first,
         "schedule policy": config.schedule_policy,
         "chunks": "none" if config.chunked_prefill_size == -1 else "yes",

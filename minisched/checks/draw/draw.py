@@ -12,7 +12,7 @@ from ...devices.cost import MICROSECOND, NO_COST, CostModel
 from ...devices.measured_cost import HostCost, MeasuredCost
 from ...loops.registry import LOOPS
 from ...memory.eviction import POLICIES as EVICTION_POLICIES
-from ...policy.rules import RUN_FIRST, Rules
+from ...policy.rules import RULES, RUN_FIRST, Rules
 from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
 from ...scheduler import SchedulerConfig
 from ..case import Case
@@ -42,10 +42,13 @@ CHUNKS = (-1, 1, 1, 2, 3, 5)  # pages; -1: no limit
 DRAFT_MODELS = {"NGRAM": ("",), "NGRAM_GPU": ("",), "STANDALONE": ("hash:10", "hash:7", "hash:0")}
 CONTEXT_LEN = 32
 POLICY_PAIRS = tuple((first, policy) for first in RUN_FIRST for policy in sorted(SCHEDULE_POLICIES))
+NOT_CHANGED = (
+    "run_first", "free_rule", "too_long_alone", "cached_up_to", "prefix_cache", "prompt_pages",
+)  # fmt: skip
 CHANGES = tuple(  # of rules: one answer each
     f"{rule.name}={answer}"
     for rule in fields(Rules)
-    if rule.name not in ("run_first", "free_rule", "too_long_alone", "cached_up_to")
+    if rule.name not in NOT_CHANGED
     for answer in rule.metadata["answers"]
 )
 
@@ -213,13 +216,14 @@ def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
     """In every second workload, the loop's own rules; else one system's, with one answer changed.
 
     Who runs first is a setting, and is drawn with them. Memory goes back by the rule ``lease``:
-    each of the others is healthy on some loops only. Nobody is refused for ever, and nothing is
-    shared that a failing step may not have written.
+    each of the others is healthy on some loops only. Nobody is refused for ever, and a radix tree
+    shares nothing that a failing step may not have written.
     """
     if rng.random() < 0.5:
         return config
-    system = rng.choice(("sglang", "minisched", "mini-sglang"))
-    return replace(config, rules=f"{system},{rng.choice(CHANGES)}")
+    return replace(
+        config, rules=f"{rng.choice(tuple(RULES))},free_rule=lease,{rng.choice(CHANGES)}"
+    )
 
 
 def with_slack(config: SchedulerConfig, in_flight: int) -> SchedulerConfig:

@@ -65,7 +65,7 @@ EXHIBIT = Exhibit(
     "Each alone gives the right tokens; but each computes a part of every row, and the parts of "
     "different rows are added up.",
     cure="mini-sglang #113 sorts the requests by their ids when it makes a batch. Here they are a "
-    "list, in order of arrival.",
+    "list, in the order in which their prompts were done.",
     law="ranks",
     says="on rank 1",
     case=Case(
@@ -91,7 +91,7 @@ EXHIBIT = Exhibit(
     ),
     judge_by=ranks_agree,
     points_at=at(
-        ("forward", 3),
-        says="step 3 runs a b here, and b a on the other rank",
+        ("forward", 2),
+        says="step 2 runs a b here, and b a on the other rank",
     ),
 )
