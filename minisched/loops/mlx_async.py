@@ -22,10 +22,9 @@ def mlx_async(
     committed for nobody, so the worker's idle mode does not occur here. Each ``yield`` ends one
     turn.
 
-    ``chain_extend`` is what a report on #22416 suggests next, and no release of SGLang has (read
-    up to 0.5.23): where the chain would break, the next step is scheduled and built behind the one
-    in flight, whatever it is (``_launch_behind``). lessons/site/docs/mlx_caches.md has what it
-    brings.
+    ``chain_extend`` is what a report on #22416 suggests next, and SGLang 0.5.23 has not: where the
+    chain would break, the next step is scheduled and built behind the one in flight, whatever it is
+    (``_launch_behind``). lessons/site/docs/mlx_caches.md has what it brings.
     """
     tp_worker = MlxTpModelWorker(engine, clear_cache_every)
     pending_curr: MlxPendingJob | None = None
