@@ -109,7 +109,9 @@ class PrefillAdder:
             return refuse(
                 self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem_input
             )
-        return None if budget.cut(extend_len) else self._no_page(req)
+        cut_len = budget.cut(extend_len)
+        may_be_cut = not (budget.cuts_first and self.can_run_list)
+        return None if cut_len == extend_len or (cut_len and may_be_cut) else self._no_page(req)
 
     def _no_page(self, req: Request) -> AddReqResult:
         need, left = self.budget.page_size, self.budget.rem_chunk_tokens or 0

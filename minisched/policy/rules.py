@@ -53,6 +53,7 @@ class Rules:
         ratio="a share of what they may still say (new_token_ratio): who then finds no memory is "
         "retracted",
         rest="all that they may still say (mini-sglang, inflight_tokens): nobody is retracted",
+        prompt="nothing; who comes needs pages for its prompt alone (nano-vllm)",
     )  # fmt: skip
     budget_counts: str = rule(
         "pages", "In what is the budget of a step paid?",
@@ -64,6 +65,11 @@ class Rules:
         page="with a page, as only whole pages can be shared",
         anywhere="anywhere, also within a page, so that the whole budget is used (mini-sglang)",
     )  # fmt: skip
+    who_is_cut: str = rule(
+        "anybody", "Whose prompt may be cut to what is left of the budget?",
+        anybody="whoever comes when the rest is too small for it, the last of a batch",
+        first="the first of a batch; the next one that does not fit whole waits (nano-vllm)",
+    )  # fmt: skip
     too_long_alone: str = rule(
         "admitted", "What becomes of one whom the rules refuse though nobody else is there?",
         admitted="it runs alone: it fits, or it would not have been received",
@@ -73,6 +79,11 @@ class Rules:
         "rows", "What do running requests of lower priority make way for?",
         rows="a row: want of memory is waited for",
         memory="a row or memory, as much as the urgent one needs",
+    )  # fmt: skip
+    victim: str = rule(
+        "fewest_outputs", "Who loses its memory when those who decode run out of it?",
+        fewest_outputs="who has said least; among equals the longest prompt",
+        newest="who began to decode last (nano-vllm)",
     )  # fmt: skip
     retracted_waits: str = rule(
         "behind", "Where does one wait who has lost its memory?",
@@ -161,7 +172,17 @@ RULES: Mapping[str, Rules] = {
         evicts="lacking",
         waiting_prefixes="stale",
     ),
-    "nano-vllm": Rules(),
+    "nano-vllm": Rules(
+        ask_again="every_step",
+        reserves="prompt",
+        budget_counts="tokens",
+        chunk_ends="anywhere",
+        who_is_cut="first",
+        victim="newest",
+        retracted_waits="old_place",
+        evicts="lacking",
+        waiting_prefixes="stale",
+    ),
     "minisched": Rules(
         ask_again="changed",
         ignore_eos_reserve="ratio",

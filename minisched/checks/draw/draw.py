@@ -47,6 +47,7 @@ CHANGES = tuple(  # of rules: one answer each
     for rule in fields(Rules)
     if rule.name not in ("run_first", "free_rule", "too_long_alone", "cached_up_to")
     for answer in rule.metadata["answers"]
+    if (rule.name, answer) != ("reserves", "prompt")
 )
 
 Card = TypeVar("Card")
@@ -214,7 +215,8 @@ def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
 
     Who runs first is a setting, and is drawn with them. Memory goes back by the rule ``lease``:
     each of the others is healthy on some loops only. Nobody is refused for ever, and nothing is
-    shared that a failing step may not have written.
+    shared that a failing step may not have written. Memory for the prompt alone is for loops that
+    wait for each step: where steps run ahead, whoever was retracted can come back for ever.
     """
     if rng.random() < 0.5:
         return config
