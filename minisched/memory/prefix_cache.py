@@ -14,12 +14,16 @@ class PrefixCache:
     """Moves pages between leases and the radix tree (SGLang ``mem_cache/radix_cache.py``).
 
     Only *settled* positions enter, those whose step has come back: what a launched step is still
-    writing, or a failed one has not written, is never shared.
+    writing, or a failed one has not written, is never shared. ``shares_launched`` is the original's
+    rule (``policy/rules.py:enters_cache``): a prefix is read by later steps on the same stream.
     """
 
-    def __init__(self, leases: LeasePool, recorder: Recorder) -> None:
+    def __init__(
+        self, leases: LeasePool, recorder: Recorder, shares_launched: bool = False
+    ) -> None:
         self.leases = leases
         self.recorder = recorder
+        self.shares_launched = shares_launched
 
     def match_prefix(self, req: Request) -> Match | None:
         """The longest cached prefix of a request, never its last token: that has to be computed.
@@ -71,11 +75,13 @@ class PrefixCache:
 
     def cache_finished_req(self, req: Request, lease: Lease) -> None:
         """Leave everything settled to the cache. The lease is locked on it until its release."""
+        if self.shares_launched:
+            lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
         self.cache_unfinished_req(req, lease)
 
     def cache_chunk(self, req: Request) -> None:
-        """Share all that is launched of a prompt in chunks, whether it has come back or not."""
-        if req.lease is not None:
+        """The next step is about to be scheduled: share what is launched of a prompt in chunks."""
+        if self.shares_launched and req.lease is not None:
             req.lease.settled_len = max(req.lease.settled_len, req.computed_len)
             self.cache_unfinished_req(req, req.lease)
 

@@ -78,10 +78,11 @@ class Rules:
         "somebody is retracted, until those who stay have room for 20 steps each",
         lacking="only what the next step lacks",
     )  # fmt: skip
-    chunks_enter: str = rule(
-        "settled", "When does a chunk of a prompt enter the prefix cache?",
-        settled="when its step has come back: what a failed one has not written is never shared",
-        next_step="when the next step is scheduled (SGLang), which may be before",
+    enters_cache: str = rule(
+        "settled", "What of a request may enter the prefix cache?",
+        settled="what a step has come back with: what a failed one has not written is never shared",
+        launched="all that is launched (SGLang): a chunk once the next step is scheduled, and of "
+        "one who ends the last token, too, if a step in flight computes it",
     )  # fmt: skip
     split_counts: str = rule(
         "both", "Which half of an edge counts as just used when a walk ends within it?",

@@ -115,10 +115,10 @@ class Results(Endings):
     def _cache_prompt(self, batch: ScheduleBatch, at: int) -> None:
         """Share the prompt, or the chunk, that a row has computed, if it still runs.
 
-        Not a chunk, where that is for the next step to do (``policy/rules.py:chunks_enter``).
+        Not a chunk, where that is for the next step to do (``PrefixCache.cache_chunk``).
         """
         req, lease = batch.reqs[at], batch.leases[at]
-        is_later = not batch.delivers[at] and self.config.in_force.chunks_enter == "next_step"
+        is_later = not batch.delivers[at] and self.prefix_cache.shares_launched
         if req.lease is lease and not is_later:
             lease.settled_len = batch.starts[at] + len(batch.ids[at])
             self.prefix_cache.cache_unfinished_req(req, lease)

@@ -70,7 +70,8 @@ class SchedulerState:
             split_counts = config.in_force.split_counts
             self.tree = RadixCache(config.page_size, policy, self.recorder, split_counts)
         self.leases = LeasePool(self.allocator, self.table, self.tree, config.in_force.free_rule)
-        self.prefix_cache = PrefixCache(self.leases, self.recorder)
+        launched = config.in_force.enters_cache == "launched"
+        self.prefix_cache = PrefixCache(self.leases, self.recorder, launched)
 
     def _make_policies(self, config: SchedulerConfig) -> None:
         recorder, leases = self.recorder, self.leases
