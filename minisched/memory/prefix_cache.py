@@ -14,19 +14,20 @@ class PrefixCache:
     """Moves pages between leases and the radix tree (SGLang ``mem_cache/radix_cache.py``).
 
     Only *settled* positions enter, those whose step has come back: what a launched step is still
-    writing, or a failed one has not written, is never shared (``cached_up_to`` may say otherwise).
+    writing, or a failed one has not written, is never shared. ``enters_cache`` may say otherwise
+    (``policy/rules.py``): a prefix is read by later steps on the same stream.
     """
 
     def __init__(
         self,
         leases: LeasePool,
         recorder: Recorder,
-        cached_up_to: str = "settled",
+        enters_cache: str = "settled",
         edges_end: str = "prompt",
     ) -> None:
         self.leases = leases
         self.recorder = recorder
-        self.cached_up_to = cached_up_to
+        self.enters_cache = enters_cache
         self.edges_end = edges_end
 
     def match_prefix(self, req: Request) -> Match | None:
@@ -55,10 +56,9 @@ class PrefixCache:
         an edge ends (``edges_end``), so that outputs can be given up and the prompt kept.
         """
         tree, size = self.leases.tree, self.leases.allocator.page_size
-        length = lease.settled_len
-        if self.cached_up_to == "launched":
-            length = min(req.computed_len, req.known_len)
-        num_pages = length // size
+        if self.enters_cache == "known":
+            lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
+        num_pages = lease.settled_len // size
         if tree is None or not num_pages:
             return
         tokens = req.known_tokens(0, num_pages * size)
@@ -82,11 +82,13 @@ class PrefixCache:
 
     def cache_finished_req(self, req: Request, lease: Lease) -> None:
         """Leave everything settled to the cache. The lease is locked on it until its release."""
+        if self.enters_cache == "launched":
+            lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
         self.cache_unfinished_req(req, lease)
 
     def cache_chunk(self, req: Request) -> None:
-        """Share all that is launched of a prompt in chunks, whether it has come back or not."""
-        if req.lease is not None:
+        """The next step is about to be scheduled: share what is launched of a prompt in chunks."""
+        if self.enters_cache == "launched" and req.lease is not None:
             req.lease.settled_len = max(req.lease.settled_len, req.computed_len)
             self.cache_unfinished_req(req, req.lease)
 

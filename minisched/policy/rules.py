@@ -105,17 +105,17 @@ class Rules:
         "somebody is retracted, until those who stay have room for 20 steps each",
         lacking="only what the next step lacks",
     )  # fmt: skip
-    chunks_enter: str = rule(
-        "settled", "When does a chunk of a prompt enter the prefix cache?",
-        settled="when its step has come back: what a failed one has not written is never shared",
-        next_step="when the next step is scheduled (SGLang), which may be before",
-        whole_prompt="with the rest of its prompt, when all of it has come back (mini-sglang)",
+    enters_cache: str = rule(
+        "settled", "What of a request may enter the prefix cache?",
+        settled="what a step has come back with: what a failed one has not written is never shared",
+        launched="all that is launched (SGLang): a chunk once the next step is scheduled, and of "
+        "one who ends the last token, too, if a step in flight computes it",
+        known="all of whose tokens the host knows (mini-sglang), though its step may still run",
     )  # fmt: skip
-    cached_up_to: str = rule(
-        "settled", "Which positions of a request may enter the prefix cache?",
-        settled="those whose step has come back",
-        launched="those whose token is known, also when their step still runs (mini-sglang's "
-        "overlap): right as long as no step fails",
+    chunks_enter: str = rule(
+        "each", "When does a chunk of a prompt enter the prefix cache?",
+        each="each by itself",
+        whole_prompt="with the last one, when all of the prompt has come back (mini-sglang)",
     )  # fmt: skip
     edges_end: str = rule(
         "prompt", "Where does an edge of the tree end?",

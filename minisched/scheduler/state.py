@@ -70,8 +70,9 @@ class SchedulerState:
             split_counts = config.in_force.split_counts
             self.tree = RadixCache(config.page_size, policy, self.recorder, split_counts)
         self.leases = LeasePool(self.allocator, self.table, self.tree, config.in_force.free_rule)
+        rules = config.in_force
         self.prefix_cache = PrefixCache(
-            self.leases, self.recorder, config.in_force.cached_up_to, config.in_force.edges_end
+            self.leases, self.recorder, rules.enters_cache, rules.edges_end
         )
 
     def _make_policies(self, config: SchedulerConfig) -> None:

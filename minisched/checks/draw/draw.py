@@ -45,7 +45,7 @@ POLICY_PAIRS = tuple((first, policy) for first in RUN_FIRST for policy in sorted
 CHANGES = tuple(  # of rules: one answer each
     f"{rule.name}={answer}"
     for rule in fields(Rules)
-    if rule.name not in ("run_first", "free_rule", "too_long_alone", "cached_up_to")
+    if rule.name not in ("run_first", "free_rule", "enters_cache", "too_long_alone")
     for answer in rule.metadata["answers"]
     if (rule.name, answer) != ("reserves", "prompt")
 )
@@ -214,9 +214,9 @@ def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
     """In every second workload, the loop's own rules; else one system's, with one answer changed.
 
     Who runs first is a setting, and is drawn with them. Memory goes back by the rule ``lease``:
-    each of the others is healthy on some loops only. Nobody is refused for ever, and nothing is
-    shared that a failing step may not have written. Memory for the prompt alone is for loops that
-    wait for each step: where steps run ahead, whoever was retracted can come back for ever.
+    each of the others is healthy on some loops only. Nobody is refused for ever, and what a failed
+    step has not written is never shared. Memory for the prompt alone is for loops that wait for
+    each step: where steps run ahead, whoever was retracted can come back for ever.
     """
     if rng.random() < 0.5:
         return config
