@@ -29,7 +29,7 @@ def mini_overlap(
     Its rules are mini-sglang's (``policy/rules.py``; ``mini_normal`` says which). In three answers
     these are safer than the original at HEAD, of which each shows only where memory is short:
     memory goes back by the lease rule (``free_rule``: ``deferred`` was published, ``at_once`` is
-    at HEAD); nothing is shared whose step still runs (``cached_up_to=launched``); who ends by
+    at HEAD); nothing is shared whose step still runs (``enters_cache=known``); who ends by
     length keeps its memory until its last token is there (``length_frees=last_launch``: the
     original looks at ``can_decode``, which is false one step too early, as its next step has been
     launched).

@@ -18,25 +18,25 @@ class PrefixCache:
     """Moves pages between leases and the cache (SGLang ``mem_cache/radix_cache.py``).
 
     Only *settled* positions enter, those whose step has come back: what a launched step is still
-    writing, or a failed one has not written, is never shared; ``cached_up_to`` may say otherwise.
-    vLLM's rules share more. With ``prompt_pages`` "scheduled" a page enters when the step is
-    planned that computes the last of it, and is taken back if that fails (``unsettled.py``); with
-    ``output_pages`` "running" outputs enter while their request runs. All of these are answers of
-    ``policy/rules.py``.
+    writing, or a failed one has not written, is never shared; ``enters_cache`` may say otherwise:
+    a prefix is read by later steps on the same stream. vLLM's rules share more. With
+    ``prompt_pages`` "scheduled" a page enters when the step is planned that computes the last of
+    it, and is taken back if that fails (``unsettled.py``); with ``output_pages`` "running" outputs
+    enter while their request runs. All of these are answers of ``policy/rules.py``.
     """
 
     def __init__(
         self,
         leases: LeasePool,
         recorder: Recorder,
-        cached_up_to: str = "settled",
+        enters_cache: str = "settled",
         edges_end: str = "prompt",
         prompt_pages: str = "settled",
         output_pages: str = "end",
     ) -> None:
         self.leases = leases
         self.recorder = recorder
-        self.cached_up_to = cached_up_to
+        self.enters_cache = enters_cache
         self.edges_end = edges_end
         self.shares_outputs = leases.cache is not None and output_pages == "running"
         self.unsettled: Unsettled | None = None
@@ -78,8 +78,8 @@ class PrefixCache:
             self.unsettled.share(step, lease, map(blocks.__getitem__, pages))
 
     def cache_chunk(self, req: Request) -> None:
-        """Share all that is launched of a prompt in chunks, whether it has come back or not."""
-        if req.lease is not None:
+        """The next step is about to be scheduled: share what is launched of a prompt in chunks."""
+        if self.enters_cache == "launched" and req.lease is not None:
             req.lease.settled_len = max(req.lease.settled_len, req.computed_len)
             self.cache_unfinished_req(req, req.lease)
 
@@ -92,10 +92,9 @@ class PrefixCache:
         step can read them. A block pool keeps both.
         """
         cache, size = self.leases.cache, self.leases.allocator.page_size
-        if length is None:
-            is_launched = self.cached_up_to == "launched"
-            length = min(req.computed_len, req.known_len) if is_launched else lease.settled_len
-        num_pages = length // size
+        if self.enters_cache == "known":
+            lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
+        num_pages = (lease.settled_len if length is None else length) // size
         is_tree = isinstance(cache, RadixCache)  # which counts it as a use, be it new or not
         is_new = num_pages > lease.shared_pages
         if cache is None or not num_pages or lease.is_spoiled or not (is_new or is_tree):
@@ -135,6 +134,8 @@ class PrefixCache:
 
     def cache_finished_req(self, req: Request, lease: Lease) -> None:
         """Leave everything settled to the cache. The lease is locked on it until its release."""
+        if self.enters_cache == "launched":
+            lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
         self.cache_unfinished_req(req, lease)
 
     def came_back(self, step: int) -> None:

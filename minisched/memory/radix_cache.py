@@ -96,7 +96,8 @@ class RadixCache:
         node, cached = self._walk(tokens, inserted_pages)
         if (num_cached := len(cached)) < num_pages:
             new_tokens = tokens[num_cached * size : num_pages * size]
-            node = self._add_leaf(node, Edge(new_tokens, pages[num_cached:num_pages], size))
+            edge = Edge(new_tokens, pages[num_cached:num_pages], size)
+            node = self._add_leaf(node, edge, int(num_pages > inserted_pages))
         return Insertion(node, num_cached)
 
     def inc_lock_ref(self, node: TreeNode) -> None:
@@ -196,10 +197,10 @@ class RadixCache:
             self.recorder.mark("radix split", node=node.id, child=child.id, pages=num_pages, **both)
         return node
 
-    def _add_leaf(self, parent: TreeNode, edge: Edge) -> TreeNode:
+    def _add_leaf(self, parent: TreeNode, edge: Edge, hit_count: int) -> TreeNode:
         """Hang new pages on a node."""
         now = self._tick()
-        leaf = TreeNode(parent, edge, now, now, next(self._ids), hit_count=1)
+        leaf = TreeNode(parent, edge, now, now, next(self._ids), hit_count)
         parent.add_child(leaf)
         if self.recorder.is_on:
             about = {"tokens": edge.beginning, "page_ids": " ".join(map(str, edge.page_ids))}

@@ -12,12 +12,19 @@ from .new_token_ratio import NewTokenRatio
 from .preemption import preempt_for_memory, preempt_to_schedule
 from .prefill_adder import PrefillAdder
 from .prefill_budget import AddReqResult, PrefillBudget
+from .prompt_budget import PromptBudget
 from .refusal import refuse
 from .rest_budget import RestBudget
 from .rules import Rules
 from .waiting_queue import WaitingQueue
 
 Retract = Callable[[Request], None]
+
+BUDGETS: dict[str, type[PrefillBudget]] = {
+    "ratio": PrefillBudget,
+    "rest": RestBudget,
+    "prompt": PromptBudget,
+}  # by ``Rules.reserves``
 
 
 @dataclass
@@ -119,8 +126,7 @@ class PrefillManager:
 
     def _adder(self, running: Sequence[Request], num_mixed_decode_tokens: int) -> PrefillAdder:
         rules = self.rules
-        make = RestBudget if rules.reserves == "rest" else PrefillBudget
-        budget = make(
+        budget = BUDGETS[rules.reserves](
             self.leases,
             running,
             self.new_token_ratio.current,
@@ -130,6 +136,7 @@ class PrefillManager:
             rules.ignore_eos_reserve == "whole",
             rules.budget_counts == "tokens",
             rules.chunk_ends == "anywhere",
+            rules.who_is_cut == "first",
         )
         if self.recorder.is_on:
             mixed = num_mixed_decode_tokens

@@ -21,6 +21,7 @@ class PrefillAdder:
         self.cache = cache
         self.recorder = recorder
         self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now
+        self.has_chunk = False  # one of them is cut
         self.ends: EndsSimulation | None = None  # made for the first who ignores EOS
 
     def add_chunked_req(self, req: Request) -> bool:
@@ -63,7 +64,8 @@ class PrefillAdder:
 
         No share of anybody's tokens is kept back: when each who runs ends, and gives back what it
         holds, is simulated, and memory must suffice at each of these moments. Its chunk need not
-        end with a page: there is no cache to share it.
+        end with a page: there is no cache to share it. So it may find a part of a page that the
+        chunk of another prompt has left; the original then cuts both, and forgets the first.
         """
         budget, rem = self.budget, self.budget.rem_chunk_tokens
         req.asked_len = req.known_len
@@ -78,8 +80,10 @@ class PrefillAdder:
             self.ends.insert(req)
         if not self.ends.all_fit(budget.cur_rem_tokens - paged):
             return self._no_token(req, paged)
-        if rem is not None and rem < req.known_len and rem <= 0:
-            return refuse(self.recorder, req, AddReqResult.OTHER, "chunked_prefill_size", 1, rem)
+        if rem is not None and rem < req.known_len and (rem <= 0 or self.has_chunk):
+            rem = max(0, rem)
+            what = "chunked_prefill_size"
+            return refuse(self.recorder, req, AddReqResult.OTHER, what, req.known_len, rem)
         req.start(self.leases.open(rid=req.rid))
         self._add(req, req.extend_len if rem is None else min(req.extend_len, rem))
         return budget.state()
@@ -109,7 +113,9 @@ class PrefillAdder:
             return refuse(
                 self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem_input
             )
-        return None if budget.cut(extend_len) else self._no_page(req)
+        cut_len = budget.cut(extend_len)
+        may_be_cut = not (budget.cuts_first and self.can_run_list)
+        return None if cut_len == extend_len or (cut_len and may_be_cut) else self._no_page(req)
 
     def _no_page(self, req: Request) -> AddReqResult:
         need, left = self.budget.page_size, self.budget.rem_chunk_tokens or 0
@@ -134,6 +140,7 @@ class PrefillAdder:
     def _add(self, req: Request, extend_len: int) -> None:
         """Put a request into the batch, and charge for it."""
         is_chunked = extend_len < req.extend_len
+        self.has_chunk |= is_chunked
         self.can_run_list.append((req, extend_len))
         self.budget.charge(req, extend_len)
         self.recorder.mark(

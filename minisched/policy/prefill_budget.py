@@ -28,7 +28,7 @@ class PrefillBudget:
     Whoever runs while batches are mixed is paid first (``num_mixed_decode_tokens``).
     ``reserves_whole``: of one who ignores EOS, who will say all that it may, all is kept back.
     ``counts_tokens``: prompts are paid in tokens, not in whole pages. ``cuts_anywhere``: a chunk
-    may end within a page.
+    may end within a page. ``cuts_first``: nobody is cut but the first of a batch.
     """
 
     keeps_share = True  # of what those who run may say; else all of it (``rest_budget.py``)
@@ -44,12 +44,14 @@ class PrefillBudget:
         reserves_whole: bool = True,
         counts_tokens: bool = False,
         cuts_anywhere: bool = False,
+        cuts_first: bool = False,
     ) -> None:
         self.leases = leases
         self.running = list(running)
         self.reserves_whole = reserves_whole
         self.counts_tokens = counts_tokens
         self.cuts_anywhere = cuts_anywhere
+        self.cuts_first = cuts_first
         self.page_size = leases.allocator.page_size
         self.new_token_ratio = new_token_ratio
         mixed = num_mixed_decode_tokens

@@ -69,7 +69,7 @@ class Retraction:
                 break
             if self.evicts_ahead:
                 self.leases.make_free(short + self.leases.available_pages)
-            victim = chunked.req if chunked else choose_victim(self.decode.running_reqs)
+            victim = chunked.req if chunked else self._victim()
             self.retract(victim, "memory")
             retracted = True
             reqs = [req for req in reqs if req is not victim]
@@ -106,6 +106,11 @@ class Retraction:
             pages = self.leases.allocator.pages_for(steps)
             self.leases.make_free(pages - self.leases.pages_returning)
         self.prefill.waiting_queue.add(req)
+
+    def _victim(self) -> Request:
+        """Who has to give way, by the rules (``Rules.victim``)."""
+        running = self.decode.running_reqs
+        return running[-1] if self.prefill.rules.victim == "newest" else choose_victim(running)
 
     def _is_settled(self, req: Request) -> bool:
         return req.lease is None or self.leases.is_settled(req.lease)

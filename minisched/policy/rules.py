@@ -68,6 +68,7 @@ class Rules:
         ratio="a share of what they may still say (new_token_ratio): who then finds no memory is "
         "retracted",
         rest="all that they may still say (mini-sglang, inflight_tokens): nobody is retracted",
+        prompt="nothing; who comes needs pages for its prompt alone (nano-vllm)",
     )  # fmt: skip
     budget_counts: str = rule(
         "pages", "In what is the budget of a step paid?",
@@ -79,6 +80,11 @@ class Rules:
         page="with a page, as only whole pages can be shared",
         anywhere="anywhere, also within a page, so that the whole budget is used (mini-sglang)",
     )  # fmt: skip
+    who_is_cut: str = rule(
+        "anybody", "Whose prompt may be cut to what is left of the budget?",
+        anybody="whoever comes when the rest is too small for it, the last of a batch",
+        first="the first of a batch; the next one that does not fit whole waits (nano-vllm)",
+    )  # fmt: skip
     too_long_alone: str = rule(
         "admitted", "What becomes of one whom the rules refuse though nobody else is there?",
         admitted="it runs alone: it fits, or it would not have been received",
@@ -88,6 +94,11 @@ class Rules:
         "rows", "What do running requests of lower priority make way for?",
         rows="a row: want of memory is waited for",
         memory="a row or memory, as much as the urgent one needs",
+    )  # fmt: skip
+    victim: str = rule(
+        "fewest_outputs", "Who loses its memory when those who decode run out of it?",
+        fewest_outputs="who has said least; among equals the longest prompt",
+        newest="who began to decode last (nano-vllm)",
     )  # fmt: skip
     retracted_waits: str = rule(
         "behind", "Where does one wait who has lost its memory?",
@@ -109,17 +120,17 @@ class Rules:
         "somebody is retracted, until those who stay have room for 20 steps each",
         lacking="only what the next step lacks",
     )  # fmt: skip
-    chunks_enter: str = rule(
-        "settled", "When does a chunk of a prompt enter the prefix cache?",
-        settled="when its step has come back: what a failed one has not written is never shared",
-        next_step="when the next step is scheduled (SGLang), which may be before",
-        whole_prompt="with the rest of its prompt, when all of it has come back (mini-sglang)",
+    enters_cache: str = rule(
+        "settled", "What of a request may enter the prefix cache?",
+        settled="what a step has come back with: what a failed one has not written is never shared",
+        launched="all that is launched (SGLang): a chunk once the next step is scheduled, and of "
+        "one who ends the last token, too, if a step in flight computes it",
+        known="all of whose tokens the host knows (mini-sglang), though its step may still run",
     )  # fmt: skip
-    cached_up_to: str = rule(
-        "settled", "Which positions of a request may enter the prefix cache?",
-        settled="those whose step has come back",
-        launched="those whose token is known, also when their step still runs (mini-sglang's "
-        "overlap): right as long as no step fails",
+    chunks_enter: str = rule(
+        "each", "When does a chunk of a prompt enter the prefix cache?",
+        each="each by itself",
+        whole_prompt="with the last one, when all of the prompt has come back (mini-sglang)",
     )  # fmt: skip
     edges_end: str = rule(
         "prompt", "Where does an edge of the tree end?",
@@ -207,8 +218,13 @@ RULES: Mapping[str, Rules] = {
         waiting_prefixes="stale",
     ),
     "nano-vllm": Rules(
-        newcomer_fits="sequence",
         ask_again="every_step",
+        reserves="prompt",
+        budget_counts="tokens",
+        chunk_ends="anywhere",
+        who_is_cut="first",
+        victim="newest",
+        retracted_waits="old_place",
         free_rule="at_once",
         prefix_cache="blocks",
         output_pages="running",
@@ -257,8 +273,19 @@ class Deliberate:
 RACE = Deliberate(
     "at_once", "a step in flight may still write what is given away: a race on two streams"
 )
+UNWRITTEN = (
+    "a step that fails has not written it, and whoever found it would read what is not there"
+)
 DELIBERATE: Mapping[str, Mapping[str, Deliberate]] = {
-    "sglang": {"free_rule": RACE},
-    "mini-sglang": {"free_rule": RACE},
+    "sglang": {
+        "free_rule": RACE,
+        "enters_cache": Deliberate("launched", UNWRITTEN),
+        "too_long_alone": Deliberate("refused", "it would wait for ever, and all behind it"),
+    },
+    "mini-sglang": {
+        "free_rule": RACE,
+        "enters_cache": Deliberate("known", UNWRITTEN),
+        "length_frees": Deliberate("last_launch", "the step of its last token still reads it"),
+    },
 }
 """By system and rule; all else is as in the original, and ``minisched fidelity`` holds it to it."""

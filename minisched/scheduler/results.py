@@ -134,15 +134,16 @@ class Results(Endings):
     def _cache_prompt(self, batch: ScheduleBatch, at: int) -> None:
         """Share the prompt, or the chunk, that a row has computed, if it still runs.
 
-        Not a chunk, where that is for the next step to do, or for the last of its chunks
-        (``policy/rules.py:chunks_enter``).
+        Not a chunk, where that is for the next step to do (``PrefixCache.cache_chunk``), or for the
+        last of its chunks (``policy/rules.py:chunks_enter``).
         """
-        req, lease = batch.reqs[at], batch.leases[at]
-        chunks_enter = "settled" if batch.delivers[at] else self.config.in_force.chunks_enter
-        if req.lease is not lease or lease.is_let_go or chunks_enter == "next_step":
+        req, lease, rules = batch.reqs[at], batch.leases[at], self.config.in_force
+        is_chunk = not batch.delivers[at]
+        is_later = is_chunk and rules.enters_cache == "launched"
+        if req.lease is not lease or lease.is_let_go or is_later:
             return
         lease.settled_len = batch.starts[at] + len(batch.ids[at])
-        if chunks_enter == "settled":
+        if not (is_chunk and rules.chunks_enter == "whole_prompt"):
             self.prefix_cache.cache_unfinished_req(req, lease)
 
     def _cache_outputs(self, batch: ScheduleBatch) -> None:

@@ -80,8 +80,7 @@ class Scheduler(Results):
         """
         if self.batches_in_flight == 0 or not self.decode.running_reqs:
             self.retraction.starved = False
-        chunked = self.prefill.chunked_req
-        if chunked is not None and self.config.in_force.chunks_enter == "next_step":
+        if (chunked := self.prefill.chunked_req) is not None:
             self.prefix_cache.cache_chunk(chunked.req)
         plan = self.run_first.plan()
         if plan.prompts or plan.decodes:

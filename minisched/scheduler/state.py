@@ -84,7 +84,7 @@ class SchedulerState:
             )
         self.leases = LeasePool(self.allocator, self.table, self.page_cache, rules.free_rule)
         self.prefix_cache = PrefixCache(
-            self.leases, self.recorder, cached_up_to=rules.cached_up_to, edges_end=rules.edges_end,
+            self.leases, self.recorder, enters_cache=rules.enters_cache, edges_end=rules.edges_end,
             prompt_pages=rules.prompt_pages, output_pages=rules.output_pages,
         )  # fmt: skip
 

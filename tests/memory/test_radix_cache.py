@@ -24,6 +24,9 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import many
 
 Prefix = tuple[int, ...]
+Time = tuple[
+    int, int
+]  # which walk; in it 0: all that it came along, 1: an edge split, 2: a new leaf
 
 # -- radix_cache: against a dictionary of prefixes that has no tree --------------------------------
 
@@ -68,8 +71,8 @@ class Page:
     """What the model knows of one page."""
 
     page_id: int
-    creation_time: int
-    last_access_time: int
+    creation_time: Time
+    last_access_time: Time
     hit_count: int = 0
 
 
@@ -87,8 +90,9 @@ class PrefixDict:
     other extends, and goes whole: back to the last end above it.
     """
 
-    def __init__(self, page_size: int, policy: str) -> None:
+    def __init__(self, page_size: int, policy: str, split_counts: str) -> None:
         self.page_size, self.order = page_size, ORDERS[policy]
+        self.split_counts = split_counts
         self.pages: dict[Prefix, Page] = {}
         self.ends: set[Prefix] = set()
         self.locks: list[Prefix] = []
@@ -104,17 +108,36 @@ class PrefixDict:
     def match(self, tokens: Sequence[int]) -> list[Prefix]:
         self.now += 1
         cached = [prefix for prefix in self.prefixes(tokens) if prefix in self.pages]
-        for prefix in cached:
-            self.pages[prefix].last_access_time = self.now
+        whole = max((at for at, prefix in enumerate(cached, 1) if prefix in self.ends), default=0)
+        upper = cached[whole:]  # of an edge that is split now
+        for prefix in cached if self.split_counts != "neither" else cached[:whole]:
+            self.pages[prefix].last_access_time = (self.now, 0)
+        if upper and self.split_counts == "both":
+            for prefix in upper:
+                page = self.pages[prefix]
+                page.creation_time = page.last_access_time = (self.now, 1)
+            for prefix in self.rest_of_edge(upper[-1]):
+                self.pages[prefix].last_access_time = (self.now, 0)
         self.ends |= set(cached[-1:])
         return cached
 
-    def insert(self, tokens: Sequence[int], page_ids: Sequence[int]) -> int:
-        num_cached = len(self.match(tokens))
-        for prefix, page_id in zip(self.prefixes(tokens), page_ids, strict=False):
-            self.pages.setdefault(prefix, Page(page_id, self.now, self.now)).hit_count += 1
-        self.ends |= set(self.prefixes(tokens)[-1:])
-        return num_cached
+    def rest_of_edge(self, prefix: Prefix) -> list[Prefix]:
+        rest = list[Prefix]()
+        while prefix not in self.ends:
+            longer = {page for page in self.pages if page[: len(prefix)] == prefix} - {prefix}
+            prefix = min(longer, key=len)
+            rest.append(prefix)
+        return rest
+
+    def insert(self, tokens: Sequence[int], page_ids: Sequence[int], inserted: int) -> int:
+        cached, prefixes = self.match(tokens), self.prefixes(tokens)
+        for prefix, page_id in zip(prefixes, page_ids, strict=False):
+            self.pages.setdefault(prefix, Page(page_id, (self.now, 2), (self.now, 2)))
+        self.ends |= set(prefixes[-1:])
+        for at, prefix in enumerate(prefixes):
+            end = next(end for end in prefixes[at:] if end in self.ends)
+            self.pages[prefix].hit_count += len(end) > inserted * self.page_size
+        return len(cached)
 
     def evict(self, num_pages: int) -> list[int]:
         evicted: list[int] = []
@@ -145,14 +168,15 @@ class AnyUse(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 2, 4, 16]),
         policy=st.sampled_from(sorted(ORDERS)),
         first=st.lists(texts, min_size=3, max_size=9),
+        split_counts=st.sampled_from(["both", "upper", "neither"]),
     )
-    def start(self, page_size: int, policy: str, first: list[str]) -> None:
-        self.cache = RadixCache(page_size, policy)
-        self.model = PrefixDict(page_size, policy)
+    def start(self, page_size: int, policy: str, first: list[str], split_counts: str) -> None:
+        self.cache = RadixCache(page_size, policy, split_counts=split_counts)
+        self.model = PrefixDict(page_size, policy, split_counts)
         self.held: list[TreeNode] = []  # in the order of model.locks
         self.fresh = count(1)
         for text in first:
-            self.insert(text, 0, lock=False)
+            self.insert(text, 0, lock=False, inserted=0)
 
     @rule(text=texts, tail=tails, lock=st.booleans())
     def match(self, text: str, tail: int, lock: bool) -> None:
@@ -164,12 +188,13 @@ class AnyUse(RuleBasedStateMachine):
         if lock:
             self.lock_node(match.node)
 
-    @rule(text=texts, tail=tails, lock=st.booleans())
-    def insert(self, text: str, tail: int, lock: bool) -> None:
+    @rule(text=texts, tail=tails, lock=st.booleans(), inserted=st.integers(0, 3))
+    def insert(self, text: str, tail: int, lock: bool, inserted: int) -> None:
+        """Some of it by a request that has inserted its first pages before."""
         tokens = tokens_of(text, self.cache.page_size, tail)
         page_ids = [next(self.fresh) for _ in range(len(text) + 1)]
-        insertion = self.cache.insert(tokens, page_ids)
-        assert insertion.num_cached_pages == self.model.insert(tokens, page_ids)
+        insertion = self.cache.insert(tokens, page_ids, inserted)
+        assert insertion.num_cached_pages == self.model.insert(tokens, page_ids, inserted)
         assert path_of(insertion.node) == tuple(tokens[: len(text) * self.cache.page_size])
         if lock:
             self.lock_node(insertion.node)
@@ -198,7 +223,7 @@ class AnyUse(RuleBasedStateMachine):
         with pytest.raises(ValueError, match="not in the tree"):
             self.cache.inc_lock_ref(node)
         self.held = []
-        self.model = PrefixDict(self.cache.page_size, self.cache.policy)
+        self.model = PrefixDict(self.cache.page_size, self.cache.policy, self.cache.split_counts)
 
     @invariant()
     def the_tree_is_the_dictionary(self) -> None:

@@ -16,7 +16,7 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import turn
 
-AT_ONCE = "free_rule=at_once,cached_up_to=launched,length_frees=last_launch"
+AT_ONCE = "free_rule=at_once,enters_cache=known,length_frees=last_launch"
 EOS = 1
 
 

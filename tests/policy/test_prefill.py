@@ -50,9 +50,9 @@ class Rules:
         result = ""
         if extend + new + self.page >= self.memory() - self.total_offset:
             result = "NO_TOKEN"
-        elif self.ceiled(extend) >= self.rem_input and self.added:
+        elif self.rem_chunk is None and self.ceiled(extend) >= self.rem_input and self.added:
             result = "OTHER"
-        elif self.rem_chunk is not None and extend > self.rem_chunk:
+        elif self.rem_chunk is not None and self.ceiled(extend) > self.rem_chunk:
             extend, new = self.rem_chunk // self.page * self.page, 0
             result = "OTHER" if extend <= 0 else ""
         if result:
@@ -298,7 +298,7 @@ def test_without_memory_for_those_who_decode_the_prompt_runs_alone() -> None:
         kv_tokens=24, page_size=4, chunked_prefill_size=16, enable_mixed_chunk=True,
         schedule_conservativeness=0.0, disable_radix_cache=True,
     )  # fmt: skip
-    scheduler, params = Scheduler(config), SamplingParams(max_new_tokens=6, ignore_eos=True)
+    scheduler, params = Scheduler(config), SamplingParams(max_new_tokens=6)
     for i in range(4):  # one after the other, each a token longer than the one before
         scheduler.receive([Request(f"r{i}", [i] * (i + 1), params)] if i < 3 else [])
         turn(scheduler)

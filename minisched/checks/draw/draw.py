@@ -43,13 +43,14 @@ DRAFT_MODELS = {"NGRAM": ("",), "NGRAM_GPU": ("",), "STANDALONE": ("hash:10", "h
 CONTEXT_LEN = 32
 POLICY_PAIRS = tuple((first, policy) for first in RUN_FIRST for policy in sorted(SCHEDULE_POLICIES))
 NOT_CHANGED = (
-    "run_first", "free_rule", "too_long_alone", "cached_up_to", "prefix_cache", "prompt_pages",
+    "run_first", "free_rule", "too_long_alone", "enters_cache", "prefix_cache", "prompt_pages",
 )  # fmt: skip
 CHANGES = tuple(  # of rules: one answer each
     f"{rule.name}={answer}"
     for rule in fields(Rules)
     if rule.name not in NOT_CHANGED
     for answer in rule.metadata["answers"]
+    if (rule.name, answer) != ("reserves", "prompt")
 )
 
 Card = TypeVar("Card")
@@ -217,7 +218,9 @@ def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
 
     Who runs first is a setting, and is drawn with them. Memory goes back by the rule ``lease``:
     each of the others is healthy on some loops only. Nobody is refused for ever, and a radix tree
-    shares nothing that a failing step may not have written.
+    shares nothing that a failing step may not have written. Memory for the prompt alone is for
+    loops that wait for each step: where steps run ahead, whoever was retracted can come back for
+    ever.
     """
     if rng.random() < 0.5:
         return config

@@ -212,13 +212,15 @@ class Room:
 
     @property
     def in_full(self) -> bool:
-        """Whether all is kept back that anybody may say, and not a share."""
-        return self.rules.reserves == "rest"
+        """Whether all is kept back that anybody may say, or nothing, and not a share."""
+        return self.rules.reserves != "ratio"
 
     def charge(self, row: Row) -> None:
         """A prompt, or a part of it, takes whole pages, one more, and what it may say."""
         tokens, req = self._whole(row.extend_len), row.req
-        if self.in_full:
+        if self.rules.reserves == "prompt":
+            self.now -= self._whole(req.known_len) - self._whole(row.start)
+        elif self.in_full:
             self.total -= req.known_len - row.start + new_tokens(req)
             self.now -= self._whole(row.end) - self._whole(row.start)
         else:
@@ -235,6 +237,8 @@ class Room:
     def is_short(self, req: Request, extend_len: int, to_lock: int) -> bool:
         """Whether memory does not reach for a request that finds ``to_lock`` tokens free."""
         total, need = self.total - to_lock, extend_len + new_tokens(req)
+        if self.rules.reserves == "prompt":
+            return self._whole(extend_len) > self.now - to_lock
         if self.in_full:
             return need > total or self._whole(int(min(extend_len, self.chunk))) > (
                 self.now - to_lock
@@ -421,7 +425,9 @@ class Decision:
         if not table.available_size or room.is_short(req, extend_len, to_lock * size):
             return self._unless_alone() and self._others_make_no_way(req, room)
         whole = ceil(extend_len / size) * size
-        least = size if self.rules.chunk_ends == "page" else 1
+        least: float = size if self.rules.chunk_ends == "page" else 1
+        if self.rules.who_is_cut == "first" and self.prompts:
+            least = inf
         is_much = self.prompts and room.chunk == inf and whole >= room.prompts
         is_cut_to_nothing = room.paid(extend_len) > room.chunk and room.chunk < least
         return NO_BUDGET if is_much or is_cut_to_nothing else ""

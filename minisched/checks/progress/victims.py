@@ -34,6 +34,8 @@ def not_the_one(
         named, rule = chunked.req, "whose prompt is in chunks"
     elif reason == "unified":
         named, rule = max(running, key=order.index), "the newest"
+    elif scheduler.config.in_force.victim == "newest":
+        named, rule = running[-1], "who decodes since last"
     else:
         ranks = {req: (len(req.output_ids), -len(req.prompt), -order.index(req)) for req in running}
         named = min(running, key=ranks.__getitem__)
@@ -107,6 +109,8 @@ def all_tokens(req: Request) -> int:
 
 def kept_back(req: Request, ratio: float, config: SchedulerConfig) -> float:
     """What is kept back of what one who runs may still say; or all of it and some of a page."""
+    if config.in_force.reserves == "prompt":
+        return 0
     if config.in_force.reserves == "rest":
         launches = req.max_device_len - req.device_len
         return launches + config.page_size - 1 if launches > 0 else 0
