@@ -47,7 +47,7 @@ OF_A_WORKLOAD: dict[str, Sequence[str]] = {
     "running requests": tuple("12345"),
     "radix cache": ("on", "off"),
     "eviction": tuple(EVICTION_POLICIES),
-    "rules": ("the loop's", *RULES),
+    "rules": ("the loop's", *(name for name, rules in RULES.items() if rules.reserves != "prompt")),
     "changed rule": ("none", *CHANGES),
     "run first": RUN_FIRST,
     "schedule policy": tuple(SCHEDULE_POLICIES),

@@ -224,9 +224,8 @@ def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
     """
     if rng.random() < 0.5:
         return config
-    return replace(
-        config, rules=f"{rng.choice(tuple(RULES))},free_rule=lease,{rng.choice(CHANGES)}"
-    )
+    system = rng.choice([name for name, rules in RULES.items() if rules.reserves != "prompt"])
+    return replace(config, rules=f"{system},free_rule=lease,{rng.choice(CHANGES)}")
 
 
 def with_slack(config: SchedulerConfig, in_flight: int) -> SchedulerConfig:
