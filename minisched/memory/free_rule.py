@@ -38,12 +38,13 @@ def deferred(lease: Lease, steps: Steps) -> bool:
 def at_once(lease: Lease, steps: Steps) -> bool:
     """Always: the next owner's writes come after the wasted row's, on the same stream.
 
-    mini-sglang since e7d4f65, SGLang of the KV, and vLLM where no KV connector reads it. A second stream breaks it: mini-sglang copies
-    prompts to the token pool on the scheduler's stream, where a new owner's prompt can come before
-    the wasted row's late token, and is then overwritten by it (mini-sglang #89). SGLang writes its
-    request table (``req_to_token``) on the schedule stream as well, and there the stream's order
-    orders nothing either: ``_apply_war_barrier`` lets those writes wait until the forward pass has
-    read the table (``museum/bugs/request_table_rewritten.py``).
+    mini-sglang since e7d4f65, SGLang of the KV, and vLLM where no KV connector reads it. A second
+    stream breaks it: mini-sglang copies prompts to the token pool on the scheduler's stream, where
+    a new owner's prompt can come before the wasted row's late token, and is then overwritten by it
+    (mini-sglang #89). SGLang writes its request table (``req_to_token``) on the schedule stream as
+    well, and there the stream's order orders nothing either: ``_apply_war_barrier`` lets those
+    writes wait until the forward pass has read the table
+    (``museum/bugs/request_table_rewritten.py``).
     """
     return True
 
