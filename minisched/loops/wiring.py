@@ -15,6 +15,7 @@ from ..grammar import compile_grammar
 from ..models.base import Model
 from ..models.stop_strings import StopStrings
 from ..models.tokenizer import TextCodec, text_codec_of
+from ..policy.rules import find_rules
 from ..relay import Relay, RowRelay, UploadRelay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
@@ -29,14 +30,21 @@ def fit_config(
     """``config`` with what the loop, its relay and the model decide.
 
     A relay that two streams write row by row (the token pool) is no part of a system that frees
-    memory at once: there a row has to wait for its steps, unless the user has said otherwise.
+    memory at once: there a row has to wait for its steps, unless the user has said otherwise. And a
+    loop whose own rules have one budget for all needs no mixed chunks: its steps mix by themselves.
     """
     both = isinstance(relay, UploadRelay) and isinstance(relay, RowRelay)
     waits = "lease" if both and not config.rules else ""
+    first = config.run_first or find_rules(config.rules or spec.rules).run_first
+    mixes = config.enable_mixed_chunk and (first == "prefill" or bool(config.rules))
     return replace(
         config,
-        free_rule=config.free_rule or waits,
-        **{"rules": config.rules or spec.rules, **spec.settings},
+        **{
+            "rules": config.rules or spec.rules,
+            "free_rule": config.free_rule or waits,
+            "enable_mixed_chunk": mixes,
+            **spec.settings,
+        },
         run_ahead=relay.run_ahead,
         overrun=spec.overrun,
         refuses=spec.refusals(relay.name),
@@ -116,8 +124,8 @@ def wire(
         config = fit_config(config, spec, made, model)
         if config.run_ahead and config.in_force.reserves == "prompt":
             raise ValueError(
-                f"loop {loop!r} runs ahead, but rules that keep memory for a prompt alone (reserves is "
-                "'prompt', as in nano-vllm) need a loop that waits for each step, such as 'serial'."
+                f"loop {loop!r} runs ahead, but rules that keep memory for a prompt alone (reserves "
+                "is 'prompt', as in nano-vllm) need a loop that waits for each step, as 'serial' does."
             )
         speculation = speculate(config, device, model)
         worker = (speculation.worker or spec.worker)(

@@ -89,8 +89,10 @@ class Results(Endings):
 
         After a chunk too: all that comes behind it would read what it has written.
         """
-        if req.lease is not lease and (lease.is_spoiled or not self._is_stale(req)):
+        if req.lease is not lease and not self._is_stale(req):
             return []
+        if lease.is_spoiled:
+            return []  # it was computed from nothing, and is computed again
         error = f"its logits are not numbers (NaN) in step {batch.step}."
         self._spoil([lease])
         return [self._finish(req, FinishReason.ERROR, error=error)]

@@ -107,6 +107,7 @@ RETRACTED = Case(
         ],
         [0, 0], 3, kv_tokens=40, page_size=4, max_running_requests=2, chunked_prefill_size=20,
         max_prefill_tokens=70, schedule_policy="priority", speculative_algorithm="NGRAM_GPU",
+        rules="sglang",
     ),
     "vllm_async", "pool", {"depth": 4},
 )  # fmt: skip

@@ -14,7 +14,7 @@ from minisched.checks.draw.designs import Design
 from minisched.checks.draw.draw import designs_for, draw
 from minisched.checks.judge import hash_model
 from minisched.checks.judge import run as run_case
-from minisched.checks.leaks.books import nodes_of
+from minisched.checks.leaks.books import blocks_of, nodes_of
 from minisched.checks.workload import fresh
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -53,6 +53,8 @@ def look(scheduler: SchedulerState) -> Truth:
     for node in nodes:
         kind = "protected" if node.lock_ref else "evictable"
         pages |= dict.fromkeys(node.edge.page_ids, (kind, ""))
+    for page, block in blocks_of(scheduler).items():  # type: ignore[arg-type]
+        pages[page] = ("protected" if block.ref_cnt else "evictable", "")
     taken = {row: table._owner[row] for row in {*range(1, table.size + 1)} - {*table.free_rows}}
     live = scheduler.live
     holding = {rid for rid, req in live.items() if req.lease is not None}

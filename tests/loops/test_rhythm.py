@@ -80,8 +80,8 @@ def batches(depth: int, count: int) -> Callable[[Part], int]:
     at_once = min(depth, count)
 
     def law(p: Part) -> int:
-        host = p.h + (p.sum("schedule") if count < depth else 0)
-        return max(at_once * p.d, at_once * host, at_once * p.c, p.d + p.h + p.c)
+        host = at_once * p.h + (depth - at_once) * p.sum("schedule")  # empty batches fill the queue
+        return max(at_once * p.d, host, at_once * p.c, p.d + p.h + p.c)
 
     return law
 
@@ -92,8 +92,8 @@ def pipeline(stages: int, count: int, depth: int = 0) -> Callable[[Part], int]:
     def law(p: Part) -> int:
         each = [p.forward // stages + (p.recv if stage else 0) for stage in range(stages)]
         each[-1] += p.sample
-        host = p.h + (p.sum("schedule") if count < (depth or stages) else 0)
-        return max(at_once * max(*each, p.c, host), sum(each) + p.c + p.h)
+        host = at_once * p.h + ((depth or stages) - at_once) * p.sum("schedule")
+        return max(at_once * max(*each, p.c), host, sum(each) + p.c + p.h)
 
     return law
 

@@ -53,19 +53,25 @@ def passed_over(trace: Trace) -> int:
     return most
 
 
-@pytest.mark.parametrize("loop", ["vllm_async:pool:depth=8", "vllm_pp4"])
-def test_the_rule_of_late_leaves_results_unread_and_the_older_one_does_not(loop: str) -> None:
-    late, older = (
-        run_loop(
-            f"{loop}{more}", SimDevice(), HashModel(),
-            [Request(f"r{i}", range(1, 9), tokens(3), i * 18_000_000) for i in range(8)],
-            cost=SIM_COST,
-        )
-        for more in ("", ":harvest_when_done=true")
-    )  # fmt: skip
+def now_and_then(loop: str) -> Run:
+    requests = [Request(f"r{i}", range(1, 9), tokens(3), i * 18_000_000) for i in range(8)]
+    return run_loop(loop, SimDevice(), HashModel(), requests, cost=SIM_COST)
+
+
+def test_the_rule_of_late_leaves_results_unread_and_the_older_one_does_not() -> None:
+    loop = "vllm_async:pool:depth=8"
+    late, older = now_and_then(loop), now_and_then(f"{loop}:harvest_when_done=true")
     assert late.outputs == older.outputs
     assert passed_over(late.trace) > 1 >= passed_over(older.trace)
-    assert older.trace.end < late.trace.end
+
+
+def test_where_requests_wait_for_their_tokens_empty_batches_fill_the_queue() -> None:
+    late, older = now_and_then("vllm_pp4"), now_and_then("vllm_pp4:harvest_when_done=true")
+    assert passed_over(late.trace) == passed_over(older.trace) == 0
+    steps = max(item.step for item in late.trace.slices)
+    for run in (late, older):
+        schedules = [item for item in run.trace.on("host") if item.name == "schedule"]
+        assert len(schedules) > steps, "an empty one costs its host a schedule"
 
 
 def test_depths_that_cannot_be_are_refused() -> None:

@@ -56,7 +56,7 @@ def changes(trace: Trace) -> tuple[Trace, list[Moment], str]:
     if any(mark.name == "block add" for mark in trace.marks):
         raise NothingToShow(
             "there is no tree: by the rules of this run pages are found by the hash of their "
-            "tokens (prefix_cache blocks); the view pages shows them."
+            "tokens (prefix_cache blocks); the view page_allocator shows them."
         )
     if not any(moment.count("radix add") for moment in moments):
         raise NothingToShow("the trace has no radix add mark: nothing ever entered a prefix cache.")
