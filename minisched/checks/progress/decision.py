@@ -138,7 +138,8 @@ class Before:
             if not made:
                 admitted = [req for req in self.waiting if req.lease is not None]
                 asked_len = self.asked_len[head]
-                made = [Preemption(head, asked_len, admitted, self.memory())]
+                places = dict(self.remembered.places)
+                made = [Preemption(head, asked_len, admitted, self.memory(), places)]
                 self.preemptions += made
             made[0].victims.append(victim)
 
@@ -432,11 +433,12 @@ class Decision:
 
     def _of_preemptions(self) -> Iterator[str]:
         """Those who made way for a request of higher priority are those whom the rule names."""
-        ratio, places = self.before.ratio, self.remembered.places
+        ratio = self.before.ratio
         preemptions = [] if self.before.is_short else self.before.preemptions
         if self.rules.preempt_for == "rows":
             preemptions = preemptions[:1]  # those behind it find memory that was given back
         for item in preemptions:
+            places = item.places
             earlier = [req for req in (self.before.chunked, *item.admitted) if req]
             left = self._room(item.memory.available, earlier).total
             if self.rules.preempt_for == "rows":
