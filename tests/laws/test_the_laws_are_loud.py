@@ -164,10 +164,10 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
     ),
     "a part of a page is kept for whoever comes": (
         a_case(  # who preempts comes with a page at least
-            [request("r0", [1] * 10, 7), request("r1", [2] * 10, 7, priority=3)], "serial", [0, 3],
-            kv_tokens=20, page_size=4, max_running_requests=2, chunked_prefill_size=4,
-            max_prefill_tokens=3, enable_mixed_chunk=True, schedule_policy="priority",
-            rules="minisched", priority_scheduling_preemption_threshold=0, schedule_conservativeness=2.0,
+            [request("r0", [1] * 10, 7), request("r1", [2] * 10, 5, priority=3)], "serial", [0, 3],
+            kv_tokens=20, page_size=4, max_running_requests=1, chunked_prefill_size=4,
+            enable_mixed_chunk=True, enable_priority_scheduling=True,
+            priority_scheduling_preemption_threshold=0,
         ), "identity",
         Edit("policy.prefill_adder:PrefillAdder.add_alone",
              "self.budget.cut(req.known_len - lease.settled_len)", "True"),
