@@ -124,8 +124,9 @@ def wire(
         config = fit_config(config, spec, made, model)
         if config.run_ahead and config.in_force.reserves == "prompt":
             raise ValueError(
-                f"loop {loop!r} runs ahead, but rules that keep memory for a prompt alone (reserves "
-                "is 'prompt', as in nano-vllm) need a loop that waits for each step, as 'serial' does."
+                f"loop {loop!r} runs ahead, but rules that keep memory for a prompt alone "
+                "(reserves is 'prompt', as in nano-vllm) need a loop that waits for each step, "
+                "such as 'serial'."
             )
         speculation = speculate(config, device, model)
         worker = (speculation.worker or spec.worker)(

@@ -93,7 +93,7 @@ def test_nothing_is_seen_of_what_is_equivalent_or_known_to_be_missed(item: Mutat
 
 
 def request(rid: str, prompt: Sequence[int], outputs: int, priority: int = 0) -> Request:
-    params = SamplingParams(max_new_tokens=outputs, ignore_eos=True)
+    params = SamplingParams(max_new_tokens=outputs)  # nothing they say ends them
     return Request(rid, tuple(prompt), params, priority=priority)
 
 
@@ -114,7 +114,7 @@ STARVED = a_case(  # five who need a page each step, one who gives up, with page
     [*(request(f"r{at}", [at + 1], 12) for at in range(5)),
      request("r8", [9] * 6, 12), request("r9", [10], 1)],  # the last one takes what is there
     "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
-    disable_radix_cache=True, rules="sglang",
+    disable_radix_cache=True, rules="minisched",
 )  # fmt: skip
 RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
@@ -151,17 +151,23 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
     "the oldest of equals makes way": (
         a_case(  # two of one priority run, and one of a higher one comes later
             [request("r0", [1], 8), request("r1", [2], 8), request("r2", [3], 4, priority=5)],
-            arrivals=[0, 0, 3], schedule_policy="priority", max_running_requests=2,
+            "serial", [0, 0, 3], enable_priority_scheduling=True, max_running_requests=2,
             priority_scheduling_preemption_threshold=0,
         ), "order",
-        Edit("policy.preemption:preempt_to_schedule", "-running.order", "running.order"),
+        Edit("policy.preemption:in_turn", "-running.order", "running.order"),
+    ),
+    "the first of equals is retracted": (
+        a_case(  # their outputs do not fit together
+            [request("r0", [1], 8), request("r1", [2], 8)], "serial", kv_tokens=14,
+        ), "order",
+        Edit("policy.retraction:choose_victim", "reversed(list(candidates))", "list(candidates)"),
     ),
     "a part of a page is kept for whoever comes": (
         a_case(  # who preempts comes with a page at least
-            [request("r0", [1] * 10, 7), request("r1", [2] * 10, 7, priority=3)], "serial", [0, 3],
-            kv_tokens=28, page_size=4, max_running_requests=2, chunked_prefill_size=4,
-            max_prefill_tokens=3, enable_mixed_chunk=True, schedule_policy="priority",
-            priority_scheduling_preemption_threshold=0, schedule_conservativeness=2.0,
+            [request("r0", [1] * 10, 7), request("r1", [2] * 10, 5, priority=3)], "serial", [0, 3],
+            kv_tokens=20, page_size=4, max_running_requests=1, chunked_prefill_size=4,
+            enable_mixed_chunk=True, enable_priority_scheduling=True,
+            priority_scheduling_preemption_threshold=0,
         ), "identity",
         Edit("policy.prefill_adder:PrefillAdder.add_alone",
              "self.budget.cut(req.known_len - lease.settled_len)", "True"),

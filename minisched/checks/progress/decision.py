@@ -139,7 +139,8 @@ class Before:
             if not made:
                 admitted = [req for req in self.waiting if req.lease is not None]
                 asked_len = self.asked_len[head]
-                made = [Preemption(head, asked_len, admitted, self.memory())]
+                places = dict(self.remembered.places)
+                made = [Preemption(head, asked_len, admitted, self.memory(), places)]
                 self.preemptions += made
             made[0].victims.append(victim)
 
@@ -525,6 +526,7 @@ class Decision:
         if self.rules.preempt_for == "rows":
             preemptions = preemptions[:1]  # those behind it find memory that was given back
         for item in preemptions:
+            places = item.places
             earlier = [req for req in (self.before.chunked, *item.admitted) if req]
             left = self._room(item.memory.available, earlier).total
             if self.rules.preempt_for == "rows":

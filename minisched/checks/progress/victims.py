@@ -94,6 +94,7 @@ class Preemption:
     asked_len: int  # what it had to compute, when it was asked last before that
     admitted: list[Request]  # before it, in the same decision
     memory: Memory
+    places: Places  # as they were: who makes way gets another one
     victims: list[Request] = field(default_factory=list)
 
 
