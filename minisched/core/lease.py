@@ -27,6 +27,5 @@ class Lease:
     retired: list[tuple[int, list[int]]] = field(default_factory=list)  # pages, after which step
     num_transfers: int = 0  # copies of its KV to or from another device that are not over
     is_spoiled: bool = False  # a step that failed was to write what it reads or has shared
-    is_let_go: bool = False  # its request gave it up before its end (rule length_frees)
     is_released: bool = False  # nobody may read or write its row and pages any more
     future_slot: int = 0  # where a ring FutureMap keeps its newest token

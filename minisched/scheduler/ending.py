@@ -44,7 +44,7 @@ class Endings(SchedulerState):
             del self.live[req.rid]
             self.wishing.discard(req.rid)
         lease, req.lease = req.lease, None
-        if lease is not None and not lease.is_let_go:
+        if lease is not None and not self._has_let_go(lease):
             if reason is not FinishReason.ERROR:
                 self.prefix_cache.cache_finished_req(req, lease)
             self.leases.close(lease)
@@ -60,12 +60,14 @@ class Endings(SchedulerState):
 
     def _last_is_launched(self, req: Request, lease: Lease) -> None:
         """The step of a request's last token is in flight; mini-sglang frees its memory now."""
-        rules = self.config.in_force
-        if rules.length_frees == "last_launch" and rules.free_rule == "at_once":
+        if self.lets_go_early:
             self.prefix_cache.cache_finished_req(req, lease)
             self.decode.remove_req(req)
             self.leases.close(lease)
-            lease.is_let_go = True
+
+    def _has_let_go(self, lease: Lease) -> bool:
+        """Whether a request gave its memory back before it ended."""
+        return self.lets_go_early and lease.is_released
 
     def _is_stale(self, req: Request) -> bool:
         """Whether output of a lease that is gone still counts for the request."""

@@ -142,7 +142,7 @@ class Results(Endings):
         req, lease, rules = batch.reqs[at], batch.leases[at], self.config.in_force
         is_chunk = not batch.delivers[at]
         is_later = is_chunk and rules.enters_cache == "launched"
-        if req.lease is not lease or lease.is_let_go or is_later:
+        if req.lease is not lease or self._has_let_go(lease) or is_later:
             return
         lease.settled_len = batch.starts[at] + len(batch.ids[at])
         if not (is_chunk and rules.chunks_enter == "whole_prompt"):

@@ -52,6 +52,8 @@ class SchedulerState:
         self.recorder = recorder
         self._make_memory(config)
         self._make_policies(config)
+        rules = config.in_force
+        self.lets_go_early = rules.length_frees == "last_launch" and rules.free_rule == "at_once"
         self.live: dict[str, Request] = {}  # received and not ended
         self.wishing: set[str] = set()  # those of them with a grammar, penalties, and so on
         self.num_received = 0  # so far, without those that were refused

@@ -521,7 +521,7 @@ class Decision:
 
     def _of_preemptions(self) -> Iterator[str]:
         """Those who made way for a request of higher priority are those whom the rule names."""
-        kept, places = self.before.kept, self.remembered.places
+        kept = self.before.kept
         preemptions = [] if self.before.is_short else self.before.preemptions
         if self.rules.preempt_for == "rows":
             preemptions = preemptions[:1]  # those behind it find memory that was given back

@@ -36,7 +36,7 @@ EXHIBIT = Exhibit(
             ],
             arrivals=[0, 1],
             aborts={},
-            config=SchedulerConfig(kv_tokens=8, max_running_requests=2),
+            config=SchedulerConfig(kv_tokens=3, max_running_requests=2),
         ),
         "mini_overlap",
         "token_pool",
