@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import random
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -20,8 +19,15 @@ from typing import Any
 
 from ..bench.peers.missing import PACKAGES, stand_in_for
 from ..bench.peers.serve import Answer, serve
-from ..bench.peers.sglang_scheduler import Nothing, Silent, import_without_gpu, make_result
-from .case import EOS, VOCAB_SIZE, Arrival, Case, Rows, Schedule, Shape, Step
+from ..bench.peers.sglang_scheduler import (
+    Nothing,
+    Silent,
+    import_without_gpu,
+    make_processor,
+    make_req,
+    make_result,
+)
+from .case import EOS, VOCAB_SIZE, Case, Rows, Schedule, Shape, Step
 from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns
 
 MANAGERS, MEMORY = "sglang.srt.managers", "sglang.srt.mem_cache"
@@ -119,7 +125,7 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
     places = {
         MEMORY: ("memory_pool", "radix_cache", "cache_init_params"),
         f"{MEMORY}.allocator": ("token", "paged"),
-        COMPONENTS: ("batch_result_processor", "new_token_ratio_tracker"),
+        COMPONENTS: ("new_token_ratio_tracker",),
         MANAGERS: ("schedule_batch", "schedule_policy"),
     }
     parts: Any = SimpleNamespace(
@@ -175,15 +181,7 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
             chunk = None if config.chunked_prefill_size == -1 else config.chunked_prefill_size
             null = module.DisaggregationMode.NULL
             tracker = parts.new_token_ratio_tracker.NewTokenRatioTracker
-            processor = parts.batch_result_processor.SchedulerBatchResultProcessor(
-                is_generation=True, disaggregation_mode=null, enable_overlap=is_overlap,
-                enable_overlap_mlx=False, model_config=model, tree_cache=tree,
-                token_to_kv_pool_allocator=allocator, req_to_token_pool=pool,
-                hisparse_coordinator=None, decode_offload_manager=None, metrics_collector=None,
-                metrics_reporter=reporter, draft_worker=None, model_worker=None,
-                logprob_result_processor=None, output_streamer=Silent(), beam_coordinator=beam,
-                abort_request=None,
-            )  # fmt: skip
+            processor = make_processor(tree, allocator, pool, model, beam, null, is_overlap)
             self.__dict__.update(
                 req_to_token_pool=pool, token_to_kv_pool_allocator=allocator, tree_cache=tree,
                 page_size=config.page_size, waiting_queue=[], chunked_req=None, last_batch=None,
@@ -226,7 +224,10 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
             is_done = all(req.finished() for req in self.reqs.values()) and not self.result_queue
             lost = {rid: req.retraction_count for rid, req in self.reqs.items()}
             for arrival in self.turns.begin(is_done, lost):
-                req = self.reqs[arrival.rid] = make_req(arrival)
+                req = self.reqs[arrival.rid] = make_req(
+                    arrival.rid, arrival.prompt, arrival.max_new_tokens, arrival.ignore_eos, {EOS},
+                    arrival.priority,
+                )  # fmt: skip
                 self._add_request_to_queue(req)
             return []
 
@@ -243,18 +244,6 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
             pass
 
     return Original
-
-
-def make_req(arrival: Arrival) -> Any:
-    """The request of an arrival."""
-    params = import_module("sglang.srt.sampling.sampling_params").SamplingParams(
-        max_new_tokens=arrival.max_new_tokens, ignore_eos=arrival.ignore_eos, temperature=0.0
-    )
-    params.normalize(None)
-    return import_module(f"{MANAGERS}.schedule_batch").Req(
-        arrival.rid, "", array("q", arrival.prompt), params, eos_token_ids={EOS},
-        vocab_size=VOCAB_SIZE, priority=arrival.priority,
-    )  # fmt: skip
 
 
 def step_of(batch: Any, ends: list[int]) -> Step:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..export.markdown import table
 from ..policy.rules import DELIBERATE, RULES, Rules
+from ..trace.files import write_whole
 from .lockstep import UNEXPLAINED
 from .run import ORIGINALS
 
@@ -101,8 +102,8 @@ def main() -> None:
         told = json.loads(line)
         kept[told["original"]] = {name: told[name] for name in COUNTED}
     kept = {name: kept[name] for name in ORIGINALS if name in kept}
-    KEPT.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
-    PAGE.write_text(filled(PAGE.read_text("utf-8"), kept), "utf-8")
+    write_whole(KEPT, json.dumps(kept, indent=1) + "\n")
+    write_whole(PAGE, filled(PAGE.read_text("utf-8"), kept))
 
 
 if __name__ == "__main__":

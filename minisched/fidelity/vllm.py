@@ -15,8 +15,8 @@ from typing import Any
 
 from ..bench.peers.missing import PACKAGES
 from ..bench.peers.serve import Answer, serve
-from ..bench.peers.vllm_scheduler import StandInModelConfig, import_without_gpu, make_hasher
-from .case import EOS, LONGEST, Arrival, Case, Rows, Schedule, Shape, Step
+from ..bench.peers.vllm_scheduler import import_without_gpu, make_hasher, make_scheduler
+from .case import EOS, Arrival, Case, Rows, Schedule, Shape, Step
 from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns
 
 SCHED = "vllm.v1.core.sched"
@@ -90,44 +90,6 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
-def make_scheduler(case: Case) -> Any:
-    """The case's scheduler over its blocks; block 0 is vLLM's own, so there is one more."""
-    config, settings = import_module("vllm.config"), case.config
-    whole = config.VllmConfig(
-        scheduler_config=config.SchedulerConfig(
-            max_num_seqs=settings.max_running_requests, max_model_len=LONGEST,
-            max_num_batched_tokens=settings.max_prefill_tokens, is_encoder_decoder=False,
-            enable_chunked_prefill=True,
-        ),
-        cache_config=config.CacheConfig(
-            block_size=settings.page_size, enable_prefix_caching=not settings.disable_radix_cache
-        ),
-        device_config=config.DeviceConfig(device="cpu"),
-    )  # fmt: skip
-    whole.cache_config.num_gpu_blocks = settings.num_pages + 1
-    whole.model_config = StandInModelConfig(
-        max_model_len=LONGEST, runner_type="generate", skip_tokenizer_init=True
-    )
-    interface = import_module("vllm.v1.kv_cache_interface")
-    spec = interface.FullAttentionSpec(
-        block_size=settings.page_size, num_kv_heads=1, head_size=1,
-        dtype=import_module("torch").float32,
-    )  # fmt: skip
-    group = interface.KVCacheGroupSpec(["layer"], spec)
-    manager = import_module("vllm.v1.structured_output").StructuredOutputManager
-    is_async = case.loop == LOOPS["async"]
-    made = (
-        import_module(f"{SCHED}.async_scheduler").AsyncScheduler
-        if is_async
-        else import_module(f"{SCHED}.scheduler").Scheduler
-    )
-    return made(
-        vllm_config=whole, log_stats=False, block_size=settings.page_size,
-        kv_cache_config=interface.KVCacheConfig(settings.num_pages + 1, [], [group]),
-        structured_output_manager=manager(whole),
-    )  # fmt: skip
-
-
 def engine_core() -> Any:
     """``EngineCore``, as a class that is made for a case."""
     module: Any = import_module("vllm.v1.engine.core")
@@ -136,7 +98,11 @@ def engine_core() -> Any:
         """The engine core of one case."""
 
         def __init__(self, case: Case) -> None:
-            scheduler = make_scheduler(case)
+            config = case.config
+            scheduler = make_scheduler(
+                config.max_running_requests, config.max_prefill_tokens, config.num_pages,
+                config.page_size, not config.disable_radix_cache, case.loop == LOOPS["async"],
+            )  # fmt: skip
             turns = Turns(case)
             self.__dict__.update(
                 scheduler=scheduler, model_executor=Executor(turns, scheduler), turns=turns,

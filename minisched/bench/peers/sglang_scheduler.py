@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,10 +60,12 @@ class SGLangScheduler:
         )  # fmt: skip
         self.tree = import_module(f"{memory}.radix_cache").RadixCache(params)
         self.model = Nothing(vocab_size=VOCAB_SIZE)
-        numbers = count()
-        self.reqs = [make_req(next(numbers), load.prompt_len) for _ in range(load.running)]
+        tokens = [(number, prompt(number, load.prompt_len)) for number in range(load.running)]
+        self.reqs = [make_req(str(number), each, NEW_TOKENS) for number, each in tokens]
         self.batch = self.make_batch(load.prompt_len)
-        self.processor = self.make_processor()
+        self.processor = make_processor(
+            self.tree, self.allocator, self.pool, self.model, beam=Silent()
+        )
         self.result = make_result(torch.full((load.running,), ANY_TOKEN))
 
     def make_batch(self, prompt_len: int) -> Any:
@@ -87,19 +88,6 @@ class SGLangScheduler:
         batch.sampling_info = info.from_schedule_batch(batch, VOCAB_SIZE)
         return batch
 
-    def make_processor(self) -> Any:
-        """What takes results; whoever it tells about them is silent."""
-        components = "sglang.srt.managers.scheduler_components"
-        return import_module(f"{components}.batch_result_processor").SchedulerBatchResultProcessor(
-            is_generation=True, disaggregation_mode=None, enable_overlap=False,
-            enable_overlap_mlx=False, model_config=self.model, tree_cache=self.tree,
-            token_to_kv_pool_allocator=self.allocator, req_to_token_pool=self.pool,
-            hisparse_coordinator=None, decode_offload_manager=None, metrics_collector=None,
-            metrics_reporter=Silent(num_generated_tokens=0, forward_ct_decode=0),
-            draft_worker=None, model_worker=None, logprob_result_processor=None,
-            output_streamer=Silent(), beam_coordinator=Silent(), abort_request=None,
-        )  # fmt: skip
-
     def step(self) -> int:
         """One turn; how many requests took part."""
         batch = self.batch
@@ -110,15 +98,45 @@ class SGLangScheduler:
         return len(batch.reqs)
 
 
-def make_req(number: int, length: int) -> Any:
-    """A request that runs to its length."""
+def make_processor(
+    tree: Any,
+    allocator: Any,
+    pool: Any,
+    model: Any,
+    beam: Any,
+    mode: Any = None,
+    is_overlap: bool = False,
+) -> Any:
+    """What takes results; whoever it tells about them is silent."""
+    components = "sglang.srt.managers.scheduler_components"
+    return import_module(f"{components}.batch_result_processor").SchedulerBatchResultProcessor(
+        is_generation=True, disaggregation_mode=mode, enable_overlap=is_overlap,
+        enable_overlap_mlx=False, model_config=model, tree_cache=tree,
+        token_to_kv_pool_allocator=allocator, req_to_token_pool=pool, hisparse_coordinator=None,
+        decode_offload_manager=None, metrics_collector=None,
+        metrics_reporter=Silent(num_generated_tokens=0, forward_ct_decode=0, enable_metrics=False),
+        draft_worker=None, model_worker=None, logprob_result_processor=None,
+        output_streamer=Silent(), beam_coordinator=beam, abort_request=None,
+    )  # fmt: skip
+
+
+def make_req(
+    rid: str,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    ignore_eos: bool = True,
+    eos_ids: Iterable[int] = (),
+    priority: int | None = None,
+) -> Any:
+    """A greedy request."""
     params = import_module("sglang.srt.sampling.sampling_params").SamplingParams(
-        max_new_tokens=NEW_TOKENS, ignore_eos=True, temperature=0.0
+        max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=0.0
     )
     params.normalize(None)
-    tokens = array("q", prompt(number, length))
-    req = import_module("sglang.srt.managers.schedule_batch").Req
-    return req(str(number), "", tokens, params, eos_token_ids=set(), vocab_size=VOCAB_SIZE)
+    return import_module("sglang.srt.managers.schedule_batch").Req(
+        rid, "", array("q", prompt), params, eos_token_ids=set(eos_ids), vocab_size=VOCAB_SIZE,
+        priority=priority,
+    )  # fmt: skip
 
 
 def make_result(tokens: Any) -> Any:

@@ -40,7 +40,9 @@ class VllmScheduler:
         self.SamplingParams = import_module("vllm.sampling_params").SamplingParams
         self.Output = import_module("vllm.v1.outputs").ModelRunnerOutput
         self.hasher = make_hasher(load.page_size)
-        self.scheduler = make_scheduler(load)
+        self.scheduler = make_scheduler(
+            load.running + load.spare_rows, PREFILL_TOKENS, load.num_pages, load.page_size
+        )
         settle(self.admit, load, self.add)
 
     def add(self, tokens: list[int]) -> None:
@@ -80,25 +82,40 @@ def make_hasher(page_size: int) -> Any:
     return utils.get_request_block_hasher(page_size, hash_of)
 
 
-def make_scheduler(load: Workload) -> Any:
-    """A scheduler over a pool of ``load.num_pages`` blocks."""
-    config = make_config(load)
+def make_scheduler(
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    num_pages: int,
+    page_size: int,
+    caches: bool = True,
+    is_async: bool = False,
+) -> Any:
+    """A scheduler over a pool of ``num_pages`` blocks."""
+    config = make_config(max_num_seqs, max_num_batched_tokens, num_pages, page_size, caches)
     structured = import_module("vllm.v1.structured_output").StructuredOutputManager(config)
-    return import_module("vllm.v1.core.sched.scheduler").Scheduler(
-        vllm_config=config, kv_cache_config=make_kv_config(load), log_stats=False,
-        block_size=load.page_size, structured_output_manager=structured,
+    sched = "vllm.v1.core.sched"
+    kind = (
+        import_module(f"{sched}.async_scheduler").AsyncScheduler
+        if is_async
+        else import_module(f"{sched}.scheduler").Scheduler
+    )
+    return kind(
+        vllm_config=config, kv_cache_config=make_kv_config(num_pages, page_size), log_stats=False,
+        block_size=page_size, structured_output_manager=structured,
     )  # fmt: skip
 
 
-def make_config(load: Workload) -> Any:
-    """vLLM's settings, at its defaults where the workload says nothing."""
+def make_config(
+    max_num_seqs: int, max_num_batched_tokens: int, num_pages: int, page_size: int, caches: bool
+) -> Any:
+    """vLLM's settings, at its defaults where nothing else is said."""
     config = import_module("vllm.config")
     scheduler_config = config.SchedulerConfig(
-        max_num_seqs=load.running + load.spare_rows, max_num_batched_tokens=PREFILL_TOKENS,
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=MOST_LEN, is_encoder_decoder=False, enable_chunked_prefill=True,
     )  # fmt: skip
-    cache_config = config.CacheConfig(block_size=load.page_size, enable_prefix_caching=True)
-    cache_config.num_gpu_blocks = load.num_pages + 1
+    cache_config = config.CacheConfig(block_size=page_size, enable_prefix_caching=caches)
+    cache_config.num_gpu_blocks = num_pages + 1
     whole = config.VllmConfig(
         scheduler_config=scheduler_config,
         cache_config=cache_config,
@@ -110,14 +127,14 @@ def make_config(load: Workload) -> Any:
     return whole
 
 
-def make_kv_config(load: Workload) -> Any:
+def make_kv_config(num_pages: int, page_size: int) -> Any:
     """One group of layers with full attention; block 0 is vLLM's own, so there is one more."""
     interface = import_module("vllm.v1.kv_cache_interface")
     spec = interface.FullAttentionSpec(
-        block_size=load.page_size, num_kv_heads=1, head_size=1, dtype=import_module("torch").float32
+        block_size=page_size, num_kv_heads=1, head_size=1, dtype=import_module("torch").float32
     )
     group = interface.KVCacheGroupSpec(["layer"], spec)
-    return interface.KVCacheConfig(load.num_pages + 1, [], [group])
+    return interface.KVCacheConfig(num_pages + 1, [], [group])
 
 
 def import_without_gpu() -> None:
