@@ -1,4 +1,8 @@
-"""nano-vllm's own scheduler, block manager and engine step, from a checkout, without a model."""
+"""nano-vllm's own scheduler, block manager and engine step, from a checkout, without a model.
+
+Its ``max_num_seqs`` bounds a step's rows and not those who run, as it has no table of rows; here
+everybody who runs has one. So in these cases there is a row for each request.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ STAND_INS = (
     StandIn(f"{ENGINE}.__init__", SETTINGS, "the scheduler is made alone"),
     StandIn(f"{ENGINE}.model_runner", ENTRY, "the case's tokens are the result"),
 )
-LARGE = {"max_prefill_tokens": 16384}
+LARGE = {"max_prefill_tokens": 16384, "max_running_requests": 16}
 PARTS = {
     f"{what}, {memory}, page {page}": Shape(
         page=page, memory="exact" if memory == "tight" else memory, shared=what == "prefixes",

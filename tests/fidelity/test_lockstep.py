@@ -5,6 +5,7 @@ No original is needed but for what is thorough: two of our own presets stand for
 
 import fcntl
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +19,14 @@ from minisched.bench.peers.peer import PeerError
 from minisched.cli import fidelity as command
 from minisched.fidelity import tables
 from minisched.fidelity.case import Arrival, Case, Rows, Shape, Step, first_difference, trimmed
-from minisched.fidelity.draw import draw
-from minisched.fidelity.lockstep import LockstepEngine, our_schedule, simpler, switched
+from minisched.fidelity.draw import draw, say
+from minisched.fidelity.lockstep import (
+    LockstepEngine,
+    our_schedule,
+    simpler,
+    switched,
+    switches_of,
+)
 from minisched.fidelity.run import ORIGINALS, Original, Player, dealt, in_lockstep
 from minisched.fidelity.turns import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
 from minisched.models.fetch import model_home
@@ -27,6 +34,7 @@ from minisched.policy.rules import DELIBERATE, find_rules
 from minisched.scheduler import SchedulerConfig
 from tests.support import many
 
+GOLDEN = Path(__file__).parent / "golden"
 SOME = [
     pytest.param(name, part, id=f"{name}, {part}")
     for name in ORIGINALS
@@ -204,28 +212,59 @@ def test_the_command_counts_by_part_and_draws_what_no_rule_explains(
 # -- the originals themselves ----------------------------------------------------------------------
 
 
+SOURCES = os.environ.get("MINISCHED_SOURCES", "")  # where mini-sglang and nano-vllm are checked out
+HERE = [name for name, item in ORIGINALS.items() if SOURCES or not item.needs_source]
+KEPT = {path.stem: json.loads(path.read_text("utf-8")) for path in GOLDEN.glob("*.json")}
+
+
 @pytest.fixture(scope="session")
 def original() -> Callable[[str], Player]:
     """Starts an original, in its environment below ``$MINISCHED_HOME``; others wait meanwhile."""
 
     def start(name: str) -> Player:
+        source = Path(SOURCES, name) if ORIGINALS[name].needs_source else None
         with (Path(tempfile.gettempdir()) / "minisched-originals.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return Player(ORIGINALS[name], None, model_home(), lambda doing: None)
+            return Player(ORIGINALS[name], source, model_home(), lambda doing: None)
 
     return start
 
 
-@pytest.mark.parametrize(("name", "cases"), [("sglang", 100), ("vllm", 60)])
-def test_an_original_decides_by_its_own_files_and_ours_agrees(
-    original: Callable[[str], Player], cli: Any, name: str, cases: int
+@pytest.mark.parametrize("name", HERE)
+def test_an_original_decides_by_its_own_files_as_it_did_when_its_schedules_were_kept(
+    original: Callable[[str], Player], golden: Callable[[str, str], None], name: str
 ) -> None:
     with original(name) as player:
         told, module = player.about, ORIGINALS[name].module
         assert set(told["files"]) == set(module.DECIDING)
-        assert all(found["is_published"] for found in told["files"].values())
+        if not ORIGINALS[name].needs_source:
+            assert all(found["is_published"] for found in told["files"].values())
         named = {item.name.rpartition(".")[2] for item in module.STAND_INS}
         assert set(told["overridden"]) <= named
+        kept = {
+            part: list(map(say, player.play(shape.draw(f"{part} kept"))))
+            for part, shape in module.PARTS.items()
+        }
+    told = {"version": told["version"], "schedules": kept}
+    golden(f"{name}.json", json.dumps(told, indent=0, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize(("name", "cases"), [("sglang", 100), ("vllm", 60)])
+def test_ours_agrees_up_to_the_rules_that_differ_on_purpose(
+    original: Callable[[str], Player], cli: Any, name: str, cases: int
+) -> None:
+    original(name).peer.close()  # it has an environment now
     code, out, err = cli(f"fidelity {name} --cases {cases} --json")
     report = json.loads(out)
     assert (code, report["unexplained"], report["cases"]) == (0, 0, cases), err
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [(name, part) for name in KEPT for part in KEPT[name]["schedules"]]
+)
+def test_ours_does_what_an_original_did_in_a_case_that_was_kept(name: str, part: str) -> None:
+    case = ORIGINALS[name].parts[part].draw(f"{part} kept")
+    theirs = KEPT[name]["schedules"][part]
+    purpose = (f"{name},{switch}" for switch in switches_of(name))
+    found = [list(map(say, our_schedule(case, it))) for it in (name, *purpose, switched(name))]
+    assert theirs in found, f"minisched fidelity {name}"
