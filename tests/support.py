@@ -445,7 +445,7 @@ def play_timed(
     engine = make_engine(loop, device, model, workload.config, frontend, COST, relay, **options)
     patch(engine)
     turns = LOOPS[loop].start(engine, **options)
-    most = most_turns(workload, engine.worker.depth)
+    most = most_turns(workload, engine.worker.depth, engine.scheduler.config.run_ahead)
     for _ in range(most):
         if engine.is_done:
             return TimedRun(engine, device, heard)

@@ -31,20 +31,22 @@ class Livelock(AssertionError):
     """Turns go by and requests never end."""
 
 
-def most_turns(workload: Workload, depth: int) -> int:
+def most_turns(workload: Workload, depth: int, run_ahead: bool = True) -> int:
     """Turns that a workload may take on a loop with ``depth`` steps in flight: more is a livelock.
 
     As many steps as if requests ran one after the other, each prompt twice, as whoever loses its
     memory computes all of it again; and ``EACH`` turns for a step, as some only wait. Of 2,064
     healthy runs, half of them so short of memory that many were retracted, none took more than 0.67
-    of that; on ``pd``, where it is ``SIDES`` times as many, none more than 0.34.
+    of that; on ``pd``, where it is ``SIDES`` times as many, none more than 0.34. A loop that fills
+    its queue but does not ``run_ahead`` may let each token wait for ``depth`` turns (vllm_pp4).
     """
     budget, steps = workload.config.prefill_budget, depth
+    each = EACH if run_ahead else max(EACH, depth)
     for req in workload.requests:
         if not req.problem():
             outputs = req.params.max_new_tokens
             steps += ceil(len(req.prompt) / budget) + ceil(req.max_device_len / budget) + outputs
-    return 1 + last_event(workload) + EACH * steps
+    return 1 + last_event(workload) + each * steps
 
 
 def last_event(workload: Workload) -> int:
@@ -85,7 +87,10 @@ def play(
     engine = make_engine(loop, device, model, workload.config, frontend, cost, relay, **options)
     patch(engine)
     turns = LOOPS[loop].start(engine, **options)
-    last, most = last_event(workload), most_turns(workload, engine.worker.depth)
+    last, most = (
+        last_event(workload),
+        most_turns(workload, engine.worker.depth, engine.scheduler.config.run_ahead),
+    )
     try:
         for turn in range(most):
             for req, arrival in zip(workload.requests, workload.arrivals, strict=True):
