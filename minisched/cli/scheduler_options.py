@@ -58,9 +58,13 @@ class SchedulerOptions:
         str | None,
         option(f"Who is admitted first: {', '.join(SCHEDULE_POLICIES)}.", default="fcfs"),
     ] = None
+    enable_priority_scheduling: Annotated[
+        bool,
+        option("Higher priorities first, before fcfs or lof.", "--enable-priority-scheduling"),
+    ] = False
     priority_scheduling_preemption_threshold: Annotated[
         int | None,
-        option("Of the policy priority: preempt who is lower by more than this.", default="10"),
+        option("With priorities: preempt who is lower by more than this.", default="10"),
     ] = None
     schedule_conservativeness: Annotated[
         float | None, option("Scales the memory kept back for running requests.", default="1")

@@ -193,7 +193,9 @@ def test_a_burst_is_scheduled_once_and_its_outputs_come_when_all_of_it_is_there(
 
 
 def test_a_burst_ends_where_memory_does() -> None:
-    config = SchedulerConfig(kv_tokens=15, disable_radix_cache=True, schedule_conservativeness=0)
+    config = SchedulerConfig(
+        kv_tokens=15, disable_radix_cache=True, schedule_conservativeness=0, rules="minisched"
+    )
     found = bursts(*(Request(rid, [1, 2], tokens(7)) for rid in "ab"), config=config)
     both = [s for s in found.trace.on("forward") if s.rids == ("a", "b") and s.mode == "decode"]
     starts = [s.start for s in both if s.name == "forward"]

@@ -84,7 +84,7 @@ CASES = {
          item("c", 4, range(10, 23), [70])],
         "a[0:13]; -; b[0:5]; -; c[8:13]", pages=4, page_size=4, caching=True,
     ),
-    "asks_again": Told(
+    "ask_again": Told(
         [item("a", 0, P17, range(50, 54)), item("b", 0, [*range(10, 26), 3], [60])],
         "a[0:17] b[16:17]; a[17:18]; a[18:19]; a[19:20]", pages=6, page_size=4, caching=True,
     ),
@@ -140,14 +140,14 @@ def test_a_smallest_case_is_scheduled_as_vllm_does(name: str) -> None:
 
 
 OTHERWISE = {"prompt_pages": "settled", "output_pages": "end", "newcomer_fits": "chunk",
-             "chunk_lacks_pages": "cut", "plans_again": "yes", "asks_again": "changed",
+             "chunk_lacks_pages": "cut", "plans_again": "yes", "ask_again": "changed",
              "free_rule": "lease", "prefix_cache": "radix,prompt_pages=settled"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_and_not_with_the_other_answer(name: str) -> None:
     rule = name.split(",")[0]
-    more = {"chunk_lacks_pages": "", "asks_again": ",prompt_pages=settled"}.get(rule, "")
+    more = {"chunk_lacks_pages": "", "ask_again": ",prompt_pages=settled"}.get(rule, "")
     told = CASES[name]
     assert run(told, f"vllm,{rule}={OTHERWISE[rule]}{more}") != told.steps
 
