@@ -81,7 +81,7 @@ class UnifiedBudget:
         while (short := need - self.leases.available_pages) > 0:
             if short <= self.leases.pages_returning:
                 return False  # they come back by themselves
-            newest = max(self.decode.running_reqs, key=lambda running: running.order)
+            newest = self.decode.running_reqs[-1]
             if chunked is not None and chunked.req.lease is not None:
                 newest = chunked.req
             elif self.decode.running_reqs == [req]:
