@@ -406,7 +406,7 @@ def test_the_newest_is_preempted_and_nobody_is_admitted_in_that_step(
         running = scheduler.running_batch
         gone = [req for req in before if req not in running]
         for victim in gone:
-            assert all(victim.order > req.order for req in before if req in running)
+            assert all(before.index(victim) > before.index(req) for req in running if req in before)
         rows = batch.reqs if batch else []
         left = [req for req in ready if req in running and req not in rows]
         if gone or left:

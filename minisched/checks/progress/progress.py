@@ -117,9 +117,9 @@ class Watched:
             if reason == "priority":
                 before.make_way(req)
             else:
-                before.is_short, places = True, self.remembered.places
+                before.is_short = True
                 ready, running = before.still_ready, self.remembered.running
-                wrong = not_the_one(scheduler, req, ready, reason, places, running)
+                wrong = not_the_one(scheduler, req, ready, reason, running)
                 self._keep("order", wrong)
             retract(req, reason)
             before.retracted.append(req)

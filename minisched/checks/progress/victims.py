@@ -17,14 +17,14 @@ Kept = Mapping[Request, float]  # tokens of memory, by those who run
 
 
 def not_the_one(
-    scheduler: Scheduler, req: Request, ready: Sequence[Request], reason: str, places: Places,
+    scheduler: Scheduler, req: Request, ready: Sequence[Request], reason: str,
     order: Sequence[Request],
 ) -> Iterator[str]:  # fmt: skip
     """What is wrong with it that ``req`` loses its memory now, for want of pages.
 
     A prompt in chunks goes first, as it has said nothing yet. Else whoever has said least; of them
     the longest prompt, then whose prompt was done last (``order``; SGLang ``retract_decode``); with
-    vLLM's rule (``unified``) simply the newest. Nobody at all, if what is free and what is on its
+    vLLM's rule (``unified``) simply that one. Nobody at all, if what is free and what is on its
     way back is enough for all who are ``ready``: else one after the other would have to, and for
     ever (vllm-ascend #16315). Nor while one is about to end, whose memory comes back by itself.
     """
