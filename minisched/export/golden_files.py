@@ -14,6 +14,7 @@ from .puml_batches import to_batches
 from .puml_sequence import to_sequence
 from .puml_timing import to_timing
 from .recipes import recipes, titles, trace_of
+from .rules_page import rules_page
 from .svg import to_svg
 from .thread_or_stream import thread_or_stream
 from .three_way import to_three_way
@@ -35,6 +36,7 @@ def makers() -> dict[str, Callable[[], Files]]:
             "diagrams/mindie_pipeline_refactor.md": pipelines_table()
         },
         "pd_or_mixed": lambda: {"diagrams/pd_or_mixed.md": pd_or_mixed()},
+        "rules": lambda: {"diagrams/rules.md": rules_page()},
         "thread_or_stream": lambda: {"diagrams/thread_or_stream.md": thread_or_stream()},
     }
 

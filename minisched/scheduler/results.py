@@ -152,5 +152,5 @@ class Results(Endings):
         """Share what those have computed who decode, and still run."""
         first = batch.num_extend_reqs
         for req, lease in zip(batch.reqs[first:], batch.leases[first:], strict=True):
-            if req.lease is lease:
+            if req.lease is lease and not self._has_let_go(lease):
                 self.prefix_cache.cache_unfinished_req(req, lease)
