@@ -97,8 +97,8 @@ def unified() -> Recipe:
         Request("long", range(50, 100), tokens(6), arrival_time=20 * MILLISECOND),
         Request("c", range(160, 170), tokens(8), arrival_time=50 * MILLISECOND),
     ]
-    config = SchedulerConfig(run_first="unified", chunked_prefill_size=24, kv_tokens=100)
-    return Recipe("overlap", requests, config)
+    config = SchedulerConfig(chunked_prefill_size=24, kv_tokens=100)
+    return Recipe("vllm_async", requests, config)
 
 
 def future_map() -> Recipe:
