@@ -48,17 +48,23 @@ class BlockPool:
     counts in its ``ref_cnt``. One that nobody uses waits in the free queue, and is still found
     there; pages are given up one by one from its front. A lease lets go of its last page first, so
     the end of a prefix goes before its beginning. vLLM keeps pages that were never hashed in the
-    front of the same queue; here they are the allocator's, which is asked first.
+    front of the same queue; here they are the allocator's, which is asked first. ``is_nano``: the
+    two rules of nano-vllm ``engine/block_manager.py``. It has one page for each hash, so of pages
+    with the same tokens only the one that came in last is found. And a page without a hash waits
+    behind all that were let go before it.
 
     Raises:
         ValueError: ``page_size`` is below 1.
     """
 
-    def __init__(self, page_size: int = 1, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, page_size: int = 1, recorder: Recorder | None = None, is_nano: bool = False
+    ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size is {page_size}; it must be at least 1")
         self.page_size = page_size
         self.recorder = recorder or NullRecorder()
+        self.is_nano = is_nano
         self.blocks: dict[int, Block] = {}  # by page
         self.cached_block_hash_to_block: dict[bytes, dict[int, Block]] = {}  # the first is found
         self.free_block_queue: OrderedDict[int, Block] = OrderedDict()  # the first goes first
@@ -110,7 +116,10 @@ class BlockPool:
             pages[first:num_pages], self.hashes(tokens[first * size :], parent), strict=True
         ):
             block = self.blocks[page] = self.free_block_queue[page] = Block(page, block_hash)
-            self.cached_block_hash_to_block.setdefault(block_hash, {})[page] = block
+            same = self.cached_block_hash_to_block.setdefault(block_hash, {})
+            if self.is_nano:
+                same.clear()
+            same[page] = block
             chain.append(block)
         self._mark("block add", chain[first:])
         return BlockInsertion(tuple(chain), first)
@@ -153,6 +162,15 @@ class BlockPool:
         """Pages of the prefix that so many leases use."""
         return sum(block.ref_cnt == times for block in node)
 
+    def retain(self, pages: Sequence[int]) -> Sequence[int]:
+        """A lease lets go of pages that were never found here; which of them go back at once."""
+        if not self.is_nano:
+            return pages
+        for page in reversed(pages):
+            self.blocks[page] = self.free_block_queue[page] = Block(page, None)
+        self._mark("block add", [self.blocks[page] for page in pages])
+        return ()
+
     def evict(self, num_pages: int) -> list[int]:
         """Give back ``num_pages`` page ids, or all that nobody uses if those are fewer."""
         evicted: list[Block] = []
@@ -181,9 +199,8 @@ class BlockPool:
 
     def _drop_hash(self, block: Block) -> None:
         if block.block_hash is not None:
-            same = self.cached_block_hash_to_block[block.block_hash]
-            del same[block.page]
-            if not same:
+            same = self.cached_block_hash_to_block.get(block.block_hash, {})
+            if same.pop(block.page, None) and not same:
                 del self.cached_block_hash_to_block[block.block_hash]
             block.block_hash = None
 

@@ -158,7 +158,11 @@ class LeasePool:
         del self.returning[lease]
         lease.is_released = True
         self.num_released += 1
-        self.allocator.free(lease.pages[lease.shared_pages :], lease)
+        own: Sequence[int] = lease.pages[lease.shared_pages :]
+        free = own if self.cache is None else self.cache.retain(own)
+        if len(free) < len(own):
+            self.allocator.disown(own)
+        self.allocator.free(free, lease)
         self.table.free(lease)
         if self.cache is not None and lease.node is not None:
             self.cache.dec_lock_ref(lease.node)

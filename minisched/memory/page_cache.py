@@ -71,5 +71,8 @@ class PageCache(Protocol):
     def num_pages_locked(self, node: Node, times: int) -> int:
         """Pages of the prefix that ends at ``node`` on which so many locks are held."""
 
+    def retain(self, pages: Sequence[int]) -> Sequence[int]:
+        """A lease lets go of pages that are not in it: those that it does not keep in its line."""
+
     def evict(self, num_pages: int) -> list[int]:
         """Give back at least ``num_pages`` page ids, or all that are evictable if fewer."""

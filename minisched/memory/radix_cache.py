@@ -140,6 +140,10 @@ class RadixCache:
         path = self._path(node)
         return sum(above.edge.num_pages for above in path if above.lock_ref == times)
 
+    def retain(self, pages: Sequence[int]) -> Sequence[int]:
+        """A lease lets go of pages that are not in the tree: all of them go back."""
+        return pages
+
     def evict(self, num_pages: int) -> list[int]:
         """Give back at least ``num_pages`` page ids, or all that are evictable if those are fewer.
 

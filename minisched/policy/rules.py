@@ -163,6 +163,14 @@ class Rules:
         "order in which they were let go",
     )  # fmt: skip
 
+    block_line: str = rule(
+        "hashed_last", "Which block is found of those with the same tokens, and which goes first "
+        "(prefix_cache blocks)?",
+        hashed_last="the first is found; those without a hash go before all others (vLLM)",
+        one_line="the newest is found, and the others never again; all go in the order in which "
+        "they were let go (nano-vllm)",
+    )  # fmt: skip
+
     prompt_pages: str = rule(
         "settled", "When are a prompt's whole pages shared?",
         settled="when their step has come back",
@@ -227,6 +235,7 @@ RULES: Mapping[str, Rules] = {
         retracted_waits="old_place",
         free_rule="at_once",
         prefix_cache="blocks",
+        block_line="one_line",
         output_pages="running",
         evicts="lacking",
         waiting_prefixes="stale",

@@ -78,7 +78,9 @@ class SchedulerState:
         self.tree: RadixCache | None = None  # the page cache, where it is one
         self.page_cache: PageCache | None = None
         if not config.disable_radix_cache and rules.prefix_cache == "blocks":
-            self.page_cache = BlockPool(config.page_size, self.recorder)
+            self.page_cache = BlockPool(
+                config.page_size, self.recorder, rules.block_line == "one_line"
+            )
         elif not config.disable_radix_cache:
             policy = config.radix_eviction_policy
             self.page_cache = self.tree = RadixCache(
