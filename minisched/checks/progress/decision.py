@@ -98,6 +98,7 @@ class Before:
         self.is_short = False  # somebody had to, so that others can decode
         self.preemptions: list[Preemption] = []
         self.num_rounds = 0
+        self.found_last: dict[Request, Found] = {}  # by who still waits, once it is planned
 
     def begins(self) -> None:
         """It begins, or begins anew; a chunk may have entered the cache just before."""
@@ -105,6 +106,12 @@ class Before:
         self.num_rounds += 1
         if self.num_rounds == 1:
             self.look_at_queue()
+
+    def ends(self) -> None:
+        """It is planned; what is evicted at the commit, those who were asked have still found."""
+        if self.scheduler.config.in_force.run_first == "unified":
+            waiting = [req for req in self.waiting if req in self.scheduler.waiting_queue]
+            self.found_last = {req: Found.now(self.scheduler, req) for req in waiting}
 
     def look_at_queue(self) -> None:
         """Who waits now."""
@@ -367,7 +374,7 @@ class Decision:
         """The first who waits, behind those admitted, has a reason to."""
         waiting, queue = self._waiting(), self.scheduler.waiting_queue
         now = changes_of(self.scheduler)
-        if self.before.chunked and self.rules.ask_again == "left":
+        if self.before.chunked and self.rules.ask_again == "left" and not self.is_unified:
             self.remembered.full = None
         if not waiting or self._is_chunked():
             return
@@ -401,7 +408,7 @@ class Decision:
     def _why_not(self, req: Request) -> str:
         """Why the first who waits is not admitted, or nothing."""
         size, table = self.config.page_size, self.leases.table
-        found = Found.now(self.scheduler, req) if self.is_unified else self.before.waiting[req]
+        found = (self.before.found_last if self.is_unified else self.before.waiting)[req]
         hit_len, to_lock = found.num_pages * size, found.to_lock
         extend_len = req.known_len - hit_len
         if self.is_unified:

@@ -106,9 +106,12 @@ class Watched:
             return again
 
         def planned() -> Plan:
-            if self.before is not None:
-                self.before.begins()
-            return plan()
+            if self.before is None:
+                return plan()
+            self.before.begins()
+            made = plan()
+            self.before.ends()
+            return made
 
         def retracted(req: Request, reason: str) -> None:
             if (before := self.before) is None:
