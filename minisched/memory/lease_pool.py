@@ -61,16 +61,21 @@ class LeasePool:
             pages += self.cache.num_pages_locked(lease.node, 1)
         return pages
 
+    def pages_to_lock(self, match: Found | None) -> int:
+        """Pages of the match that nobody uses yet: locking takes them out of what can be had."""
+        if self.cache is None or match is None:
+            return 0
+        return self.cache.num_pages_locked(match.node, 0)
+
     def pages_to_start(self, match: Found | None, length: int) -> int:
         """Pages that must be there for a lease on ``match`` that is to hold ``length`` positions.
 
-        Those that it lacks, and those of the match that nobody uses: locking takes them out of what
-        can be had.
+        Those that it lacks, and ``pages_to_lock``.
         """
         if self.cache is None or match is None:
             return self.allocator.pages_for(length)
         lacking = max(0, self.allocator.pages_for(length) - len(match.pages))
-        return lacking + self.cache.num_pages_locked(match.node, 0)
+        return lacking + self.pages_to_lock(match)
 
     def open(self, match: Found | None = None, rid: str = "") -> Lease:
         """A lease on a free row, which begins with a cached prefix; that is locked from now on."""

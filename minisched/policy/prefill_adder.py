@@ -42,7 +42,8 @@ class PrefillAdder:
     def add_one_req(self, req: Request) -> AddReqResult:
         """Add a waiting request, cut to a chunk if need be, or say why not.
 
-        It is checked twice: locking the prefix it found takes that out of what can be evicted.
+        Locking the prefix that it found would take that out of what can be evicted, so that counts,
+        too; it is locked only once nothing speaks against it, as being refused is no use of it.
         """
         keeps_share = self.budget.keeps_share
         if keeps_share and req.params.ignore_eos and self.leases.cache is None:
@@ -51,13 +52,10 @@ class PrefillAdder:
         match = self.cache.match_prefix(req)
         hit_len = len(match.pages) * budget.page_size if match else 0
         extend_len = req.asked_len = req.known_len - hit_len
-        if not budget.fits(req, extend_len):
-            return self._no_token(req, budget.total_tokens(req, extend_len))
-        lease = self.leases.open(match, req.rid)
-        if (refusal := self._refusal(req, extend_len)) is not None:
-            self.leases.close(lease)
+        to_lock = self.leases.pages_to_lock(match) * budget.page_size
+        if (refusal := self._refusal(req, extend_len, to_lock)) is not None:
             return refusal
-        return self._start(req, lease)
+        return self._start(req, self.leases.open(match, req.rid))
 
     def add_one_req_ignore_eos(self, req: Request) -> AddReqResult:
         """The same for one whose end is known, where nothing is cached (the same name in SGLang).
@@ -102,11 +100,11 @@ class PrefillAdder:
             return self._no_page(req)
         return self._start(req, lease)
 
-    def _refusal(self, req: Request, extend_len: int) -> AddReqResult | None:
-        """What speaks against a request whose prefix is locked by now."""
+    def _refusal(self, req: Request, extend_len: int, to_lock: int) -> AddReqResult | None:
+        """What speaks against a request that would lock ``to_lock`` tokens more of the cache."""
         budget = self.budget
-        if not budget.fits(req, extend_len):
-            return self._no_token(req, budget.total_tokens(req, extend_len))
+        if not budget.fits(req, extend_len, to_lock):
+            return self._no_token(req, budget.total_tokens(req, extend_len) + to_lock)
         rem_input, may_be_cut = budget.rem_input_tokens, budget.rem_chunk_tokens is not None
         is_much = budget.ceil_paged_tokens(extend_len) >= rem_input
         if is_much and self.can_run_list and not may_be_cut:

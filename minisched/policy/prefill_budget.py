@@ -87,9 +87,12 @@ class PrefillBudget:
         """Tokens that a request is expected to produce at most."""
         return min(req.params.max_new_tokens - len(req.output_ids), CLIP_MAX_NEW_TOKENS)
 
-    def fits(self, req: Request, extend_len: int) -> bool:
-        """Whether memory reaches for a request that starts with so many tokens to compute."""
-        return self.total_tokens(req, extend_len) < self.rem_total_tokens
+    def fits(self, req: Request, extend_len: int, to_lock: int) -> bool:
+        """Whether memory reaches for a request that starts with so many tokens to compute.
+
+        ``to_lock``: tokens of the cache that could be evicted until then.
+        """
+        return self.total_tokens(req, extend_len) < self.rem_total_tokens - to_lock
 
     def total_tokens(self, req: Request, extend_len: int) -> int:
         """What a request needs that starts with so many tokens to compute."""

@@ -17,9 +17,9 @@ class PromptBudget(RestBudget):
         """Nothing: those who run take pages as they need them."""
         return 0
 
-    def fits(self, req: Request, extend_len: int) -> bool:
+    def fits(self, req: Request, extend_len: int, to_lock: int) -> bool:
         """Whether there are pages for all of the prompt now."""
-        return self.total_tokens(req, extend_len) <= self.cur_rem_tokens
+        return self.total_tokens(req, extend_len) <= self.cur_rem_tokens - to_lock
 
     def total_tokens(self, req: Request, extend_len: int) -> int:
         """The whole pages that its prompt lacks; what it found in the cache is whole pages, too."""

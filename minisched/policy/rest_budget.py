@@ -29,12 +29,11 @@ class RestBudget(PrefillBudget):
         """Tokens that a request may still produce."""
         return req.params.max_new_tokens - len(req.output_ids)
 
-    def fits(self, req: Request, extend_len: int) -> bool:
+    def fits(self, req: Request, extend_len: int, to_lock: int) -> bool:
         """Whether memory reaches for a request, and for the pages of its first step now."""
         pages = self.ceil_paged_tokens(self.cut(extend_len))
-        return self.total_tokens(req, extend_len) <= self.rem_total_tokens and (
-            pages <= self.cur_rem_tokens
-        )
+        reaches = self.total_tokens(req, extend_len) <= self.rem_total_tokens - to_lock
+        return reaches and pages <= self.cur_rem_tokens - to_lock
 
     def total_tokens(self, req: Request, extend_len: int) -> int:
         """Its prompt and its longest answer, and nothing for a last page that stays half empty."""
