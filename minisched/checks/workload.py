@@ -42,8 +42,13 @@ class Workload:
     struck: dict[str, set[str]] = field(default_factory=dict)
 
     def has_failed(self, req: Request) -> bool:
-        """Whether a request has ended because of a step that was to fail."""
-        says = self.struck.get(req.name, ())
+        """Whether a request has ended because of a step that was to fail.
+
+        The prefill side of ``pd`` knows it by its room.
+        """
+        says = {
+            part for name in (req.name, req.bootstrap_room) for part in self.struck.get(name, ())
+        }
         return req.finish_reason is FinishReason.ERROR and any(part in req.error for part in says)
 
 
