@@ -74,7 +74,7 @@ def phases(trace: Trace, leak: Any) -> list[tuple[str, int]]:
 
 # -- leaks that are put in -------------------------------------------------------------------------
 
-FREE = "self.allocator.free(lease.pages[lease.shared_pages :], lease)"
+OWN, FREE = "lease.pages[lease.shared_pages :]", "self.allocator.free(free, lease)"
 ROW, UNLOCK = "self.table.free(lease)", "self.cache.dec_lock_ref(lease.node)"
 CLOSE = "self.leases.close(lease)"
 
@@ -104,7 +104,7 @@ WORKLOAD = Workload(
 @pytest.mark.parametrize(
     ("edit", "resource", "kind", "rid", "story", "told", "live"),
     [
-        (of_release(FREE, FREE.replace(":]", ": -1]")), "page", "held", "a",
+        (of_release(OWN, OWN.replace(":]", ": -1]")), "page", "held", "a",
          [("schedule", 0), ("process", 3)], "page 16 was allocated to a in step 1", "nor held"),
         (PAGE_LOST, "page", "lost", "b",
          [("process", 3)], "gave up pages 5-7 in step 3 (process, 4.8 ms)",
