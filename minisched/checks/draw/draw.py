@@ -262,7 +262,8 @@ def as_it_is(rng: Random, workload: Workload) -> Workload:
 def crowded(rng: Random, workload: Workload) -> Workload:
     """At least three requests at about the same time, whose answers have no room beside each other.
 
-    Nothing is kept back for those who run, so that some of them are retracted.
+    Nothing is kept back for those who run, so that some of them are retracted: nobody says that it
+    ignores EOS, for whom SGLang's rules keep everything back, but there is no EOS that could come.
     """
     config, requests = workload.config, []
     for req in several(workload.requests, 3):
@@ -270,7 +271,7 @@ def crowded(rng: Random, workload: Workload) -> Workload:
         params = replace(
             req.params,
             max_new_tokens=rng.randint(6, 12),
-            ignore_eos=True,
+            ignore_eos=False,
             stop_token_ids=frozenset(),
             logprob_start_len=min(req.params.logprob_start_len, len(prompt) - 1),
         )
@@ -283,7 +284,9 @@ def crowded(rng: Random, workload: Workload) -> Workload:
         schedule_conservativeness=0.0,
     )
     arrivals = [rng.randrange(4) for _ in requests]
-    return replace(workload, requests=requests, arrivals=arrivals, config=config)
+    return replace(
+        workload, requests=requests, arrivals=arrivals, config=config, eos_ids=frozenset()
+    )
 
 
 def urgent(rng: Random, workload: Workload) -> Workload:
