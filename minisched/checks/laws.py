@@ -165,6 +165,7 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
     Where prompts and decodes share one budget (``unified``), all of a step counts, drafts too. Else
     a step with prompts has ``chunked_prefill_size``, of which those who decode beside them take
     their part; where no prompt is cut, several have ``max_prefill_tokens``: one may be longer.
+    Who ignores EOS where nothing is cached is not asked for it, as in SGLang, and ends the batch.
     """
     tokens, prompts, chunk = batch.num_tokens, batch.num_extend_reqs, config.chunked_prefill_size
     limits = [("rows", len(batch.reqs), "max_running_requests", config.max_running_requests)]
@@ -172,7 +173,8 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
         limits.append(("tokens", tokens, "the budget of a step", config.prefill_budget))
     if prompts and chunk != -1:
         limits.append(("tokens", tokens, "chunked_prefill_size", chunk))
-    if prompts > 1 and chunk == -1:
+    is_timed = config.disable_radix_cache and batch.reqs[max(0, prompts - 1)].params.ignore_eos
+    if prompts > 1 and chunk == -1 and not is_timed:
         limits.append(("tokens", tokens, "max_prefill_tokens", config.max_prefill_tokens))
     over = (
         f"step {batch.step} ({batch.mode.value}) has {count} {what}, but {name} is {most}"

@@ -147,6 +147,8 @@ class LeasePool:
         """A transfer has ended."""
         lease.num_transfers -= 1
         self.table.mark_transfer("row let go", lease)
+        if lease in self.retiring:
+            self._free_retired(lease)
         if lease in self.returning:
             self.release(lease)
 
@@ -182,6 +184,8 @@ class LeasePool:
             self.allocator.free(self.cache.evict(num_pages))
 
     def _free_retired(self, lease: Lease) -> None:
+        if lease.num_transfers:
+            return  # it may still be reading them
         returned = self.launched_step if self.frees_at_once else self.returned_step
         while lease.retired and lease.retired[0][0] <= returned:
             _, pages = lease.retired.pop(0)

@@ -54,7 +54,7 @@ class Rules:
         preempt="its request gives way, as the newest of those who run",
     )  # fmt: skip
     plans_again: str = rule(
-        "yes", "Is a step planned again that is empty, because somebody had to give way?",
+        "yes", "Is a step planned again that is empty, because somebody had to give way (unified)?",
         yes="yes: there may be room now for whom they gave way to",
         no="no: it stays empty, and nobody is admitted in a step that preempts",
     )  # fmt: skip

@@ -62,7 +62,8 @@ class RunFirst:
         num_retractions = self.retraction.num_retractions
         plan = self._choose()
         has_preempted = self.retraction.num_retractions > num_retractions
-        if not any(plan) and has_preempted and self.plans_again == "yes":
+        stays_empty = self.rule == "unified" and self.plans_again == "no"
+        if not any(plan) and has_preempted and not stays_empty:
             return self.plan()  # there may be room now for whom they gave way to
         return plan
 

@@ -38,7 +38,7 @@ class PrefillScheduler(Scheduler):
     @property
     def awaits_others(self) -> bool:
         """A reservation, or the end of a transfer, may help those who wait."""
-        return bool(self.bootstrap_queue or self.leases.returning)
+        return bool(self.bootstrap_queue or self.leases.returning or self.leases.retiring)
 
     def receive(self, reqs: Iterable[Request]) -> list[Output]:
         """Queue new requests; with ``prealloc_first`` they can't run yet."""
