@@ -16,6 +16,12 @@ CHECK_THRESHOLD = 32  # tokens: a request with more than this cached is not look
 DEPRIORITIZE_THRESHOLD = 32  # tokens shared with an earlier waiting request: worth waiting for
 REFRESH_INTERVAL = 32  # passes through the queue
 
+RANKS: dict[str, Callable[[Request], int]] = {
+    "fcfs": lambda req: 0,
+    "lof": lambda req: -req.params.max_new_tokens,  # longest output first
+}
+"""Orders that look at the request alone: the least goes first, then whoever came first."""
+
 Matches = list[tuple[Request, Match]]
 
 
@@ -87,7 +93,7 @@ CACHE_AWARE: dict[str, Callable[[Matches, RadixCache], list[Request]]] = {
 }
 """Orders that look at the cache: matched again at each pass, as it changes."""
 
-POLICIES = ("fcfs", "lof", "random", "priority", *CACHE_AWARE)
+POLICIES = (*RANKS, "random", "priority", *CACHE_AWARE)
 """``priority`` is short for ``fcfs`` with ``enable_priority_scheduling``."""
 
 
@@ -120,9 +126,8 @@ class SchedulePolicy:
 
     def rank(self, req: Request) -> tuple[int, int]:
         """What the request itself says of its place; the least goes first."""
-        longest_first = -req.params.max_new_tokens if self.name == "lof" else 0
-        has_priority = self.by_priority and self.name in ("fcfs", "lof")
-        return -req.priority if has_priority else 0, longest_first
+        has_priority = self.by_priority and self.name in RANKS
+        return -req.priority if has_priority else 0, RANKS.get(self.name, RANKS["fcfs"])(req)
 
     def sorts(self, num_waiting: int) -> bool:
         """Whether a pass has anything to sort: first come, first served stays as it is."""

@@ -71,8 +71,9 @@ class QueueOrder:
                 cached = min(len(self.found[req]) * self.config.page_size, req.known_len - 1)
                 last = req in self._last()
             return last, 0 if last else -cached, self.stands[req]
+        place = self.places[req]
         longest_first = -req.params.max_new_tokens if self.policy == "lof" else 0
-        return -req.priority if self.by_priority else 0, longest_first, self.places[req]
+        return -req.priority if self.by_priority else 0, longest_first, place
 
     def _is_before(self, one: Pages, other: Pages) -> bool:
         """Depth first: what ends lower down, then the branch on which more of them wait."""
