@@ -115,11 +115,14 @@ def _waits(
     rid: str, came: list[int], leases: list[Lease], ends: list[Mark], last: int
 ) -> Iterator[Stay]:  # fmt: skip
     """From when it came, or was retracted, up to when it gets memory or ends."""
-    stops = [lease.joined for lease in leases if lease.joined is not None]
-    stops += [mark.time for mark in ends if mark.name == "finish"]
-    starts = [*came, *(mark.time for mark in ends if mark.name == "retraction")]
-    for start in starts:
-        end = min((stop for stop in stops if stop >= start), default=last)
+    joins = [lease.joined for lease in leases if lease.joined is not None]
+    finished = [mark.time for mark in ends if mark.name == "finish"]
+    retracted = [mark.time for mark in ends if mark.name == "retraction"]
+    waits = [(start, [stop for stop in joins if stop >= start]) for start in came]
+    # who is retracted in the moment of its admission waits for the next one
+    waits += [(start, joins[nth:]) for nth, start in enumerate(retracted, start=1)]
+    for start, later in waits:
+        end = min([*later, *(stop for stop in finished if stop >= start)], default=last)
         if end > start:
             yield Stay(rid, "queued", start, end, rid, rid, WAITS)
 
