@@ -361,7 +361,10 @@ class Decision:
         pages = self._available() + len(req.lease.pages)
         room = pages * self.config.page_size - req.computed_len
         if self.is_unified and self.rules.chunk_lacks_pages == "preempt":
-            room = max(1, room)  # it goes on as a whole, or gives way
+            # as a whole, or it gives way, or waits where what is on its way back is enough
+            end = req.computed_len + min(req.extend_len, self.left)
+            short = self.leases.pages_lacking(req.lease, end) - self._available()
+            room = 0 if 0 < short <= self.leases.pages_returning else max(1, room)
         chunk = inf if self.config.chunked_prefill_size == -1 else self.config.chunked_prefill_size
         left = self.left if self.is_unified else chunk - self.num_mixed
         if room > 0 and left > 0:
