@@ -10,12 +10,11 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..export.markdown import table
-from ..policy.rules import DELIBERATE, RULES, Rules
+from ..policy.rules import DELIBERATE, RULES
 from ..trace.files import write_whole
 from .lockstep import UNEXPLAINED
 from .run import ORIGINALS
@@ -57,15 +56,6 @@ def deliberate_table() -> str:
     return table(("rules", "field", "here", "the original", "why"), rows)
 
 
-def rules_table() -> str:
-    """Every rule side by side, by system; what an answer means is in ``policy/rules.py``."""
-    rows = [
-        [item.metadata["question"], *(f"`{getattr(rules, item.name)}`" for rules in RULES.values())]
-        for item in fields(Rules)
-    ]
-    return table(("", *RULES), rows)
-
-
 def stand_ins_table(name: str) -> str:
     """What of an original is not its own here."""
     rows = [
@@ -80,7 +70,6 @@ def tables(kept: Mapping[str, Any]) -> dict[str, str]:
     return {
         "totals": totals_table(kept),
         "deliberate": deliberate_table(),
-        "rules": rules_table(),
         **{f"parts of {name}": parts_table(told) for name, told in kept.items()},
         **{f"stand-ins of {name}": stand_ins_table(name) for name in ORIGINALS},
     }
