@@ -24,11 +24,11 @@ from .devices.registry import open_device
 from .engine.engine import Engine
 from .export.recorded import read_recorded
 from .learn.callable_check import one_argument
+from .loops.design import LoopSpec, Turns
 from .loops.registry import LOOPS, find_loop, registered
 from .loops.run import Run
-from .loops.spec import LoopSpec, Turns
 from .trace import Trace
-from .worker.batch_record import OverlapWorker
+from .worker.worker import OverlapWorker
 
 Checkable = Run | Trace | Comparison | str | Path | LoopSpec | Callable[[Engine], Turns]
 WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock

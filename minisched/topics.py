@@ -5,47 +5,48 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-TOPICS = {  # topic -> the folder of its code
-    "radix_cache": "memory",
-    "page_allocator": "memory",
-    "schedule_policy": "policy",
-    "prefill": "policy",
-    "decode": "policy",
-    "retraction": "policy",
-    "mixed_chunk": "policy",
-    "unified": "policy",
-    "future_map": "relay",
-    "token_pool": "relay",
-    "lazy_chain": "relay",
-    "placeholder_fill": "relay",
-    "prev_sampled": "relay",
-    "generation_batch_result": "worker",
-    "grammar_manager": "scheduler",
-    "serial": "loops",
-    "overlap": "loops",
-    "overlap_thread": "loops",
-    "mini_normal": "loops",
-    "mini_overlap": "loops",
-    "mlx_async": "loops",
-    "vllm_step": "loops",
-    "vllm_batch_queue": "loops",
-    "vllm_pp": "loops",
-    "mindie_plugin": "loops",
-    "mindie_placeholder": "loops",
-    "mindie_dual": "loops",
-    "mindie_single": "loops",
-    "multi_step": "loops",
-    "pd": "loops",
+TOPICS = {  # topic -> its code, a module below minisched/
+    "radix_cache": "memory/radix_cache",
+    "page_allocator": "memory/pool",
+    "schedule_policy": "policy/waiting",
+    "prefill": "policy/admission",
+    "decode": "policy/running",
+    "retraction": "policy/running",
+    "mixed_chunk": "policy/plan",
+    "unified": "policy/unified",
+    "future_map": "relay/future_map",
+    "token_pool": "relay/token_pool",
+    "lazy_chain": "relay/lazy_chain",
+    "placeholder_fill": "relay/placeholder_fill",
+    "prev_sampled": "relay/prev_sampled",
+    "generation_batch_result": "worker/worker",
+    "grammar_manager": "scheduler/output_processor",
+    "serial": "loops/serial",
+    "overlap": "loops/overlap",
+    "overlap_thread": "loops/overlap_thread",
+    "mini_normal": "loops/mini",
+    "mini_overlap": "loops/mini",
+    "mlx_async": "loops/mlx_async",
+    "vllm_step": "loops/vllm",
+    "vllm_batch_queue": "loops/vllm",
+    "vllm_pp": "loops/vllm",
+    "mindie_plugin": "loops/mindie_plugin",
+    "mindie_placeholder": "loops/mindie_placeholder",
+    "mindie_dual": "loops/mindie_placeholder",
+    "mindie_single": "loops/mindie_placeholder",
+    "multi_step": "loops/multi_step",
+    "pd": "loops/pd",
 }
 
 
 def parts(topic: str) -> dict[str, str]:
     """Where each part of a topic belongs, as a pattern of paths from the repository's root."""
+    folder = TOPICS[topic].partition("/")[0]
     return {
-        "code": f"minisched/{TOPICS[topic]}/{topic}.py",
+        "code": f"minisched/{TOPICS[topic]}.py",
         "diagram": f"diagrams/{topic}.puml",
         "picture": f"diagrams/{topic}.svg",
-        "laws": f"tests/{TOPICS[topic]}/test_*.py",  # which of them: ``laws``
+        "laws": f"tests/{folder}/test_*.py",  # which of them: ``laws``
         "trace": f"traces/{topic}.json",
         "lesson": f"lessons/[0-9][0-9]_{topic}.py",
         "view": f"minisched/export/views/{topic}.py",
@@ -58,7 +59,8 @@ def laws(topic: str, tests: Path) -> Path | None:
     In a file of several topics such a heading is a line ``# -- vllm_pp: stages of a pipeline ---``.
     """
     heading = re.compile(rf"^# -- {topic}: ", re.M)
-    for path in sorted(tests.glob(f"{TOPICS[topic]}/test_*.py")):
+    folder = TOPICS[topic].partition("/")[0]
+    for path in sorted(tests.glob(f"{folder}/test_*.py")):
         if path.stem == f"test_{topic}" or heading.search(path.read_text(encoding="utf-8")):
             return path
     return None

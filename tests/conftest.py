@@ -28,8 +28,8 @@ import pytest
 from hypothesis import settings
 
 from minisched.cli.app import main
-from minisched.models.fetch import fetch
 from minisched.models.tiny import write_tiny_llama
+from minisched.models.weights import fetch
 from tests.support import KINDS
 
 os.environ.pop("COLUMNS", None)  # readline sets it for xdist's workers; here nobody looks

@@ -45,11 +45,11 @@ from minisched.export.views import draw as draw_view
 from minisched.export.views.text_page import COLUMNS
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
-from minisched.memory.eviction import POLICIES as EVICTION_POLICIES
+from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
 from minisched.models.base import Model
 from minisched.models.hash import HashModel
 from minisched.models.registry import hash_class
-from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Slice, Trace
 

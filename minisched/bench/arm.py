@@ -18,7 +18,7 @@ from ..devices.cost import NO_COST, CostModel
 from ..devices.registry import open_device
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
-from ..loops.current_line import line_of
+from ..loops.design import line_of
 from ..loops.registry import find_loop
 from ..loops.run import Run, drive, fresh, make_engine
 from ..trace import Recorder
@@ -26,7 +26,7 @@ from .case import Case
 
 SETTLING = 4  # turns: the prompts, then a pipeline that fills
 # Options of devices that are open together: teams of threads of several would delay each other
-# (``devices/torch_team.py``).
+# (``devices/thread.py``).
 TOGETHER = {"thread": {"torch_threads": 1}}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..trace import Trace
-from ..trace.lanes import is_forward
+from ..trace.events import is_forward
 from .evidence import lacking
 from .leaks.leaks import find_leaks, not_checked
 from .offence import Offence

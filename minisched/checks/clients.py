@@ -11,11 +11,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from ..core import FinishReason, Output, Request, ScheduleBatch
-from ..core.sampling_types import shown
-from ..engine.dispatcher import AbortReq, Message
+from ..core.sampling import shown
 from ..engine.engine import Engine
+from ..engine.frontend import AbortReq, Message
 from ..engine.metrics import RequestMetrics
-from ..scheduler.transfer import PrefillScheduler
+from ..scheduler.pd import PrefillScheduler
 from .tokens.oracle import Alone, alone
 from .workload import Workload
 

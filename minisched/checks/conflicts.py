@@ -25,8 +25,8 @@ from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 from ..trace import Act, Slice, Trace
-from ..trace.cells import LARGEST, Span, common, spans_of, without
-from ..trace.lanes import is_host, lane_words
+from ..trace.events import is_host, lane_words
+from ..trace.program import LARGEST, Span, common, spans_of, without
 from .happens_before import Clock, Done, Order
 
 VALUE = "value"  # what an op gives: written by its end, read by the ops that take it

@@ -32,7 +32,7 @@ class Drafts:
 
 
 def count_drafts(trace: Trace) -> Drafts | None:
-    """The sum of the ``verified`` marks (``scheduler/results.py``); None: no drafts."""
+    """The sum of the ``verified`` marks (``scheduler/scheduler.py``); None: no drafts."""
     marks = [mark.attrs for mark in trace.marks if mark.name == "verified"]
     if not marks:
         return None

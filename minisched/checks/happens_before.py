@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..trace import Act, Slice, Trace
-from ..trace.cells import is_in
-from ..trace.lanes import is_host
+from ..trace.events import is_host
+from ..trace.program import is_in
 
 Clock = Mapping[str, int]  # by lane, the last of its moments that surely has been
 

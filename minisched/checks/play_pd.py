@@ -6,8 +6,7 @@ from ..core import Output
 from ..devices.base import Device
 from ..devices.cost import CostModel
 from ..engine.frontend import Frontend
-from ..loops.pd import Pair
-from ..loops.pd_run import make_pair
+from ..loops.pd import Pair, make_pair
 from ..models.base import Model
 from .case import Case
 from .play import Hooks, livelock, most_turns

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..trace import Act, Slice, Trace
-from ..trace.cells import Span, joined, span_text, spans_of
-from ..trace.lanes import is_host, lane_words
+from ..trace.events import is_host, lane_words
+from ..trace.program import Span, joined, span_text, spans_of
 from .conflicts import VALUE, VERBS, HandedOut, Pair, find_pairs, in_their_steps, side_of
 from .happens_before import Done, Order
 from .offence import Offence

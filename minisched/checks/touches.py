@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..devices.sim import SimDevice
-from ..devices.sim_memory import Accesses, SimMemory
+from ..devices.sim import Accesses, SimDevice, SimMemory
 from ..engine.engine import Engine
 from ..trace import Trace
-from ..trace.cells import spans_of, to_text
-from ..trace.lanes import is_host
-from ..trace.side import named
-from ..worker.draft_touches import DraftTouches
+from ..trace.events import is_host
+from ..trace.program import spans_of, to_text
+from ..trace.recorder import named
+from ..worker.touches import DraftTouches
 from .races import Words
 
 NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device

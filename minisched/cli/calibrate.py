@@ -11,9 +11,7 @@ from rich.markup import escape
 from ..bench.calibration.calibrate import calibrate, check_model
 from ..bench.machine import machine
 from ..bench.rows import versions
-from ..devices.measured_cost import MeasuredCost
-from ..devices.profile_file import as_json
-from ..devices.profiles import Profile
+from ..devices.cost import MeasuredCost, Profile, as_json
 from ..devices.registry import open_device
 from ..models.registry import open_model
 from ..trace.files import write_whole

@@ -12,8 +12,7 @@ import typer
 
 from ..core import Request, SamplingParams
 from ..defaults import MAX_NEW_TOKENS, make_requests, text_codec, usual_cost
-from ..devices.cost import MILLISECOND, CostModel
-from ..devices.profiles import PROFILES, find_profile
+from ..devices.cost import MILLISECOND, PROFILES, CostModel, find_profile
 from ..engine.log import log_to
 from ..models.base import Model
 from ..models.registry import AUTO, open_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..devices.registry import load
-from ..scheduler.presets import Preset, find_preset, preset_for
+from .presets import Preset, find_preset, preset_for
 
 AUTO = "auto"
 GIB = 1 << 30

@@ -3,15 +3,111 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import re
+from dataclasses import asdict, dataclass
 from math import inf
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..scheduler.presets import PRESETS, Preset
 from .layout import Fitted
+
+# -- Chunk size and largest captured decode batch for the published classes of GPUs ----------------
+#
+# The numbers are those of SGLang ``server_args.py:_handle_gpu_memory_settings``; the advice follows
+# the chunked-prefill guide that is written about them. The guide's own table differs in two places:
+# it gives the RTX 4090 a decode batch of 16 (an older default; today 24) and rounds 25.6 to 25.
+
+MANY_GPUS = 4  # sharing a model: from here on, graphs for larger batches are worth their memory
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a GPU with ``min_gib <= memory < below_gib`` should be told, in GiB of its memory."""
+
+    name: str
+    min_gib: float
+    below_gib: float
+    min_tensor_parallel: int  # GPUs that share the model; 1 where their number changes nothing
+    chunked_prefill_size: int  # prompt tokens of one step
+    cuda_graph_max_bs: int  # requests of the largest decode batch that is captured as a graph
+    gpus: tuple[str, ...]  # examples
+    recommendation: str
+
+    @property
+    def prefill_decode_ratio(self) -> float:
+        """Prompt tokens for each token decoded, in a step with as much as possible of both."""
+        return self.chunked_prefill_size / self.cuda_graph_max_bs
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """The fields of ``SchedulerConfig`` that it decides."""
+        return {
+            "chunked_prefill_size": self.chunked_prefill_size,
+            "cuda_graph_max_bs": self.cuda_graph_max_bs,
+        }
+
+
+PRESETS = (
+    Preset("t4", 0, 20, 1, 2048, 8, ("T4", "RTX 4080"),
+           "Keep chunks small and capture few graphs: both take memory from the KV pool."),
+    Preset("rtx4090", 20, 35, 1, 2048, 24, ("A10", "RTX 4090", "RTX 5090"),
+           "Small chunks too. Mix them with decodes where long prompts meet many users; where "
+           "prompts are short, leave them apart."),
+    Preset("rtx4090-tp4", 20, 35, MANY_GPUS, 2048, 80, ("A10", "RTX 4090", "RTX 5090"),
+           "A model shared by four GPUs or more leaves memory for graphs of larger batches, and "
+           "without them decode would wait for launches."),
+    Preset("a100-40gb", 35, 60, 1, 4096, 32, ("A100 40 GB", "L40"),
+           "The balanced choice: mixed chunks of 4,096, and up to 256 requests at once."),
+    Preset("a100-40gb-tp4", 35, 60, MANY_GPUS, 4096, 160, ("A100 40 GB", "L40"),
+           "As for one GPU, with graphs for batches five times as large."),
+    Preset("h100", 60, 160, 1, 8192, 256, ("A100 80 GB", "H100", "H200"),
+           "Chunks of 8,192: half the steps for a long prompt, and none of them takes long."),
+    Preset("h100-tp4", 60, 160, MANY_GPUS, 8192, 512, ("A100 80 GB", "H100", "H200"),
+           "For many users at once: of all classes the one with the most decodes for a chunk."),
+    Preset("b200", 160, inf, 1, 16384, 512, ("B200", "MI300"),
+           "Chunks of 16,384, for the same reason; however many GPUs share a model."),
+)  # fmt: skip
+
+
+def preset_for(memory_gib: float, tensor_parallel: int = 1) -> Preset:
+    """The preset of a GPU with so much memory, when ``tensor_parallel`` of them share a model.
+
+    Raises:
+        ValueError: there is no such GPU or no such number of them.
+    """
+    if not 0 < memory_gib < inf:
+        raise ValueError(f"memory_gib is {memory_gib}, but it must be above 0 and finite.")
+    if tensor_parallel < 1:
+        raise ValueError(f"tensor_parallel is {tensor_parallel}, but it must be at least 1.")
+    fits = [
+        preset
+        for preset in PRESETS
+        if preset.min_gib <= memory_gib < preset.below_gib
+        and preset.min_tensor_parallel <= tensor_parallel
+    ]
+    return max(fits, key=lambda preset: preset.min_tensor_parallel)
+
+
+def find_preset(text: str) -> Preset:
+    """A preset by its name, or by memory: ``24GiB`` is one such GPU, ``4x24GiB`` is four.
+
+    Raises:
+        ValueError: ``text`` is neither.
+    """
+    for preset in PRESETS:
+        if preset.name == text.lower():
+            return preset
+    size = re.fullmatch(r"(?:([1-9]\d*)x)?(\d{1,6}(?:\.\d+)?) ?gib", text, re.IGNORECASE)
+    if size and float(size[2]) > 0:
+        return preset_for(float(size[2]), int(size[1] or 1))
+    names = ", ".join(preset.name for preset in PRESETS)
+    raise ValueError(
+        f"preset is {text!r}, but it must be one of {names}, or an amount of GPU memory such as "
+        "24GiB or 4x24GiB."
+    )
+
 
 COLUMNS = ("preset", "GiB", "TP", "chunk", "graphs", "ratio", "such as")
 LEGEND = (

@@ -13,17 +13,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..core import Output
-from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
-from ..engine.advise import advise
-from ..models.length import LengthModel
+from ..devices.cost import DEFAULT_PROFILE, Profile, find_profile
 from ..replay.defaults import check_size, default_settings
 from ..replay.flat_metrics import FlatMetrics
+from ..replay.length import LengthModel
 from ..replay.play import Played, play
 from ..replay.report import as_json
 from ..replay.trace_file import Survey, TraceFile
 from ..scheduler import SchedulerConfig
 from ..trace.files import write_whole
 from . import advice
+from .advice import advise
 from .layout import Fitted
 from .loop_choice import choose_loops
 from .options import ReportOptions

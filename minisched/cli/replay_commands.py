@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..devices.profiles import DEFAULT_PROFILE, PROFILES
+from ..devices.cost import DEFAULT_PROFILE, PROFILES
 from ..replay import SCENARIOS
 from .exit import exit_with
 from .option_groups import with_option_groups

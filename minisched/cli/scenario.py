@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
+from ..devices.cost import DEFAULT_PROFILE, Profile, find_profile
 from ..loops.registry import find_loop
 from ..replay import SCENARIOS
 from ..replay import long_document as case

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..devices.profiles import Profile
+from ..devices.cost import Profile
 from ..replay.guide_cases import GUIDE_CASES, GuideCase, guide_case
 from ..replay.rounds import Rounds
 from .layout import Fitted

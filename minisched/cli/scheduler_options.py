@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from ..defaults import CHUNK, whole_pages
-from ..memory.eviction import POLICIES as EVICTION_POLICIES
-from ..memory.free_rule import RULES as FREE_RULES
+from ..memory.pool import RULES as FREE_RULES
+from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ..policy.rules import RULES
-from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
 from ..speculative.registry import DRAFT_MODELS

@@ -1,12 +1,18 @@
 """The nouns: a request, the lease it holds, and the batch that a step runs."""
 
-from .batch import ForwardMode, NoBatch, Output, Result, Row, ScheduleBatch
-from .lease import Lease
-from .logit_adjustment import LogitAdjustment
+from .batch import (
+    ForwardMode,
+    ModelWorkerBatch,
+    NoBatch,
+    Output,
+    Result,
+    Row,
+    ScheduleBatch,
+    get_model_worker_batch,
+)
 from .logprobs import Logprobs, TokenLogprob, WantedLogprobs
-from .model_worker_batch import ModelWorkerBatch, get_model_worker_batch
-from .request import ChunkedReq, FinishReason, Request
-from .sampling_params import SamplingParams
+from .request import ChunkedReq, FinishReason, Lease, Request
+from .sampling import LogitAdjustment, SamplingParams
 
 __all__ = [
     "ChunkedReq",

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from functools import cached_property
-from typing import Literal, NamedTuple
+from types import NoneType
+from typing import Any, Literal, NamedTuple
 
-from .lease import Lease
-from .logprobs import Logprobs
-from .request import FinishReason, Request
-from .residence import on_host
+from .logprobs import Logprobs, WantedLogprobs
+from .request import FinishReason, Lease, Request
+from .sampling import SamplingParams
+
+# -- Where a batch's field lives, and what shape it has: said in the field itself ------------------
+
+
+class Residence(NamedTuple):
+    """``where`` is host or device; ``shape`` is ``[num_reqs]`` and the like, or ``one``."""
+
+    where: str
+    shape: str
+
+
+def on_host(shape: str = "one", factory: Any = MISSING) -> Any:
+    """A dataclass field that the scheduler's process owns."""
+    return field(default_factory=factory, metadata={"residence": Residence("host", shape)})
+
+
+def on_device(shape: str) -> Any:
+    """A dataclass field that only ops on the device may read."""
+    return field(metadata={"residence": Residence("device", shape)})
+
+
+def residences(batch_type: Any) -> dict[str, Residence]:
+    """Every field of a batch's class with its residence."""
+    every: tuple[Field[Any], ...] = fields(batch_type)
+    return {item.name: item.metadata["residence"] for item in every}
 
 
 class ForwardMode(Enum):
@@ -79,7 +104,7 @@ class ScheduleBatch:
     ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
     delivers: list[bool] = on_host("[num_reqs]", list)
     new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
-    has_wishes: bool = on_host("one", lambda: True)  # False: nobody in it has any
+    has_sampling_extras: bool = on_host("one", lambda: True)  # False: nobody in it has any
     extend_logprob_start_lens: list[int] = on_host("[num_extend_reqs]", list)  # see logprobs.py
 
     def __repr__(self) -> str:
@@ -137,7 +162,7 @@ class ScheduleBatch:
     @cached_property
     def return_logprob(self) -> bool:
         """Whether any request of it wants log-probabilities."""
-        return self.has_wishes and any(req.params.return_logprob for req in self.reqs)
+        return self.has_sampling_extras and any(req.params.return_logprob for req in self.reqs)
 
     @property
     def num_samples(self) -> int:
@@ -159,7 +184,7 @@ class Result:
     num_accepted_tokens: Sequence[int] | None = None  # [num_reqs]
     drafts: Sequence[int] = ()  # [num_reqs * k], or none
     logprobs: Sequence[Logprobs | None] = ()  # [num_reqs], or none
-    not_numbers: frozenset[int] = frozenset()  # which of the samples had NaN among their logits
+    nan_samples: frozenset[int] = frozenset()  # which of the samples had NaN among their logits
 
 
 @dataclass(slots=True)
@@ -177,3 +202,85 @@ class Output:
     error: str = ""
     logprobs: Logprobs | None = None
     namesake: bool = False
+
+
+# -- The batch between scheduler and device: flat lists, and nothing that refers to a request ------
+
+
+@dataclass(frozen=True, eq=False)
+class ModelWorkerBatch:
+    """A step as the worker gets it (SGLang ``managers/schedule_batch.py:ModelWorkerBatch``).
+
+    Tokens lie flat, row after row. It could be sent to another process: pages have become cells
+    of the device's page table, requests have become rows of the request table.
+    """
+
+    step: int = on_host()
+    forward_mode: ForwardMode = on_host()
+    rids: tuple[str, ...] = on_host("[num_reqs]")
+    input_ids: list[int] = on_host("[num_tokens]")  # negative: the relay has it
+    dests: list[int] = on_host("[num_reqs]")  # where the relay keeps what is sampled
+    req_pool_indices: list[int] = on_host("[num_reqs]")  # rows of the request table
+    extend_prefix_lens: list[int] = on_host("[num_reqs]")  # positions computed before
+    extend_seq_lens: list[int] = on_host("[num_reqs]")  # positions computed now
+    sample_lens: list[int] = on_host("[num_reqs]")  # tokens sampled, after a row's last positions
+    sampling_info: list[tuple[SamplingParams, int, int]] = on_host("[num_samples]")
+    start_unknown: list[bool] = on_host("[num_reqs]")  # extend_prefix_lens is only a lower bound
+    table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
+    table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
+    logprobs: WantedLogprobs | None = on_host("one", NoneType)  # None: nobody wants any
+
+
+def get_model_worker_batch(
+    batch: ScheduleBatch, ids: list[int], dests: list[int], max_len: int, page_size: int
+) -> ModelWorkerBatch:
+    """Lay a batch out flat (SGLang's ``ScheduleBatch.get_model_worker_batch``).
+
+    ``ids`` and ``dests`` come from the relay. Everything else is the batch's own, nothing is read
+    from the live requests. A row of the page table has ``max_len`` cells.
+    """
+    rows = [lease.row for lease in batch.leases]
+    lens = list(map(len, batch.ids))
+    ends = [start + length for start, length in zip(batch.starts, lens, strict=True)]
+    index: list[int] = []
+    slots: list[int] = []
+    for at, (pages_at, pages) in batch.new_pages.items():
+        cell = rows[at] * max_len + pages_at * page_size
+        slots += slots_of(pages, page_size)
+        index += range(cell, cell + len(pages) * page_size)
+    return ModelWorkerBatch(
+        step=batch.step,
+        forward_mode=batch.mode,
+        rids=batch.rids,
+        input_ids=ids,
+        dests=dests,
+        req_pool_indices=rows,
+        extend_prefix_lens=batch.starts,
+        extend_seq_lens=lens,
+        sample_lens=batch.sample_lens,
+        sampling_info=[
+            (req.params, req.sampling_key, position)
+            for req, end, samples in zip(batch.reqs, ends, batch.sample_lens, strict=True)
+            for position in range(end - samples + 1, end + 1)
+        ],
+        start_unknown=batch.start_unknown,
+        table_index=index,
+        table_slots=slots,
+        logprobs=wanted_logprobs(batch) if batch.return_logprob else None,
+    )
+
+
+def wanted_logprobs(batch: ScheduleBatch) -> WantedLogprobs:
+    """What the requests of a batch want, and the prompts' tokens that it is about."""
+    starts = batch.extend_logprob_start_lens
+    ids = [
+        list(row.req.prompt[row.start + start_len + 1 : row.end + 1])
+        for row, start_len in zip(batch.rows, starts, strict=False)
+    ]
+    nums = [req.params.top_logprobs_num if req.params.return_logprob else -1 for req in batch.reqs]
+    return WantedLogprobs(nums, starts, ids)
+
+
+def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
+    """The KV slots of pages, in order."""
+    return [page * page_size + at for page in pages for at in range(page_size)]

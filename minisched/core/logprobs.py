@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .sampling_params import SamplingParams
+from .sampling import SamplingParams
 
 
 class TokenLogprob(NamedTuple):

@@ -7,12 +7,78 @@ from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import Protocol
 
-from .grammar import Grammar
-from .lease import Lease
 from .logprobs import TokenLogprob
-from .sampling_params import SamplingParams
-from .sampling_types import REQUEST_KINDS, is_text, is_whole, shown, wrong_token, wrong_type
+from .sampling import (
+    REQUEST_KINDS,
+    SamplingParams,
+    is_text,
+    is_whole,
+    shown,
+    wrong_token,
+    wrong_type,
+)
+
+# -- What a request holds of memory, from its admission until nobody can touch it ------------------
+
+
+@dataclass(eq=False, slots=True)
+class Lease:
+    """A row of the request table and its pages, from admission until nobody can touch them.
+
+    A lease goes back when it is closed (finish, abort, retraction) *and* no launched batch still
+    names it. A request that is retracted gets a new lease later, so a token that returns under
+    the old one can be told apart.
+    """
+
+    row: int  # index into the request-to-token table; row 0 is padding
+    rid: str = ""  # whose it is
+    pages: list[int] = field(default_factory=list)  # by position; the first ones the cache's
+    shared_pages: int = 0  # how many of them belong to the prefix cache
+    inserted_pages: int = 0  # how many it has offered to the prefix cache so far
+    node: object = None  # where they end in the prefix cache; locked while the lease lives
+    sent_pages: int = 0  # how many of them the device's page table lists as they are now
+    settled_len: int = 0  # positions whose KV is written for sure: their step has come back
+    last_step: int = 0  # the last step launched that names it
+    num_chunks: int = 0  # steps that computed a part of its prompt
+    retired: list[tuple[int, list[int]]] = field(default_factory=list)  # pages, after which step
+    num_transfers: int = 0  # copies of its KV to or from another device that are not over
+    is_spoiled: bool = False  # a step that failed was to write what it reads or has shared
+    is_released: bool = False  # nobody may read or write its row and pages any more
+    future_slot: int = 0  # where a ring FutureMap keeps its newest token
+
+
+# -- What the scheduler asks of a grammar: how far one request's output has come in it -------------
+
+
+class Grammar(Protocol):
+    """One request's state in its grammar (SGLang ``constrained/base_grammar_backend.py``).
+
+    The mask for the next token needs the last one: this is why sampling has to wait for history.
+    The bit of a token is set exactly where ``accept_token`` takes it. An end-of-text token is
+    allowed exactly where the grammar accepts an end; after it nothing is.
+    """
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether the output is complete and no more text can follow.
+
+        Never before its first token: even the empty text needs an end-of-text token to say so.
+        """
+        ...
+
+    def accept_token(self, token: int) -> bool:
+        """Go on by one token; False, and nothing changes, where it is not allowed."""
+        ...
+
+    def fill_vocab_mask(self) -> bytes:
+        """Which tokens may come next: bit i % 8 of byte i // 8; ceil(vocab / 32) * 4 bytes."""
+        ...
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens that were accepted, as far as there are any."""
+        ...
 
 
 class FinishReason(Enum):
@@ -42,7 +108,7 @@ class Request:
     To make one never fails, whatever a client has put into its fields: a constructor's error would
     be the engine's, and end everybody's run. ``problem`` is the sentence on a field that holds no
     value of its kind; whoever makes requests may ask for it, and the engine's door refuses the
-    request with the same one (``scheduler/refusal.py``), and nobody else hears of it.
+    request with the same one (``scheduler/config.py``), and nobody else hears of it.
     """
 
     rid: str
@@ -64,7 +130,7 @@ class Request:
     max_device_len: int = field(init=False)
     known_len: int = field(init=False)  # tokens whose value the host knows
     stop_ids: frozenset[int] = frozenset()  # tokens that end it: its own, and the model's
-    num_in_flight_tokens: int = 0  # positions of launched steps (scheduler/stale_outputs.py)
+    num_in_flight_tokens: int = 0  # positions of launched steps (scheduler/output_processor.py)
     num_stale_output_tokens: int = 0  # those of them launched before it lost its lease
     grammar: Grammar | None = None  # its state after ``output_ids``
     hears_stop_string: Callable[[int], bool] | None = None  # told every token of ``output_ids``

@@ -12,7 +12,7 @@ import torch
 
 from ..trace import Program, Recorder, Touch
 from .base import NO_LABEL, Label, Op, OrNone, without_frames
-from .torch_device import TorchDevice
+from .thread import TorchDevice
 
 TRIPS = 5  # to the GPU and back, of which the shortest says what time it is there
 ZERO_LASTS = 2_000_000_000  # nanoseconds

@@ -2,20 +2,154 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..trace import Recorder, Touch
-from . import switch_interval, torch_team
-from .base import NO_LABEL, Label, Op
-from .host_thread import HostThread
-from .thread_op import ThreadOp
-from .timer_slack import wake_on_time
-from .torch_device import TorchDevice
+from . import wall_clock as switch_interval
+from .base import NO_LABEL, WRONG_TOKEN, Label, Op
+from .wall_clock import HostThread, ThreadOp, WallClock, wake_on_time
+
+# -- The array functions that relays need, for torch; and how numbers get to a torch device --------
+
+Numbers = Sequence[float] | Sequence[Sequence[float]]
+
+
+def ship(values: Numbers, where: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Numbers from the host, or rows of them, as a tensor on the device.
+
+    To a GPU they go from pinned memory, so that the host need not wait for what the GPU does. That
+    memory is torch's, who hands it out again when the copy is over and not before.
+    """
+    pinned = where.type == "cuda"
+    on_host = torch.tensor(values, dtype=dtype, pin_memory=pinned)
+    return on_host.to(where, non_blocking=pinned)
+
+
+class TorchArrays:
+    """``devices/base.py:Arrays`` with int64 tensors on one torch device."""
+
+    def __init__(self, where: torch.device) -> None:
+        self.device = where
+
+    def asarray(self, values: Sequence[int]) -> Tensor:
+        """Integers on the device."""
+        return ship(values, self.device)
+
+    def asarrays(self, *columns: Sequence[int]) -> Sequence[Tensor]:
+        """Views of one tensor: to a GPU all go in one copy, from one pinned buffer."""
+        packed = self.asarray([*chain.from_iterable(columns)])
+        views: Sequence[Tensor] = packed.split([len(values) for values in columns])
+        return views
+
+    def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """``a`` where the condition holds, else ``b``."""
+        return torch.where(condition, a, b)
+
+    def mask(self, values: Sequence[bool]) -> Tensor:
+        """Booleans on the device."""
+        return ship(values, self.device, torch.bool)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """Sums, element by element."""
+        return a + b
+
+    def count_equal(self, a: Tensor, b: Tensor, width: int, num_rows: int) -> Tensor:
+        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        return 1 + (a == b).view(num_rows, width).long().cumprod(-1).sum(-1)
+
+    def rows_at(self, matrix: Tensor, at: Tensor) -> Tensor:
+        """Some rows of logits, in the order of ``at``."""
+        return matrix[at]
+
+    def clamp(self, values: Tensor, min: int) -> Tensor:
+        """Values below ``min`` raised to it."""
+        return torch.clamp(values, min=min)
+
+
+# -- What ``thread`` and ``cuda`` have in common: memory in tensors --------------------------------
+
+
+class TorchDevice(WallClock):
+    """A wall-clock device whose memory is int64 tensors on ``where``; subclasses add streams."""
+
+    def __init__(self, recorder: Recorder | None, where: torch.device) -> None:
+        super().__init__(recorder)
+        self.xp = TorchArrays(where)
+
+    def memory(self, name: str, size: int) -> Tensor:
+        """``size`` integers on the device, a valid but wrong token each."""
+        return torch.full((size,), WRONG_TOKEN, dtype=torch.int64, device=self.xp.device)
+
+    def host_memory(self, name: str, size: int) -> Tensor:
+        """``size`` integers on the host, pinned where the device is a GPU."""
+        pinned = self.xp.device.type == "cuda"
+        return torch.full((size,), WRONG_TOKEN, dtype=torch.int64, pin_memory=pinned)
+
+    def copy_to_host(self, dst: Tensor, src: Tensor, size: int) -> Tensor:
+        """On a stream: copy the first ``size`` integers into ``dst``, and give that part of it."""
+        return dst[:size].copy_(src[:size], non_blocking=True)
+
+    def bring_to_host(self, values: Tensor) -> Tensor:
+        """On a stream: copy a tensor into new memory on the host; from a GPU without waiting."""
+        pinned = self.xp.device.type == "cuda"
+        target = torch.empty(values.shape, dtype=values.dtype, pin_memory=pinned)
+        return target.copy_(values, non_blocking=True)
+
+    def flush(self, *ops: Op) -> None:
+        """Nothing to do: launching is enough."""
+
+
+# -- Whose threads torch's operations run on: each thread that computes keeps a team of its own ----
+#
+# OpenMP counts the threads of all teams, also of those that wait for work. With more than there are
+# cores, libgomp lets every team sleep between two operations instead of spinning: a decode step,
+# some hundred small operations, then takes twice as long. So only the threads that compute may have
+# one.
+
+SOFT = 1  # OpenMP 5.0, omp_pause_soft: threads end, settings stay
+_usual: list[int] = []  # threads that torch takes while no device is open; once for each that is
+
+
+def end_team() -> None:
+    """End the team of the thread that calls; its next large operation would start another."""
+    end = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
+    if end is not None:  # an older OpenMP keeps its threads: slower, and as right
+        end(SOFT)
+
+
+def give_host_one() -> int:
+    """Let the thread that calls, the host, compute alone; how many threads torch would take.
+
+    Several devices may be open: the last ``take_back`` lets it have them again.
+    """
+    _usual.append(_usual[0] if _usual else torch.get_num_threads())
+    torch.set_num_threads(1)
+    end_team()
+    return _usual[0]
+
+
+def take_back() -> None:
+    """A device is closed."""
+    usual = _usual.pop()
+    if not _usual:
+        torch.set_num_threads(usual)
+
+
+@contextmanager
+def team(size: int) -> Iterator[None]:
+    """Inside, this thread computes with ``size`` threads, itself among them."""
+    torch.set_num_threads(size)
+    with torch.inference_mode():
+        yield
+
 
 SWITCH_INTERVAL = 0.00002  # seconds a busy host may keep a stream's thread from the interpreter
 
@@ -24,7 +158,7 @@ SWITCH_INTERVAL = 0.00002  # seconds a busy host may keep a stream's thread from
 def working(torch_threads: int) -> Iterator[None]:
     """Inside, a stream's thread wakes on time and computes with its own number of threads."""
     wake_on_time()
-    with torch_team.team(torch_threads):
+    with team(torch_threads):
         yield
 
 
@@ -85,7 +219,7 @@ class ThreadDevice(TorchDevice):
         super().__init__(recorder, torch.device("cpu"))
         self._streams: dict[str, ThreadStream] = {}
         switch_interval.want(SWITCH_INTERVAL)
-        usual = torch_team.give_host_one()
+        usual = give_host_one()
         self.torch_threads = torch_threads or max(1, usual - 1)
 
     def stream(self, name: str) -> ThreadStream:
@@ -108,4 +242,4 @@ class ThreadDevice(TorchDevice):
                 stream.close()
         finally:
             switch_interval.give_back(SWITCH_INTERVAL)
-            torch_team.take_back()
+            take_back()

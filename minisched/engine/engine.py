@@ -2,16 +2,217 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from ..core import NoBatch, Output, Result, ScheduleBatch
-from ..devices.base import NO_LABEL, Label
-from ..worker import GenerationBatchResult
-from .inbox import Inbox
+from ..core import ForwardMode, NoBatch, Output, Request, Result, ScheduleBatch
+from ..devices.base import NO_LABEL, Device, Label
+from ..devices.cost import NO_COST, CostModel
+from ..models.base import ForwardBatch
+from ..scheduler import Scheduler
+from ..trace import Recorder
+from ..worker import GenerationBatchResult, Worker
+from ..worker.failure import is_out_of_memory
+from ..worker.lost_step import lose_step
+from ..worker.sampling_info import has_history, missing_history
+from .frontend import AbortReq, FlushCacheReq, Frontend, Message, TypeBasedDispatcher
 from .log import SchedulerLog
 from .metrics import Metrics
-from .step_phases import StepPhases
+from .recording import Recording
+
+# -- What happens to each message that comes in ----------------------------------------------------
+
+
+@dataclass
+class Inbox:
+    """One handler for each type of message (SGLang ``managers/scheduler.py``, under its names)."""
+
+    scheduler: Scheduler
+    device: Device
+    metrics: Metrics
+
+    def __post_init__(self) -> None:
+        self._request_dispatcher = TypeBasedDispatcher([
+            (Request, self.handle_generate_request),
+            (AbortReq, self.abort_request),
+            (FlushCacheReq, self.flush_cache),
+        ])  # fmt: skip
+
+    def process_input_requests(self, messages: Iterable[Message]) -> list[Output]:
+        """Hand each message to its handler; what clients are to hear of it."""
+        return [output for item in messages for output in self._request_dispatcher(item)]
+
+    def handle_generate_request(self, req: Request) -> list[Output]:
+        """Put a request into the waiting queue, or refuse it; sent twice, it counts once.
+
+        That is the door: whatever a client has put into the request, nobody else's run ends by it.
+        """
+        is_known = req.finished or self.scheduler.live.get(req.name) is req
+        outputs = self.scheduler.receive([req])
+        if not is_known:
+            self.metrics.on_received(req, self.device.now())
+        return outputs
+
+    def abort_request(self, message: AbortReq) -> list[Output]:
+        """End one request, or all of them."""
+        rids = list(self.scheduler.live) if message.abort_all else [message.rid]
+        return [output for rid in rids for output in self.scheduler.abort(rid, message.error)]
+
+    def flush_cache(self, message: FlushCacheReq) -> list[Output]:
+        """Forget the cached prefixes, if nothing runs; a mark says whether it was done."""
+        self.device.recorder.mark("flush cache", done=self.scheduler.flush_cache())
+        return []
+
+
+# -- What launching a step costs the host: a captured graph is one call, op by op is many ----------
+
+
+def launch_cost(
+    batch: ScheduleBatch, cost: CostModel, cuda_graph_max_bs: int | None, recorder: Recorder
+) -> int:
+    """Nanoseconds: ``launch``, or ``launch eager`` for a decode batch too large for any graph.
+
+    Graphs are captured for decode batches of up to ``cuda_graph_max_bs`` rows (None: as many as
+    there are; SGLang ``model_executor/cuda_graph_runner.py``). Prompts have no graph; their cost
+    is ``launch`` all the same, since a long step hides it. A larger batch leaves a mark, which is
+    what SGLang's ``can_run_cuda_graph`` in a result is then: false.
+    """
+    launch = cost.phase("launch", *batch.size)
+    if batch.mode is not ForwardMode.DECODE or cuda_graph_max_bs is None:
+        return launch
+    if len(batch.reqs) <= cuda_graph_max_bs:
+        return launch
+    recorder.mark("eager launch", step=batch.step, rows=len(batch.reqs))
+    return cost.host.get("launch eager", launch)
+
+
+# -- The device's half of an engine: lay a step out, launch it, wait for it ------------------------
+
+
+@dataclass
+class StepPhases:
+    """What happens to a batch between its schedule and its result; each method is one phase."""
+
+    scheduler: Scheduler
+    worker: Worker
+    device: Device
+    frontend: Frontend
+    cost: CostModel = NO_COST
+
+    def __post_init__(self) -> None:
+        self.recording = Recording(self.scheduler, self.device)
+
+    def run_batch(
+        self,
+        batch: ScheduleBatch,
+        previous: GenerationBatchResult | None = None,
+        delay_sample: bool = False,
+    ) -> GenerationBatchResult:
+        """Prepare the inputs and launch the step; returns before the device has run it.
+
+        ``previous`` is the step whose tokens it is built upon, where the relay wants to be told.
+        With ``delay_sample`` the step does not sample before ``launch_batch_sample_if_needed``.
+        """
+        try:
+            inputs = self.prepare_batch(batch, previous)
+        except Exception as error:
+            return self.lose_batch(batch, error)
+        return self.launch_batch(batch, inputs, previous, delay_sample)
+
+    def lose_batch(self, batch: ScheduleBatch, error: Exception) -> GenerationBatchResult:
+        """A step whose inputs found no memory on the device has failed; the loop goes on.
+
+        Raises:
+            Exception: ``error``, where it is another one: then it is the host's own.
+        """
+        if not is_out_of_memory(error):
+            raise error
+        laid_out = self.worker.laid_out
+        bound = laid_out if laid_out and laid_out.step == batch.step else None
+        return lose_step(self.worker, batch, bound, error)
+
+    def prepare_batch(
+        self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
+    ) -> ForwardBatch:
+        """Lay a batch out for the device."""
+        label = self.recording.label(batch)
+        with self.device.host("prepare", self.cost.phase("prepare", *batch.size), label) as prepare:
+            inputs = self.worker.prepare(batch, previous)
+        if not self.worker.uploads.gives_every_input:
+            others = self.worker.token_edges.inputs_of(batch)
+            self.recording.tokens_by_host(batch, prepare, others)
+        return inputs
+
+    def launch_batch(
+        self,
+        batch: ScheduleBatch,
+        inputs: ForwardBatch,
+        previous: GenerationBatchResult | None = None,
+        delay_sample: bool = False,
+    ) -> GenerationBatchResult:
+        """Launch a step; returns before the device has run it.
+
+        A mask that nobody has built yet is built between the forward pass and the sampling.
+        """
+        label, needs_mask = self.recording.label(batch), self.needs_mask(batch)
+        with self.device.host("launch", self.launch_cost(batch), label) as launch:
+            delay = delay_sample or needs_mask
+            pending = self.worker.launch(batch, inputs, previous, launch, delay)
+        if needs_mask and not delay_sample:
+            self.update_vocab_mask(batch)
+            self.launch_batch_sample_if_needed(pending)
+        return pending
+
+    def launch_cost(self, batch: ScheduleBatch) -> int:
+        """What launching costs the host: a graph is replayed, or every op launched by itself."""
+        limit = self.scheduler.config.cuda_graph_max_bs
+        return launch_cost(batch, self.cost, limit, self.device.recorder)
+
+    def missing_history(self, batch: ScheduleBatch, steps_ahead: int = 0) -> str:
+        """Why a step's sampling has to wait now; see ``worker/sampling_info.py``."""
+        return missing_history(batch, self.scheduler.config.late_penalties, steps_ahead)
+
+    def must_delay_sample(self, batch: ScheduleBatch) -> bool:
+        """Whether a step is to be launched without its sampling; if so, that is marked.
+
+        Each loop asks once for each step, when it launches it.
+        """
+        reason = self.missing_history(batch)
+        if reason:
+            self.recording.must_wait(batch, reason, "sample")
+        return bool(reason)
+
+    def needs_mask(self, batch: ScheduleBatch) -> bool:
+        """Whether the host has something to build before a step can be sampled."""
+        return has_history(batch) and batch not in self.worker.unsampled
+
+    def update_vocab_mask(
+        self, batch: ScheduleBatch, newest: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Build what a step may sample: masks of grammars, and penalties (phase ``mask``).
+
+        SGLang ``sampling/sampling_batch_info.py:update_regex_vocab_mask``, vLLM
+        ``get_grammar_bitmask``. ``newest`` are tokens that only the caller knows yet.
+        """
+        label = self.recording.label(batch)
+        with self.device.host("mask", self.cost.phase("mask", *batch.size), label):
+            self.worker.unsampled.update_vocab_mask(batch, newest)
+
+    def launch_batch_sample_if_needed(self, pending: GenerationBatchResult) -> None:
+        """Launch the sampling of a step that was told to wait with it."""
+        if pending.delay_sample_func is not None:
+            label, size = self.recording.label(pending.batch), pending.batch.size
+            with self.device.host("launch", self.cost.phase("launch sample", *size), label):
+                pending.delay_sample_func()
+
+    def wait_for(self, pending: GenerationBatchResult) -> Result:
+        """Block until a step's tokens are on the host; the time is a slice, but no work."""
+        label, start = self.recording.label(pending.batch), self.device.now()
+        result = pending.result()
+        self.recording.wait(start, label)
+        return result
+
 
 NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while everybody sleeps
 

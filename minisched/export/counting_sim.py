@@ -7,12 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ..devices.sim import SimDevice
-from ..devices.sim_memory import SimMemory
-from ..devices.sim_op import SimOp, SimSignal
-from ..devices.sim_stream import SimThread
-from ..devices.vector import Vector, VectorArrays
-from ..loops.overlap_thread_worker import FutureStep
+from ..devices.sim import SimDevice, SimMemory, SimOp, SimSignal, SimThread, Vector, VectorArrays
+from ..loops.overlap_thread import FutureStep
 
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..trace import Slice, Trace
-from ..trace.lanes import is_forward, is_host
+from ..trace.events import is_forward, is_host
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..checks.overlap.overlap import Interval
 from ..checks.overlap.waits import idle_times
 from ..trace import Slice, Trace
-from ..trace.lanes import is_forward
+from ..trace.events import is_forward
 from .lane import Lane, lane_of, lanes_of
 
 

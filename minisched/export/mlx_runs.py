@@ -9,12 +9,12 @@ from ..core import Request, SamplingParams
 from ..devices.cost import SIM_COST
 from ..devices.registry import load, open_device
 from ..engine.frontend import Frontend
-from ..loops.mlx_sketch import SKETCH
 from ..loops.run import Run, drive, run_loop
 from ..loops.wiring import wire
 from ..models.hash import HashModel
 from ..models.tiny import write_tiny_llama
 from ..scheduler import SchedulerConfig
+from .mlx_sketch import SKETCH
 from .recipes.recipe import tokens
 
 LLAMA: dict[str, Any] = {

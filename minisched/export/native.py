@@ -23,9 +23,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from ..checks.known_marks import BadMark, check_marks, check_slices
 from ..trace import Act, Counter, Edge, Mark, Slice, Trace
 from ..trace.files import read_text, write_whole
-from ..trace.known_marks import BadMark, check_marks, check_slices
 from .native_program import BadProgram, check_program
 
 FORMAT, VERSION = "minisched trace", 1

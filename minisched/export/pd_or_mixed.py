@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from ..checks.overlap.overlap import measure, union
 from ..loops.run import Run
 from ..trace import Slice
-from ..trace.lanes import is_forward
+from ..trace.events import is_forward
 from .units import ms
 
 LOOPS = ("pd", "mixed")

@@ -8,7 +8,7 @@ from typing import Any
 from ..core import Request
 from ..devices.cost import MILLISECOND, SIM_COST
 from ..devices.registry import open_device
-from ..loops.pd_kv_transfer import Link
+from ..loops.pd import Link
 from ..loops.run import Run, fresh, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import ModelWorkerBatch, Row, ScheduleBatch, get_model_worker_batch
-from ..core.residence import residences
-from ..models.forward_batch import ForwardBatch, make_forward_batch
+from ..core.batch import residences
+from ..models.base import ForwardBatch, make_forward_batch
 from .puml_links import LINK_STYLE, Code, linked
 
 HEAD = """\

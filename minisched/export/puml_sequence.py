@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..checks.overlap.overlap import measure, union
-from ..loops.pd_prefill import PrefillEngine
+from ..loops.pd import PrefillEngine
 from ..trace import Trace
-from ..trace.lanes import is_forward
+from ..trace.events import is_forward
 from ..worker import Worker
 from ..worker.pipeline import recv_tensors
-from ..worker.upload import Uploads
+from ..worker.worker import Uploads
 from .arrow_words import says
 from .lane import Lane, in_order
 from .layout import Arrow, Box, View, boxes_of

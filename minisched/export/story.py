@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..trace import Mark, Slice, Trace
-from ..trace.lanes import is_forward, is_host
+from ..trace.events import is_forward, is_host
 from .puml_links import Code
 from .units import ms
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from ..trace import Trace
-from ..trace.lanes import is_forward
+from ..trace.events import is_forward
 
 
 @dataclass(frozen=True)

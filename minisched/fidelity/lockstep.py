@@ -35,7 +35,7 @@ from .case import (
     trimmed,
 )
 
-AHEAD = ("host",)  # the one relay that waits for tokens (relay/host_trip.py)
+AHEAD = ("host",)  # the one relay that waits for tokens (relay/base.py)
 MOST_TRIALS = 1000  # cases that are looked at for a smaller one
 USUAL = SchedulerConfig()
 UNNEEDED = ("random_seed", "max_prefill_tokens", "schedule_conservativeness", "schedule_policy")

@@ -7,6 +7,6 @@ has its place (``token_grammar``). Else it is written out for a library, which h
 well (``llguidance_grammar``, ``llguidance_source``).
 """
 
-from .compile import compile_grammar
+from .build import compile_grammar
 
 __all__ = ["compile_grammar"]

@@ -1,13 +1,13 @@
-"""Reads the language of ``--regex``: from text to a tree of five kinds of parts.
+r"""Reads the language of ``--regex``: from text to a tree of five kinds of parts.
 
 Characters, ``.``, classes (``[a-z_]``, ``[^0-9]``), ``|``, groups, ``* + ? {m} {m,} {,n} {m,n}``,
-the escapes ``\\n \\t \\r \\f \\v \\xHH \\d \\D \\w \\W \\s \\S``, and a backslash before any sign.
+the escapes ``\n \t \r \f \v \xHH \d \D \w \W \s \S``, and a backslash before any sign.
 It matches what Python's ``re.fullmatch`` matches with ``re.ASCII``; whatever else ``re`` knows, or
 another library reads out of the same signs (``[a-z&&[b]]``), is refused or has no such meaning.
 
 The tree is the same for every model, so that a regex means one thing. For the hash model it goes on
 to an automaton over bytes, which are its tokens; for a model with a tokenizer it is written out
-again for llguidance, over characters. What ``.``, ``\\D \\W \\S`` and ``[^a]`` take of a character
+again for llguidance, over characters. What ``.``, ``\D \W \S`` and ``[^a]`` take of a character
 beyond ASCII is therefore one byte for the hash model, and all of it for the others; for a text of
 ASCII there is no difference.
 """
@@ -15,10 +15,265 @@ ASCII there is no difference.
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from .regex_chars import BYTES, CharReader
+# -- Reads what stands for one character of a regex: an escape or a class; and keeps the place -----
+
+BYTES = frozenset(range(256))
+NO_RANGE = "a range beyond ASCII, where each character has to be named"
+BEYOND = frozenset(range(128, 256))  # bytes of the characters that are not ASCII
+ESCAPES = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11}
+DIGITS = frozenset(string.digits.encode())
+SPACES = frozenset(string.whitespace.encode())
+WORDS = DIGITS | frozenset((string.ascii_letters + "_").encode())
+CLASSES = {"d": DIGITS, "w": WORDS, "s": SPACES,
+           "D": BYTES - DIGITS, "W": BYTES - WORDS, "S": BYTES - SPACES}  # fmt: skip
+
+
+class CharReader:
+    """Goes through a regex; ``at`` is the place it has come to."""
+
+    def __init__(self, regex: str) -> None:
+        self.regex, self.at = regex, 0
+
+    def take(self, sign: str) -> bool:
+        """Step over a sign, if it comes now."""
+        found = self.regex.startswith(sign, self.at)
+        self.at += found
+        return found
+
+    def next(self) -> str:
+        """Step over a character; empty at the end."""
+        char = self.regex[self.at : self.at + 1]
+        self.at += 1
+        return char
+
+    def char_class(self) -> tuple[frozenset[int], list[str]]:
+        """What follows a ``[``: its bytes, and its characters beyond ASCII.
+
+        A ``]`` at once after it, or after ``[^``, is a member.
+        """
+        start, negated = self.at - 1, self.take("^")
+        codes: frozenset[int] = frozenset()
+        chars: list[str] = []
+        while not (codes or chars) or not self.take("]"):
+            if self.at >= len(self.regex):
+                raise self.error("a [ that is never closed", start)
+            if self.regex[self.at].isascii():
+                codes |= self.class_range()
+            else:
+                chars.append(self.next())
+                if self.is_range():
+                    raise self.error(NO_RANGE, self.at - 1)
+        if negated and chars:
+            raise self.error(
+                f"{chars[0]!r} in a class of all others, which names ASCII only", start
+            )
+        return self.whole(BYTES - codes if negated else codes, start), chars
+
+    def whole(self, codes: frozenset[int], start: int) -> frozenset[int]:
+        """All bytes beyond ASCII, or none of them: a single one is no character of a text."""
+        if codes & BEYOND and not codes >= BEYOND:
+            raise self.error("a byte from \\x80 on without all the others, which is no text", start)
+        return codes
+
+    def class_range(self) -> frozenset[int]:
+        """One member of a class, or a range of them; a ``-`` at the end is a member itself."""
+        start, low = self.at, self.member()
+        if not self.is_range():
+            return low
+        self.next()
+        high = self.member()
+        if len(low) != 1 or len(high) != 1 or min(high) < min(low):
+            raise self.error("a range that does not go from one character up to another", start)
+        return frozenset(range(min(low), min(high) + 1))
+
+    def is_range(self) -> bool:
+        """Whether the member of a class that has just been read is the start of a range."""
+        return self.regex.startswith("-", self.at) and self.regex[self.at + 1 :][:1] not in (
+            "]",
+            "",
+        )
+
+    def member(self) -> frozenset[int]:
+        """A character of a class, or an escape."""
+        start, char = self.at, self.next()
+        if char == "\\":
+            return self.escape()
+        if not char.isascii():
+            raise self.error(NO_RANGE, start)
+        return frozenset({ord(char)})
+
+    def escape(self) -> frozenset[int]:
+        """What follows a backslash."""
+        start, char = self.at - 1, self.next()
+        if char in CLASSES:
+            return CLASSES[char]
+        if char in ESCAPES:
+            return frozenset({ESCAPES[char]})
+        digits = self.regex[self.at : self.at + 2]
+        if char == "x" and len(digits) == 2 and all(digit in string.hexdigits for digit in digits):
+            self.at += 2
+            return frozenset({int(digits, 16)})
+        if not char or char.isalnum() or not char.isascii():
+            raise self.error(f"an escape \\{char} that is not known here", start)
+        return frozenset({ord(char)})
+
+    def error(self, what: str, at: int) -> ValueError:
+        """The sentence about what stands at a place."""
+        return ValueError(
+            f"regex {shown(self.regex)} can't be compiled: there is {what}, at position {at}."
+        )
+
+
+def shown(text: str) -> str:
+    """A text in quotes, cut where it is long."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+# -- The states that an output may be in, as a table: a row for each state, a column for tokens ----
+#
+# For a vocabulary of which token i is the character i. A state is the set of positions of the regex
+# that the text may stand on (``positions.py``), so the next one is always certain. ``build.py``
+# makes it; ``show.py`` prints it.
+
+START = 0  # the first state
+NO = -1  # in a cell: not allowed here
+
+State = frozenset[int]  # of positions; empty once an end-of-text token has come
+
+
+class Automaton:
+    """A regex over tokens. It never changes, so all requests with that regex share it.
+
+    ``columns`` has tokens that go the same way from every state; the last column is that of the
+    end-of-text tokens, which lead from an accepting state to one in which all is over.
+    ``table[state][column]`` is the next state, or ``NO``.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[State],
+        columns: Sequence[Sequence[int]],
+        table: Sequence[Sequence[int]],
+        vocab_size: int,
+    ) -> None:
+        self.states, self.columns, self.table = states, columns, table
+        self.column_of = {token: at for at, tokens in enumerate(columns) for token in tokens}
+        bits = [sum(1 << token for token in tokens) for tokens in columns]
+        num_bytes = -(-vocab_size // 32) * 4
+        self.masks: list[bytes] = []  # [num_states] see Grammar.fill_vocab_mask
+        for row in table:
+            allowed = sum(bit for bit, cell in zip(bits, row, strict=True) if cell != NO)
+            self.masks.append(allowed.to_bytes(num_bytes, "little"))
+
+    def next_state(self, state: int, token: int) -> int:
+        """Where a token leads, or ``NO``; two look-ups, however large the regex."""
+        column = self.column_of.get(token)
+        return NO if column is None else self.table[state][column]
+
+    def is_accepting(self, state: int) -> bool:
+        """Whether the text may end here."""
+        return self.table[state][-1] != NO
+
+    def is_final(self, state: int) -> bool:
+        """Whether no more text can follow; at most an end-of-text token can."""
+        return all(cell == NO for cell in self.table[state][:-1])
+
+
+# -- Which character of a regex may come after which: Glushkov's construction, no empty moves ------
+#
+# Every character of the regex, its repetitions written out, is a *position*. Position 0 is the
+# place before all of them. A text matches if it can step from 0 along ``follow``, each step on a
+# position whose set holds the text's next character, and end on a position in ``last``. Source: V.
+# M. Glushkov, "The abstract theory of automata", 1961.
+
+MAX_POSITIONS = 500  # with it the worst regex takes a third of a second
+
+
+class TooLarge(ValueError):
+    """A regex, or its automaton, is larger than what is allowed; the message has the limit."""
+
+
+class Ends(NamedTuple):
+    """How a part begins and ends."""
+
+    nullable: bool  # it matches the empty text
+    first: frozenset[int]  # positions it may begin with
+    last: frozenset[int]  # positions it may end with
+
+
+EMPTY = Ends(True, frozenset(), frozenset())
+
+
+class Positions:
+    """The positions of a regex.
+
+    Raises:
+        TooLarge: there are more than MAX_POSITIONS.
+    """
+
+    def __init__(self, regex: Part) -> None:
+        self.chars: list[frozenset[int]] = [frozenset()]  # [num_positions] what stands there
+        self.follow: list[set[int]] = [set()]  # [num_positions] which positions may come next
+        self._num_parts = 0
+        ends = self.place(regex)
+        self.follow[0] |= ends.first
+        self.last = ends.last | {0} if ends.nullable else ends.last
+
+    def place(self, part: Part) -> Ends:
+        """Give each character of a part a position, and link those within it."""
+        self._num_parts += 1  # not only characters: a repeated empty group has none
+        if self._num_parts > 10 * MAX_POSITIONS or len(self.chars) > MAX_POSITIONS:
+            raise TooLarge(f"written out it has more than {MAX_POSITIONS} characters")
+        match part:
+            case Chars(codes):
+                self.chars.append(codes)
+                self.follow.append(set())
+                here = frozenset({len(self.chars) - 1})
+                return Ends(False, here, here)
+            case Beyond(char):
+                return self.join(EMPTY, *(Chars(frozenset({byte})) for byte in char.encode()))
+            case Then(parts):
+                return self.join(EMPTY, *parts)
+            case Either(options):
+                ends = [self.place(option) for option in options]
+                nullable, first, last = zip(*ends, strict=True)
+                return Ends(any(nullable), frozenset().union(*first), frozenset().union(*last))
+            case Repeat(body, least, most):
+                return self.repeat(body, least, most)
+
+    def join(self, ends: Ends, *parts: Part) -> Ends:
+        """Put parts behind what is placed already."""
+        for part in parts:
+            ends = self.link(ends, self.place(part))
+        return ends
+
+    def repeat(self, body: Part, least: int, most: int | None) -> Ends:
+        """``least`` copies, then copies that may be left out, or one that may come again."""
+        ends = EMPTY
+        for _ in range(least):
+            ends = self.link(ends, self.place(body))
+        for _ in range(1 if most is None else most - least):
+            copy = self.place(body)
+            if most is None:
+                self.link(copy, copy)
+            ends = self.link(ends, copy._replace(nullable=True))
+        return ends
+
+    def link(self, left: Ends, right: Ends) -> Ends:
+        """One part behind another."""
+        for position in left.last:
+            self.follow[position] |= right.first
+        return Ends(
+            left.nullable and right.nullable,
+            left.first | right.first if left.nullable else left.first,
+            left.last | right.last if right.nullable else right.last,
+        )
+
 
 MAX_DEPTH = 50  # groups within groups
 REPEATS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}

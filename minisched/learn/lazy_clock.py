@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from ..devices.base import Label
 from ..devices.cost import MILLISECOND
-from ..devices.sim import SimDevice
-from ..devices.sim_op import SimOp
-from ..models.mix import mix
+from ..devices.sim import SimDevice, SimOp
+from ..models.hash import mix
 from ..trace import Trace
 from .blame import Mistake
 from .simulate import VOCAB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from ..models.mix import P, mix
+from ..models.hash import P, mix
 
 
 def alone(prompt: Sequence[int], new_tokens: int, stops: Set[int], vocab: int) -> list[int]:

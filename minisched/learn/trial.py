@@ -12,12 +12,11 @@ from ..devices.cost import CostModel
 from ..devices.registry import open_device
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
-from ..loops.current_line import line_of
-from ..loops.spec import LoopSpec
+from ..loops.design import LoopSpec, line_of
 from ..loops.wiring import wire
 from ..models.hash import HashModel
 from ..trace import Trace
-from ..worker.batch_record import OverlapWorker
+from ..worker.worker import OverlapWorker
 from .blame import blame
 from .guard import TooLong, bounded, unwatched
 from .simulate import VOCAB, milliseconds

@@ -15,7 +15,7 @@ from ..core import Request
 from ..scheduler import SchedulerConfig
 
 if TYPE_CHECKING:
-    from .spec import LoopSpec
+    from .design import LoopSpec
 
 Refusals = dict[str, str]
 

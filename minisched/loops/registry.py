@@ -9,24 +9,19 @@ from functools import partial
 
 from ..relay.registry import check_relay
 from ..worker import Worker
-from ..worker.batch_record import OverlapWorker
-from . import pd_run, refused
-from .mindie_dual import mindie_dual
-from .mindie_placeholder import mindie_placeholder
+from ..worker.worker import OverlapWorker
+from . import pd as pd_run
+from . import refused
+from .design import LoopSpec, parse, read_options
+from .mindie_placeholder import mindie_dual, mindie_placeholder, mindie_single
 from .mindie_plugin import mindie_plugin
-from .mindie_single import mindie_single
-from .mini_normal import mini_normal
-from .mini_overlap import mini_overlap
+from .mini import mini_normal, mini_overlap
 from .mlx_async import mlx_async
 from .multi_step import NUM_STEPS, multi_step
-from .naming import parse, read_options
 from .overlap import overlap
 from .overlap_thread import overlap_thread
 from .serial import serial
-from .spec import LoopSpec
-from .vllm_batch_queue import vllm_batch_queue
-from .vllm_pp import vllm_pp
-from .vllm_step import vllm_step
+from .vllm import vllm_batch_queue, vllm_pp, vllm_step
 
 # Relays of other designs, which fit a loop with two steps in flight if it is the worker that binds
 # and launches its steps; where a thread or another engine does some of that, they may not.

@@ -11,13 +11,12 @@ from ..devices.base import Device
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
 from ..devices.registry import open_device
 from ..engine.engine import Engine
-from ..engine.frontend import Frontend
-from ..engine.interrupt import abort_on_interrupt
+from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from .current_line import line_of
+from .design import line_of
 from .registry import find_loop
 from .wiring import wire
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .pd_decode import pd_decode
-from .pd_prefill import pd_prefill
+from .pd import pd_decode, pd_prefill
 from .registry import find_loop
 
 

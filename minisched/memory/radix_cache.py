@@ -2,14 +2,195 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
 from ..trace import NullRecorder, Recorder
-from .eviction import POLICIES, EvictableLeaves
-from .radix_edge import Edge
-from .radix_node import TreeNode
+
+# -- Which leaf of the radix tree is given up first ------------------------------------------------
+
+Priority = Callable[["TreeNode"], tuple[int, ...]]
+"""What a node is worth: the least goes first. Must never fall during a node's life."""
+
+
+def lru(node: TreeNode) -> tuple[int, ...]:
+    """Least recently used."""
+    return (node.last_access_time,)
+
+
+def lfu(node: TreeNode) -> tuple[int, ...]:
+    """Least frequently used, the least recent among equals."""
+    return (node.hit_count, node.last_access_time)
+
+
+def fifo(node: TreeNode) -> tuple[int, ...]:
+    """First in, first out."""
+    return (node.creation_time,)
+
+
+POLICIES: dict[str, Priority] = {"lru": lru, "lfu": lfu, "fifo": fifo}
+"""By the name that ``RadixCache`` takes (SGLang ``mem_cache/evict_policy.py``)."""
+
+
+class EvictableLeaves:
+    """The leaves that nobody has locked, in a heap.
+
+    SGLang keeps a set, and makes a heap of the whole set at every eviction. Here the heap stays,
+    and may lag behind the tree: a node that was used since its entry was written is put back by
+    what it is worth now, and one that is no leaf or locked by now is dropped (it is added again
+    when that ends). As worth never falls, the first entry that is up to date is the least of all.
+    Each entry passed over is paid for by the match, insertion or lock that made it stale.
+    """
+
+    def __init__(self, priority: Priority) -> None:
+        self.priority = priority
+        self._heap: list[tuple[tuple[int, ...], int, TreeNode]] = []
+        self._inside: set[TreeNode] = set()  # for membership only; a node is in the heap once
+        self._pushed = count()  # breaks ties: whoever came first goes first
+
+    def add(self, node: TreeNode) -> None:
+        """Add a node that may just have become an unlocked leaf."""
+        if node.is_evictable_leaf and node not in self._inside:
+            self._inside.add(node)
+            heapq.heappush(self._heap, (self.priority(node), next(self._pushed), node))
+
+    def pop(self) -> TreeNode | None:
+        """Take out the leaf that is worth least; None if every leaf is locked."""
+        while self._heap:
+            worth, _, node = heapq.heappop(self._heap)
+            self._inside.remove(node)
+            if node.is_evictable_leaf and worth == self.priority(node):
+                return node
+            self.add(node)
+        return None
+
+
+# -- A node of the radix tree: where a cached prefix ends or two of them part ----------------------
+
+
+@dataclass(eq=False, slots=True)
+class TreeNode:
+    """The end of a prefix (SGLang ``mem_cache/radix_cache.py:TreeNode``).
+
+    Times are those of the cache's logical clock.
+    """
+
+    parent: TreeNode | None  # None for the root, and for a node that was evicted
+    edge: Edge  # the pages between the parent and here
+    creation_time: int
+    last_access_time: int
+    id: int = 0  # for the trace; the root's is 0
+    hit_count: int = 0  # insertions that made it or found it there
+    lock_ref: int = 0  # locks held on this node or below it
+    children: dict[tuple[int, ...], TreeNode] = field(default_factory=dict)  # by their first page
+
+    @property
+    def is_evictable_leaf(self) -> bool:
+        """Whether it may go: nothing hangs on it, neither a child nor a lock."""
+        return not self.children and not self.lock_ref
+
+    def add_child(self, child: TreeNode) -> None:
+        """Hang a node on this one, in the place of any that begins with the same page."""
+        child.parent = self
+        self.children[child.edge.first_page] = child
+
+    def split(self, num_pages: int, id: int) -> TreeNode:
+        """Put a node into the edge above, after ``num_pages`` of it, and return that node.
+
+        This one stays the lower end, so whoever holds a lock on it still holds the whole path.
+        """
+        front = self.edge.cut(num_pages)
+        node = TreeNode(None, front, self.creation_time, self.last_access_time, id)
+        node.hit_count, node.lock_ref = self.hit_count, self.lock_ref
+        assert self.parent is not None, "the root has no edge to split"
+        self.parent.add_child(node)
+        node.add_child(self)
+        return node
+
+    def remove(self) -> TreeNode:
+        """Take a leaf out of the tree, and return the parent it had."""
+        parent, self.parent = self.parent, None
+        assert parent is not None, "the root is never removed"
+        del parent.children[self.edge.first_page]
+        return parent
+
+
+# -- The tokens and pages between a radix tree's node and its parent -------------------------------
+
+
+class Edge:
+    """Whole pages in a row: the tokens that they hold, and their page ids.
+
+    Both are kept flat (SGLang's ``TreeNode.key`` and ``value``): with a tuple for every page, a
+    match at pages of one token takes three times as long. When the front is cut off, what stays
+    is not moved: it begins at ``start``, and is copied only once the dead front has outgrown it.
+    So a cut costs what is cut, and dead tokens never outnumber live ones.
+    """
+
+    __slots__ = ("page_size", "pages", "start", "tokens")
+
+    def __init__(self, tokens: Sequence[int], pages: Sequence[int], page_size: int) -> None:
+        self.tokens = tuple(tokens)  # [(start + num_pages) * page_size]
+        self.pages = list(pages)  # [start + num_pages]
+        self.page_size = page_size
+        self.start = 0  # pages at the front that were cut off
+
+    @property
+    def num_pages(self) -> int:
+        """Pages on the edge."""
+        return len(self.pages) - self.start
+
+    @property
+    def page_ids(self) -> list[int]:
+        """The pages themselves, in order."""
+        return self.pages[self.start :]
+
+    @property
+    def first_page(self) -> tuple[int, ...]:
+        """The tokens of the first page, by which the parent finds this edge."""
+        at = self.start * self.page_size
+        return self.tokens[at : at + self.page_size]
+
+    @property
+    def beginning(self) -> str:
+        """The first eight tokens, for the trace; `` …`` where there are more."""
+        at = self.start * self.page_size
+        more = ["…"] if len(self.tokens) > at + 8 else []
+        return " ".join([*map(str, self.tokens[at : at + 8]), *more])
+
+    def shared_pages(self, tokens: Sequence[int], offset: int) -> int:
+        """How many pages of the edge ``tokens[offset:]`` begins with.
+
+        Compares blocks that double while they are equal and halve once they differ: at the speed
+        of a tuple comparison, and at a cost that grows with the answer, not with the edge.
+        """
+        size, here = self.page_size, self.start * self.page_size
+        end = min(self.num_pages, (len(tokens) - offset) // size)
+        done, step = 0, 4
+        while done < end:
+            stop = min(done + step, end)
+            low, high = done * size, stop * size
+            theirs = tuple(tokens[offset + low : offset + high])
+            if self.tokens[here + low : here + high] == theirs:
+                done, step = stop, 2 * step
+            elif stop == done + 1:
+                break
+            else:
+                step = (stop - done) // 2
+        return done
+
+    def cut(self, num_pages: int) -> Edge:
+        """Take that many pages off the front, and return them as an edge of their own."""
+        begin, middle, size = self.start, self.start + num_pages, self.page_size
+        front = Edge(self.tokens[begin * size : middle * size], self.pages[begin:middle], size)
+        self.start = middle
+        if middle > self.num_pages:
+            self.tokens, self.pages = self.tokens[middle * size :], self.pages[middle:]
+            self.start = 0
+        return front
 
 
 class Match(NamedTuple):

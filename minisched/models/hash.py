@@ -12,12 +12,24 @@ from __future__ import annotations
 from typing import Any
 
 from ..devices.base import Buffer, Device
-from ..devices.vector import Vector
-from .adjust import adjust
-from .forward_batch import ForwardBatch
-from .logprobs import logprobs
-from .mix import P, mix
-from .sampling import choose
+from ..devices.sim import Vector
+from .base import ForwardBatch
+from .sampling import adjust, choose, logprobs
+
+# -- The hash model's integer hash, exact everywhere: 31-bit values, products that fit 64 bits -----
+#
+# It is no random number: over one argument it is a parabola (mod P), so that of neighbouring values
+# only two are free. What has to be independent is drawn by ``sampling.threefry``.
+
+P = 2**31 - 1  # a prime; every value is below it, so that no product overflows a signed 64-bit word
+A, B, C = 1_103_515_245, 1_013_904_223, 12_345
+
+
+def mix(a: int, b: int) -> int:
+    """A number in [0, P) that depends on both arguments, each in [0, P)."""
+    z = (a * A + b * B + C) % P
+    return z * z % P
+
 
 NUM_LAYERS = 2
 LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and top-p mean something
@@ -92,7 +104,7 @@ class HashModel:
     def settle(self, state: Any) -> Any:
         """The last word on the states [num_logits] that logits are hashed from: left as they are.
 
-        The same on every device; a draft model has it otherwise (``speculative/hash_draft.py``).
+        The same on every device; a draft model has it otherwise (``speculative/draft_model.py``).
         """
         return state
 

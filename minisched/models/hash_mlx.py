@@ -5,12 +5,9 @@ from __future__ import annotations
 import mlx.core as mx
 
 from ..devices.base import Array
-from .adjust_mlx import adjust
-from .forward_batch import ForwardBatch
-from .hash import LOGIT_SCALE, HashModel
-from .logprobs_mlx import logprobs
-from .mix import A, B, C, P
-from .sampling_mlx import sample
+from .base import ForwardBatch
+from .hash import LOGIT_SCALE, A, B, C, HashModel, P
+from .sampling_mlx import adjust, logprobs, sample
 
 
 def mix(a: mx.array, b: mx.array) -> mx.array:

@@ -8,12 +8,9 @@ import torch
 from torch import Tensor
 
 from ..devices.base import Buffer
-from .adjust_torch import adjust
-from .forward_batch import ForwardBatch
-from .hash import LOGIT_SCALE, HashModel
-from .logprobs_torch import logprobs
-from .mix import A, B, C, P
-from .sampling_torch import choose
+from .base import ForwardBatch
+from .hash import LOGIT_SCALE, A, B, C, HashModel, P
+from .sampling_torch import adjust, choose, logprobs
 
 
 def mix(a: Tensor, b: Tensor) -> Tensor:

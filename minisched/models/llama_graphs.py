@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
-from .forward_batch import ForwardBatch
-from .llama_torch import LlamaTorch
-from .llama_torch_attention import BLOCK, ROWS
-from .llama_torch_groups import bytes_each, make_groups
+from .base import ForwardBatch
+from .llama_torch import LlamaTorch, bytes_each, make_groups
+from .llama_torch_layers import BLOCK, ROWS
 from .weights import AUTO
 
 logger = logging.getLogger("minisched")

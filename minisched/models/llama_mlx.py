@@ -2,25 +2,430 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import mlx.core as mx
+from safetensors import safe_open
 
 from ..devices.base import Device
-from ..devices.mlx_evaluate import evaluate
-from .adjust_mlx import adjust
-from .equal_extent import Run
-from .forward_batch import ForwardBatch
-from .llama_mlx_groups import PADDING, make_groups
-from .llama_mlx_layers import hidden_states, logits
-from .llama_mlx_weights import read_weights
-from .logprobs_mlx import logprobs
-from .paged_cache_mlx import PagedCache, Window, new_tokens, window_of
-from .sampling_mlx import sample
+from ..devices.mlx import evaluate
+from .base import ForwardBatch, Run, equal_extents
+from .llama_config import LlamaConfig, WeightsError
+from .sampling_mlx import adjust, logprobs, sample
 from .tokenizer import Tokenizer
-from .weights import AUTO, choose_dtype, read_config
+from .weights import AUTO, EMBED, choose_dtype, read_config, weight_files
+
+# -- A Llama step in MLX: paged KV in, logits out, as one lazy graph of few and large operations
+#
+# All tokens of a batch are multiplied together; rows of equal extent attend together. What depends
+# on the positions alone, ``NewTokens`` and ``Window`` hold for all layers: on the CPU every
+# operation costs some microseconds, and there would be thousands of them.
+
+# -- A matrix of weights on MLX, laid in memory as the BLAS at hand reads it soonest ---------------
+
+TILE = 64  # columns: four vectors of AVX-512, for which OpenBLAS has a kernel
+SMALL = 100**3  # multiplications; above, OpenBLAS first packs the matrix, which takes a copy of it
+WORTH = 0.6  # of the time: tiles take the memory of the weights once more
+TIMINGS = 3  # of which the shortest counts
+
+
+class Layout(NamedTuple):
+    """How matrices lie: turned over or as files have them, and whether once more in tiles."""
+
+    turned: bool
+    tiled: bool = False
+
+
+class Matrix(NamedTuple):
+    """For ``times``: the matrix [in, out], where that pays in tiles too, and what is added."""
+
+    whole: mx.array  # [in, out]; in memory so, or turned as in files
+    tiles: mx.array | None = None  # [out / TILE, in, TILE], each of them in one piece
+    bias: mx.array | None = None  # [out]
+
+
+def times(x: mx.array, matrix: Matrix) -> mx.array:
+    """x [tokens, in] by the matrix and plus its bias, [tokens, out]; few tokens go through tiles.
+
+    A tile with few tokens is a product so small that OpenBLAS reads the tile as it lies: for one
+    token in half the time (``kernel/x86_64/sgemm_small_kernel_permit_skylakex.c``).
+    """
+    whole, tiles, bias = matrix
+    if tiles is None or x.shape[0] * tiles.shape[1] * TILE > SMALL:
+        y = x @ whole
+    else:
+        y = (x @ tiles).swapaxes(0, 1).reshape(x.shape[0], -1)
+    return y if bias is None else y + bias
+
+
+def lay(weight: mx.array, layout: Layout, bias: mx.array | None = None) -> Matrix:
+    """The matrix of a file's weight [out, in], and its bias [out]."""
+    whole = mx.contiguous(weight.T) if layout.turned else weight.T
+    fits = weight.shape[0] % TILE == 0
+    return Matrix(whole, in_tiles(weight) if layout.tiled and fits else None, bias)
+
+
+def in_tiles(weight: mx.array) -> mx.array:
+    """A file's weight [out, in] as [out / TILE, in, TILE]."""
+    return mx.contiguous(weight.reshape(-1, TILE, weight.shape[1]).swapaxes(1, 2))
+
+
+def quickest(weight: mx.array) -> Layout:
+    """The layout for all matrices, by what one row times the largest, [out, in], takes in each.
+
+    The plain BLAS of the stock Linux wheel adds vectors where matrices are turned over, instead of
+    multiplying vectors to a number each: half the time, the same bits. OpenBLAS would take one and
+    a half times as long, and wants tiles. On a GPU nothing is timed, so that two processes compute
+    the same.
+    """
+    if mx.default_device().type == mx.DeviceType.gpu:
+        return Layout(turned=True)
+    row = mx.ones((1, weight.shape[1]), weight.dtype)
+    as_filed, turned = seconds(row, weight.T), seconds(row, mx.contiguous(weight.T))
+    tiled = seconds(row, in_tiles(weight[: weight.shape[0] // TILE * TILE]))
+    return Layout(turned < as_filed, tiled < WORTH * min(as_filed, turned))
+
+
+def seconds(row: mx.array, matrix: mx.array) -> float:
+    """How long the product takes."""
+    evaluate(row, matrix)
+    taken = []
+    for _ in range(TIMINGS):
+        start = perf_counter()
+        evaluate(row @ matrix)
+        taken.append(perf_counter() - start)
+    return min(taken)
+
+
+def hidden_states(
+    weights: LlamaWeights,
+    caches: Sequence[PagedCache],
+    new: NewTokens,
+    windows: Sequence[Window],
+    ids: mx.array,
+) -> mx.array:
+    """``ids`` [tokens] to hidden states [tokens, dim], through a layer per cache.
+
+    ``windows`` are of neighbouring rows, and cover all tokens in order.
+    """
+    x = weights.embed[ids]
+    for layer, cache in zip(weights.layers, caches, strict=False):
+        h = mx.fast.rms_norm(x, layer.attention_norm, weights.eps)
+        seen = attention(times(h, layer.qkv), layer.qk_norm, weights, cache, new, windows)
+        x = x + times(seen, layer.out)
+        h = mx.fast.rms_norm(x, layer.mlp_norm, weights.eps)
+        x = x + times(silu(times(h, layer.gate)) * times(h, layer.up), layer.down)
+    return x
+
+
+def logits(weights: LlamaWeights, x: mx.array) -> mx.array:
+    """Hidden states [num_logits, dim] to logits [num_logits, vocab]."""
+    return times(mx.fast.rms_norm(x, weights.final_norm, weights.eps), weights.head)
+
+
+def silu(x: mx.array) -> mx.array:
+    """x * sigmoid(x)."""
+    return x * mx.sigmoid(x)
+
+
+def rotate(x: mx.array, new: NewTokens) -> mx.array:
+    """Rotary position embedding of x [tokens, heads, d], halves turned against each other."""
+    one, two = mx.split(x, 2, axis=-1)
+    return x * new.cos + mx.concatenate([two, one], axis=-1) * new.sin
+
+
+def attention(
+    qkv: mx.array,
+    qk_norm: mx.array | None,
+    weights: LlamaWeights,
+    cache: PagedCache,
+    new: NewTokens,
+    windows: Sequence[Window],
+) -> mx.array:
+    """What the tokens of qkv [tokens, (heads + 2 * kv_heads) * d] see, [tokens, heads * d].
+
+    All keys and values are written at once, before any are read.
+    """
+    heads, kv_heads, d = weights.heads, cache.kv_heads, cache.head_dim
+    qkv = qkv.reshape(-1, heads + 2 * kv_heads, d)
+    qk = qkv[:, : heads + kv_heads]  # queries and keys in one go
+    if qk_norm is not None:
+        qk = mx.fast.rms_norm(qk, None, weights.eps) * qk_norm
+    turned = rotate(qk, new)
+    cache.write(new, turned[:, heads:], qkv[:, heads + kv_heads :])
+    ends = list(accumulate(window.num_tokens for window in windows))
+    queries = mx.split(turned[:, :heads] * d**-0.5, ends[:-1])
+    pairs = zip(queries, windows, strict=True)
+    return mx.concatenate([attend(q, *cache.read(window), window.mask) for q, window in pairs])
+
+
+def attend(q: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
+    """The same for rows of equal extent: q [rows * extent, heads, d], [kv_heads, rows, width, d].
+
+    Query heads that share a KV head are rows of one matrix, so K and V are never repeated.
+    """
+    tokens, heads, d = q.shape
+    kv_heads, rows, width, _ = keys.shape
+    split = (rows, tokens // rows, kv_heads, heads // kv_heads, d)
+    q = q.reshape(split).transpose(2, 0, 3, 1, 4)  # [kv_heads, rows, shared, extent, d]
+    scores = q.reshape(kv_heads, rows, -1, d) @ keys.swapaxes(-1, -2)
+    by_head = scores.reshape(*q.shape[:-1], width)
+    seen = mx.softmax(mx.where(mask, by_head, -mx.inf), axis=-1, precise=True)
+    out = (seen.reshape(scores.shape) @ values).reshape(q.shape)
+    return out.transpose(1, 3, 0, 2, 4).reshape(tokens, heads * d)
+
+
+# -- Reads a Llama's tensors into the form that ``llama_mlx_layers.py`` multiplies by --------------
+
+
+class LayerWeights(NamedTuple):
+    """One layer; ``dim`` is the hidden size, ``d`` a head's, ``width`` that of the MLP."""
+
+    attention_norm: mx.array  # [dim]
+    qkv: Matrix  # [dim, (heads + 2 kv_heads) * d]
+    out: Matrix  # [heads * d, dim]
+    mlp_norm: mx.array  # [dim]
+    gate: Matrix  # [dim, width]
+    up: Matrix  # [dim, width]
+    down: Matrix  # [width, dim]
+    qk_norm: mx.array | None  # [heads + kv_heads, d]: queries and keys are normalized if it's there
+
+
+class LlamaWeights(NamedTuple):
+    """Every weight, and what a forward takes from the configuration."""
+
+    embed: mx.array  # [vocab, dim]
+    layers: list[LayerWeights]
+    final_norm: mx.array  # [dim]
+    head: Matrix  # [dim, vocab]
+    cos: mx.array  # [context_len, d / 2]
+    sin: mx.array  # [context_len, d / 2]
+    eps: float  # of the norms
+    heads: int
+    kv_heads: int
+
+
+def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> LlamaWeights:
+    """Every weight in ``dtype``; matrices, [out, in] in files, in the layout that is quickest.
+
+    Raises:
+        WeightsError: there is no weights file. Tensors are checked by ``weights.find_model``.
+    """
+    raw: dict[str, mx.array] = {}
+    for file in weight_files(directory):
+        raw |= {name: tensor.astype(dtype) for name, tensor in load(file).items()}
+    head = EMBED.removesuffix(".weight") if config.tie_word_embeddings else "lm_head"
+    asked = {name for name, _ in config.tensor_shapes()}  # files may have more
+    layout = quickest(raw[f"{head}.weight"])
+
+    def matrix(*names: str) -> Matrix:
+        """Matrices side by side, [in, sum of out]."""
+        weight, bias = (
+            [raw[full] for name in names if (full := f"{name}.{part}") in asked]
+            for part in ("weight", "bias")
+        )
+        return lay(mx.concatenate(weight), layout, mx.concatenate(bias) if bias else None)
+
+    def qk_norm(at: str) -> mx.array:
+        """What each head's query and key are multiplied by."""
+        counts = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+        norms = {part: raw[f"{at}.self_attn.{part}_norm.weight"] for part in counts}
+        return mx.concatenate([mx.tile(norms[part], (n, 1)) for part, n in counts.items()])
+
+    def layer(index: int) -> LayerWeights:
+        at = f"model.layers.{index}"
+        return LayerWeights(
+            attention_norm=raw[f"{at}.input_layernorm.weight"],
+            qkv=matrix(*(f"{at}.self_attn.{part}_proj" for part in "qkv")),
+            out=matrix(f"{at}.self_attn.o_proj"),
+            mlp_norm=raw[f"{at}.post_attention_layernorm.weight"],
+            gate=matrix(f"{at}.mlp.gate_proj"),
+            up=matrix(f"{at}.mlp.up_proj"),
+            down=matrix(f"{at}.mlp.down_proj"),
+            qk_norm=qk_norm(at) if config.qk_norm else None,
+        )
+
+    embed = raw[EMBED]
+    cos, sin = rope_tables(config, dtype)
+    weights = LlamaWeights(
+        embed=embed,
+        layers=[layer(index) for index in range(config.num_hidden_layers)],
+        final_norm=raw["model.norm.weight"],
+        head=matrix(head),
+        cos=cos,
+        sin=sin,
+        eps=config.rms_norm_eps,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+    )
+    evaluate(weights)  # type: ignore[arg-type]
+    return weights
+
+
+def load(file: Path) -> dict[str, mx.array]:
+    """The tensors of one file, float64 as float32: MLX reads no file that has any.
+
+    Raises:
+        WeightsError: there is bfloat16 beside float64, which numpy, by which that goes, lacks.
+    """
+    with safe_open(file, framework="np") as tensors:
+        names = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+        if "F64" not in names.values():
+            found: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+            return found
+        if "BF16" in names.values():
+            raise WeightsError(f"{file} has float64 beside bfloat16, which can't be read for MLX.")
+        return {name: mx.array(tensors.get_tensor(name)) for name in names}
+
+
+def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
+    """Cosines and sines [context_len, d / 2]: what MLX's rotary embedding makes of (1, 0)."""
+    half = config.head_dim // 2
+    turning: dict[str, Any] = {"base": config.rope_theta}
+    if config.rope_scaling:
+        turning = {"base": None, "freqs": mx.array([1 / each for each in config.frequencies()])}
+    ones = mx.ones((config.max_position_embeddings, half), dtype)
+    rotated = mx.fast.rope(
+        mx.concatenate([ones, mx.zeros_like(ones)], axis=-1)[None],
+        config.head_dim, traditional=False, scale=1.0, offset=0, **turning,
+    )  # fmt: skip
+    cos, sin = mx.split(rotated[0], 2, axis=-1)
+    return cos, sin
+
+
+# -- Which rows of a batch attend together on MLX: neighbours of one extent and of near length -----
+
+PADDING = 256  # positions: these take as long in all layers as another group does
+
+
+def make_groups(
+    prefix_lens: Sequence[int], extend_lens: Sequence[int], padding: int | None
+) -> Iterator[Run]:
+    """Those with one extent (``equal_extent.py``), in groups that look at little in vain.
+
+    A group attends as far as its longest row reaches: what its shorter rows read beyond their ends
+    is at most ``padding`` positions, all together. None is for a GPU, which is better off with few
+    large groups. The bits are the same.
+    """
+    for run in equal_extents(extend_lens):
+        if padding is None:
+            yield run
+        else:
+            yield from _of_near_length(run, prefix_lens[run.rows], padding)
+
+
+def _of_near_length(run: Run, prefix_lens: Sequence[int], padding: int) -> Iterator[Run]:
+    first = total = longest = 0
+    for at, length in enumerate(prefix_lens):
+        widest = max(longest, length)
+        if widest * (at + 1 - first) - (total + length) > padding:
+            yield _part(run, first, at)
+            first, total, widest = at, 0, length
+        total, longest = total + length, widest
+    yield _part(run, first, len(prefix_lens))
+
+
+def _part(run: Run, first: int, end: int) -> Run:
+    """Some of a run's rows."""
+    rows = slice(run.rows.start + first, run.rows.start + end)
+    begin = run.tokens.start
+    tokens = slice(begin + first * run.extend_len, begin + end * run.extend_len)
+    return Run(rows, tokens, run.extend_len)
+
+
+# -- A paged KV cache on MLX, and which of its slots a step writes and reads -----------------------
+#
+# SGLang's MLX backend has a cache for each request, which a step copies into a batch; mlx-lm has a
+# batch, which is copied when a request comes or goes. Pages are gathered by each step, and stay
+# where they are. ``minisched bench mlx`` measures the three, and lessons/site/docs/mlx_caches.md
+# says which is good for what. All that depends on positions alone is made once a step, and not in
+# each layer: what SGLang's ``BatchedDecodeContext`` does with ``seq_lens`` since #23470.
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """Where a step's tokens go, and how their queries and keys are turned; shared by all layers."""
+
+    write: mx.array  # [tokens] KV slots
+    cos: mx.array  # [tokens, 1, d] of the rotary embedding, for both halves of a head
+    sin: mx.array  # [tokens, 1, d] with the sign that each half needs
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which positions some rows of equal extent attend to; shared by all layers.
+
+    The window covers the longest row, and the mask hides what a row lacks: position j is seen by a
+    token at position i if j <= i. The stock CPU kernels add position by position, so a wider window
+    adds zeros at the end and changes no bit.
+    """
+
+    read: mx.array  # [2 * kv_heads, rows, width] heads of KV slots: where the window's numbers lie
+    mask: mx.array  # [rows, 1, extent, width] booleans
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens of all rows."""
+        rows, _, extent, _ = self.mask.shape
+        return rows * extent
+
+
+def new_tokens(slots: mx.array, positions: mx.array, rope: tuple[mx.array, mx.array]) -> NewTokens:
+    """Tokens at ``positions`` [tokens], whose KV goes to ``slots`` [tokens].
+
+    ``rope`` are cosines and sines [context_len, d / 2].
+    """
+    cos, sin = (part[positions[:, None]] for part in rope)
+    return NewTokens(
+        write=slots,
+        cos=mx.concatenate([cos, cos], axis=-1),
+        sin=mx.concatenate([-sin, sin], axis=-1),
+    )
+
+
+def window_of(
+    table: mx.array, cells: list[int], positions: mx.array, width: int, kv_heads: int
+) -> Window:
+    """The window of rows whose page tables begin at ``cells`` of ``table``.
+
+    They compute ``positions`` [rows, extent]. ``width`` covers every row, and may be wider: the
+    host need not know how long each row is.
+    """
+    begin, seen = mx.array(cells)[:, None], mx.arange(width)
+    slots = table[begin + mx.minimum(seen, positions[:, -1:])]
+    heads = mx.arange(2 * kv_heads, dtype=slots.dtype)
+    return Window(
+        read=slots * (2 * kv_heads) + heads[:, None, None],
+        mask=(seen <= positions[..., None])[:, None],
+    )
+
+
+class PagedCache:
+    """One layer's keys and values, side by side: [num_slots, 2 * kv_heads, head_dim].
+
+    A step writes both at once, and reads both at once, heads first: so each head of a row is a
+    matrix that BLAS takes as it lies.
+    """
+
+    def __init__(self, num_slots: int, kv_heads: int, head_dim: int, dtype: mx.Dtype) -> None:
+        self.kv_heads, self.head_dim = kv_heads, head_dim
+        self.pool = mx.zeros((num_slots, 2 * kv_heads, head_dim), dtype)
+
+    def write(self, new: NewTokens, keys: mx.array, values: mx.array) -> None:
+        """Keep [tokens, kv_heads, head_dim] of each."""
+        self.pool[new.write] = mx.concatenate([keys, values], axis=1)
+
+    def read(self, window: Window) -> tuple[mx.array, mx.array]:
+        """Keys and values that the rows attend to, [kv_heads, rows, width, head_dim] each."""
+        both = self.pool.reshape(-1, self.head_dim)[window.read]
+        return both[: self.kv_heads], both[self.kv_heads :]
+
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 

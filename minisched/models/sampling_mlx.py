@@ -7,12 +7,113 @@ are made there, on a Mac too; greedy rows stay where the logits are.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import mlx.core as mx
 
 from ..core import SamplingParams
-from .sampling import UNIT, WORD, threefry
+from .sampling import NEVER, UNIT, WORD, Adjustments, changes, threefry, vocab_masks
+
+# -- Changes logits before a token is chosen, as ``adjust.py`` does, on MLX arrays, lazily ---------
+
+
+def adjust(logits: mx.array, adjustments: Adjustments) -> mx.array:
+    """``logits`` [num_samples, vocab] as the requests want them; the array itself is left alone.
+
+    Logits of 16 bits become float32, which changes no logit, and lets a small penalty count.
+    """
+    if not any(adjustments):
+        return logits
+    wide = logits.astype(mx.float32 if logits.dtype.size < 4 else logits.dtype)  # a new handle
+    change(wide, adjustments)
+    mask(wide, adjustments)
+    return wide
+
+
+def change(logits: mx.array, adjustments: Adjustments) -> None:
+    """Penalties and biases."""
+    rows, tokens, *values = changes(adjustments)
+    if not rows:
+        return
+    at = column(rows, mx.int32), column(tokens, mx.int32)
+    repetition, frequency, presence, bias = (column(value, logits.dtype) for value in values)
+    old = logits[at]
+    new = mx.where(old > 0, old / repetition, old * repetition)
+    logits[at] = new - frequency - presence + bias
+
+
+def mask(logits: mx.array, adjustments: Adjustments) -> None:
+    """Minus infinity for tokens that may not come next."""
+    masks = vocab_masks(adjustments, logits.shape[-1])
+    if masks:
+        at = column(list(masks), mx.int32)
+        allowed = unpack(masks)[:, : logits.shape[-1]]
+        logits[at] = mx.where(allowed, logits[at], mx.array(NEVER, dtype=logits.dtype))
+
+
+def unpack(masks: Mapping[int, bytes]) -> mx.array:
+    """Masks as booleans, [num_masks, 8 * bytes]."""
+    packed: Any = memoryview(b"".join(masks.values()))
+    bits = mx.right_shift(mx.array(packed)[:, None], mx.arange(8, dtype=mx.uint8)) & 1
+    return bits.astype(mx.bool_).reshape(len(masks), -1)
+
+
+def column(values: list[Any], dtype: mx.Dtype) -> mx.array:
+    """Numbers from the host."""
+    return mx.array(values, dtype=dtype)
+
+
+# -- Log-probabilities from logits on MLX arrays, as ``logprobs.py`` has them on lists, lazily -----
+#
+# ``mx.logsumexp`` adds a row up from one end to the other, which over 49152 tokens is wrong by 3e-4
+# (measured on the CPU, in float32). In blocks the error is some 1e-6; what is left is that of MLX's
+# exponential, which in float64 is no better than in float32.
+
+BLOCK = 256  # tokens that are added up by themselves
+
+
+def logprobs(logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
+    """How likely each of ``tokens`` [num_places] is, by the logits ``at`` [num_places].
+
+    [num_places, 1 + 2 * top] in float32, or float64 where the logits are: its log-probability,
+    those of the ``top`` most likely tokens, and their ids.
+    """
+    rows = logits[at]
+    if rows.dtype.size < 4:
+        rows = rows.astype(mx.float32)
+    norm = logsumexp(rows)
+    columns = [mx.take_along_axis(rows, tokens[:, None], axis=-1) - norm]
+    if top:
+        best = most_likely(rows, top)
+        columns += [mx.take_along_axis(rows, best, axis=-1) - norm, best.astype(rows.dtype)]
+    return mx.concatenate(columns, axis=-1)
+
+
+def logsumexp(rows: mx.array) -> mx.array:
+    """The logarithm of the sum of exponentials, [num_places, 1], each row by itself."""
+    highest = mx.max(rows, axis=-1, keepdims=True)
+    weights = mx.pad(mx.exp(rows - highest), [(0, 0), (0, -rows.shape[-1] % BLOCK)])
+    sums = mx.sum(weights.reshape(rows.shape[0], -1, BLOCK), axis=-1)
+    return highest + mx.log(mx.sum(sums, axis=-1, keepdims=True))
+
+
+def most_likely(rows: mx.array, count: int) -> mx.array:
+    """The ids of the largest logits, [num_places, count], largest first; of equals the lower first.
+
+    ``topk`` says which logits stay, but of equals it takes any; so ids are chosen by themselves.
+    """
+    vocab = rows.shape[-1]
+    cut = mx.min(mx.topk(rows, count, axis=-1), axis=-1, keepdims=True)
+    above, equal = rows > cut, rows == cut
+    room = count - mx.sum(above, axis=-1, keepdims=True)
+    inside = above | (equal & (mx.cumsum(equal.astype(mx.int32), axis=-1) <= room))
+    ranks = mx.arange(vocab, 0, -1)
+    ids = mx.sort(vocab - mx.topk(inside * ranks, count, axis=-1), axis=-1)
+    ids = mx.minimum(ids, vocab - 1)  # where NaN leaves fewer than ``count``
+    order = mx.argsort(-mx.take_along_axis(rows, ids, axis=-1), axis=-1)  # stable
+    return mx.take_along_axis(ids, order, axis=-1)
+
 
 TOKEN = mx.int32
 
@@ -21,7 +122,7 @@ def sample(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]
     """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
 
     ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
-    with a logit that is not a number gives -1 - token (``not_numbers.py``).
+    with a logit that is not a number gives -1 - token (``nan_samples.py``).
     """
     tokens = mx.argmax(logits, axis=-1).astype(TOKEN)
     is_nan = mx.isnan(mx.max(logits, axis=-1))  # earlier versions' argmax skips NaN (mlx #4274)
@@ -36,8 +137,8 @@ def draw(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) 
     """A Gumbel-max draw for each row of ``logits``, none of them greedy: [num_reqs]."""
     params, keys, positions = zip(*sampling, strict=True)
     with mx.stream(mx.cpu):
-        scaled = logits.astype(mx.float64) / column([p.temperature for p in params], mx.float64)
-        noisy = scaled + gumbel(column(keys), column(positions), scaled.shape[-1])
+        scaled = logits.astype(mx.float64) / column_of([p.temperature for p in params], mx.float64)
+        noisy = scaled + gumbel(column_of(keys), column_of(positions), scaled.shape[-1])
         if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
             noisy = mx.where(kept(scaled, params), noisy, -mx.inf)
         return mx.argmax(noisy, axis=-1).astype(TOKEN)
@@ -55,8 +156,8 @@ def gumbel(keys: mx.array, positions: mx.array, vocab_size: int) -> mx.array:
 def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
     """Which tokens top-k and then top-p leave, [num_reqs, vocab]; of equals the lower ids stay."""
     vocab_size = scaled.shape[-1]
-    top_k = column([p.top_k if p.top_k > 0 else vocab_size for p in params])
-    top_p = column([p.top_p for p in params], mx.float64)
+    top_k = column_of([p.top_k if p.top_k > 0 else vocab_size for p in params])
+    top_p = column_of([p.top_p for p in params], mx.float64)
     order = mx.argsort(-scaled, axis=-1)  # stable
     falling = mx.take_along_axis(scaled, order, axis=-1)
     best = falling[:, :1]  # an infinite one less itself is no number
@@ -70,6 +171,6 @@ def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
     return mx.put_along_axis(chosen, order, chosen, axis=-1)
 
 
-def column(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:
+def column_of(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:
     """Values as a column, [num_reqs, 1]."""
     return mx.array(list(values), dtype=dtype)[:, None]

@@ -18,7 +18,7 @@ from ..checks.tokens.oracle import tokens_alone
 from ..checks.tokens.wrong_token import explain
 from ..core import FinishReason
 from ..trace import Trace
-from ..trace.lanes import is_host
+from ..trace.events import is_host
 from .exhibit import Exhibit
 
 OWNED = ("kv", "page table")  # what is handed out, and may be named by a step in flight

@@ -5,21 +5,21 @@ from __future__ import annotations
 from .patch import Edit
 
 ENDED_KEEPS_ITS_LEASE = Edit(
-    "scheduler.ending:Endings._finish",
+    "scheduler.scheduler:Endings._finish",
     healthy="    lease, req.lease = req.lease, None\n",
     bug="    lease = req.lease\n",
 )
 """A request that has ended still names its memory, as SGLang's keeps its ``req_pool_idx``."""
 
 RELEASED_KEEPS_ITS_PAGES = Edit(
-    "memory.lease_pool:LeasePool.release",
+    "memory.pool:LeasePool.release",
     healthy="    lease.pages, lease.shared_pages, lease.node = [], 0, None\n",
     bug="",
 )
 """What is released still lists its pages, as a row of ``req_to_token`` does."""
 
 STALE_BY_COUNT = Edit(
-    "scheduler.results:Results.process",
+    "scheduler.scheduler:Results.process",
     healthy="""\
         if req.lease is not lease:  # ended or retracted while the step was running
             outputs += self._late(batch, req, lease, token if deliver else None, result.error)

@@ -1,15 +1,11 @@
 """Who runs next: admission of prompts, the set of running requests, and who has to give way."""
 
-from .decode import DecodeManager
-from .new_token_ratio import NewTokenRatio
-from .prefill import PrefillManager
-from .prefill_adder import PrefillAdder
-from .prefill_budget import AddReqResult, PrefillBudget
-from .retraction import Retraction, choose_victim
-from .run_first import Plan, RunFirst
-from .schedule_policy import SchedulePolicy
+from .admission import PrefillAdder, PrefillManager
+from .budget import AddReqResult, NewTokenRatio, PrefillBudget
+from .plan import Plan, RunFirst
+from .running import DecodeManager, Retraction, choose_victim
 from .unified import UnifiedBudget
-from .waiting_queue import WaitingQueue
+from .waiting import SchedulePolicy, WaitingQueue
 
 __all__ = [
     "AddReqResult",

@@ -8,11 +8,9 @@ from ..core import Lease, Request
 from ..memory import LeasePool
 from ..trace import Recorder
 from ..trace.events import Value
-from .decode import DecodeManager
-from .prefill import PrefillManager
-from .prefill_budget import AddReqResult
-from .refusal import hold_back, refuse
-from .retraction import Retraction
+from .admission import PrefillManager
+from .budget import AddReqResult, hold_back, refuse
+from .running import DecodeManager, Retraction
 
 Work = list[tuple[Request, int]]
 

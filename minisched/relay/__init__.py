@@ -1,9 +1,7 @@
 """How a sampled token reaches the next step: over the host, or without it."""
 
-from .base import DraftRelay, Relay, RowRelay, UploadRelay
-from .future_map import FutureMapRing
-from .future_map_pool import FutureMapPool
-from .host_trip import HostTrip
+from .base import DraftRelay, HostTrip, Relay, RowRelay, UploadRelay
+from .future_map import FutureMapPool, FutureMapRing
 from .lazy_chain import LazyChain
 from .placeholder_fill import FillDevice, FillHost
 from .prev_sampled import PrevSampled

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..devices.base import Device
-from .base import Relay
-from .future_map import FutureMapRing
-from .future_map_pool import FutureMapPool
-from .host_trip import HostTrip
+from .base import HostTrip, Relay
+from .future_map import FutureMapPool, FutureMapRing
 from .lazy_chain import LazyChain
 from .placeholder_fill import FillDevice, FillHost
 from .prev_sampled import PrevSampled

@@ -25,7 +25,7 @@ class TokenPool:
     which is what ef4367f mended).
 
     A row that is handed on while a launched step still writes it is written by two streams in no
-    order: who frees it, and when, is ``memory/free_rule.py``.
+    order: who frees it, and when, is ``memory/pool.py``.
     """
 
     name = "token_pool"

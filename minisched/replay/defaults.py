@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..devices.profiles import Profile
+from ..devices.cost import Profile
 from ..scheduler import SchedulerConfig
 from .trace_file import Survey
 
-CHUNK = 8192  # what SGLang gives GPUs of this class (scheduler/presets.py: h100)
+CHUNK = 8192  # what SGLang gives GPUs of this class (cli/presets.py: h100)
 MAX_RUNNING_REQUESTS = 256  # the largest decode batch that it captures as a graph there
 MOST_PAGES = 2**24  # of a pool: the simulation keeps a number for each
 MOST_RUNNING = 2**20

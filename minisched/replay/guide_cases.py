@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..core import Request, SamplingParams
-from ..devices.profiles import Profile
-from ..models.length import LengthModel
+from ..devices.cost import Profile
 from ..scheduler import SchedulerConfig
 from ..trace import Recorder
+from .length import LengthModel
 from .play import play
 from .prompt import BlockPrompt
 from .rounds import Rounds, rounds_of

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ..core import Request, SamplingParams
-from ..devices.profiles import Profile
-from ..models.length import LengthModel
+from ..devices.cost import Profile
 from ..scheduler import SchedulerConfig
 from ..trace import Recorder, Trace
+from .length import LengthModel
 from .play import Played, play
 from .prompt import BlockPrompt
 from .rounds import rounds_of

@@ -12,18 +12,17 @@ from ..devices.base import Device
 from ..devices.cost import CostModel
 from ..devices.sim import SimDevice
 from ..engine.engine import Engine
-from ..engine.frontend import Frontend
-from ..engine.interrupt import abort_on_interrupt
+from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
+from ..loops.design import LoopSpec
 from ..loops.registry import find_loop
 from ..loops.run import drive
-from ..loops.spec import LoopSpec
 from ..loops.wiring import fit_config
-from ..models.length import LengthModel
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..worker import Worker
-from ..worker.batch_record import OverlapWorker
+from ..worker.worker import OverlapWorker
+from .length import LengthModel
 from .tally import Tally
 from .worker import LengthWorker
 

@@ -7,11 +7,11 @@ from typing import Any
 from ..core import ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import CostModel
-from ..devices.vector import Vector
-from ..models.forward_batch import ForwardBatch
-from ..models.length import LengthModel
+from ..devices.sim import Vector
+from ..models.base import ForwardBatch
 from ..relay import Relay
 from ..worker import GenerationBatchResult, Worker
+from .length import LengthModel
 
 NO_ARRAYS: Any = [Vector()] * 8
 NOTHING = ForwardBatch(NO_LABEL, False, 0, [], [], [], [], [], [], *NO_ARRAYS)

@@ -1,7 +1,6 @@
 """The scheduler: pure host code that knows no device, no tensor library and no clock."""
 
 from .config import SchedulerConfig
-from .scheduler import Scheduler, SchedulerStuck
-from .state import MemoryLeak
+from .scheduler import MemoryLeak, Scheduler, SchedulerStuck
 
 __all__ = ["MemoryLeak", "Scheduler", "SchedulerConfig", "SchedulerStuck"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ..core import Request
-from ..memory.eviction import POLICIES as EVICTION_POLICIES
+from ..core import Request, SamplingParams
+from ..core.logprobs import logprob_problem
+from ..core.sampling import shown
+from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ..policy.rules import Rules, find_rules
-from ..policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
-from .refusal import find_refusal
+from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 
 ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")
 
@@ -58,9 +59,9 @@ class SchedulerConfig:
     eos_ids: frozenset[int] = frozenset()
     has_logits: bool = True  # else it can't give log-probabilities
     has_tokenizer: bool = False  # whether there is text in which stop strings can be looked for
-    run_ahead: bool = False  # see policy/decode.py
+    run_ahead: bool = False  # see policy/running.py
     overrun: int = 0
-    keep_stale_outputs: bool = False  # see scheduler/stale_outputs.py
+    keep_stale_outputs: bool = False  # see scheduler/output_processor.py
     refuses: Mapping[str, str] = field(default_factory=dict)  # features that the loop does not have
     draft_slack: int = 0  # positions that drafts may reach past a request's length
     row_len: int = 2**31  # positions in a row of the page table: the context, and what runs past it
@@ -180,3 +181,76 @@ def one_of(name: str, value: str, known: object) -> None:
     names = list(known)  # type: ignore[call-overload]
     if value not in names:
         raise ValueError(f"{name} is {value!r}, but it must be one of {', '.join(names)}.")
+
+
+# -- The door: why a request can never run here, in one sentence that names the value and the limit
+#
+# Every field of a request is looked at here, before anything else reads it (``Request.problem``).
+
+
+def find_refusal(config: SchedulerConfig, req: Request) -> str | None:
+    """The first reason that is found, or None."""
+    return (
+        req.problem()
+        or outside_the_vocabulary(config, req.prompt)
+        or not_combined(config, req.params)
+        or out_of_reach(config, req.params)
+        or logprob_problem(req.params, len(req.prompt), config.vocab_size)
+        or too_long(config, req)
+    )
+
+
+def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> str | None:
+    """Whether the prompt is made of the model's tokens."""
+    if not prompt:
+        return "the prompt is empty, but it needs at least one token."
+    lowest, highest = min(prompt), max(prompt)
+    if lowest >= 0 and highest < config.vocab_size:
+        return None
+    return (
+        f"token id {shown(lowest if lowest < 0 else highest)} is outside the vocabulary, "
+        f"which ends at {config.vocab_size - 1}."
+    )
+
+
+def not_combined(config: SchedulerConfig, params: SamplingParams) -> str | None:
+    """Whether the loop's original does not combine it with what the options ask for."""
+    for feature, is_wanted in (
+        ("grammar", params.has_grammar),
+        ("penalties", params.has_penalties),
+    ):
+        if is_wanted and feature in config.refuses:
+            return f"this loop takes no {feature}: {config.refuses[feature]}."
+    return None
+
+
+def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
+    """Whether this model can do what the options ask for."""
+    for token in params.logit_bias:
+        if not 0 <= token < config.vocab_size:
+            return (
+                f"logit_bias is for token {shown(token)}, which is outside the vocabulary: "
+                f"it must be between 0 and {config.vocab_size - 1}."
+            )
+    if params.stop and not config.has_tokenizer:
+        stop = shown(params.stop[0])
+        return f"stop is {stop}, but a model without a tokenizer has no text to search."
+    if params.return_logprob and not config.has_logits:
+        return "return_logprob is on, but this model computes no logits to take them from."
+    return None
+
+
+def too_long(config: SchedulerConfig, req: Request) -> str | None:
+    """Whether it could ever have enough memory, and fits into the context."""
+    room = config.num_slots - config.draft_slack
+    drafts = f" (and {config.draft_slack} for drafts)" if config.draft_slack else ""
+    for limit, what in (
+        (config.context_len, f"the context of {config.context_len} tokens"),
+        (room, f"the KV pool of {room} slots{drafts}"),
+    ):
+        if req.max_device_len > limit:
+            return (
+                f"the prompt has {len(req.prompt)} tokens and max_new_tokens is "
+                f"{req.params.max_new_tokens}, together more than {what}."
+            )
+    return None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from ..core import Request, Result, ScheduleBatch
-from .state import SchedulerState
+from ..memory import LeasePool
+
+Propose = Callable[[Sequence[int], int], list[int]]
 
 
 def add_verifies(
-    state: SchedulerState,
+    leases: LeasePool,
+    propose: Propose | None,
     batch: ScheduleBatch,
     reqs: list[Request],
     draft_lens: Sequence[int] | None = None,
@@ -27,10 +30,10 @@ def add_verifies(
     for index, (req, most_drafts) in rows:
         lease, start = req.lease, req.computed_len
         assert lease is not None
-        ids = input_ids(state, req, most_drafts)
+        ids = input_ids(propose, req, most_drafts)
         reach = req.reach_with(len(ids) - 1)
-        if lease.sent_pages * state.allocator.page_size < reach:
-            batch.new_pages[index] = state.leases.extend(lease, reach)
+        if lease.sent_pages * leases.allocator.page_size < reach:
+            batch.new_pages[index] = leases.extend(lease, reach)
         lease.last_step = batch.step
         batch.leases.append(lease)
         batch.starts.append(start)
@@ -41,12 +44,12 @@ def add_verifies(
     batch.delivers += [True] * len(reqs)
 
 
-def input_ids(state: SchedulerState, req: Request, count: int) -> tuple[int | None, ...]:
+def input_ids(propose: Propose | None, req: Request, count: int) -> tuple[int | None, ...]:
     """The last token and up to ``count`` drafts behind it."""
     if req.computed_len >= req.known_len:
         return (None,) * (1 + count)
-    if state.propose is not None:  # prompt lookup on the host (vLLM ``ngram_proposer.py``)
-        drafts = state.propose(req.known_tokens(0, req.known_len), count)
+    if propose is not None:  # prompt lookup on the host (vLLM ``ngram_proposer.py``)
+        drafts = propose(req.known_tokens(0, req.known_len), count)
     else:
         drafts = req.spec_token_ids
     return (req.output_ids[-1], *drafts[:count])
@@ -64,7 +67,7 @@ def accepted_tokens(batch: ScheduleBatch, result: Result) -> list[Sequence[int]]
 
 def rows_with_nan(batch: ScheduleBatch, result: Result) -> set[int]:
     """Which rows have a token that was chosen from NaN among those that count."""
-    if not result.not_numbers:
+    if not result.nan_samples:
         return set()
     places = enumerate(accepted_places(batch, result))
     return {row for row, mine in places if any(True for _ in nan_among(mine, result))}
@@ -79,7 +82,7 @@ def accepted_places(batch: ScheduleBatch, result: Result) -> Iterator[range]:
 
 def nan_among(places: range, result: Result) -> Iterator[int]:
     """Those of the samples at ``places`` that were chosen from NaN."""
-    return (at for at in places if at in result.not_numbers)
+    return (at for at in places if at in result.nan_samples)
 
 
 def settle(req: Request, num_drafts: int, num_tokens: int, drafts: Sequence[int]) -> None:

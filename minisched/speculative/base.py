@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from ..core import ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
-from ..models.forward_batch import ForwardBatch
+from ..models.base import ForwardBatch
 from ..trace import Touch
 
 

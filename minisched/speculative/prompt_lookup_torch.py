@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..devices.torch_arrays import ship
+from ..devices.thread import ship
 
 
 def lookup(

@@ -11,14 +11,12 @@ from ..models.hash import HashModel
 from ..models.registry import AUTO, open_model
 from ..scheduler import SchedulerConfig
 from .base import Drafter
-from .draft_model import DraftModel
-from .hash_draft import open_hash_draft
-from .lookup_drafter import LookupDrafter
-from .prompt_lookup import propose
+from .draft_model import DraftModel, open_hash_draft
+from .lookup import LookupDrafter, propose
 
 MIN_N, MAX_N = 1, 3  # lengths of the n-grams that are looked up
 LOOKUPS = {  # library of the device's arrays -> the module of the lookup in it
-    "": "minisched.speculative.prompt_lookup",
+    "": "minisched.speculative.lookup",
     "torch": "minisched.speculative.prompt_lookup_torch",
     "mlx": "minisched.speculative.prompt_lookup_mlx",
 }

@@ -7,13 +7,140 @@ known when it is launched: nothing has to be asked of the device.
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from operator import index
 from typing import Any, NamedTuple
 
-from .cells import to_text
+# -- Cells of a resource as text, so that a trace can be read: ``3-7 9``; and spans of them --------
+#
+# A span may be a gigabyte, so nobody counts its cells. The spans of one text are in order and
+# apart.
+
+Span = tuple[int, int]  # first and last cell
+
+LARGEST = (1 << 53) - 1  # JSON's readers agree on integers up to here
+ONE = re.compile(r"[0-9]{1,16}(-[0-9]{1,16})?", re.ASCII)
+
+
+def to_text(cells: Iterable[int] | str) -> str:
+    """Cells in order, each once, as spans: ``3-7 9``. What is text already is not looked at.
+
+    Raises:
+        ValueError: one is no whole number, or below 0; one sentence.
+    """
+    if isinstance(cells, str):
+        return cells
+    if isinstance(cells, list) and len(cells) == 1:
+        return span_text(cells[0], cells[0])
+    if isinstance(cells, range) and cells.step == 1:
+        return span_text(cells[0], cells[-1]) if cells else ""
+    try:
+        in_order = sorted(set(cells))
+    except TypeError:
+        raise ValueError(f"{cells!r:.40} are no cells: they are whole numbers from 0 on.") from None
+    spans: list[list[int]] = []
+    for cell in in_order:
+        if spans and cell == spans[-1][1] + 1:
+            spans[-1][1] = cell
+        else:
+            spans.append([cell, cell])
+    return " ".join(span_text(first, last) for first, last in spans)
+
+
+def span_text(first: int, last: int) -> str:
+    """One span: ``3-7``, or ``9``.
+
+    Raises:
+        ValueError: one of them is no whole number, or below 0.
+    """
+    try:
+        first, last = index(first), index(last)
+    except TypeError:
+        wrong = last if isinstance(first, int) else first
+        raise ValueError(f"{wrong!r:.40} is no cell: cells are whole numbers from 0 on.") from None
+    if first < 0:
+        raise ValueError(f"{first} is no cell: cells are whole numbers from 0 on.")
+    return str(first) if first == last else f"{first}-{last}"
+
+
+@lru_cache(maxsize=1 << 16)
+def spans_of(text: str) -> tuple[Span, ...]:
+    """The spans in ``3-7 9``; kept, for a run asks for the same ones again and again.
+
+    Raises:
+        ValueError: it is not written like that; one sentence.
+    """
+    spans = tuple(map(_span, text.split()))
+    for one, other in pairwise(spans):
+        if other[0] <= one[1]:
+            raise ValueError(f"{span_text(*other)} stands behind {span_text(*one)}: not in order.")
+    return spans
+
+
+def _span(part: str) -> Span:
+    if not ONE.fullmatch(part):
+        raise ValueError(f"{part[:40]!r} is no span of cells; one looks like 3-7, or 9.")
+    first, _, last = part.partition("-")
+    span = int(first), int(last or first)
+    if span[1] < span[0]:
+        raise ValueError(f"the span {part} ends before it begins.")
+    if span[1] > LARGEST:
+        raise ValueError(f"cell {span[1]} is too large: the largest is {LARGEST}.")
+    return span
+
+
+def is_in(cell: int, text: str) -> bool:
+    """Whether a cell is one of ``3-7 9``."""
+    return any(first <= cell <= last for first, last in spans_of(text))
+
+
+def cells_of(text: str) -> list[int]:
+    """All of ``3-7 9``."""
+    return [cell for first, last in spans_of(text) for cell in range(first, last + 1)]
+
+
+def common(some: Sequence[Span], others: Sequence[Span]) -> Iterator[Span]:
+    """The cells that are in both."""
+    if not some or not others or some[-1][1] < others[0][0] or others[-1][1] < some[0][0]:
+        return
+    at = 0
+    for first, last in some:
+        while at < len(others) and others[at][1] < first:
+            at += 1
+        here = at
+        while here < len(others) and others[here][0] <= last:
+            yield max(first, others[here][0]), min(last, others[here][1])
+            here += 1
+
+
+def without(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """The cells of the first that are not in the second."""
+    left: list[Span] = []
+    for first, last in some:
+        for start, end in common([(first, last)], others):
+            if first < start:
+                left.append((first, start - 1))
+            first = end + 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def joined(spans: Iterable[Span]) -> str:
+    """Spans in any order as text, those that touch made one."""
+    found: list[list[int]] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1][1] = max(found[-1][1], last)
+        else:
+            found.append([first, last])
+    return " ".join(span_text(first, last) for first, last in found)
 
 
 # Nobody changes an act. It is not frozen, because making it would then take 20 times as long.

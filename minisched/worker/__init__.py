@@ -1,6 +1,5 @@
 """One step on a device: resolve, forward, sample, relay, copy back."""
 
-from .generation_batch_result import GenerationBatchResult
-from .worker import Worker
+from .worker import GenerationBatchResult, Worker
 
 __all__ = ["GenerationBatchResult", "Worker"]

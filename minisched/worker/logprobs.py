@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 from ..core import Logprobs, TokenLogprob
 from ..devices.base import Array, Arrays
-from ..models.base import LogitModel
-from ..models.forward_batch import ForwardBatch
-from ..models.logprob_info import LogprobInfo
+from ..models.base import ForwardBatch, LogitModel, LogprobInfo
 
 if TYPE_CHECKING:
-    from .generation_batch_result import GenerationBatchResult
-    from .worker import Worker
+    from .worker import GenerationBatchResult, Worker
 
 
 def launch_logprobs(worker: Worker, pending: GenerationBatchResult, inputs: ForwardBatch) -> None:
@@ -90,7 +87,7 @@ def of(tokens: Sequence[int], places: Iterator[Sequence[float]], top: int) -> li
 
 
 def read_place(token: int, place: Sequence[float], top: int) -> TokenLogprob:
-    """One place as ``models/logprobs.py`` lays it out: there may be more top tokens than wanted."""
+    """One place as ``models/sampling.py`` lays it out: there may be more top tokens than wanted."""
     width = (len(place) - 1) // 2
     best = zip(place[1 : 1 + top], map(int, place[1 + width : 1 + width + top]), strict=True)
     return TokenLogprob(place[0], token, tuple(best))

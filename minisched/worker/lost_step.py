@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from ..core import ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
 from ..devices.base import Array, Arrays, Buffer, Label, Op, Stream
-from ..models.forward_batch import ForwardBatch
+from ..models.base import ForwardBatch
 from ..trace import Touch
-from .generation_batch_result import GenerationBatchResult
 from .pipeline import PipelineWorker
-from .worker import Worker
+from .worker import GenerationBatchResult, Worker
 
 
 def lose_step(

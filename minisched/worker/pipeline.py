@@ -8,13 +8,11 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Buffer, Device, Op, Stream
-from ..models.base import Model
-from ..models.forward_batch import ForwardBatch
+from ..models.base import ForwardBatch, Model
 from ..relay import Relay
 from ..trace import Touch
-from .generation_batch_result import GenerationBatchResult
 from .touches import KV, PAGE_TABLE
-from .worker import Worker
+from .worker import GenerationBatchResult, Worker
 
 
 class LayeredModel(Model, Protocol):

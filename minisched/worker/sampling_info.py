@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ..core import LogitAdjustment, Request, Row, SamplingParams, ScheduleBatch
-from ..core.grammar import Grammar
+from ..core.request import Grammar
 
 
 def missing_history(
@@ -29,7 +29,9 @@ def missing_history(
 def has_history(batch: ScheduleBatch) -> bool:
     """Whether a token that a step samples, and that counts, depends on those before it."""
     columns = zip(batch.reqs, batch.delivers, strict=True)
-    return batch.has_wishes and any(deliver and reads_history(req) for req, deliver in columns)
+    return batch.has_sampling_extras and any(
+        deliver and reads_history(req) for req, deliver in columns
+    )
 
 
 def reads_history(req: Request) -> bool:
@@ -60,7 +62,7 @@ def make_adjustments(
     Raises:
         RuntimeError: penalties need a token that the host does not know.
     """
-    if not (batch.has_wishes and any(map(needs_adjustment, batch.reqs))):
+    if not (batch.has_sampling_extras and any(map(needs_adjustment, batch.reqs))):
         return []
     adjustments: list[LogitAdjustment | None] = []
     for row, num_samples in zip(batch.rows, batch.sample_lens, strict=True):

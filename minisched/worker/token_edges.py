@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core import Lease, ModelWorkerBatch, ScheduleBatch
 from ..devices.base import Array, Op, OrNone
-from ..devices.sim_memory import SimMemory
+from ..devices.sim import SimMemory
 from ..relay import Relay
 from ..relay.base import placeholders
 from ..relay.lazy_chain import LazyChain
 
 if TYPE_CHECKING:
-    from .generation_batch_result import GenerationBatchResult
-    from .worker import Worker
+    from .worker import GenerationBatchResult, Worker
 
 
 def is_chained(relay: Relay) -> bool:

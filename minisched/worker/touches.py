@@ -7,17 +7,66 @@ holds what is declared against what is touched.
 from __future__ import annotations
 
 import weakref
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, compress
 from typing import NamedTuple
 
 from ..core import Lease, ModelWorkerBatch, Row, ScheduleBatch
-from ..core.model_worker_batch import slots_of
-from ..models.forward_batch import ForwardBatch
-from ..relay import Relay, RowRelay
+from ..core.batch import slots_of
+from ..models.base import ForwardBatch
+from ..relay import DraftRelay, Relay, RowRelay
+from ..speculative.base import Drafter, Reach
 from ..trace import Program, Touch
-from .row_slots import RowSlots
+from ..trace.program import Span, span_text
+
+# -- The KV slots that one row of the page table lists, and the text that says which they are ------
+
+
+class RowSlots:
+    """Slots by position. A row reads them all in every step, and gets a few more in each.
+
+    So the spans of the first ones are kept, each with its text.
+    """
+
+    def __init__(self) -> None:
+        self.slots: list[int] = []
+        self._length = 0  # positions whose slots are in the spans
+        self._spans: list[Span] = []
+        self._texts: list[str] = []
+
+    def replace(self, at: int, slots: Sequence[int]) -> None:
+        """List other slots from position ``at`` on, and nothing behind them."""
+        self.slots[at:] = slots
+        if at < self._length:
+            self._forget()
+
+    def up_to(self, end: int) -> str:
+        """The slots of the first ``end`` positions, as text."""
+        if end < self._length:
+            self._forget()
+        for slot in self.slots[self._length : end]:
+            self._add(slot)
+        self._length = end
+        return " ".join(self._texts)
+
+    def _forget(self) -> None:
+        self._length, self._spans, self._texts = 0, [], []
+
+    def _add(self, slot: int) -> None:
+        """Put a slot among the spans, which it may lengthen or join."""
+        first = last = slot
+        begin = end = bisect(self._spans, (slot, slot))
+        if any(one <= slot <= other for one, other in self._spans[max(0, begin - 1) : end + 1]):
+            return  # a row that lists a slot twice is a bug for others to tell
+        if begin and self._spans[begin - 1][1] == slot - 1:
+            begin, first = begin - 1, self._spans[begin - 1][0]
+        if end < len(self._spans) and self._spans[end][0] == slot + 1:
+            end, last = end + 1, self._spans[end][1]
+        self._spans[begin:end] = [(first, last)]
+        self._texts[begin:end] = [span_text(first, last)]
+
 
 KV, PAGE_TABLE, INPUTS, PINNED = "kv", "page table", "inputs", "pinned"
 
@@ -165,3 +214,40 @@ class Touches:
         for at, (pages_at, pages) in batch.new_pages.items():
             listed = self.table[batch.leases[at].row]
             listed.replace(pages_at * self.page_size, slots_of(pages, self.page_size))
+
+
+# -- What the ops of a step with drafts touch: at most, where only the device knows its positions
+
+
+class DraftTouches(Touches):
+    """A row whose drafts before it are in flight may begin anywhere in what was reserved for it.
+
+    All of that counts as written; so does what it may read there, which the steps before it wrote.
+    """
+
+    drafter: Drafter | None = None
+
+    def of_ops(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
+        """What each of the four ops will touch at most."""
+        plain, inputs, rows = super().of_ops(batch, flat), self.inputs(batch), flat.req_pool_indices
+        forward, verify, draft = [*plain.forward], [*plain.sample], [inputs]
+        if isinstance(self.relay, DraftRelay):
+            hidden = list(compress(rows, flat.start_unknown))
+            forward.append(self.relay.touch_lens("read", hidden))
+            verify.append(self.relay.touch_lens("write", rows))
+            draft.append(self.relay.touch_drafts(rows))
+        if self.drafter is not None:
+            draft += self.drafter.touches([
+                self.reach(row, index < batch.num_extend_reqs)
+                for index, row in enumerate(batch.rows)
+            ])  # fmt: skip
+        return StepTouches(forward, [inputs], verify, draft)
+
+    def end_of(self, row: Row) -> int:
+        """One past the last position that a row may compute."""
+        return len(self.table[row.lease.row].slots) if None in row.ids else row.end
+
+    def reach(self, row: Row, is_prompt: bool) -> Reach:
+        """Where a row's positions may lie."""
+        at, end = row.lease.row, self.end_of(row)
+        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at].slots)

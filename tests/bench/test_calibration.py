@@ -17,14 +17,21 @@ from hypothesis import strategies as st
 from minisched.bench.calibration.calibrate import calibrate, makespan, observe, predict
 from minisched.bench.calibration.design import Load
 from minisched.checks.laws import check_times
+from minisched.cli.advice import advise
 from minisched.core import Request, SamplingParams
-from minisched.devices.cost import MILLISECOND, Pace
-from minisched.devices.measured_cost import HostCost, MeasuredCost, interpolate
-from minisched.devices.profile_file import as_json, from_json, read_profile
-from minisched.devices.profiles import Profile
+from minisched.devices.cost import (
+    MILLISECOND,
+    HostCost,
+    MeasuredCost,
+    Pace,
+    Profile,
+    as_json,
+    from_json,
+    interpolate,
+    read_profile,
+)
 from minisched.devices.sim import SimDevice
-from minisched.engine import load as engine_load
-from minisched.engine.advise import advise
+from minisched.engine import metrics as engine_load
 from minisched.engine.metrics import Metrics, RequestMetrics
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel

@@ -77,7 +77,7 @@ def test_each_step_that_can_be_taken_here_is_ok(gpu: Gpu, cli: Any, tmp_path: Pa
 
 FAULTS = {  # what is wrong; which step fails; what it says; where
     "the copy brings nothing": ("machine", "came to", Edit(
-        "devices.torch_device:TorchDevice.bring_to_host",
+        "devices.thread:TorchDevice.bring_to_host",
         "target.copy_(values, non_blocking=True)", "target.fill_(7)")),
     "a number is asked for in a forward pass": ("waiting", "called a synchronizing", Edit(
         "worker.worker:Worker._forward", "    self.token_edges.took(batch, ids)\n",

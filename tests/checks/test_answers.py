@@ -31,9 +31,9 @@ from minisched.museum.patch import Edit, put_in
 from minisched.trace import Act, Mark, Slice, Trace
 
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass")
-LOCKED = Edit("memory.lease_pool:LeasePool.release", "self.cache.dec_lock_ref(lease.node)", "pass")
+LOCKED = Edit("memory.pool:LeasePool.release", "self.cache.dec_lock_ref(lease.node)", "pass")
 BREAKS = Edit(
-    "scheduler.results:Results.process",
+    "scheduler.scheduler:Results.process",
     "self.batches_in_flight -= 1",
     "self.batches_in_flight -= 1 // (batch.step != 4 or self.batches_in_flight < 2)",
 )

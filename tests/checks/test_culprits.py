@@ -31,7 +31,7 @@ from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Trace
-from minisched.trace.lanes import is_forward
+from minisched.trace.events import is_forward
 from tests.support import (
     EVERY_LOOP,
     VOCAB,
@@ -80,12 +80,12 @@ CLOSE = "self.leases.close(lease)"
 
 
 def of_release(healthy: str, bug: str) -> Edit:
-    return Edit("memory.lease_pool:LeasePool.release", healthy, bug)
+    return Edit("memory.pool:LeasePool.release", healthy, bug)
 
 
-PAGE_LOST = Edit("memory.lease_pool:LeasePool._free_retired", "self.allocator.free(pages)", "pass")
+PAGE_LOST = Edit("memory.pool:LeasePool._free_retired", "self.allocator.free(pages)", "pass")
 NOT_CLOSED = Edit(
-    "scheduler.ending:Endings._finish", CLOSE, f"reason is FinishReason.ABORT or {CLOSE}"
+    "scheduler.scheduler:Endings._finish", CLOSE, f"reason is FinishReason.ABORT or {CLOSE}"
 )
 
 LONG = SamplingParams(max_new_tokens=9, ignore_eos=True)

@@ -30,13 +30,13 @@ from minisched.checks.faults.whom import Whom
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.engine.client_streams import ClientStreams, ReaderStopped
+from minisched.engine.frontend import ClientStreams, ReaderStopped
 from minisched.loops.overlap import AS_OF_0_5_21
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models import sampling, sampling_mlx, sampling_torch
+from minisched.models.base import read_marks
 from minisched.models.hash import HashModel
-from minisched.models.not_numbers import read_marks
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.failure import is_out_of_memory, reason_of
@@ -138,7 +138,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     ),
     "drafts that follow a failed step are written into a prefix that others read": (
         Edit(
-            "worker.verify_step:VerifyStep.resolve_starts",
+            "worker.verify:VerifyStep.resolve_starts",
             "max(starts[row], min(start, self.room[row] - inputs.extend_lens[row]))",
             "start",
         ),
@@ -174,7 +174,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         ForwardRaises(17),
     ),
     "a prompt counts as sent although one of its chunks was lost": (
-        Edit("loops.pd_kv_transfer:KVTransfer.launch", "last, *before,", "last,"),
+        Edit("loops.pd:KVTransfer.launch", "last, *before,", "last,"),
         Case(
             small(
                 [greedy("a", [7, 7, 11, 2, 7, 7, 11, 5, 3, 3, 8, 12], 2)], [0], kv_tokens=14,
@@ -186,16 +186,16 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         CopyFails(6, 449),
     ),
     "a late token counts although the step before it failed": (
-        Edit("scheduler.ending:Endings._late", "if error and self._is_stale(req):", "if False:"),
+        Edit("scheduler.scheduler:Endings._late", "if error and self._is_stale(req):", "if False:"),
         RETRACTED, ForwardRaises(3),
     ),
     "a late token counts although the logits of the one before were NaN": (
-        Edit("scheduler.results:Results._end_if_nan", " and not self._is_stale(req)", ""),
+        Edit("scheduler.scheduler:Results._end_if_nan", " and not self._is_stale(req)", ""),
         RETRACTED, NotNumbers(2, 1),
     ),
     "a client whose plan finds no memory ends the run": (
         Edit(
-            "loops.overlap_thread_client:TpModelWorkerClient.forward_batch_generation",
+            "loops.overlap_thread:TpModelWorkerClient.forward_batch_generation",
             "if not is_out_of_memory(error):",
             "if True:",
         ),

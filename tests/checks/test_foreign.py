@@ -39,7 +39,7 @@ from minisched.export.chrome import to_chrome
 from minisched.export.wait_runs import run_with
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
-from minisched.trace.lanes import is_host
+from minisched.trace.events import is_host
 
 PROFILES = Path(__file__).parent / "profiles"
 ENGINES = sorted([*PROFILES.glob("sglang_*"), *PROFILES.glob("vllm_*")])

@@ -39,7 +39,7 @@ from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Edge, Mark, Slice, Trace
-from minisched.trace.lanes import is_forward, is_host
+from minisched.trace.events import is_forward, is_host
 from tests.support import LOOP_OPTIONS, VOCAB, Workload, demanding, fresh, many, play
 
 US = 1000

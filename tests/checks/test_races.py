@@ -25,7 +25,7 @@ from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Program, Slice, Touch, Trace
-from minisched.trace.cells import cells_of
+from minisched.trace.program import cells_of
 
 README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
 
@@ -228,11 +228,11 @@ def test_who_got_it_back_may_touch_it(
 # -- a line of the engine changed ------------------------------------------------------------------
 
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")
-ONE_SLOT = Edit("worker.batch_record:BatchRecord.__init__", "max(2, depth)", "1")
+ONE_SLOT = Edit("worker.worker:BatchRecord.__init__", "max(2, depth)", "1")
 FREE_AT_ONCE = Edit(
-    "memory.free_rule:lease", "    return lease.last_step <= steps.returned\n", "    return True\n"
+    "memory.pool:lease", "    return lease.last_step <= steps.returned\n", "    return True\n"
 )
-ONE_BUFFER = Edit("worker.output_ring:OutputRing.__init__", "range(depth)", "range(1)")
+ONE_BUFFER = Edit("worker.worker:OutputRing.__init__", "range(depth)", "range(1)")
 
 Fact = tuple[str, str, tuple[str, str]]  # kind, memory without numbers, names of what did it
 NO_COPY_WAIT: Fact = ("race", "output", ("sample 1", "copy 1"))

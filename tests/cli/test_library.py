@@ -13,7 +13,7 @@ import pytest
 
 import minisched as ms
 import minisched.core.request
-import minisched.core.sampling_params
+import minisched.core.sampling
 from minisched.core import ScheduleBatch
 from minisched.engine.engine import Engine
 from minisched.loops.serial import serial
@@ -64,7 +64,7 @@ assert found.identical and to_svg(traces) and to_html(traces)""")
 
 def test_every_name_has_an_example_and_the_examples_are_true() -> None:
     assert all(">>> " in getattr(ms, name).__doc__ for name in NAMES)
-    for module in (ms, minisched.core.request, minisched.core.sampling_params):
+    for module in (ms, minisched.core.request, minisched.core.sampling):
         tried = doctest.testmod(module)
         assert tried.attempted >= 2 and tried.failed == 0
 

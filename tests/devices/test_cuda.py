@@ -18,7 +18,7 @@ from minisched.checks.draw.designs import Design
 from minisched.checks.draw.draw import draw
 from minisched.checks.judge import judge
 from minisched.core import Request, SamplingParams
-from minisched.devices import torch_arrays
+from minisched.devices import thread as torch_arrays
 from minisched.devices.cuda import PATIENCE, ZERO_LASTS, CudaDevice, CudaStream, GpuClock
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop

@@ -19,12 +19,16 @@ from minisched.checks.tokens.identity import differences
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
-from minisched.engine.client_streams import ClientStreams
-from minisched.engine.dispatcher import AbortReq, FlushCacheReq, TypeBasedDispatcher
 from minisched.engine.engine import Engine
-from minisched.engine.frontend import Frontend
+from minisched.engine.frontend import (
+    AbortReq,
+    ClientStreams,
+    FlushCacheReq,
+    Frontend,
+    TypeBasedDispatcher,
+)
 from minisched.export.state.requests import arrivals
-from minisched.loops.mini_detokenize import DetokenizeMsg
+from minisched.loops.mini import DetokenizeMsg
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.hash import HashModel

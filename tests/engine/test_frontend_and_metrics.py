@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.engine.dispatcher import AbortReq, FlushCacheReq, Message
-from minisched.engine.frontend import Frontend
+from minisched.engine.frontend import AbortReq, FlushCacheReq, Frontend, Message
 from minisched.engine.log import log_to, logger
 from minisched.engine.metrics import Metrics, percentiles
 from minisched.loops.registry import LOOPS

@@ -22,7 +22,7 @@ from minisched.export.state import Panel, panels
 from minisched.export.state.side import one_side
 from minisched.export.views.future_slots import stays_of
 from minisched.export.views.radix_tree import tree_at
-from minisched.scheduler.state import SchedulerState
+from minisched.scheduler.scheduler import SchedulerState
 from minisched.trace import Trace
 from tests.support import many
 

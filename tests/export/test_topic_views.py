@@ -31,8 +31,7 @@ from minisched.export.views.set_story import lives, requests_of
 from minisched.export.views.step_forms import step_rows
 from minisched.export.views.steps import forwards_of, opening, requests_in, steps_of
 from minisched.export.views.text_page import GLYPHS
-from minisched.memory.page_allocator import PageAllocator
-from minisched.memory.req_to_token import ReqToTokenPool
+from minisched.memory.pool import PageAllocator, ReqToTokenPool
 from minisched.trace import Counter as Count
 from minisched.trace import Mark, Recorder, Slice, Trace
 from tests.support import Forms, drawn_run, forms_of, many, read_timing

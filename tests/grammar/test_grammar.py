@@ -16,14 +16,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minisched.core import SamplingParams
-from minisched.core.grammar import Grammar
+from minisched.core.request import Grammar
 from minisched.devices import registry
 from minisched.grammar import compile_grammar
-from minisched.grammar.build import MAX_STATES, build
+from minisched.grammar.build import MAX_STATES, TokenGrammar, build, show
 from minisched.grammar.llguidance_grammar import LLGuidanceGrammar
-from minisched.grammar.positions import MAX_POSITIONS
-from minisched.grammar.show import show
-from minisched.grammar.token_grammar import TokenGrammar
+from minisched.grammar.regex import MAX_POSITIONS
 from minisched.models.tokenizer import ByteTokenizer, Tokenizer
 from tests.support import many
 

@@ -26,7 +26,7 @@ from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-from minisched.trace.lanes import is_host
+from minisched.trace.events import is_host
 from tests.support import Workload, hash_model, many, open_device, play
 
 # -- random workloads ------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from minisched.checks.draw.designs import read_design
 from minisched.checks.faults.matrix import Place as FaultPlace
 from minisched.checks.faults.matrix import try_place
 from minisched.checks.judge import judge
+from minisched.checks.known_marks import COMMON, KNOWN
 from minisched.checks.many import LAWS, case_of
 from minisched.checks.tally import CAUSES
 from minisched.checks.tokens.logprobs import OF_HASH, find_unlike
@@ -32,7 +33,6 @@ from minisched.devices.registry import library
 from minisched.export import native
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
-from minisched.trace.known_marks import COMMON, KNOWN
 from tests.laws.mutations.mutation import MUTATIONS, Mutation, Place, look_for, places, seen_before
 from tests.support import Workload
 
@@ -116,7 +116,7 @@ STARVED = a_case(  # five who need a page each step, one who gives up, with page
     "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
     disable_radix_cache=True, rules="minisched",
 )  # fmt: skip
-RETRACTION = "policy.retraction:Retraction."
+RETRACTION = "policy.running:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
     "whoever starves starves for ever": (
         STARVED, "progress",
@@ -154,13 +154,13 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             "serial", [0, 0, 3], enable_priority_scheduling=True, max_running_requests=2,
             priority_scheduling_preemption_threshold=0,
         ), "order",
-        Edit("policy.preemption:in_turn", "-running.order", "running.order"),
+        Edit("policy.admission:in_turn", "-running.order", "running.order"),
     ),
     "the first of equals is retracted": (
         a_case(  # their outputs do not fit together
             [request("r0", [1], 8), request("r1", [2], 8)], "serial", kv_tokens=14,
         ), "order",
-        Edit("policy.retraction:choose_victim", "reversed(list(candidates))", "list(candidates)"),
+        Edit("policy.running:choose_victim", "reversed(list(candidates))", "list(candidates)"),
     ),
     "a part of a page is kept for whoever comes": (
         a_case(  # who preempts comes with a page at least
@@ -169,7 +169,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             enable_mixed_chunk=True, enable_priority_scheduling=True,
             priority_scheduling_preemption_threshold=0,
         ), "identity",
-        Edit("policy.prefill_adder:PrefillAdder.add_alone",
+        Edit("policy.admission:PrefillAdder.add_alone",
              "self.budget.cut(req.known_len - lease.settled_len)", "True"),
     ),
 }  # fmt: skip

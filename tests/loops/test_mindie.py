@@ -18,10 +18,14 @@ from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.loops.mindie_placeholder_ledger import PlaceholderLedger
-from minisched.loops.mindie_plugin import deliver, generate_token_async
-from minisched.loops.mindie_plugin_context import GenerationOutput, PluginContext
-from minisched.loops.mindie_plugin_manager import PluginManager
+from minisched.loops.mindie_placeholder import PlaceholderLedger
+from minisched.loops.mindie_plugin import (
+    GenerationOutput,
+    PluginContext,
+    PluginManager,
+    deliver,
+    generate_token_async,
+)
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import drive, make_engine, run_loop
 from minisched.models.hash import HashModel

@@ -20,12 +20,11 @@ from minisched.core import Request
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
-from minisched.loops.pd_kv_transfer import Link
-from minisched.loops.pd_messages import Message, Transferred
+from minisched.loops.pd import Link, Message, Transferred
 from minisched.loops.registry import find_loop
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
-from minisched.models.length import LengthModel
+from minisched.replay.length import LengthModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from tests.support import COST, VOCAB, many, tokens

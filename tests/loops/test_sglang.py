@@ -25,23 +25,21 @@ from minisched.core import (
     SamplingParams,
     ScheduleBatch,
 )
-from minisched.devices import mlx_steps
+from minisched.devices import mlx as mlx_steps
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.mlx import MlxDevice
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.mlx_runs import loop_run, sketch_run
+from minisched.export.mlx_sketch import mlx_sketch
 from minisched.export.views.lazy_arrays import arrays_of
-from minisched.loops.mlx_jobs import MlxPendingJob
-from minisched.loops.mlx_sketch import mlx_sketch
-from minisched.loops.mlx_worker import MlxTpModelWorker
-from minisched.loops.overlap_rules import is_disable_overlap_for_batch
-from minisched.loops.overlap_thread_client import TpModelWorkerClient
-from minisched.loops.overlap_thread_worker import FutureStep
+from minisched.loops.mlx_async import MlxPendingJob, MlxTpModelWorker
+from minisched.loops.overlap import is_disable_overlap_for_batch
+from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import Run, fresh, make_engine, run_loop
-from minisched.models.forward_batch import ForwardBatch
+from minisched.models.base import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.models.hash_mlx import HashMlx
 from minisched.models.llama_mlx import LlamaMlx

@@ -16,7 +16,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.multi_step import NUM_STEPS
 from minisched.loops.run import Run, run_loop
-from minisched.loops.vllm_placeholders import is_length_foreseen, settled_tokens
+from minisched.loops.vllm_async import is_length_foreseen, settled_tokens
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace

@@ -125,13 +125,13 @@ def lacks(batch: ScheduleBatch, late: bool) -> str:
     return min(reasons, default="")
 
 
-def has_wishes(seed: int) -> bool:
+def has_sampling_extras(seed: int) -> bool:
     requests = [] if ALGORITHMS[seed % len(ALGORITHMS)] else drawn(seed).workload.requests
     return any(req.params.has_grammar or req.params.has_penalties for req in requests)
 
 
 drawn = cache(partial(draw, odd=False))
-SEEDS = list(islice(filter(has_wishes, count()), many(3, 60)))
+SEEDS = list(islice(filter(has_sampling_extras, count()), many(3, 60)))
 
 
 @pytest.mark.parametrize(("loop", "relay", "options"), DESIGNS, ids=str)

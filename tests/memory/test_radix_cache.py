@@ -14,12 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minisched.core import Lease, Request, Result, SamplingParams
-from minisched.memory.eviction import POLICIES
-from minisched.memory.page_allocator import PageAllocator
-from minisched.memory.radix_cache import RadixCache
-from minisched.memory.radix_edge import Edge
-from minisched.memory.radix_node import TreeNode
-from minisched.memory.req_to_token import OwnershipError, ReqToTokenPool
+from minisched.memory.pool import OwnershipError, PageAllocator, ReqToTokenPool
+from minisched.memory.radix_cache import POLICIES, Edge, RadixCache, TreeNode
 from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import many
 

@@ -21,17 +21,22 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from tokenizers.pre_tokenizers import ByteLevel
 
-from minisched.models import fetch as fetching
-from minisched.models.fetch import FILES, SOURCES, FetchError, fetch, fetched, size_bytes
+from minisched.models import weights as fetching
 from minisched.models.gguf import GGUFError, convert, hf_name
 from minisched.models.tiny import write_tiny_llama
 from minisched.models.tokenizer import Tokenizer
 from minisched.models.weights import (
+    FILES,
     INDEX,
+    SOURCES,
+    FetchError,
     WeightsError,
     check_tensors,
+    fetch,
+    fetched,
     find_model,
     read_config,
+    size_bytes,
     weight_files,
 )
 from tests.support import LLAMA3

@@ -23,16 +23,21 @@ from safetensors.torch import load_file, save_file
 from minisched.checks.laws import check_ends, check_leaks
 from minisched.core import Request, SamplingParams
 from minisched.loops.run import Run, run_loop
-from minisched.models import llama_mlx_matrix, sampling
-from minisched.models.llama_mlx import LlamaMlx
-from minisched.models.llama_mlx_groups import PADDING
-from minisched.models.llama_mlx_layers import hidden_states
-from minisched.models.llama_mlx_layers import logits as mlx_logits
-from minisched.models.llama_mlx_matrix import TILE, Layout
+from minisched.models import llama_mlx as llama_mlx_matrix
+from minisched.models import sampling
+from minisched.models.llama_mlx import (
+    PADDING,
+    TILE,
+    Layout,
+    LlamaMlx,
+    PagedCache,
+    hidden_states,
+    new_tokens,
+    window_of,
+)
+from minisched.models.llama_mlx import logits as mlx_logits
 from minisched.models.llama_torch import DTYPES, LlamaTorch
-from minisched.models.llama_torch_attention import BLOCK, ROWS, Group, PagedKV
-from minisched.models.llama_torch_layers import llama_step, silu
-from minisched.models.paged_cache_mlx import PagedCache, new_tokens, window_of
+from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from tests.support import (

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minisched.core import Request, SamplingParams
-from minisched.core.sampling_types import KINDS, NUMBER, TEXT, TRUTH, WHOLE, WORDS
+from minisched.core.sampling import KINDS, NUMBER, TEXT, TRUTH, WHOLE, WORDS
 from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
 from minisched.models import sampling, sampling_mlx, sampling_torch

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minisched.core import ForwardMode, Lease, Request, Result, SamplingParams
 from minisched.memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
 from minisched.policy import AddReqResult, DecodeManager, PrefillAdder, PrefillBudget
-from minisched.policy.mixed_chunk import prefix_len
+from minisched.policy.plan import prefix_len
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
 from tests.support import turn

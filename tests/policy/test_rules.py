@@ -12,8 +12,7 @@ import pytest
 from minisched.core import Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
 from minisched.policy import SchedulePolicy
-from minisched.policy.ends_simulation import EndsSimulation
-from minisched.policy.prefill_budget import PrefillBudget
+from minisched.policy.budget import EndsSimulation, PrefillBudget
 from minisched.policy.rules import RULES, Rules, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig, SchedulerStuck
 from tests.support import turn

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
-from minisched.memory.radix_node import TreeNode
+from minisched.memory.radix_cache import TreeNode
 from minisched.policy import NewTokenRatio, SchedulePolicy, WaitingQueue, choose_victim
-from minisched.policy.new_token_ratio import DECAY_STEPS
-from minisched.policy.preemption import preempt_for_memory, preempt_to_schedule
-from minisched.policy.prefill_budget import PrefillBudget
+from minisched.policy.admission import preempt_for_memory, preempt_to_schedule
+from minisched.policy.budget import DECAY_STEPS, PrefillBudget
 from minisched.policy.rules import RUN_FIRST
-from minisched.policy.schedule_policy import LONG_QUEUE
+from minisched.policy.waiting import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
 from tests.support import check_books, turn

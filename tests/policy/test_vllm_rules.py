@@ -185,7 +185,7 @@ def asks(rid: str, *more: int) -> Request:
     return Request(rid, [5, 6, 7, 8, 9, *more], SamplingParams(max_new_tokens=2))
 
 
-@pytest.mark.parametrize("bad", [Result((), "it failed."), Result([3], not_numbers=frozenset({0}))])
+@pytest.mark.parametrize("bad", [Result((), "it failed."), Result([3], nan_samples=frozenset({0}))])
 def test_who_reads_what_a_failed_step_was_to_write_computes_again(bad: Result) -> None:
     scheduler = ahead()
     first = commit(scheduler, asks("a"))

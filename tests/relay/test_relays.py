@@ -17,8 +17,7 @@ from minisched.core import (
 )
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
-from minisched.devices.sim import SimDevice
-from minisched.devices.vector import Vector
+from minisched.devices.sim import SimDevice, Vector
 from minisched.export.recipes import recipes
 from minisched.export.views.lazy_arrays import arrays_of
 from minisched.models.hash import HashModel

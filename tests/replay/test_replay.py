@@ -13,8 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason
-from minisched.devices.cost import SIM_COST, CostModel
-from minisched.devices.profiles import H100, LLAMA_8B, PROFILES, AttentionCost, Profile
+from minisched.devices.cost import (
+    H100,
+    LLAMA_8B,
+    PROFILES,
+    SIM_COST,
+    AttentionCost,
+    CostModel,
+    Profile,
+)
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.engine.metrics import Metrics, percentiles
@@ -22,13 +29,13 @@ from minisched.export import native
 from minisched.export.native_stream import StreamRecorder
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import drive, make_engine
-from minisched.models.length import LengthModel
-from minisched.policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.replay import flat_metrics
 from minisched.replay.arrival import Arrival
 from minisched.replay.defaults import default_settings
 from minisched.replay.flat_metrics import FlatMetrics, Sample
 from minisched.replay.guide_cases import GUIDE_CASES, GuideCase, guide_case
+from minisched.replay.length import LengthModel
 from minisched.replay.long_document import long_document
 from minisched.replay.mooncake import BLOCK
 from minisched.replay.play import Played, play

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from minisched.cli.presets import find_preset, preset_for
 from minisched.comparison import compare_loops
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import NO_COST
 from minisched.devices.sim import SimDevice
+from minisched.loops.design import DEVICES
 from minisched.loops.registry import LOOPS, find_loop
 from minisched.loops.run import Run, run_loop
-from minisched.loops.spec import DEVICES
 from minisched.models.hash import HashModel
 from minisched.relay.registry import RELAYS
 from minisched.scheduler import SchedulerConfig
-from minisched.scheduler.presets import find_preset, preset_for
 
 # -- settings --------------------------------------------------------------------------------------
 

@@ -35,18 +35,17 @@ from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import Run, run_loop
-from minisched.loops.speculation import CARRIERS
-from minisched.models.base import Model
-from minisched.models.forward_batch import make_forward_batch
+from minisched.loops.wiring import CARRIERS
+from minisched.models.base import Model, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import ALGORITHMS
-from minisched.speculative.hash_draft import open_hash_draft
-from minisched.speculative.prompt_lookup import propose
+from minisched.speculative.draft_model import open_hash_draft
+from minisched.speculative.lookup import propose
 from minisched.speculative.registry import MAX_N, MIN_N, check_fits, open_draft_model
 from minisched.trace import Recorder
-from minisched.worker.unread_steps import UnreadSteps
+from minisched.worker.verify import UnreadSteps
 from tests.support import EVERY_BACKEND, Workload, hash_model, many, play, tokens
 
 Oracle = Callable[[list[int], int], list[int]]

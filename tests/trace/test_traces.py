@@ -18,17 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core.model_worker_batch import slots_of
+from minisched.core.batch import slots_of
 from minisched.devices.sim import SimDevice
 from minisched.export.native_program import check_program
-from minisched.memory.free_rule import RULES
+from minisched.memory.pool import RULES
 from minisched.models.hash import HashModel
 from minisched.replay.arrival import MOST_TOKENS, Arrival
 from minisched.replay.mooncake import BLOCK
 from minisched.replay.prompt import BlockPrompt
 from minisched.replay.trace_file import TraceFile
-from minisched.trace.cells import common, joined, spans_of, to_text, without
-from minisched.trace.lanes import is_host
+from minisched.trace.events import is_host
+from minisched.trace.program import common, joined, spans_of, to_text, without
 from tests.support import LOOP_OPTIONS, VOCAB, Workload, many, play, workloads
 
 # -- cells as text ---------------------------------------------------------------------------------

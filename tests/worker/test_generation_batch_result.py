@@ -11,19 +11,19 @@ import pytest
 from minisched.checks.case import Case
 from minisched.checks.judge import judge
 from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
-from minisched.core.residence import residences
+from minisched.core.batch import residences
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
-from minisched.models.forward_batch import ForwardBatch
+from minisched.models.base import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import GenerationBatchResult
-from minisched.worker.batch_record import BatchRecord
+from minisched.worker.worker import BatchRecord
 from tests.support import EVERY_BACKEND, Workload, hash_model, open_device
 
 # -- generation_batch_result: nine fields, and one answer ------------------------------------------
@@ -85,7 +85,7 @@ def test_a_failed_step_has_ended_before_anybody_hears_of_it() -> None:
     assert ended == ["copy", "logits", "tokens", "copy"]
 
 
-SLOTS = "worker.batch_record:BatchRecord.__init__"
+SLOTS = "worker.worker:BatchRecord.__init__"
 
 
 class Reusing(BatchRecord):
@@ -109,7 +109,7 @@ def test_with_an_allocator_that_reuses_at_once_one_slot_less_gives_wrong_tokens(
     workload = Workload(requests, [0, 0], {}, SchedulerConfig(kv_tokens=40, context_len=32))
     cost = CostModel({"schedule": 1, "launch": 1}, forward_base=50, sample=5, copy=3)
     case = Case(workload, loop, "pool", {}, cost)
-    for module in ("worker.batch_record", "loops.overlap_thread_worker"):
+    for module in ("worker.worker", "loops.overlap_thread"):
         monkeypatch.setattr(f"minisched.{module}.BatchRecord", Reusing)
     assert not judge(case).broke("identity")
     with put_in([Edit(SLOTS, "slots = max(2, depth)", "slots = 1")]):

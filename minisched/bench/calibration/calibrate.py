@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
-from ...devices.cost import NO_COST, CostModel
-from ...devices.measured_cost import MeasuredCost
+from ...devices.cost import NO_COST, CostModel, MeasuredCost
 from ...loops.run import Run, run_to_end, warm_up
 from ...models.base import Model
-from ...models.length import LengthModel
+from ...replay.length import LengthModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from .design import USUAL, Design, Load

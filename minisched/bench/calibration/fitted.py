@@ -8,8 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from statistics import median
 
-from ...devices.cost import ADDED_TO, Pace
-from ...devices.measured_cost import HostCost, MeasuredCost
+from ...devices.cost import ADDED_TO, HostCost, MeasuredCost, Pace
 from .fitted_device import fit_device
 from .least_squares import not_negative
 from .observed import GROWING, Observed, Piece

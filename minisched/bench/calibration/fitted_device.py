@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate
 
-from ...devices.cost import Pace
-from ...devices.measured_cost import MeasuredCost
+from ...devices.cost import MeasuredCost, Pace
 from .least_squares import not_negative, predict
 from .observed import Observed, Piece
 from .pieces import alone, by_name, middle

@@ -11,7 +11,7 @@ from itertools import pairwise
 from ...checks.overlap.overlap import Interval, union
 from ...loops.run import Run
 from ...trace import Slice
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from .listener import Rows
 
 GROWING = ("receive", "prepare", "advance step", "launch", "launch sample", "process", "fill",

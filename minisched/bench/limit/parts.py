@@ -12,10 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...models.llama_torch import LlamaTorch, script
-from ...models.llama_torch_attention import ROWS, Group, PagedKV, attend_group, look
-from ...models.llama_torch_groups import bytes_each, make_groups
-from ...models.llama_torch_layers import linear
+from ...models.llama_torch import LlamaTorch, bytes_each, make_groups, script
+from ...models.llama_torch_layers import ROWS, Group, PagedKV, attend_group, linear, look
 
 Run = Callable[[], object]
 

@@ -14,8 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ...models.llama_torch import pack
 from ...models.llama_torch_layers import linear
-from ...models.llama_torch_weights import pack
 
 READ = 1 << 28  # bytes: several times the caches
 SIDE = 1024  # of the plain matrices

@@ -12,8 +12,8 @@ import mlx.core as mx
 
 from ...core import Request, SamplingParams
 from ...devices.cost import MILLISECOND, NO_COST
-from ...devices.host_work import done_by
-from ...devices.mlx_evaluate import evaluate
+from ...devices.mlx import evaluate
+from ...devices.wall_clock import done_by
 from ...loops.run import fresh, run_to_end, warm_up
 from ...models.base import Model
 from ...scheduler import SchedulerConfig

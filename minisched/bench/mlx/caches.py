@@ -12,7 +12,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from ...devices.mlx_evaluate import evaluate
+from ...devices.mlx import evaluate
 
 BYTES = 4  # of a float32
 
@@ -159,7 +159,7 @@ class Batched:
 class Pages:
     """K and V of all requests in one pool a layer; a table says where each position lies.
 
-    This project's (``models/paged_cache_mlx.py``, whose page here is one position): a step gathers
+    This project's (``models/llama_mlx.py``, whose page here is one position): a step gathers
     what its rows attend to. Prefixes are shared, and nobody's KV moves.
     """
 

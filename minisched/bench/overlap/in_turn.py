@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ...devices.cost import MILLISECOND, NO_COST
-from ...devices.host_work import Way, compute, done_by
+from ...devices.wall_clock import Way, compute, done_by
 from ..arm import SETTLING, running
 from ..case import Case
 from .step import ROUND, Step, rounds_of, typical

@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...devices.host_work import Way
+from ...devices.wall_clock import Way
 from ..arm import ArmStopped
 from ..case import Case
 from ..rows import Figure, figure, not_measured

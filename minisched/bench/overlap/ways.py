@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-from ...devices.host_work import Way, compute, rounds_of, work
+from ...devices.wall_clock import Way, compute, rounds_of, work
 
 PYTHON, PROCESS, SLEEP = "Python", "a worker process", "a sleep"
 SERIAL = "serial"  # Python too, and the loop is the serial one

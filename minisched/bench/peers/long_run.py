@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...core import Request, SamplingParams
-from ...devices.profiles import find_profile
+from ...devices.cost import find_profile
 from ...export.native_stream import StreamRecorder
-from ...models.length import LengthModel
 from ...replay.flat_metrics import FlatMetrics
+from ...replay.length import LengthModel
 from ...replay.play import play
 from ...replay.tally import RecordedTally
 from ...scheduler import SchedulerConfig

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...devices.profiles import DEFAULT_PROFILE, find_profile
-from ...models.length import LengthModel
+from ...devices.cost import DEFAULT_PROFILE, find_profile
 from ...replay.defaults import default_settings
+from ...replay.length import LengthModel
 from ...replay.play import play
 from ...replay.trace_file import Survey, TraceFile
 from ...scheduler import SchedulerConfig

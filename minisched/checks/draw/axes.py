@@ -9,12 +9,11 @@ from functools import cache
 from typing import Any
 
 from ...core import Request
-from ...devices.cost import CostModel
-from ...devices.measured_cost import MeasuredCost
+from ...devices.cost import CostModel, MeasuredCost
 from ...loops.registry import LOOPS
-from ...memory.eviction import POLICIES as EVICTION_POLICIES
+from ...memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ...policy.rules import RULES, RUN_FIRST
-from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from ...policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ...scheduler.config import ALGORITHMS
 from ...trace import Trace
 from ..faults.in_step import STEP_FAULTS

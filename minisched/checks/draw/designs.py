@@ -13,7 +13,7 @@ from ...devices.sim import SimDevice
 from ...engine.frontend import Frontend
 from ...loops.registry import LOOPS, find_loop
 from ...loops.run import make_engine
-from ...loops.speculation import CARRIERS
+from ...loops.wiring import CARRIERS
 from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...scheduler.config import ALGORITHMS
@@ -45,7 +45,7 @@ class Design:
 
     @property
     def name(self) -> str:
-        """``LOOP``, ``LOOP:RELAY`` or ``LOOP:RELAY:OPTION=VALUE`` (``loops/naming.py``)."""
+        """``LOOP``, ``LOOP:RELAY`` or ``LOOP:RELAY:OPTION=VALUE`` (``loops/design.py``)."""
         if self.relay == LOOPS[self.loop].relays[0] and not self.options:
             return self.loop
         options = (f"{name}={str(value).lower()}" for name, value in self.options.items())

@@ -8,12 +8,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from ...core import Request
-from ...devices.cost import MICROSECOND, NO_COST, CostModel
-from ...devices.measured_cost import HostCost, MeasuredCost
+from ...devices.cost import MICROSECOND, NO_COST, CostModel, HostCost, MeasuredCost
 from ...loops.registry import LOOPS
-from ...memory.eviction import POLICIES as EVICTION_POLICIES
+from ...memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ...policy.rules import RULES, RUN_FIRST, Rules
-from ...policy.schedule_policy import POLICIES as SCHEDULE_POLICIES
+from ...policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ...scheduler import SchedulerConfig
 from ..case import Case
 from ..workload import Workload

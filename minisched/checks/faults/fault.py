@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ...core import ScheduleBatch
 from ...devices.base import Device
 from ...engine.engine import Engine
-from ...models.forward_batch import ForwardBatch
+from ...models.base import ForwardBatch
 from ..workload import Failure, Workload
 
 EVERYBODY = frozenset({"*"})  # in the place of request ids: whoever is there

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...core import Output
-from ...engine.client_streams import ClientStreams, ReaderStopped
 from ...engine.engine import Engine
+from ...engine.frontend import ClientStreams, ReaderStopped
 from ..workload import Workload
 from .fault import EVERYBODY, Fault, wrap
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, cast
 
 from ...devices.base import Device
 from ...engine.engine import Engine
-from ...loops.pd_prefill import PrefillEngine
-from ...models.forward_batch import ForwardBatch
+from ...loops.pd import PrefillEngine
+from ...models.base import ForwardBatch
 from ...worker.pipeline import PipelineWorker
 from ..workload import Failure
 from .fault import Fault, wrap

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...trace import Trace
 from ...trace.files import DamagedGzip, Hear, unheard, unpacked
-from ...trace.known_marks import BadMark, check_marks, check_slices
+from ..known_marks import BadMark, check_marks, check_slices
 from .calls import Call
 from .event import BadEvent, check_span
 from .json_events import EVENTS, Damaged, JsonEvents

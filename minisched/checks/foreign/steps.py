@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ...trace import Edge, Slice
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from .phases import Range, namer, plain
 
 LEAST = 3  # repetitions, the last of which may have been cut off

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...trace.cells import to_text
+from ...trace.program import to_text
 from .leak import Leak, plural
 from .lease import HeldLease
 from .ledger import Ledger

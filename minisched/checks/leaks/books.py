@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from ...core import Lease
 from ...memory import BlockPool
 from ...memory.block_pool import Block
-from ...memory.radix_node import TreeNode
+from ...memory.radix_cache import TreeNode
 from ...scheduler import MemoryLeak, Scheduler
-from ...trace.cells import to_text
+from ...trace.program import to_text
 from ..laws import Broken
 from .books_story import story_of, story_of_lock
 from .leak import plural

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...memory.radix_node import TreeNode
+from ...memory.radix_cache import TreeNode
 from ...scheduler import Scheduler
-from ...trace.cells import is_in
+from ...trace.program import is_in
 from .audit import report
 from .leak import Leak
 from .leaks import moments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ...trace.cells import to_text
+from ...trace.program import to_text
 from .leak import plural
 from .moment import Moment
 

@@ -67,7 +67,7 @@ class Ledger:
     def giver_of(self, lease: HeldLease | None) -> int:
         """The step whose sample is its input in its newest step, if the host did not know it.
 
-        The host knows what has come back, and what it has waited for (``worker/speculative.py``);
+        The host knows what has come back, and what it has waited for (``worker/verify.py``);
         0 if it knew it, or if there is none.
         """
         step = lease.step_before if lease else 0

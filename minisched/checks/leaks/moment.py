@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ...trace import Mark, Slice, Trace
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 
 MILLISECOND = 1_000_000
 

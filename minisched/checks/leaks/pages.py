@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ...trace.cells import to_text
+from ...trace.program import to_text
 from .leak import Leak, plural
 from .lease import HeldLease
 from .moment import Moment

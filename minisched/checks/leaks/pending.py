@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Act, Slice, Trace
-from ...trace.lanes import is_host, lane_words
+from ...trace.events import is_host, lane_words
 from ..happens_before import Order
 from .leak import Leak
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Trace
-from ...trace.cells import spans_of
+from ...trace.program import spans_of
 
 TABLE = "page table"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_copy, is_forward, is_host
+from ...trace.events import is_copy, is_forward, is_host
 from .course import Course, course_of, in_time, is_blocked
 from .overlap import length, union
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_copy, is_forward, is_host
+from ...trace.events import is_copy, is_forward, is_host
 from .course import Course
 from .critical_path import Segment
 from .launches import launches

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...trace import Trace
-from ...trace.lanes import is_forward, is_host
+from ...trace.events import is_forward, is_host
 from .bubble_causes import Causes
 from .bubble_words import sentence
 from .course import Course, course_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from .replay import Item, Lanes, Ran, calibrate, replay
 
 WAIT = "wait"  # a slice of this name only says that its lane was blocked

@@ -24,7 +24,7 @@ from statistics import median
 from typing import NamedTuple
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_forward, is_host
+from ...trace.events import is_forward, is_host
 from .bubble_words import kernel_named, milliseconds
 from .course import WAIT, in_time
 from .launches import Launch, call_of, launches

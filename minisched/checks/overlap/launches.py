@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from .course import WAIT
 
 

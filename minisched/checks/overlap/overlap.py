@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_copy, is_forward, is_host
+from ...trace.events import is_copy, is_forward, is_host
 
 Interval = tuple[int, int]  # start and end, in nanoseconds
 PRESENT = ("waiting", "running", "kv used")  # counters; one above 0 says that somebody is there

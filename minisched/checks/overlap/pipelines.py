@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...trace import Trace
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from .overlap import OverlapReport, measure
 
 BOOKS = ("ledger", "context")  # marks; whoever keeps a book of requests records it under its name

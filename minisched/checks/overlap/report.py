@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...trace import Trace
-from ...trace.lanes import is_forward
+from ...trace.events import is_forward
 from .bound import Bound, bound
 from .bubble_words import milliseconds, with_short_names
 from .bubbles import Bubble, bubbles, by_cause, by_phase

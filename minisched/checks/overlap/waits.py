@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...trace import Mark, Trace
-from ...trace.lanes import is_forward, is_host
+from ...trace.events import is_forward, is_host
 from .overlap import Interval, gaps, intersection, length, nobody_there, union
 
 HOST, ARRIVAL = "host", "arrival"  # the reasons of what no mark explains

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_forward, is_host
+from ...trace.events import is_forward, is_host
 from .course import Course, course_of
 from .replay import Item, Lanes, Ran, replayed_end
 from .waits import waits

@@ -12,7 +12,7 @@ from ...core import Request, Row, ScheduleBatch
 from ...core.logprobs import next_logprob_at
 from ...memory import BlockPool
 from ...memory.block_pool import Block
-from ...memory.radix_node import TreeNode
+from ...memory.radix_cache import TreeNode
 from ...policy.rules import Rules
 from ...scheduler import Scheduler
 from .queue_order import QueueOrder, walk

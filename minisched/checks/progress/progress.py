@@ -30,8 +30,7 @@ from ...core import Lease, NoBatch, Request, ScheduleBatch
 from ...engine.engine import Engine
 from ...policy import Plan
 from ...scheduler import Scheduler
-from ...scheduler.prealloc import DecodeScheduler
-from ...scheduler.transfer import PrefillScheduler
+from ...scheduler.pd import DecodeScheduler, PrefillScheduler
 from ..laws import Broken
 from .decision import Before, Decision, Remembered
 from .victims import not_the_one

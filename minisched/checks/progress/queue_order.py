@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...core import Request
 from ...memory import RadixCache
-from ...memory.radix_node import TreeNode
-from ...policy.schedule_policy import CHECK_THRESHOLD, DEPRIORITIZE_THRESHOLD, LONG_QUEUE
+from ...memory.radix_cache import TreeNode
+from ...policy.waiting import CHECK_THRESHOLD, DEPRIORITIZE_THRESHOLD, LONG_QUEUE
 from ...scheduler import Scheduler
 
 Pages = tuple[tuple[int, ...], ...]  # tokens, page by page

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...core import Lease, Request
 from ...memory import LeasePool
-from ...policy.prefill_budget import CLIP_MAX_NEW_TOKENS
+from ...policy.budget import CLIP_MAX_NEW_TOKENS
 from ...scheduler import Scheduler, SchedulerConfig
 
 ROUNDING = 1e-6  # tokens; shares of them are added up, in another order than the scheduler's

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ...trace import Trace
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from ..leaks.leaks import moments, sides
 from ..leaks.lease import HeldLease
 from ..leaks.ledger import Ledger

@@ -16,7 +16,7 @@ Both = tuple[list[TokenLogprob], list[TokenLogprob]]  # those of a prompt, and o
 OF_HASH = {"": 0.0, "torch": 1e-12, "mlx": 1e-6}
 """By the library of the device's arrays, how far those of ``hash`` may be from the oracle's: its
 logits are exact in float64 everywhere, but the exponential of MLX is that of float32
-(``models/logprobs_mlx.py``)."""
+(``models/sampling_mlx.py``)."""
 OF_FLOATS = 1e-4
 """How far those of a Llama in float32 may be from another library's, or another device's."""
 

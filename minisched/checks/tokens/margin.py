@@ -9,8 +9,7 @@ from ...core import Request, SamplingParams
 from ...devices.base import Array
 from ...devices.registry import open_device
 from ...loops.run import Run, run_loop
-from ...models.base import Model
-from ...models.forward_batch import ForwardBatch
+from ...models.base import ForwardBatch, Model
 from ...scheduler import SchedulerConfig
 from .identity import Difference
 

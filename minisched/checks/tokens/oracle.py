@@ -12,9 +12,9 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from ...core import FinishReason, Request, SamplingParams, TokenLogprob
-from ...core.grammar import Grammar
+from ...core.request import Grammar
 from ...grammar import compile_grammar
-from ...models.mix import P, mix
+from ...models.hash import P, mix
 from ...models.sampling import choose
 from ...models.tokenizer import ByteTokenizer
 from ...trace import Mark, Trace

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ...trace import Act, Slice, Trace
-from ...trace.cells import cells_of
-from ...trace.lanes import is_host
+from ...trace.events import is_host
+from ...trace.program import cells_of
 from ..happens_before import Past
 from ..leaks.leaks import moments
 from ..leaks.lease import HeldLease

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...trace.cells import cells_of
-from ...trace.lanes import is_host
+from ...trace.events import is_host
+from ...trace.program import cells_of
 from .step_reads import Fault, StepReads
 
 

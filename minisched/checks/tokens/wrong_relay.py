@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Act, Mark
-from ...trace.cells import cells_of, is_in
+from ...trace.program import cells_of, is_in
 from ..happens_before import Done
 from ..leaks.lease import HeldLease
 from ..leaks.ledger import numbers

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from ...core import Request
-from ...loops.mindie_forward_loop import ModelInput, ModelOutput
-from ...loops.mindie_placeholder_ledger import PlaceholderLedger
-from ...loops.mindie_plugin import generate_token_async
+from ...loops.mindie_placeholder import PlaceholderLedger
+from ...loops.mindie_plugin import ModelInput, ModelOutput, generate_token_async
 from ...trace import Trace
 from ..puml_story import to_story
 from ..recipes.recipe import Recipe, tokens

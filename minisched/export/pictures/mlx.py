@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...devices.base import Device
-from ...loops.mlx_worker import MlxTpModelWorker
+from ...loops.mlx_async import MlxTpModelWorker
 from ..mlx_finish import finish_picture
 from ..mlx_runs import finish_run, loop_run, sketch_run
 from ..puml_story import to_story

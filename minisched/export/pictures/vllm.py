@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...loops.vllm_step import execute_model, update_from_output
+from ...loops.vllm import execute_model, update_from_output
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
 from ..layout import make_view

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine.engine import Engine
-from ...loops.vllm_step import execute_model, sample_tokens, update_from_output
+from ...loops.vllm import execute_model, sample_tokens, update_from_output
 from ...scheduler import Scheduler
 from ..layout import make_view
 from ..puml_story import Chapter, to_chapters

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...trace import Mark, Trace
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from ..views.marks import named, word
 from .leases import ENDS, WORDS, Lease, leases_of
 from .side import shown_side

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_copy, is_forward, is_host
+from ...trace.events import is_copy, is_forward, is_host
 from .marks import named, number
 
 SIDES = ("prefill", "decode")  # two engines in one trace number their steps by themselves

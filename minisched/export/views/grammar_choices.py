@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ...checks.overlap.waits import Idle, idle_times, waits
 from ...trace import Mark, Trace
-from ...trace.lanes import is_forward
+from ...trace.events import is_forward
 from .future_slots import whole_numbers
 from .marks import lacking, named, number, word
 

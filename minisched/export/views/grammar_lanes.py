@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_forward, is_host
+from ...trace.events import is_forward, is_host
 from ..svg_style import box_class, char_width
 from ..units import ms
 from .axes import TimeAxis

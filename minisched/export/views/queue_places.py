@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...checks.overlap.overlap import forwards
 from ...trace import Trace
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from .. import state
 
 

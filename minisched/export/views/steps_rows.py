@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...trace import Trace
-from ...trace.lanes import is_host
+from ...trace.events import is_host
 from ..lane import Lane
 from ..layout import Arrow, Box, View, boxes_of
 from .shown_steps import shown

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...checks.overlap.overlap import forwards
 from ...trace import Mark, Trace
-from ...trace.lanes import is_forward
+from ...trace.events import is_forward
 from .marks import lacking, named, number, word
 
 COLUMNS = ("rows", "uploads", "starts", "ends", "writes")
@@ -91,7 +91,7 @@ def tenancies_of(trace: Trace) -> list[Tenancy]:
 def note_late_writes(tenancies: Iterable[Tenancy]) -> None:
     """Where a wasted row wrote to its row after the next owner's prompt had got there.
 
-    ``memory/free_rule.py`` says when that happens. ``tenancies`` are in order of time.
+    ``memory/pool.py`` says when that happens. ``tenancies`` are in order of time.
     """
     before: dict[int, Tenancy] = {}
     for tenancy in tenancies:

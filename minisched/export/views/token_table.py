@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...trace import Slice, Trace
-from ...trace.lanes import is_forward
+from ...trace.events import is_forward
 from ..palette import PAINTS
 from ..svg_style import char_width
 from ..units import ms

@@ -43,7 +43,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.prealloc:DecodeScheduler.answered",
+            "scheduler.pd:DecodeScheduler.answered",
             healthy="    if req is None or req.finished:\n",
             bug="    if req is None:\n",
         ),

@@ -55,12 +55,12 @@ EXHIBIT = Exhibit(
         ),
         STALE_BY_COUNT,
         Edit(
-            "policy.waiting_queue:WaitingQueue.add",
+            "policy.waiting:WaitingQueue.add",
             healthy="if req.num_stale_output_tokens:",
             bug="if req.num_in_flight_tokens:",
         ),
         Edit(
-            "scheduler.results:Results._came_back",
+            "scheduler.scheduler:Results._came_back",
             healthy="if not req.finished:",
             bug="if not req.finished and req.lease is None:",
         ),

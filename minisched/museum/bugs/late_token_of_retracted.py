@@ -53,7 +53,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.results:Results.process",
+            "scheduler.scheduler:Results.process",
             healthy="if req.lease is not lease:",
             bug="if req.finished:",
         ),

@@ -39,7 +39,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.results:Results.process",
+            "scheduler.scheduler:Results.process",
             healthy="        elif deliver:\n",
             bug="        elif getattr(self.prefill.chunked_req, 'req', None) is not req:\n",
         ),

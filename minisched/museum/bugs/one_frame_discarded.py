@@ -56,7 +56,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.stale_outputs:drain",
+            "scheduler.output_processor:drain",
             healthy="            req.num_stale_output_tokens -= len(ids)\n",
             bug="            req.num_stale_output_tokens = 0\n",
         ),

@@ -57,7 +57,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.ending:Endings._finish",
+            "scheduler.scheduler:Endings._finish",
             healthy="    self.decode.remove_req(req)\n",
             bug="",
         ),

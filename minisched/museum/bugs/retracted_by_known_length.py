@@ -50,7 +50,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "policy.retraction:Retraction.retract",
+            "policy.running:Retraction.retract",
             healthy="    req.restart()\n",
             bug="""\
     if lease is not None:

@@ -49,7 +49,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "memory.free_rule:deferred",
+            "memory.pool:deferred",
             healthy="    return not (is_ongoing and lease.last_step == steps.launched)\n",
             bug="    return True\n",
         ),

@@ -45,7 +45,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "worker.batch_record:BatchRecord.__init__",
+            "worker.worker:BatchRecord.__init__",
             healthy="slots = max(2, depth)",
             bug="slots = 1",
         ),

@@ -54,7 +54,7 @@ EXHIBIT = Exhibit(
 """,
         ),
         Edit(
-            "scheduler.results:Results.process",
+            "scheduler.scheduler:Results.process",
             healthy="            req.append_host(token)\n",
             bug="""\
             req.append_host(token)

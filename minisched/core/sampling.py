@@ -1,0 +1,254 @@
+"""What a request's history and wishes do to its logits, before a token is chosen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+# -- What kind of value each field of a request must be; somebody else's JSON may hold anything ----
+
+NUMBER, WHOLE, TEXT = "a number", "a whole number of at most 64 bits", "a text, or None"
+TRUTH, NAME = "True or False", "a text of at least one character"
+WORDS = "a tuple of strings"
+LONGEST = 60  # characters of a value that a sentence quotes
+
+KINDS = {
+    "temperature": NUMBER,
+    "top_k": WHOLE,
+    "top_p": NUMBER,
+    "seed": WHOLE,
+    "max_new_tokens": WHOLE,
+    "stop_token_ids": "a set of whole numbers",
+    "ignore_eos": TRUTH,
+    "frequency_penalty": NUMBER,
+    "presence_penalty": NUMBER,
+    "repetition_penalty": NUMBER,
+    "logit_bias": "a mapping of token ids to numbers",
+    "regex": TEXT,
+    "json_schema": TEXT,
+    "stop": WORDS,
+    "return_logprob": TRUTH,
+    "top_logprobs_num": WHOLE,
+    "logprob_start_len": WHOLE,
+}
+"""Of ``SamplingParams``: all its fields."""
+
+REQUEST_KINDS = {
+    "rid": NAME,
+    "prompt": "a list of token ids",
+    "arrival_time": WHOLE,
+    "priority": WHOLE,
+}
+"""Of ``Request``: what a client fills in, but for its ``params``."""
+
+
+def wrong_type(item: Any, kinds: Mapping[str, str] = KINDS) -> str | None:
+    """One sentence on the first field that is no value of its kind, or None."""
+    for name, kind in kinds.items():
+        value = getattr(item, name)
+        if not IS_OF_KIND[kind](value):
+            return f"{name} is {shown(value)}, but it must be {kind}."
+    return None
+
+
+def wrong_token(prompt: Sequence[Any]) -> str | None:
+    """One sentence on the first thing in a prompt that is no token id, or None."""
+    if set(map(type, prompt)) <= {int}:
+        return None  # which is all that there usually is, and quickly seen
+    for at, value in enumerate(prompt):
+        if not is_whole(value):
+            return f"prompt[{at}] is {shown(value)}, but a token id must be a whole number."
+    return None
+
+
+def shown(value: object) -> str:
+    """A value as a sentence can quote it: in one line, not long, whatever it holds."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of a number with thousands of digits, say
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_short(value: object) -> bool:
+    """Whether it is a whole number of at most 64 bits, as a time in nanoseconds has to be."""
+    return is_whole(value) and -(2**63) <= cast(int, value) < 2**63
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number; its limits are another question, which NaN fails."""
+    return isinstance(value, float) or is_whole(value)
+
+
+def is_text(value: object) -> bool:
+    """Whether it can be written down: half of a surrogate pair, which JSON allows, can't."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+IS_OF_KIND: dict[str, Callable[[Any], bool]] = {
+    NUMBER: is_number,
+    WHOLE: is_short,
+    TEXT: lambda value: value is None or is_text(value),
+    TRUTH: lambda value: isinstance(value, bool),
+    NAME: lambda value: is_text(value) and value != "",
+    WORDS: lambda value: isinstance(value, tuple) and all(map(is_text, value)),
+    KINDS["stop_token_ids"]: lambda value: isinstance(value, Set) and all(map(is_whole, value)),
+    KINDS["logit_bias"]: lambda value: (
+        isinstance(value, Mapping)
+        and all(map(is_whole, value))
+        and all(map(is_number, value.values()))
+    ),
+    REQUEST_KINDS["prompt"]: lambda value: (
+        isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+    ),
+}
+
+
+# -- How one request wants its tokens chosen, and when it wants to stop ----------------------------
+
+COLDEST = 1e-3  # a lower temperature is greedy but for rounding, and divides logits to infinity
+HOTTEST = sys.float_info.max  # a whole number may be larger, and be no float
+HIGHEST_PENALTY = 2.0
+HIGHEST_BIAS = 100.0  # it decides alone, beside any logit; OpenAI's limit, as vLLM's
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """The sampling options of one request (SGLang ``sampling/sampling_params.py``).
+
+    ``temperature`` 0 is greedy. ``top_k`` -1 keeps the whole vocabulary; ``top_p`` keeps the
+    smallest set of tokens whose probability reaches it. ``seed`` makes a sampled request
+    repeatable: its tokens depend on the seed, the request and the position, never on the batch.
+
+    What reads the tokens before: ``frequency_penalty``, ``presence_penalty`` and
+    ``repetition_penalty`` (1: none), a grammar (``regex`` or ``json_schema``, a text), and ``stop``
+    strings. ``logit_bias`` adds to single tokens' logits and reads nothing.
+
+    ``return_logprob`` wants the log-probability of every output token, and of those of the prompt
+    from ``logprob_start_len`` on (-1: none of them), with the ``top_logprobs_num`` most likely
+    tokens at each place (``logprobs.py``). The first of the prompt's has none, as in SGLang. Such a
+    request is never in a mixed batch.
+
+    >>> SamplingParams(temperature=0.8, top_p=0.9, seed=7).is_greedy
+    False
+    >>> SamplingParams(top_p=2).problem()
+    'top_p is 2, but it must be above 0 and at most 1.'
+    """
+
+    temperature: float = 0.0
+    top_k: int = -1
+    top_p: float = 1.0
+    seed: int = 0
+    max_new_tokens: int = 32
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    regex: str | None = None
+    json_schema: str | None = None
+    stop: tuple[str, ...] = ()
+    return_logprob: bool = False
+    top_logprobs_num: int = 0
+    logprob_start_len: int = -1
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature <= 0.0 or self.top_k == 1
+
+    @cached_property
+    def has_penalties(self) -> bool:
+        """Whether the tokens before change which one comes next, beside the model's own view."""
+        return (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0, 0, 1)
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the output has to follow a grammar."""
+        return self.regex is not None or self.json_schema is not None
+
+    @property
+    def has_sampling_extras(self) -> bool:
+        """Whether a step has more to do for it than to sample a token."""
+        history = self.has_grammar or self.has_penalties
+        return history or bool(self.logit_bias) or self.return_logprob
+
+    def problem(self) -> str | None:
+        """One sentence on what is wrong with these options, or None."""
+        if problem := wrong_type(self):
+            return problem
+        if self.max_new_tokens <= 0:
+            return f"max_new_tokens is {self.max_new_tokens}, but it must be at least 1."
+        if self.temperature != 0.0 and not COLDEST <= self.temperature <= HOTTEST:
+            return (
+                f"temperature is {shown(self.temperature)}, but it must be 0 or from {COLDEST} on."
+            )
+        if self.top_k != -1 and self.top_k < 1:
+            return f"top_k is {self.top_k}, but it must be at least 1, or -1 for no limit."
+        if not 0.0 < self.top_p <= 1.0:
+            return f"top_p is {shown(self.top_p)}, but it must be above 0 and at most 1."
+        if self.regex is not None and self.json_schema is not None:
+            return "regex and json_schema are both given, but an output can follow only one."
+        return self._problem_of_history() or self._problem_of_logprobs()
+
+    def _problem_of_logprobs(self) -> str | None:
+        count, start = self.top_logprobs_num, self.logprob_start_len
+        if count < 0:
+            return f"top_logprobs_num is {count}, but it must be at least 0."
+        if start < -1:
+            return f"logprob_start_len is {start}, but it must be at least 0, or -1 for none."
+        if self.return_logprob or (count == 0 and start == -1):
+            return None
+        name, value = ("top_logprobs_num", count) if count else ("logprob_start_len", start)
+        return f"{name} is {value}, but it needs return_logprob, which is off."
+
+    def _problem_of_history(self) -> str | None:
+        for name in ("frequency_penalty", "presence_penalty"):
+            value = getattr(self, name)
+            if not -HIGHEST_PENALTY <= value <= HIGHEST_PENALTY:
+                return f"{name} is {shown(value)}, but it must be between -2 and 2."
+        if not COLDEST <= self.repetition_penalty <= HIGHEST_PENALTY:  # it divides logits as well
+            return (
+                f"repetition_penalty is {shown(self.repetition_penalty)}, "
+                f"but it must be between {COLDEST} and 2."
+            )
+        for token, bias in self.logit_bias.items():
+            if not -HIGHEST_BIAS <= bias <= HIGHEST_BIAS:
+                return (
+                    f"logit_bias is {shown(bias)} for token {shown(token)}, "
+                    "but it must be between -100 and 100."
+                )
+        if "" in self.stop:
+            return "stop is '', but a stop string must have at least one character."
+        return None
+
+
+@dataclass(frozen=True)
+class LogitAdjustment:
+    """How one row of logits is changed, in this order (SGLang ``sampling/penaltylib/``).
+
+    ``repetition_penalty``: the logit of every token in ``seen`` (prompt and output) is divided by
+    it where positive, else multiplied. ``frequency_penalty`` times its count in ``counts`` (output
+    only) is taken off, and ``presence_penalty`` once. ``logit_bias`` is added. Of tokens whose bit
+    is not set in ``vocab_mask`` (bit i % 8 of byte i // 8), none can be chosen.
+    """
+
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seen: Set[int] = frozenset()
+    counts: Mapping[int, int] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    vocab_mask: bytes | None = None

@@ -1,0 +1,177 @@
+"""vLLM with pipeline parallelism: the batch queue as deep as there are stages."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+
+from ..core import NoBatch, ScheduleBatch
+from ..engine.engine import Engine
+from ..worker import GenerationBatchResult
+from ..worker.pipeline import PipelineWorker
+from . import refused
+from .design import LoopSpec
+
+# -- vLLM's engine core without a batch queue: one step, and nothing else in flight ----------------
+
+
+def vllm_step(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
+    """vLLM ``v1/engine/core.py:EngineCore.step``. Each ``yield`` ends one turn.
+
+    Like the serial loop it waits for every token; what it hides is the grammar's mask, which the
+    host builds while the forward pass runs. ``execute_model`` has no tokens to wait for (its
+    future holds None as soon as the pass is launched), so all the waiting is for the sampling.
+    """
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            pending = execute_model(engine, batch)
+            sample_tokens(engine, pending)
+            update_from_output(engine, pending)
+        else:
+            engine.on_idle()
+        yield batch
+
+
+def execute_model(engine: Engine, batch: ScheduleBatch) -> GenerationBatchResult:
+    """Launch the forward pass and nothing behind it; returns at once (``non_block=True``)."""
+    return engine.run_batch(batch, delay_sample=True)
+
+
+def sample_tokens(engine: Engine, pending: GenerationBatchResult) -> None:
+    """Launch the sampling of a step, after the mask where it needs one; returns at once.
+
+    That is why sampling was split from the forward pass (#26866): only it needs the mask.
+    """
+    if engine.needs_mask(pending.batch):
+        engine.update_vocab_mask(pending.batch)  # get_grammar_bitmask
+    engine.launch_batch_sample_if_needed(pending)
+
+
+def update_from_output(engine: Engine, pending: GenerationBatchResult) -> None:
+    """Block until a step's tokens are there; aborts that came meanwhile go before them.
+
+    vLLM keeps a queue for aborts alone (``_process_aborts_queue``). Here everything that has
+    arrived is taken in; what is new waits for the next schedule in any case.
+    """
+    result = engine.wait_for(pending)
+    engine.recv_requests()
+    engine.process_result(pending, result)
+
+
+# -- vLLM's batch queue: several steps in flight, for async scheduling and for pipelines -----------
+
+
+def vllm_batch_queue(
+    engine: Engine, depth: int = 2, harvest_when_done: bool = False
+) -> Iterator[ScheduleBatch | NoBatch]:
+    """vLLM ``v1/engine/core.py:step_with_batch_queue``. Each ``yield`` ends one turn.
+
+    Filling the queue goes before harvesting: a turn that launched something while there is room
+    ends there. Else the host blocks on the oldest step. That is vLLM's rule of late (v0.27.1); from
+    #23770 to v0.21 such a turn ended only if the oldest step was ``not batch_queue[-1][0].done()``
+    either, so that nothing which has ended lies unread. That older rule is ``harvest_when_done``.
+    At depth 2 the two are hardly ever apart. At more they are, wherever steps end sooner than the
+    queue is full: requests that come 18 ms apart to ``vllm_async:pool:depth=8`` have a result lie
+    unread for 13.5 ms by the rule of late and 7.0 ms by the other. Where requests wait for their
+    tokens they are not, for there empty batches fill the queue.
+
+    A step whose grammar needs a token in flight is *deferred*: its forward pass is launched, its
+    sampling waits until the queue has been harvested (at depth 2 that is the one step that vLLM
+    pops). So is one whose penalties do; in vLLM they wait too, but in the worker (#26467). With
+    async scheduling (a relay that runs ahead: ``vllm_async``) a request's output placeholders stand
+    for tokens in flight (``vllm_placeholders.py``), and a settled step takes max(d, h, c, (d + h +
+    c) / depth).
+
+    Where there are requests and none can be scheduled, an empty batch (None) is queued, which takes
+    a place like any other. So the host spins until the queue is full (by the older rule it blocks
+    at once), and a turn that takes one out brings nothing. A round of the queue has as many turns
+    as it has places, and each empty one costs a schedule.
+
+    Raises:
+        ValueError: the depth is less than 1, or more than the relay can serve.
+    """
+    batch_queue = make_batch_queue(engine, depth)
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        deferred: GenerationBatchResult | None = None
+        if batch is NoBatch.WAIT:
+            batch_queue.appendleft(None)
+            if len(batch_queue) < depth and not harvest_when_done:
+                yield batch
+                continue
+        elif batch:
+            pending = execute_model(engine, batch)
+            if engine.must_delay_sample(batch):  # pending_structured_output_tokens
+                deferred = pending
+            else:
+                sample_tokens(engine, pending)
+                batch_queue.appendleft(pending)
+                has_ended = harvest_when_done and is_done(batch_queue[-1])
+                if len(batch_queue) < depth and not has_ended:
+                    yield batch  # filling beats harvesting
+                    continue
+        elif not batch_queue:
+            engine.on_idle()
+        while batch_queue:
+            oldest = batch_queue.pop()
+            if oldest is not None:
+                update_from_output(engine, oldest)
+            if deferred is None:
+                break
+        if deferred is not None:
+            sample_tokens(engine, deferred)
+            batch_queue.appendleft(deferred)
+        yield batch
+
+
+def is_done(pending: GenerationBatchResult | None) -> bool:
+    """Whether to wait for a step would take no time: its tokens are on the host, or it has failed.
+
+    vLLM asks the step's future, which ends with the copy of its tokens.
+    """
+    return pending is None or pending.copy_done is None or pending.copy_done.query()
+
+
+def make_batch_queue(engine: Engine, depth: int) -> deque[GenerationBatchResult | None]:
+    """An empty queue for ``depth`` steps in flight.
+
+    Raises:
+        ValueError: the depth is less than 1, or more than the relay can serve.
+    """
+    if depth < 1:
+        raise ValueError(f"depth is {depth}, but it must be at least 1.")
+    relay = engine.worker.relay
+    if relay.most_in_flight is not None and depth > relay.most_in_flight:
+        raise ValueError(
+            f"depth is {depth}, but relay {relay.name!r} allows at most {relay.most_in_flight}: a "
+            "token that waits for longer may be overwritten; relay 'pool' allows any depth."
+        )
+    return deque(maxlen=depth)
+
+
+ONLY = "its stages are streams of the simulated device, which alone has a model cut into layers"
+TAKES = "every token over the host: its first stage reads before the last one has sampled"
+
+
+def vllm_pp(stages: int) -> LoopSpec:
+    """vLLM ``v1/engine/core.py:step_with_batch_queue`` over so many pipeline stages.
+
+    ``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is
+    busy all the time only if every stage has a batch, and no request may be in two of them, since
+    its next token is known when the last stage has sampled it. In steady state a step takes
+    ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
+    host; the latency is that of all stages, the copy and the host, and a single request pays all
+    of it for every token. Requests that come together share a batch, and leave the other stages
+    idle.
+    """
+    return LoopSpec(
+        vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},
+        rules="vllm", settings={"keep_stale_outputs": True},
+        worker=partial(PipelineWorker, stages=stages),
+        takes=TAKES, devices=("sim",), only=ONLY, refuses=refused.VLLM_PP,
+        source="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
+    )  # fmt: skip

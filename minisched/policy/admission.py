@@ -1,0 +1,421 @@
+"""Admission: which waiting prompts start now, and how much of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..core import ChunkedReq, Lease, Request
+from ..memory import LeasePool, PrefixCache
+from ..trace import Recorder
+from .budget import (
+    CLIP_MAX_NEW_TOKENS,
+    AddReqResult,
+    EndsSimulation,
+    NewTokenRatio,
+    PrefillBudget,
+    PromptBudget,
+    RestBudget,
+    refuse,
+)
+from .rules import Rules
+from .waiting import WaitingQueue
+
+# -- Puts prompts into a batch, one after the other, and records why the next one does not fit -----
+
+
+class PrefillAdder:
+    """One prefill batch in the making (SGLang ``schedule_policy.py:PrefillAdder``)."""
+
+    def __init__(
+        self, budget: PrefillBudget, leases: LeasePool, cache: PrefixCache, recorder: Recorder
+    ) -> None:
+        self.budget = budget
+        self.leases = leases
+        self.cache = cache
+        self.recorder = recorder
+        self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now
+        self.has_chunk = False  # one of them is cut
+        self.ends: EndsSimulation | None = None  # made for the first who ignores EOS
+
+    def add_chunked_req(self, req: Request) -> bool:
+        """Go on with a prompt that has started; whether it is still not done after this.
+
+        It goes on even with no memory to spare, as far as there is any: what it holds comes back
+        only once it is done.
+        """
+        rem = self.budget.next_chunk()
+        wanted = req.extend_len if rem is None else min(req.extend_len, rem)
+        extend_len = max(0, min(wanted, self._room(req)))
+        if extend_len:
+            self._add(req, extend_len)
+        else:
+            refuse(self.recorder, req, AddReqResult.OTHER, "the next chunk", 1, min(wanted, 0))
+        return extend_len < req.extend_len or not extend_len
+
+    def add_one_req(self, req: Request) -> AddReqResult:
+        """Add a waiting request, cut to a chunk if need be, or say why not.
+
+        Locking the prefix that it found would take that out of what can be evicted, so that counts,
+        too; it is locked only once nothing speaks against it, as being refused is no use of it.
+        """
+        keeps_share = self.budget.keeps_share
+        if keeps_share and req.params.ignore_eos and self.leases.cache is None:
+            return self.add_one_req_ignore_eos(req)
+        budget = self.budget
+        match = self.cache.match_prefix(req)
+        hit_len = len(match.pages) * budget.page_size if match else 0
+        extend_len = req.asked_len = req.known_len - hit_len
+        to_lock = self.leases.pages_to_lock(match) * budget.page_size
+        if (refusal := self._refusal(req, extend_len, to_lock)) is not None:
+            return refusal
+        return self._start(req, self.leases.open(match, req.rid))
+
+    def add_one_req_ignore_eos(self, req: Request) -> AddReqResult:
+        """The same for one whose end is known, where nothing is cached (the same name in SGLang).
+
+        No share of anybody's tokens is kept back: when each who runs ends, and gives back what it
+        holds, is simulated, and memory must suffice at each of these moments. Its chunk need not
+        end with a page: there is no cache to share it. So it may find a part of a page that the
+        chunk of another prompt has left; the original then cuts both, and forgets the first.
+        """
+        budget, rem = self.budget, self.budget.rem_chunk_tokens
+        req.asked_len = req.known_len
+        paged = budget.ceil_paged_tokens(req.known_len) + budget.page_size
+        left = min(budget.cur_rem_tokens, budget.rem_total_tokens)
+        if paged > left:
+            return self._no_token(req, paged)
+        if self.ends is None:
+            others = [*budget.running, *(added for added, _ in self.can_run_list)]
+            self.ends = EndsSimulation(budget, [req, *others])
+        else:
+            self.ends.insert(req)
+        if not self.ends.all_fit(budget.cur_rem_tokens - paged):
+            return self._no_token(req, paged)
+        if rem is not None and rem < req.known_len and (rem <= 0 or self.has_chunk):
+            rem = max(0, rem)
+            what = "chunked_prefill_size"
+            return refuse(self.recorder, req, AddReqResult.OTHER, what, req.known_len, rem)
+        req.start(self.leases.open(rid=req.rid))
+        self._add(req, req.extend_len if rem is None else min(req.extend_len, rem))
+        return budget.state()
+
+    def add_alone(self, req: Request) -> AddReqResult:
+        """Add a request that the rules refuse although nobody else holds memory.
+
+        They would refuse it for ever. It fits, or it would not have been received; what does not
+        is the page that the rules add. Where those who were to decode beside it have just made way
+        for it, their part of the chunk is still taken off; without a page of it, it waits until it
+        is asked again.
+        """
+        lease = self.leases.open(self.cache.match_prefix(req), req.rid)
+        if not self.budget.cut(req.known_len - lease.settled_len):
+            self.leases.close(lease)
+            return self._no_page(req)
+        return self._start(req, lease)
+
+    def _refusal(self, req: Request, extend_len: int, to_lock: int) -> AddReqResult | None:
+        """What speaks against a request that would lock ``to_lock`` tokens more of the cache."""
+        budget = self.budget
+        if not budget.fits(req, extend_len, to_lock):
+            return self._no_token(req, budget.total_tokens(req, extend_len) + to_lock)
+        rem_input, may_be_cut = budget.rem_input_tokens, budget.rem_chunk_tokens is not None
+        is_much = budget.ceil_paged_tokens(extend_len) >= rem_input
+        if is_much and self.can_run_list and not may_be_cut:
+            return refuse(
+                self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem_input
+            )
+        cut_len = budget.cut(extend_len)
+        may_be_cut = not (budget.cuts_first and self.can_run_list)
+        return None if cut_len == extend_len or (cut_len and may_be_cut) else self._no_page(req)
+
+    def _no_page(self, req: Request) -> AddReqResult:
+        need, left = self.budget.page_size, self.budget.rem_chunk_tokens or 0
+        return refuse(self.recorder, req, AddReqResult.OTHER, "a page of a chunk", need, left)
+
+    def _no_token(self, req: Request, need: int) -> AddReqResult:
+        left = int(self.budget.rem_total_tokens)
+        return refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need, left)
+
+    def _room(self, req: Request) -> int:
+        """Positions by which a started prompt could grow, as far as memory goes."""
+        assert req.lease is not None
+        pages = self.leases.available_pages + len(req.lease.pages)
+        return pages * self.budget.page_size - req.computed_len
+
+    def _start(self, req: Request, lease: Lease) -> AddReqResult:
+        """Let a request begin where its cached prefix ends."""
+        req.start(lease)
+        self._add(req, self.budget.cut(req.extend_len))
+        return self.budget.state()
+
+    def _add(self, req: Request, extend_len: int) -> None:
+        """Put a request into the batch, and charge for it."""
+        is_chunked = extend_len < req.extend_len
+        self.has_chunk |= is_chunked
+        self.can_run_list.append((req, extend_len))
+        self.budget.charge(req, extend_len)
+        self.recorder.mark(
+            "admit", rid=req.rid, hit_len=req.hit_len, extend_len=extend_len,
+            is_chunked=is_chunked, **self.budget.remains(),
+        )  # fmt: skip
+
+
+# -- A request of higher priority takes the place of running ones of lower priority ----------------
+
+
+def preempt_to_schedule(
+    req: Request, budget: PrefillBudget, running: Sequence[Request], threshold: int
+) -> list[Request]:
+    """Who has to go so that ``req`` gets a row: as many as free the tokens that it asks for.
+
+    SGLang ``schedule_policy.py:PrefillAdder.preempt_to_schedule``, which it asks where rows are
+    lacking, and nothing else. Lowest priority first, the newest first among equals, and only those
+    lower by more than ``threshold``; nobody, if they would not do. What counts of a prompt is what
+    was to be computed when it was asked last, which is nothing for one that never was; of a victim
+    only what was kept back for it. A row on its way back is waited for.
+    """
+    if budget.leases.returning:
+        return []
+    short = req.asked_len + min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+    short_of: float = short - budget.rem_total_tokens
+    victims: list[Request] = []
+    for victim in in_turn(running):
+        if req.priority - victim.priority <= threshold:
+            break
+        victims.append(victim)
+        short_of -= budget.reserve(victim)
+        if short_of <= 0:
+            break
+    return victims if short_of <= 0 else []
+
+
+def preempt_for_memory(
+    req: Request, budget: PrefillBudget, running: Sequence[Request], threshold: int
+) -> list[Request]:
+    """Who has to go so that ``req`` can come: all that is needed, or nobody.
+
+    The same order and threshold, but asked for want of memory, too, and with all that a victim
+    gives back. A request that has ended is not among ``running`` any more: its memory is on its way
+    back already (SGLang #18694, #17797), and is waited for rather than taken from somebody else.
+    """
+    need = req.known_len + budget.new_tokens(req) + budget.page_size
+    need -= budget.leases.pages_returning * budget.page_size
+    short = need + 1 - budget.rem_total_tokens
+    has_row = bool(budget.leases.table.available_size + len(budget.leases.returning))
+    victims: list[Request] = []
+    for victim in in_turn(running):
+        if short <= 0 and has_row:
+            break
+        if req.priority - victim.priority <= threshold:
+            return []
+        victims.append(victim)
+        given_back = budget.leases.pages_given_back(victim.lease) if victim.lease else 0
+        short -= budget.reserve(victim) + given_back * budget.page_size
+        has_row = True
+    return victims if short <= 0 and has_row else []
+
+
+def in_turn(running: Sequence[Request]) -> list[Request]:
+    """Who makes way first: the lowest priority, and of these whoever came to wait last."""
+    return sorted(running, key=lambda running: (running.priority, -running.order))
+
+
+Retract = Callable[[Request], None]
+
+BUDGETS: dict[str, type[PrefillBudget]] = {
+    "ratio": PrefillBudget,
+    "rest": RestBudget,
+    "prompt": PromptBudget,
+}  # by ``Rules.reserves``
+
+
+@dataclass
+class PrefillManager:
+    """The waiting queue, and the one prompt that is being computed in chunks.
+
+    Follows SGLang ``managers/scheduler.py:get_new_batch_prefill``; the class is mini-sglang's
+    (``scheduler/prefill.py``). The first request that is refused stops those behind it.
+    ``chunk_size`` None: no prompt is cut. ``preemption_threshold`` None: nobody is preempted.
+    """
+
+    waiting_queue: WaitingQueue
+    leases: LeasePool
+    cache: PrefixCache
+    new_token_ratio: NewTokenRatio
+    recorder: Recorder
+    chunk_size: int | None
+    max_prefill_tokens: int
+    preemption_threshold: int | None = None
+    rules: Rules = field(default_factory=Rules)
+    chunked_req: ChunkedReq | None = None
+    _full_at: tuple[int, ...] | None = field(default=None, init=False)
+
+    def schedule_next_batch(
+        self,
+        running: Sequence[Request],
+        num_mixed_decode_tokens: int = 0,
+        retract: Retract = lambda req: None,
+    ) -> list[tuple[Request, int]]:
+        """The next prefill batch: requests and how many of their tokens to compute.
+
+        Opens a lease for each request that starts. A prompt that does not fit into the chunk
+        becomes ``chunked_req``; nobody else is admitted before it is done.
+        """
+        if not (self.may_start and self._may_look()):
+            return []
+        waiting = self.waiting_queue.in_order()
+        adder = self._adder(running, num_mixed_decode_tokens)
+        if self.chunked_req is not None:
+            self._full_at = None  # the batch that had its last chunk has lost a request
+            if not adder.add_chunked_req(self.chunked_req.req):
+                self.chunked_req = None
+        self._admit(waiting, adder, retract)
+        return adder.can_run_list
+
+    @property
+    def may_start(self) -> bool:
+        """Whether anybody is worth asking: a prompt that goes on, or one that waits."""
+        if self.chunked_req is not None:
+            return True
+        return bool(self.waiting_queue) and not self.batch_is_full
+
+    @property
+    def batch_is_full(self) -> bool:
+        """Whether nothing has changed since the last refusal that could help (``ask_again``)."""
+        return self._full_at == self._changes()
+
+    def mark_full(self) -> None:
+        """Nobody needs to ask for memory again before something has changed."""
+        self._full_at = None if self.rules.ask_again == "every_step" else self._changes()
+
+    def mark_open(self) -> None:
+        """The queue is asked in the next step, whoever was refused in this one."""
+        self._full_at = None
+
+    def start(self, req: Request, extend_len: int) -> None:
+        """A request has been admitted; if only a part of it is computed, it is the chunked one."""
+        assert req.lease is not None
+        self.cache.begin(req.lease)
+        self.waiting_queue.remove(req)
+        if extend_len < req.extend_len:
+            self.chunked_req = ChunkedReq(req)
+
+    def remove_req(self, req: Request) -> None:
+        """Drop one request, wherever it waits."""
+        if req in self.waiting_queue:
+            self.waiting_queue.remove(req)
+            if self.rules.ask_again == "changed":
+                self._full_at = None  # those behind it may be luckier
+        if self.chunked_req is not None and self.chunked_req.req is req:
+            self.chunked_req = None
+
+    def _changes(self) -> tuple[int, ...]:
+        """What has to change before the queue is asked again."""
+        if self.rules.ask_again == "changed":
+            pages = self.leases.num_retired
+            return self.leases.num_released, pages, self.waiting_queue.num_added
+        return (self.leases.num_released,)
+
+    def _may_look(self) -> bool:
+        """Whether a look at the queue makes sense: there is a row, or somebody may lose theirs."""
+        preempts = self.preemption_threshold is not None
+        if self.leases.table.available_size or self.chunked_req is not None or preempts:
+            return True
+        if (first := self.waiting_queue.first()) is not None:
+            self._no_row(first)
+            self.mark_full()
+        return False
+
+    def _adder(self, running: Sequence[Request], num_mixed_decode_tokens: int) -> PrefillAdder:
+        rules = self.rules
+        budget = BUDGETS[rules.reserves](
+            self.leases,
+            running,
+            self.new_token_ratio.current,
+            self.max_prefill_tokens,
+            self.chunk_size,
+            num_mixed_decode_tokens,
+            rules.ignore_eos_reserve == "whole",
+            rules.budget_counts == "tokens",
+            rules.chunk_ends == "anywhere",
+            rules.who_is_cut == "first",
+        )
+        if self.recorder.is_on:
+            mixed = num_mixed_decode_tokens
+            self.recorder.mark("budget", mixed_decode_tokens=mixed, **budget.remains())
+        return PrefillAdder(budget, self.leases, self.cache, self.recorder)
+
+    def _admit(self, waiting: Iterator[Request], adder: PrefillAdder, retract: Retract) -> None:
+        """Ask one after the other, until somebody is refused or the batch has enough."""
+        budget, leases = adder.budget, self.leases
+        goes_on = self.chunked_req is not None
+        needs_row = False  # once set, each who comes needs somebody to make way
+        for req in waiting:
+            state = budget.state()
+            if state is AddReqResult.OTHER or (goes_on and state is AddReqResult.CONTINUE):
+                self._refuse_next(budget)
+                return
+            needs_row |= not leases.table.available_size
+            by_row = self.rules.preempt_for == "rows"
+            may_try = not (needs_row and by_row) or self._make_way(req, adder, retract)
+            result = self._try_add(adder, req) if may_try else self._no_row(req)
+            no_token = result is AddReqResult.NO_TOKEN
+            if (
+                no_token
+                and req.lease is None
+                and not by_row
+                and self._make_way(req, adder, retract)
+            ):
+                result = self._try_add(adder, req)
+            if result is AddReqResult.NO_TOKEN:
+                self._refused(adder, is_added=req.lease is not None)
+            if req.lease is None:
+                return
+            self.start(*adder.can_run_list[-1])
+            if result is not AddReqResult.CONTINUE:
+                self._refuse_next(budget)
+                return
+
+    def _refused(self, adder: PrefillAdder, is_added: bool) -> None:
+        """Memory or rows let nobody else in: is the next step to ask again?
+
+        In SGLang the flag is ``running_batch``'s: it lasts as long as somebody runs, and where
+        somebody may be preempted it does not count. Asking only what changes, those just admitted
+        would count for less once they run, so they do.
+        """
+        if self.rules.ask_again == "changed":
+            if not (is_added or adder.can_run_list):
+                self.mark_full()
+        elif adder.budget.running and self.preemption_threshold is None:
+            self.mark_full()
+
+    def _make_way(self, req: Request, adder: PrefillAdder, retract: Retract) -> bool:
+        """Let running requests make way for an urgent one; whether any did."""
+        if self.preemption_threshold is None:
+            return False
+        by_row = self.rules.preempt_for == "rows"
+        choose = preempt_to_schedule if by_row else preempt_for_memory
+        victims = choose(req, adder.budget, adder.budget.running, self.preemption_threshold)
+        for victim in victims:
+            adder.budget.gave_way(victim)
+            retract(victim)
+        return bool(victims)
+
+    def _refuse_next(self, budget: PrefillBudget) -> None:
+        """Say to whoever is next that others have spent the budget."""
+        if self.recorder.is_on and (req := self.waiting_queue.first()):
+            what, left = budget.spent()
+            refuse(self.recorder, req, budget.state(), what, 1, left)
+
+    def _no_row(self, req: Request) -> AddReqResult:
+        return refuse(self.recorder, req, AddReqResult.NO_TOKEN, "max_running_requests", 1, 0)
+
+    def _try_add(self, adder: PrefillAdder, req: Request) -> AddReqResult:
+        if not self.leases.table.available_size:
+            return self._no_row(req)
+        result = adder.add_one_req(req)
+        may_come = self.rules.too_long_alone == "admitted" and self.leases.is_idle
+        if result is AddReqResult.NO_TOKEN and may_come:
+            return adder.add_alone(req)
+        return result

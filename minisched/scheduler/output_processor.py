@@ -1,0 +1,139 @@
+"""Gives a request its grammar when it is received, and tells the trace how far that has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..core import Logprobs, Output, Request, Row, SamplingParams, ScheduleBatch, TokenLogprob
+from ..core.request import Grammar
+from ..trace import Recorder
+
+# -- Output that is still on its way when its request loses its memory: vLLM's books on it ---------
+#
+# Without these books (``keep_stale_outputs`` off) such a row is dropped, and its token is computed
+# again under the request's next lease. That is always right, and costs the row. vLLM delivers the
+# token instead (``v1/core/sched/scheduler.py``, #48245): it was computed before anything was taken
+# away, so it is the right one. Two ways of counting failed before: a flag dropped one output where
+# two were in flight, and a flag set with nothing in flight ate the first output of the next life
+# (#42043, #42117, #47900).
+#
+# Preempting sets ``computed_len`` and the placeholders to 0 and marks everything in flight as stale
+# (``Request.restart``). Each step that comes back drains its share. A stale token is delivered, but
+# no counter moves: they are the next life's. While anything stale is undrained the request is not
+# resumed (``WaitingQueue`` holds it): it would compute positions whose tokens are about to come.
+
+
+def launched(batch: ScheduleBatch) -> None:
+    """A step was committed: count what it computes for each request as in flight."""
+    for req, ids in zip(batch.reqs, batch.ids, strict=True):
+        req.num_in_flight_tokens += len(ids)
+
+
+def drain(batch: ScheduleBatch) -> list[Request]:
+    """A step came back: take off its share; gives those of whom nothing stale is left now."""
+    drained = []
+    for req, ids in zip(batch.reqs, batch.ids, strict=True):
+        req.num_in_flight_tokens -= len(ids)
+        if req.num_stale_output_tokens:
+            req.num_stale_output_tokens -= len(ids)
+            if not req.num_stale_output_tokens:
+                drained.append(req)
+    return drained
+
+
+# -- Log-probabilities that have come back: to whom they belong, and what is told to clients -------
+
+
+def deliver_logprobs(
+    batch: ScheduleBatch,
+    logprobs: Sequence[Logprobs | None],
+    outputs: Sequence[Output],
+    keep_stale: bool = False,
+) -> None:
+    """Add to the ``outputs`` of a step the log-probabilities of what they say.
+
+    Only tokens that clients hear have some: of several that a row sampled, those that were
+    accepted; none where the row came too late. Those of the prompt are kept for as long as chunks
+    of it come in, and go out with the first token.
+    """
+    heard: dict[str, list[Output]] = {}
+    for output in outputs:
+        if output.token is not None:
+            heard.setdefault(output.rid, []).append(output)
+    for row, found in zip(batch.rows, logprobs, strict=True):
+        if found is None:
+            continue
+        req, said = row.req, heard.get(row.req.rid, [])
+        is_stale = keep_stale and not (req.finished or row.lease.is_spoiled)
+        if said or req.lease is row.lease or is_stale:
+            learn_prompt(row, found.input_token_logprobs)
+        for output, logprob in zip(said, found.output_token_logprobs, strict=False):
+            output.logprobs = Logprobs(of_prompt(req), [logprob])
+            req.output_token_logprobs.append(logprob)
+
+
+def of_prompt(req: Request) -> list[TokenLogprob]:
+    """Those of the prompt, before the first token was heard; nothing after it."""
+    return [] if req.output_token_logprobs else list(req.input_token_logprobs)
+
+
+def learn_prompt(row: Row, found: Sequence[TokenLogprob]) -> None:
+    """Take in those of a prompt's tokens that a row has computed.
+
+    They go on where the last row's ended: rows come back in order, and a request that has lost its
+    memory asks, when it goes on, for what it lacks by then and for nothing twice (SGLang computes
+    all of them again, and drops them: ``add_input_logprob_return_values``).
+    """
+    req, start = row.req, row.req.params.logprob_start_len
+    if start < 0 or row.end <= start:
+        return
+    if not req.input_token_logprobs:
+        req.input_token_logprobs.append(TokenLogprob(None, req.prompt[start]))
+    req.input_token_logprobs += found
+
+
+CompileGrammar = Callable[[SamplingParams], Grammar]
+
+
+def process_req_with_grammar(req: Request, compile_grammar: CompileGrammar | None) -> str:
+    """Compile a request's grammar, if it has one; why it can't have it, or nothing.
+
+    SGLang ``constrained/grammar_manager.py`` compiles in threads, while the request waits in
+    ``grammar_queue`` for ``get_ready_grammar_requests``; here it is done at once (it takes about a
+    millisecond), so that a run can be repeated. The scheduler gets the compiler from outside: it
+    knows neither tokenizers nor libraries.
+    """
+    if not req.params.has_grammar:
+        return ""
+    if compile_grammar is None:
+        return "a grammar was asked for, but nothing here compiles any."
+    try:
+        req.grammar = compile_grammar(req.params)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def record_grammar(recorder: Recorder, req: Request) -> None:
+    """Mark which rule a request follows from now on."""
+    if recorder.is_on and req.grammar is not None:
+        rule = req.params.regex or req.params.json_schema or ""
+        recorder.mark("grammar", rid=req.rid, rule=rule)
+
+
+def record_accepted(recorder: Recorder, batch: ScheduleBatch, outputs: list[Output]) -> None:
+    """Mark which of the tokens that a step gave to clients each request's grammar has taken.
+
+    One that it does not allow ends its request, so that it is the last one (``Request.error``).
+    """
+    heard: dict[str, list[int]] = {req.rid: [] for req in batch.reqs if req.grammar is not None}
+    for output in outputs:
+        if output.rid in heard and output.token is not None:
+            heard[output.rid].append(output.token)
+    for req in batch.reqs:
+        tokens = heard.get(req.rid, [])
+        if req.grammar is not None and (taken := tokens[:-1] if req.error else tokens):
+            recorder.mark(
+                "grammar accept", step=batch.step, rid=req.rid, tokens=" ".join(map(str, taken)),
+                terminated=req.grammar.is_terminated,
+            )  # fmt: skip

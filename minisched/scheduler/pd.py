@@ -1,0 +1,199 @@
+"""PD separation's decode scheduler: pages are reserved before the KV for them may be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..core import FinishReason, Lease, Logprobs, Output, Request
+from ..trace import Recorder
+from .config import SchedulerConfig
+from .scheduler import Scheduler
+
+# -- PD separation's prefill scheduler: pages stay held until the KV in them has been transferred
+
+
+class Prefilled(NamedTuple):
+    """A request that the prefill side is done with. ``token`` None: it failed, or was given up."""
+
+    req: Request
+    lease: Lease | None  # held, if there is a token
+    token: int | None
+    error: str
+
+
+class PrefillScheduler(Scheduler):
+    """SGLang ``disaggregation/prefill.py``: prompts in, first tokens and KV out; nobody decodes.
+
+    Its requests ask for one token (as the original's do), so each ends with the first. Its lease
+    is closed then, and held until the KV has been copied. With ``prealloc_first`` a prompt waits
+    in ``bootstrap_queue`` until the decode side has reserved pages for it.
+    """
+
+    prealloc_first = True
+
+    def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
+        super().__init__(config, recorder)
+        self.bootstrap_queue: dict[str, Request] = {}
+        self.done: list[Prefilled] = []
+
+    @property
+    def awaits_others(self) -> bool:
+        """A reservation, or the end of a transfer, may help those who wait."""
+        return bool(self.bootstrap_queue or self.leases.returning or self.leases.retiring)
+
+    def receive(self, reqs: Iterable[Request]) -> list[Output]:
+        """Queue new requests; with ``prealloc_first`` they can't run yet."""
+        reqs = list(reqs)
+        outputs = super().receive(reqs)
+        for req in reqs if self.prealloc_first else ():
+            if req in self.waiting_queue:
+                self.waiting_queue.remove(req)
+                self.bootstrap_queue[req.rid] = req
+        return outputs
+
+    def bootstrapped(self, rid: str) -> None:
+        """The decode side has room for it: it may be computed (SGLang ``pop_bootstrapped``)."""
+        req = self.bootstrap_queue.pop(rid, None)
+        if req is not None:
+            self.waiting_queue.add(req)
+
+    def take_done(self) -> list[Prefilled]:
+        """Those that have ended since the last call."""
+        done, self.done = self.done, []
+        return done
+
+    def _refuse(self, req: Request, problem: str) -> Output:
+        output = super()._refuse(req, problem)
+        self.done.append(Prefilled(req, None, None, problem))
+        return output
+
+    def _finish(
+        self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
+    ) -> Output:
+        self.bootstrap_queue.pop(req.rid, None)
+        lease = req.lease
+        if lease is not None and token is not None:
+            self.leases.hold(lease)
+        output = super()._finish(req, reason, token, error)
+        self.done.append(Prefilled(req, lease, token, error or reason.value))
+        return output
+
+
+class DecodeScheduler(Scheduler):
+    """SGLang ``disaggregation/decode.py``: requests join with their prompt's KV and first token.
+
+    ``prealloc_queue``: those without pages. ``transfer_queue``: those with pages that the prefill
+    side fills. A lease in it is held until the prefill side has answered, however its request ends
+    meanwhile. Both know a request by its room, which is its alone (SGLang ``bootstrap_room``): its
+    id may have come back before the answer. Pages are reserved first come, first served, where the
+    longest outputs of everybody still fit, so nobody is ever retracted (the original reserves 512
+    tokens each, and moves the KV of a retracted request to the host).
+    """
+
+    prealloc_first = True
+
+    def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
+        super().__init__(config, recorder)
+        self.prealloc_queue: dict[str, Request] = {}
+        self.transfer_queue: dict[str, Lease] = {}
+        self.unanswered: dict[str, Request] = {}  # the prefill side owes an answer for these
+        self.given_up: list[str] = []  # ended without it
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whoever does not decode waits for the prefill side."""
+        return len(self.live) > len(self.running_batch) or bool(self.leases.returning)
+
+    def receive(self, reqs: Iterable[Request]) -> list[Output]:
+        """Queue new requests for pages; without ``prealloc_first`` their prompts come first."""
+        reqs = list(reqs)
+        outputs = super().receive(reqs)
+        for req in reqs:
+            if self.live.get(req.name) is req:
+                if req not in self.waiting_queue:
+                    continue  # it was sent twice
+                self.waiting_queue.remove(req)
+                self.unanswered[req.bootstrap_room] = req
+                if self.prealloc_first:
+                    self.prealloc_queue[req.bootstrap_room] = req
+            elif req.bootstrap_room:
+                self.given_up.append(req.bootstrap_room)  # refused here; its prompt was sent there
+        return outputs
+
+    def prefilled(self, room: str) -> None:
+        """Its prompt has been computed: now it wants pages."""
+        req = self.unanswered.get(room)
+        if req is not None and not req.finished:
+            self.prealloc_queue[room] = req
+
+    def pop_preallocated(self) -> list[tuple[Request, Lease]]:
+        """Reserve pages for the prompts of those that fit; the first that does not stops the rest.
+
+        SGLang ``DecodePreallocQueue.pop_preallocated``.
+        """
+        found = []
+        for room, req in list(self.prealloc_queue.items()):
+            need = self.allocator.pages_for(req.max_device_len)
+            if not self.table.available_size or need > self.allocatable_pages:
+                break
+            lease = req.lease = self.leases.open(rid=req.rid)
+            self.allocator.alloc(lease, self.allocator.pages_for(len(req.prompt)))
+            self.leases.hold(lease)
+            self.transfer_queue[room] = lease
+            del self.prealloc_queue[room]
+            found.append((req, lease))
+        return found
+
+    @property
+    def allocatable_pages(self) -> int:
+        """Pages that nobody who is here will ever need."""
+        holders = [(req, req.lease) for req in self.live.values() if req.lease is not None]
+        lacking = self.leases.pages_lacking
+        promised = sum(lacking(lease, req.max_device_len) for req, lease in holders)
+        return self.leases.available_pages - promised
+
+    def answered(
+        self, room: str, token: int | None, error: str = "", logprobs: Logprobs | None = None
+    ) -> list[Output]:
+        """The prefill side is done with a request: with ``token`` all of its KV is here.
+
+        SGLang ``DecodeTransferQueue.pop_transferred`` and ``process_batch_result_prebuilt``.
+        """
+        self.prealloc_queue.pop(room, None)
+        lease, req = self.transfer_queue.pop(room, None), self.unanswered.pop(room, None)
+        if lease is not None:
+            self.leases.let_go(lease)
+        if req is None or req.finished:
+            return []
+        if token is None:
+            return [self._finish(req, FinishReason.ERROR, error=error)]
+        output = self._start_decoding(req, token)
+        if logprobs is not None:
+            req.input_token_logprobs = list(logprobs.input_token_logprobs)
+            req.output_token_logprobs = list(logprobs.output_token_logprobs)
+            output.logprobs = logprobs
+        return [output]
+
+    def _start_decoding(self, req: Request, token: int) -> Output:
+        req.computed_len = len(req.prompt)
+        req.device_len += 1
+        req.append_host(token)
+        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
+            return self._end(req, token)
+        self.decode.add_reqs([req])
+        return Output(req.rid, token)
+
+    def take_given_up(self) -> list[str]:
+        """Rooms of those that have ended, since the last call, before the prefill side was done."""
+        given_up, self.given_up = self.given_up, []
+        return given_up
+
+    def _finish(
+        self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
+    ) -> Output:
+        if self.live.get(req.rid) is req:
+            self.prealloc_queue.pop(req.bootstrap_room, None)
+            if req.bootstrap_room in self.unanswered:
+                self.given_up.append(req.bootstrap_room)
+        return super()._finish(req, reason, token, error)
