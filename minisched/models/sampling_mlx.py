@@ -36,8 +36,8 @@ def change(logits: mx.array, adjustments: Adjustments) -> None:
     rows, tokens, *values = changes(adjustments)
     if not rows:
         return
-    at = column(rows, mx.int32), column(tokens, mx.int32)
-    repetition, frequency, presence, bias = (column(value, logits.dtype) for value in values)
+    at = from_host(rows, mx.int32), from_host(tokens, mx.int32)
+    repetition, frequency, presence, bias = (from_host(value, logits.dtype) for value in values)
     old = logits[at]
     new = mx.where(old > 0, old / repetition, old * repetition)
     logits[at] = new - frequency - presence + bias
@@ -47,7 +47,7 @@ def mask(logits: mx.array, adjustments: Adjustments) -> None:
     """Minus infinity for tokens that may not come next."""
     masks = vocab_masks(adjustments, logits.shape[-1])
     if masks:
-        at = column(list(masks), mx.int32)
+        at = from_host(list(masks), mx.int32)
         allowed = unpack(masks)[:, : logits.shape[-1]]
         logits[at] = mx.where(allowed, logits[at], mx.array(NEVER, dtype=logits.dtype))
 
@@ -59,7 +59,7 @@ def unpack(masks: Mapping[int, bytes]) -> mx.array:
     return bits.astype(mx.bool_).reshape(len(masks), -1)
 
 
-def column(values: list[Any], dtype: mx.Dtype) -> mx.array:
+def from_host(values: list[Any], dtype: mx.Dtype) -> mx.array:
     """Numbers from the host."""
     return mx.array(values, dtype=dtype)
 
@@ -137,8 +137,8 @@ def draw(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) 
     """A Gumbel-max draw for each row of ``logits``, none of them greedy: [num_reqs]."""
     params, keys, positions = zip(*sampling, strict=True)
     with mx.stream(mx.cpu):
-        scaled = logits.astype(mx.float64) / column_of([p.temperature for p in params], mx.float64)
-        noisy = scaled + gumbel(column_of(keys), column_of(positions), scaled.shape[-1])
+        scaled = logits.astype(mx.float64) / column([p.temperature for p in params], mx.float64)
+        noisy = scaled + gumbel(column(keys), column(positions), scaled.shape[-1])
         if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
             noisy = mx.where(kept(scaled, params), noisy, -mx.inf)
         return mx.argmax(noisy, axis=-1).astype(TOKEN)
@@ -156,8 +156,8 @@ def gumbel(keys: mx.array, positions: mx.array, vocab_size: int) -> mx.array:
 def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
     """Which tokens top-k and then top-p leave, [num_reqs, vocab]; of equals the lower ids stay."""
     vocab_size = scaled.shape[-1]
-    top_k = column_of([p.top_k if p.top_k > 0 else vocab_size for p in params])
-    top_p = column_of([p.top_p for p in params], mx.float64)
+    top_k = column([p.top_k if p.top_k > 0 else vocab_size for p in params])
+    top_p = column([p.top_p for p in params], mx.float64)
     order = mx.argsort(-scaled, axis=-1)  # stable
     falling = mx.take_along_axis(scaled, order, axis=-1)
     best = falling[:, :1]  # an infinite one less itself is no number
@@ -171,6 +171,6 @@ def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
     return mx.put_along_axis(chosen, order, chosen, axis=-1)
 
 
-def column_of(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:
+def column(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:
     """Values as a column, [num_reqs, 1]."""
     return mx.array(list(values), dtype=dtype)[:, None]
