@@ -14,7 +14,7 @@ from typing import Any, cast
 from ..checks import shrink
 from ..core import NoBatch, Output, Request, Result, SamplingParams, ScheduleBatch
 from ..engine.engine import Engine
-from ..loops.registry import find_loop
+from ..loops.design import find_loop
 from ..policy.rules import DELIBERATE, Rules
 from ..scheduler import Scheduler, SchedulerConfig
 from ..scheduler.scheduler import SchedulerStuck

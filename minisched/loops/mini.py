@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ..core import FinishReason, NoBatch, Output, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import GenerationBatchResult
+from ..scheduler.config import ALGORITHMS
+from ..worker import GenerationBatchResult, Worker
+from .design import design
 
 # -- What the scheduler of mini-sglang sends to its detokenizer: one message for each token --------
 
@@ -62,6 +65,19 @@ class Reply:
 # -- mini-sglang without overlap: one step after the other, with its inputs from the token pool ----
 
 
+NOT_THERE = {
+    **dict.fromkeys(("grammar", "penalties"), "mini-sglang has none (core.py:SamplingParams)"),
+    **dict.fromkeys(ALGORITHMS, "mini-sglang has no speculation"),
+}
+
+
+@design(
+    follows="mini-sglang scheduler/scheduler.py:normal_loop",
+    relays=("token_pool", "host"),
+    rules="mini-sglang",
+    worker=partial(Worker, scheduler_stream="forward"),  # all of it is on the engine's stream
+    refuses=NOT_THERE,
+)
 def mini_normal(
     engine: Engine, send_result: SendResult | None = None
 ) -> Iterator[ScheduleBatch | NoBatch]:
@@ -86,6 +102,13 @@ def mini_normal(
         yield forward_input
 
 
+@design(
+    follows="mini-sglang scheduler/scheduler.py:overlap_loop",
+    relays=("token_pool", "ring", "pool", "prev_sampled", "fill_device"),
+    depth=2,
+    rules="mini-sglang",
+    refuses=NOT_THERE,
+)
 def mini_overlap(
     engine: Engine, send_result: SendResult | None = None
 ) -> Iterator[ScheduleBatch | NoBatch]:

@@ -6,10 +6,31 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from ..scheduler.config import ALGORITHMS
+from .design import OTHERS, design
 
-NUM_STEPS = 4  # unless the loop is told otherwise; the registry gives the worker as many buffers
+NUM_STEPS = 4  # unless the loop is told otherwise; the worker has as many buffers
 
 
+NOBODY_HEARS = "nobody hears the tokens of a burst before it is over; "
+
+
+@design(
+    follows="vLLM V0 worker/multi_step_model_runner.py (#7000)",
+    relays=("pool", "chain", "ring", *OTHERS),
+    depth=NUM_STEPS,
+    overrun=NUM_STEPS - 1,
+    refuses={
+        "grammar": NOBODY_HEARS + "vLLM V0 refuses guided decoding with multi-step "
+        "(engine/llm_engine.py, #9892)",
+        "penalties": NOBODY_HEARS + "vLLM V0 has penalties that are up to N - 1 tokens late then",
+        **dict.fromkeys(
+            ALGORITHMS,
+            "a burst gives one token a step; vLLM V0 refuses speculation with multi-step "
+            "(engine/arg_utils.py)",
+        ),
+    },
+)
 def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleBatch | NoBatch]:
     """vLLM V0 ``worker/multi_step_model_runner.py`` (#6854, #7000). Each ``yield`` ends one burst.
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from ..core import ForwardMode, NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
+from ..worker.worker import OverlapWorker
+from .design import OTHERS, design
 
 # -- What keeps a batch from overlapping with the one before it ------------------------------------
 
@@ -56,7 +58,26 @@ def is_decode(batch: ScheduleBatch | NoBatch) -> bool:
 AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}
 """Options with which it is the loop of SGLang 0.5.21 and before: a row is wasted for every end."""
 
+NO_LOOKUP = (
+    "the host would have to look drafts up behind a token that it does not know yet, so "
+    "SGLang turns overlap scheduling off (server_args.py; since #17260 its drafting waits instead)"
+)
+"""SGLang has no NGRAM_GPU. Where its spec v2 overlaps (STANDALONE), vLLM's can do so as well: both
+leave tokens, drafts and lengths on the device for the step behind."""
 
+
+@design(
+    "overlap_pool_indexed",
+    follows="SGLang managers/scheduler.py:event_loop_overlap since #25862",
+    relays=("pool", "ring", *OTHERS),
+)
+@design(
+    follows="SGLang managers/scheduler.py:event_loop_overlap",
+    relays=("ring", "pool", *OTHERS),
+    depth=2,
+    worker=OverlapWorker,
+    refuses={"NGRAM": NO_LOOKUP},
+)
 def overlap(
     engine: Engine,
     disable_consecutive_prefill_overlap: bool = False,

@@ -16,8 +16,7 @@ from ..engine.metrics import Metrics
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from .design import line_of
-from .registry import find_loop
+from .design import find_loop, line_of
 from .wiring import wire
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from .design import design
 
 
+@design(follows="SGLang managers/scheduler.py:event_loop_normal", relays=("host",))
 def serial(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``managers/scheduler.py:event_loop_normal``. Each ``yield`` ends one turn.
 

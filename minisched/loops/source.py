@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .design import find_loop, first_line
 from .pd import pd_decode, pd_prefill
-from .registry import find_loop
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ def source_of(loop: str) -> dict[str, LoopSource]:
 
 
 def _read(run: Callable[..., Any]) -> LoopSource:
-    lines, first = inspect.getsourcelines(run)
-    module = run.__module__.replace(".", "/")
-    return LoopSource(run.__name__, f"{module}.py", first, tuple(x.rstrip() for x in lines))
+    lines, begin = inspect.getsourcelines(run)
+    first = first_line(run.__code__)
+    module, texts = run.__module__.replace(".", "/"), tuple(x.rstrip() for x in lines)
+    return LoopSource(run.__name__, f"{module}.py", first, texts[first - begin :])

@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from ..scheduler.config import ALGORITHMS
 from ..worker import GenerationBatchResult
 from ..worker.pipeline import PipelineWorker
-from . import refused
-from .design import LoopSpec
+from .design import design
 
 # -- vLLM's engine core without a batch queue: one step, and nothing else in flight ----------------
 
 
+STALE = {"keep_stale_outputs": True}
+
+
+@design(
+    follows="vLLM v1/engine/core.py:EngineCore.step",
+    relays=("host",),
+    rules="vllm",
+    settings=STALE,
+)
 def vllm_step(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """vLLM ``v1/engine/core.py:EngineCore.step``. Each ``yield`` ends one turn.
 
@@ -64,6 +74,59 @@ def update_from_output(engine: Engine, pending: GenerationBatchResult) -> None:
 # -- vLLM's batch queue: several steps in flight, for async scheduling and for pipelines -----------
 
 
+def over_stages(stages: int) -> dict[str, Any]:
+    """The design over so many pipeline stages; follows ``v1/worker/gpu_worker.py``.
+
+    ``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is
+    busy all the time only if every stage has a batch, and no request may be in two of them, since
+    its next token is known when the last stage has sampled it. In steady state a step takes
+    ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
+    host; the latency is that of all stages, the copy and the host, and a single request pays all
+    of it for every token. Requests that come together share a batch, and leave the other stages
+    idle.
+    """
+    return {
+        "follows": "vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
+        "depth": stages,
+        "options": {"depth": stages},
+        "worker": partial(PipelineWorker, stages=stages),
+        "refuses": {
+            "other relays": "every token over the host: its first stage reads before the last one "
+            "has sampled",
+            "real devices": "its stages are streams of the simulated device, which alone has a "
+            "model cut into layers",
+            **dict.fromkeys(
+                ALGORITHMS,
+                "drafts are made behind the last stage, and the first one would have to get them; "
+                "vLLM does not combine them (docs/features/speculative_decoding; of late EAGLE 3 "
+                "alone)",
+            ),
+        },
+    }
+
+
+@design("vllm_pp4", **over_stages(4))
+@design("vllm_pp2", **over_stages(2))
+@design(
+    "vllm_async",
+    follows="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
+    relays=("prev_sampled", "pool", "token_pool", "ring", "fill_device"),
+    refuses={
+        "NGRAM": "async scheduling leaves the newest tokens on the device, so vLLM takes only "
+        "drafters that run there: EAGLE, MTP, a draft model, ngram_gpu (config/vllm.py)"
+    },
+)
+@design(
+    follows="vLLM v1/engine/core.py:EngineCore.step_with_batch_queue",
+    relays=("host",),
+    depth=2,
+    rules="vllm",
+    settings=STALE,
+    refuses={
+        "other relays": "every token over the host; with a relay that runs ahead it is loop "
+        "'vllm_async'"
+    },
+)
 def vllm_batch_queue(
     engine: Engine, depth: int = 2, harvest_when_done: bool = False
 ) -> Iterator[ScheduleBatch | NoBatch]:
@@ -151,27 +214,3 @@ def make_batch_queue(engine: Engine, depth: int) -> deque[GenerationBatchResult 
             "token that waits for longer may be overwritten; relay 'pool' allows any depth."
         )
     return deque(maxlen=depth)
-
-
-ONLY = "its stages are streams of the simulated device, which alone has a model cut into layers"
-TAKES = "every token over the host: its first stage reads before the last one has sampled"
-
-
-def vllm_pp(stages: int) -> LoopSpec:
-    """vLLM ``v1/engine/core.py:step_with_batch_queue`` over so many pipeline stages.
-
-    ``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is
-    busy all the time only if every stage has a batch, and no request may be in two of them, since
-    its next token is known when the last stage has sampled it. In steady state a step takes
-    ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
-    host; the latency is that of all stages, the copy and the host, and a single request pays all
-    of it for every token. Requests that come together share a batch, and leave the other stages
-    idle.
-    """
-    return LoopSpec(
-        vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},
-        rules="vllm", settings={"keep_stale_outputs": True},
-        worker=partial(PipelineWorker, stages=stages),
-        takes=TAKES, devices=("sim",), only=ONLY, refuses=refused.VLLM_PP,
-        source="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
-    )  # fmt: skip

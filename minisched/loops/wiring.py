@@ -24,7 +24,7 @@ from ..speculative.registry import make_drafter, propose_from_history
 from ..worker import Worker
 from ..worker.failure import memory_for
 from ..worker.verify import SpeculativeWorker
-from .design import LoopSpec
+from .design import Design
 
 # -- What speculation asks of a loop's wiring: a worker that verifies, a relay that carries drafts
 
@@ -42,7 +42,7 @@ class Speculation(NamedTuple):
     propose: Propose | None = None
 
 
-def relays_for(loop: str, spec: LoopSpec, config: SchedulerConfig) -> tuple[tuple[str, ...], str]:
+def relays_for(loop: str, spec: Design, config: SchedulerConfig) -> tuple[tuple[str, ...], str]:
     """The relays that fit a loop as it is configured, and what it wants of one.
 
     Raises:
@@ -50,7 +50,7 @@ def relays_for(loop: str, spec: LoopSpec, config: SchedulerConfig) -> tuple[tupl
     """
     algorithm = config.speculative_algorithm
     if not algorithm:
-        return spec.relays, spec.takes
+        return spec.relays, spec.refuses.get("other relays", "")
     if algorithm in spec.refuses:
         raise ValueError(
             f"loop {loop!r} does not speculate with {algorithm}: {spec.refuses[algorithm]}."
@@ -81,7 +81,7 @@ def speculate(config: SchedulerConfig, device: Device, model: Model) -> Speculat
 
 
 def fit_config(
-    config: SchedulerConfig, spec: LoopSpec, relay: Relay, model: Model
+    config: SchedulerConfig, spec: Design, relay: Relay, model: Model
 ) -> SchedulerConfig:
     """``config`` with what the loop, its relay and the model decide.
 
@@ -114,13 +114,13 @@ def fit_config(
     )
 
 
-def row_len_of(config: SchedulerConfig, spec: LoopSpec, model: Model) -> int:
+def row_len_of(config: SchedulerConfig, spec: Design, model: Model) -> int:
     """Positions in a row of the page table: the context, and what a loop runs past it."""
     past = max(0, spec.overrun - 1) + config.num_draft_tokens * (spec.in_flight - 1)
     return min(config.context_len + past, model.context_len)
 
 
-def draft_slack(config: SchedulerConfig, spec: LoopSpec, relay: Relay) -> int:
+def draft_slack(config: SchedulerConfig, spec: Design, relay: Relay) -> int:
     """Positions that drafts may reach past a request's length: those of the steps in flight.
 
     Until these are back, nobody knows how many of their drafts count.
@@ -152,7 +152,7 @@ def listen(codec: TextCodec, strings: Sequence[str], late: bool) -> Callable[[in
 
 def wire(
     loop: str,
-    spec: LoopSpec,
+    spec: Design,
     device: Device,
     model: Model,
     config: SchedulerConfig,

@@ -28,8 +28,8 @@ from minisched.engine.frontend import (
     TypeBasedDispatcher,
 )
 from minisched.export.state.requests import arrivals
+from minisched.loops.design import LOOPS
 from minisched.loops.mini import DetokenizeMsg
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.replay.flat_metrics import FlatMetrics

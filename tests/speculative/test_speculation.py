@@ -33,7 +33,7 @@ from minisched.devices.base import Device
 from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.loops.run import Run, run_loop
 from minisched.loops.wiring import CARRIERS
 from minisched.models.base import Model, make_forward_batch

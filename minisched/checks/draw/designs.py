@@ -11,7 +11,7 @@ from typing import Any, cast
 from ...devices.base import Device
 from ...devices.sim import SimDevice
 from ...engine.frontend import Frontend
-from ...loops.registry import LOOPS, find_loop
+from ...loops.design import LOOPS, find_loop
 from ...loops.run import make_engine
 from ...loops.wiring import CARRIERS
 from ...models.hash import HashModel
