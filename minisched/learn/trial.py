@@ -13,7 +13,7 @@ from ..devices.registry import open_device
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.design import Design, line_of
-from ..loops.wiring import wire
+from ..loops.run import wire
 from ..models.hash import HashModel
 from ..trace import Trace
 from ..worker.worker import OverlapWorker

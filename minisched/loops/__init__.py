@@ -20,8 +20,7 @@ nothing else registers them.
 ``pd``                  prompts on one device, decoding on another
 ======================  ========================================================================
 
-``wiring`` makes the engine that a loop turns, ``run`` turns it until every request has ended, and
-``source`` says where a loop is in its text.
+``run`` makes the engine that a loop turns, and turns it until every request has ended.
 """
 
 from . import (  # noqa: F401, I001  in the order of the tables

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import CodeType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..core import NoBatch, Request, ScheduleBatch
 from ..devices.registry import DEVICES
@@ -58,6 +58,9 @@ class Design:
     scheduler: Callable[..., Scheduler] = Scheduler
     engine: Callable[..., Engine] = Engine
     whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
+    lanes: Mapping[str, Callable[..., Turns]] = field(
+        default_factory=dict
+    )  # what runs on them then
 
     @property
     def in_flight(self) -> int:
@@ -164,30 +167,6 @@ def registered(name: str, spec: Design) -> Iterator[None]:
 
 # -- A loop as a command line names it: ``LOOP``, ``LOOP:RELAY``, ``LOOP:RELAY:OPTION=VALUE`` ------
 
-YES_OR_NO = {"true": True, "false": False}
-
-
-class LoopName(NamedTuple):
-    """The parts of a name; ``relay`` is None where none is named."""
-
-    loop: str
-    relay: str | None
-    options: dict[str, str]
-
-
-def parse(name: str) -> LoopName:
-    """Take a name apart: ``vllm_async:pool:depth=4``, ``multi_step:num_steps=2``.
-
-    Raises:
-        ValueError: it has more parts than a loop, a relay and options.
-    """
-    loop, *rest = name.split(":")
-    relays = [part for part in rest if "=" not in part]
-    if len(relays) > 1:
-        raise ValueError(f"loop {name!r} names {len(relays)} relays, but a loop takes one.")
-    options = dict(part.split("=", 1) for part in rest if "=" in part)
-    return LoopName(loop, relays[0] if relays else None, options)
-
 
 def find_loop(name: str) -> Design:
     """The loop of that name, with the relay and the options that the name asks for.
@@ -195,47 +174,74 @@ def find_loop(name: str) -> Design:
     Raises:
         ValueError: there is none, or the relay or an option does not fit it.
     """
-    loop, relay, options = parse(name)
+    loop, *rest = name.split(":")
     if loop not in LOOPS:
         raise ValueError(f"unknown loop {loop!r}; the loops are {', '.join(LOOPS)}.")
     spec = LOOPS[loop]
-    if options:
+    relays = [part for part in rest if "=" not in part]
+    if len(relays) > 1:
+        raise ValueError(f"loop {name!r} names {len(relays)} relays, but a loop takes one.")
+    if options := dict(part.split("=", 1) for part in rest if "=" in part):
         read = read_options(loop, spec.whole_run or spec.run, options)
         spec = replace(spec, options={**spec.options, **read})
-    if relay is not None:
+    for relay in relays:
         check_relay(loop, spec.relays, relay, spec.refuses.get("other relays", ""))
         spec = replace(spec, relays=(relay,))
     return spec
 
 
-def read_options(loop: str, run: Callable[..., Any], texts: dict[str, str]) -> dict[str, Any]:
+def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -> dict[str, Any]:
     """The values of a loop's options, which are numbers, or true or false.
 
     Raises:
         ValueError: the loop has no such option, or the value is not one of its kind.
     """
-    known = {
-        name: type(item.default)
-        for name, item in inspect.signature(run).parameters.items()
-        if isinstance(item.default, int)
-    }
-    for name in texts:
-        if name not in known:
-            has = f"its options are {', '.join(known)}" if known else "it has none"
+    defaults = {name: item.default for name, item in inspect.signature(run).parameters.items()}
+    kinds = {name: type(value) for name, value in defaults.items() if isinstance(value, int)}
+    values: dict[str, int | bool] = {}
+    for name, text in texts.items():
+        if name not in kinds:
+            has = f"its options are {', '.join(kinds)}" if kinds else "it has none"
             raise ValueError(f"loop {loop!r} has no option {name!r}; {has}.")
-    return {name: _value(loop, name, text, known[name]) for name, text in texts.items()}
-
-
-def _value(loop: str, name: str, text: str, kind: type) -> int | bool:
-    if kind is bool and text.lower() in YES_OR_NO:
-        return YES_OR_NO[text.lower()]
-    if kind is int and text.removeprefix("-").isdecimal():
-        return int(text)
-    what = "true or false" if kind is bool else "a whole number"
-    raise ValueError(f"option {name!r} of loop {loop!r} is {text!r}, but it must be {what}.")
+        if kinds[name] is bool and text.lower() in ("true", "false"):
+            values[name] = text.lower() == "true"
+        elif kinds[name] is int and text.removeprefix("-").isdecimal():
+            values[name] = int(text)
+        else:
+            what = "true or false" if kinds[name] is bool else "a whole number"
+            raise ValueError(
+                f"option {name!r} of loop {loop!r} is {text!r}, but it must be {what}."
+            )
+    return values
 
 
 # -- Where in its source a loop is, for pictures that show it --------------------------------------
+
+
+@dataclass(frozen=True)
+class LoopSource:
+    """A loop's source: where it is, and its lines; a trace's ``line`` counts from the first."""
+
+    name: str  # the function's
+    path: str  # from the repository's root
+    first_line: int  # the line of its ``def``, counted from 1
+    lines: tuple[str, ...]
+
+
+def source_of(loop: str) -> dict[str, LoopSource]:
+    """The source of a loop by the host lane that runs it: ``host``, or one of each side of ``pd``.
+
+    Raises:
+        ValueError: there is no loop of that name.
+    """
+    spec = find_loop(loop)
+    return {lane: _read(run) for lane, run in (spec.lanes or {"host": spec.run}).items()}
+
+
+def _read(run: Any) -> LoopSource:
+    lines, begin = inspect.getsourcelines(run)
+    first, path = first_line(run.__code__), f"{run.__module__.replace('.', '/')}.py"
+    return LoopSource(run.__name__, path, first, tuple(x.rstrip() for x in lines)[first - begin :])
 
 
 def line_of(turns: Iterator[Any]) -> Callable[[], int]:

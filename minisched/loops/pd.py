@@ -28,7 +28,7 @@ from ..worker import GenerationBatchResult
 from ..worker.touches import KV
 from .design import Design, Turns, design, line_of
 from .overlap import NO_LOOKUP, launch_batch_sample_if_needed
-from .wiring import wire
+from .run import wire
 
 # -- What the two sides of PD separation say to each other, of a request by its room ---------------
 
@@ -715,6 +715,7 @@ def joined(pair: Pair) -> Metrics:
     depth=2,
     overrun=1,
     whole_run=whole_run,
+    lanes={"prefill host": pd_prefill, "decode host": pd_decode},
     refuses=REFUSES,
 )
 def no_turns(engine: Engine, **options: Any) -> Turns:

@@ -15,8 +15,7 @@ from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..loops.design import Design, find_loop
-from ..loops.run import drive
-from ..loops.wiring import fit_config
+from ..loops.run import drive, fit_config
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..worker import Worker

@@ -34,8 +34,7 @@ from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
 from minisched.loops.design import LOOPS
-from minisched.loops.run import Run, run_loop
-from minisched.loops.wiring import CARRIERS
+from minisched.loops.run import CARRIERS, Run, run_loop
 from minisched.models.base import Model, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model

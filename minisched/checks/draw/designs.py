@@ -12,8 +12,7 @@ from ...devices.base import Device
 from ...devices.sim import SimDevice
 from ...engine.frontend import Frontend
 from ...loops.design import LOOPS, find_loop
-from ...loops.run import make_engine
-from ...loops.wiring import CARRIERS
+from ...loops.run import CARRIERS, make_engine
 from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...scheduler.config import ALGORITHMS
