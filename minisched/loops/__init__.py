@@ -23,16 +23,16 @@ nothing else registers them.
 ``run`` makes the engine that a loop turns, and turns it until every request has ended.
 """
 
-from . import (  # noqa: F401, I001  in the order of the tables
-    serial,
-    overlap,
-    overlap_thread,
-    mini,
-    mlx_async,
-    vllm,
-    mindie_plugin,
-    mindie_placeholder,
-    multi_step,
-    pd,
-    mixed,
-)
+# ruff: noqa: F401, I001  in the order of the tables
+
+from . import serial
+from . import overlap
+from . import overlap_thread
+from . import mini
+from . import mlx_async
+from . import vllm
+from . import mindie_plugin
+from . import mindie_placeholder
+from . import multi_step
+from . import pd
+from . import mixed
