@@ -85,8 +85,9 @@ def overlap(
         if disable_overlap and batch:  # the last result first: nothing overlaps in this turn
             engine.recording.must_wait(batch, disable_overlap, "forward")
             engine.process_batch_result(result_queue.popleft())
-        if batch:  # its unknown tokens become cells of the FutureMap (``prepare``)
+        if batch:
             delay = engine.must_delay_sample(batch) or delay_sample
+            # an id of it that the host does not know becomes minus its cell in the FutureMap
             result_queue.append(engine.run_batch(batch, delay_sample=delay))
         if last_batch and not disable_overlap:
             engine.process_batch_result(result_queue.popleft())  # the device runs ``batch``
