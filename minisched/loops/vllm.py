@@ -1,4 +1,22 @@
-"""vLLM with pipeline parallelism: the batch queue as deep as there are stages."""
+"""vLLM's engine core: one step at a time, or a queue of batches in flight.
+
+``vllm_step`` waits for every step. ``vllm_batch_queue`` keeps a queue of launched batches: as long
+as it has room, the next batch is scheduled and launched (that is *filling*), and only then does the
+host block on the oldest one (*harvesting*). One loop serves two ends, by what it may schedule:
+
+- ``vllm_pp2``, ``vllm_pp4``: every token comes over the host, so no request is in two batches at
+  once. The queue is as deep as a pipeline has stages, and each stage works on other requests.
+- ``vllm_async``: async scheduling. A relay brings tokens to the next step on the device, so a
+  request may be scheduled again with an *output placeholder* for the token in flight, which is
+  replaced when the result comes (``vllm_async.py``). Two batches are then two steps of the same
+  requests, and the host's work is hidden behind the device, as in ``overlap``.
+
+``vllm_batch_queue`` itself is both loops' body, with one stage and without placeholders.
+
+In all of them sampling is a call of its own (#26866), because only it needs a grammar's mask, which
+the host builds while the forward pass runs. A request that is preempted keeps the outputs of steps
+in flight (``keep_stale_outputs``).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +31,6 @@ from ..scheduler.config import ALGORITHMS
 from ..worker import GenerationBatchResult
 from ..worker.pipeline import PipelineWorker
 from .design import design
-
-# -- vLLM's engine core without a batch queue: one step, and nothing else in flight ----------------
-
 
 STALE = {"keep_stale_outputs": True}
 
@@ -51,10 +66,7 @@ def execute_model(engine: Engine, batch: ScheduleBatch) -> GenerationBatchResult
 
 
 def sample_tokens(engine: Engine, pending: GenerationBatchResult) -> None:
-    """Launch the sampling of a step, after the mask where it needs one; returns at once.
-
-    That is why sampling was split from the forward pass (#26866): only it needs the mask.
-    """
+    """Launch the sampling of a step, after the mask where it needs one; returns at once."""
     if engine.needs_mask(pending.batch):
         engine.update_vocab_mask(pending.batch)  # get_grammar_bitmask
     engine.launch_batch_sample_if_needed(pending)
@@ -145,7 +157,7 @@ def vllm_batch_queue(
     sampling waits until the queue has been harvested (at depth 2 that is the one step that vLLM
     pops). So is one whose penalties do; in vLLM they wait too, but in the worker (#26467). With
     async scheduling (a relay that runs ahead: ``vllm_async``) a request's output placeholders stand
-    for tokens in flight (``vllm_placeholders.py``), and a settled step takes max(d, h, c, (d + h +
+    for tokens in flight (``vllm_async.py``), and a settled step takes max(d, h, c, (d + h +
     c) / depth).
 
     Where there are requests and none can be scheduled, an empty batch (None) is queued, which takes
