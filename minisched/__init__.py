@@ -167,7 +167,7 @@ def check(
       the first, does it *leak*, does it *race*, does it *overlap*?
     - ``check(my_loop)``: random workloads (150; 20 in real time) on your loop. It is a generator
       like those in ``minisched/loops``; if its design is not two steps in flight with a ring, hand
-      over a ``LoopSpec`` (``minisched/loops/design.py``), which also says what it ``refuses``.
+      over a ``Design`` (``minisched/loops/design.py``), which also says what it ``refuses``.
     - ``check()``: random workloads on all loops, half a minute of them, or on those of ``loops``.
 
     ``workloads``, ``seed``, ``loops``, ``device`` and ``jobs`` (processes) are those of ``minisched

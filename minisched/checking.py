@@ -24,13 +24,12 @@ from .devices.registry import open_device
 from .engine.engine import Engine
 from .export.recorded import read_recorded
 from .learn.callable_check import one_argument
-from .loops.design import LoopSpec, Turns
-from .loops.registry import LOOPS, find_loop, registered
+from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
 from .trace import Trace
 from .worker.worker import OverlapWorker
 
-Checkable = Run | Trace | Comparison | str | Path | LoopSpec | Callable[[Engine], Turns]
+Checkable = Run | Trace | Comparison | str | Path | Design | Callable[[Engine], Turns]
 WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
 MOST_SHOWN = 8  # details of one answer
 LONGEST = 300  # characters of a finding
@@ -68,14 +67,14 @@ def check_this(
         ValueError: it was given something else.
     """
     loops = check_names("loops", loops, "overlap")
-    own = [item for item in what if isinstance(item, LoopSpec) or callable(item)]
+    own = [item for item in what if isinstance(item, Design) or callable(item)]
     if not what or (own and len(what) == 1):
         return check_workloads(own[0] if own else None, workloads, seed, loops, device, jobs)
     if own:
         raise ValueError(f"a loop of your own is checked alone, but {len(what)} things were given.")
     if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
         raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
-    return check_runs([item for item in what if not isinstance(item, LoopSpec)])  # type: ignore[misc]
+    return check_runs([item for item in what if not isinstance(item, Design)])  # type: ignore[misc]
 
 
 def check_runs(what: Sequence[Run | Trace | Comparison | str | Path]) -> Check:
@@ -141,7 +140,7 @@ def said_of(run: Recorded, answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def check_workloads(
-    loop: LoopSpec | Callable[[Engine], Turns] | None,
+    loop: Design | Callable[[Engine], Turns] | None,
     workloads: int | None,
     seed: int,
     loops: Sequence[str],
@@ -181,24 +180,24 @@ def check_workloads(
     return Check(not tally.failures if cases else None, lines, tally=tally)
 
 
-def name_of(loop: LoopSpec | Callable[[Engine], Turns]) -> str:
+def name_of(loop: Design | Callable[[Engine], Turns]) -> str:
     """What a loop of one's own is called: as its function, if no loop here is called so."""
-    run = loop.run if isinstance(loop, LoopSpec) else loop
+    run = loop.run if isinstance(loop, Design) else loop
     name = str(getattr(run, "__name__", "")).strip("<>") or "your_loop"
     return f"your_{name}" if name in LOOPS else name
 
 
-def spec_of(loop: LoopSpec | Callable[[Engine], Turns], name: str) -> LoopSpec:
+def spec_of(loop: Design | Callable[[Engine], Turns], name: str) -> Design:
     """Its design: two steps in flight and a ring, as ``overlap``, if it does not say so itself.
 
     Raises:
         ValueError: it can't be called with an engine, or has no ``yield``.
     """
-    if isinstance(loop, LoopSpec):
+    if isinstance(loop, Design):
         return loop
     if problem := one_argument(loop, name, "engine", generator=True):
         raise ValueError(problem)
-    return LoopSpec(loop, 2, ("ring", "pool"), worker=OverlapWorker)
+    return Design(loop, ("ring", "pool"), depth=2, worker=OverlapWorker)
 
 
 def told(tally: Tally, call: str, named_loops: bool) -> Iterator[str]:

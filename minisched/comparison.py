@@ -23,8 +23,7 @@ from .checks.tokens.margin import with_margin
 from .core import Output, Request
 from .devices.cost import MILLISECOND, CostModel
 from .export.notebook import display
-from .loops.refused import refusal, wanted_features
-from .loops.registry import find_loop
+from .loops.design import find_loop, wanted_features
 from .loops.run import Run, RunStopped, fresh, run_to_end, warm_up
 from .models.base import Model
 from .scheduler import SchedulerConfig
@@ -134,7 +133,7 @@ def compare_loops(
     wanted = wanted_features(config, requests)
     for loop in ordered:
         (spec := find_loop(loop)).check_device(loop, device)
-        if problem := refusal(loop, spec, wanted):
+        if problem := spec.refusal(loop, wanted):
             raise ValueError(problem)
     warm_up(device, model, config)
     runs: list[Run] = []

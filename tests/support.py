@@ -43,7 +43,7 @@ from minisched.export.svg_style import char_width
 from minisched.export.views import FORMS, NothingToShow
 from minisched.export.views import draw as draw_view
 from minisched.export.views.text_page import COLUMNS
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
 from minisched.models.base import Model

@@ -18,8 +18,7 @@ from ..devices.cost import NO_COST, CostModel
 from ..devices.registry import open_device
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
-from ..loops.design import line_of
-from ..loops.registry import find_loop
+from ..loops.design import find_loop, line_of
 from ..loops.run import Run, drive, fresh, make_engine
 from ..trace import Recorder
 from .case import Case

@@ -12,7 +12,7 @@ from ..devices.cost import NO_COST, CostModel
 from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
-from ..loops.registry import LOOPS
+from ..loops.design import LOOPS
 from ..loops.run import make_engine
 from ..models.base import Model
 from .workload import Workload

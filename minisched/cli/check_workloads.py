@@ -13,7 +13,7 @@ from ..checks.draw.designs import read_design
 from ..checks.many import num_cores, try_workloads
 from ..checks.tally import Tally
 from ..devices.registry import open_device
-from ..loops.registry import LOOPS
+from ..loops.design import LOOPS
 from .check_failure import report_failures, save_failure
 from .check_tables import print_tally, refusals_sentence
 from .layout import say

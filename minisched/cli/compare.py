@@ -12,8 +12,7 @@ from rich.markup import escape
 from ..comparison import Comparison, compare_loops
 from ..core import Request
 from ..devices.registry import open_device
-from ..loops.refused import refusal, wanted_features
-from ..loops.registry import find_loop
+from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
@@ -82,7 +81,7 @@ def report_stop(stopped: RunStopped, out: Path, as_json_only: bool) -> int:
 
 def who_takes(names: list[str], wanted: set[str]) -> list[str]:
     """The loops that take a workload; who is left out is said on stderr, with the reasons."""
-    refused = {name: refusal(name, find_loop(name), wanted) for name in names}
+    refused = {name: find_loop(name).refusal(name, wanted) for name in names}
     for sentence in filter(None, refused.values()):
         print(f"left out: {sentence}", file=sys.stderr)
     return [name for name in names if not refused[name]]

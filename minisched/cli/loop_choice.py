@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..defaults import overlapped_loop
-from ..loops.registry import LOOPS, find_loop
+from ..loops.design import LOOPS, find_loop
 
 
 def choose_loops(asked: Sequence[str], device: str, only_serial: bool) -> list[str]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..devices.cost import DEFAULT_PROFILE, Profile, find_profile
-from ..loops.registry import find_loop
+from ..loops.design import find_loop
 from ..replay import SCENARIOS
 from ..replay import long_document as case
 from ..replay.claims import CLAIMS, Verdict, verdicts

@@ -285,8 +285,8 @@ class Engine(StepPhases):
         """Wait for a step's tokens and let the scheduler say what they mean."""
         self.process_result(pending, self.wait_for(pending))
 
-    def process_result(self, pending: GenerationBatchResult, result: Result) -> None:
-        """Let the scheduler say what a step's tokens mean, and clients hear it."""
+    def process_result(self, pending: GenerationBatchResult, result: Result) -> list[Output]:
+        """Let the scheduler say what a step's tokens mean, and clients hear it: what it said."""
         batch, label = pending.batch, self.recording.label(pending.batch)
         with self.device.host("process", self.cost.phase("process", *batch.size), label) as process:
             outputs = self.scheduler.process(batch, result)
@@ -296,6 +296,7 @@ class Engine(StepPhases):
         self._observe()
         self._stream_output(outputs, label, process)
         self.log.on_processed(batch, outputs)
+        return outputs
 
     def on_idle(self) -> None:
         """Nothing to do until the next request comes: a good moment to look for leaks.

@@ -9,7 +9,7 @@ from ..checks.overlap.overlap import device_busy, host_busy, intersection, lengt
 from ..devices.base import Device
 from ..devices.cost import MILLISECOND
 from ..engine.frontend import Frontend
-from ..loops.registry import find_loop
+from ..loops.design import find_loop
 from ..loops.run import drive, fresh, make_engine
 from ..models.hash import HashModel
 from ..trace import Slice, Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..loops.source import LoopSource
+from ..loops.design import LoopSource
 from ..trace import Trace
 from .html_panel_legend import panel_legend
 from .html_state import sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..loops.source import LoopSource, source_of
+from ..loops.design import LoopSource, source_of
 from ..trace import Mark, Trace
 from .counter_units import counted
 from .names import Names

@@ -1,10 +1,10 @@
-"""The README's tables of loops and relays, from the registries, so that they cannot be wrong."""
+"""The README's tables of loops and relays, from the code, so that they cannot be wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..loops.registry import LOOPS
+from ..loops.design import LOOPS
 from ..relay.registry import RELAYS
 from .markdown import table
 
@@ -13,7 +13,7 @@ def loops_table() -> str:
     """Markdown: each loop with its source, its depth and its relays, the default first."""
     head = ("loop", "follows", "steps in flight", "past a length", "relays")
     rows = (
-        (f"`{name}`", spec.source, str(spec.depth), str(spec.overrun), ", ".join(spec.relays))
+        (f"`{name}`", spec.follows, str(spec.depth), str(spec.overrun), ", ".join(spec.relays))
         for name, spec in LOOPS.items()
     )
     return table(head, rows)
@@ -38,11 +38,11 @@ def refusals_table() -> str:
     """Markdown: what does not go with a loop, and the original's reason; all the rest goes."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, spec in LOOPS.items():
-        for feature, reason in spec.refuses.items():
-            found.setdefault((name, reason), []).append(feature)
-        for relay, more in spec.refuses_with.items():
-            for feature, reason in more.items():
-                found.setdefault((f"{name}:{relay}", reason), []).append(feature)
+        for word, reason in spec.refuses.items():
+            feature, _, relay = word.partition(" with ")
+            if feature not in ("other relays", "real devices"):
+                design = f"{name}:{relay}" if relay else name
+                found.setdefault((design, reason), []).append(feature)
     loops_of: dict[tuple[str, str], list[str]] = {}
     for (name, reason), features in found.items():
         loops_of.setdefault((", ".join(features), reason), []).append(f"`{name}`")

@@ -9,8 +9,7 @@ from ..core import Request, SamplingParams
 from ..devices.cost import SIM_COST
 from ..devices.registry import load, open_device
 from ..engine.frontend import Frontend
-from ..loops.run import Run, drive, run_loop
-from ..loops.wiring import wire
+from ..loops.run import Run, drive, run_loop, wire
 from ..models.hash import HashModel
 from ..models.tiny import write_tiny_llama
 from ..scheduler import SchedulerConfig

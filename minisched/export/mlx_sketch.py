@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, Result, ScheduleBatch
 from ..engine.engine import Engine
-from ..loops.design import LoopSpec
+from ..loops.design import Design
 from ..relay import HostTrip
 from ..worker import GenerationBatchResult
 
@@ -77,7 +77,7 @@ class NewestKnown(HostTrip):
         return ids, []
 
 
-SKETCH = LoopSpec(
-    mlx_sketch, depth=2, overrun=1, relays=("chain",),
-    source="an excerpt of SGLang #22416: scheduler_mixin.py:event_loop_overlap_mlx",
+SKETCH = Design(
+    mlx_sketch, relays=("chain",), depth=2, overrun=1,
+    follows="an excerpt of SGLang #22416: scheduler_mixin.py:event_loop_overlap_mlx",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..loops.registry import LOOPS
+from ..loops.design import LOOPS
 from .figures import Figures, figures_of
 from .markdown import table
 from .three_way_rows import ROWS
@@ -88,7 +88,7 @@ def to_three_way() -> str:
 
 def designs() -> Iterator[Sequence[str]]:
     """A row for each question; the first one says what was read."""
-    yield ["**Read from**", *(LOOPS[loop].source for loop in COLUMNS.values())]
+    yield ["**Read from**", *(LOOPS[loop].follows for loop in COLUMNS.values())]
     for question, answers in ROWS.items():
         yield [f"**{question}**", *answers]
 

@@ -12,7 +12,7 @@ from ..checks.overlap.waits import lost_ns, waits
 from ..core import Request, SamplingParams
 from ..devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from ..devices.registry import open_device
-from ..loops.registry import find_loop
+from ..loops.design import find_loop
 from ..loops.run import run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig

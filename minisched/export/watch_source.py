@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..loops.source import LoopSource, source_of
+from ..loops.design import LoopSource, source_of
 from ..trace import Trace
 
 HERE, ELSEWHERE = "▶", " "

@@ -14,7 +14,7 @@ from typing import Any, cast
 from ..checks import shrink
 from ..core import NoBatch, Output, Request, Result, SamplingParams, ScheduleBatch
 from ..engine.engine import Engine
-from ..loops.registry import find_loop
+from ..loops.design import find_loop
 from ..policy.rules import DELIBERATE, Rules
 from ..scheduler import Scheduler, SchedulerConfig
 from ..scheduler.scheduler import SchedulerStuck
@@ -71,8 +71,9 @@ class LockstepEngine:
         self.reqs: dict[str, Request] = {}
         self.step = NOTHING
         self.worker = SimpleNamespace(relay=SimpleNamespace(most_in_flight=None), depth=spec.depth)
-        self.frontend = SimpleNamespace(on_output=lambda output: None)
-        self.loop = spec.run(cast(Engine, self), **{**spec.options, **told_of(case.loop)})
+        recorder = SimpleNamespace(mark=lambda name, **attrs: None)
+        self.device = SimpleNamespace(recorder=recorder)
+        self.loop = spec.run(cast(Engine, self), **spec.options)
 
     def take_turn(self) -> Step:
         """One turn of the loop, and what it launched."""
@@ -141,11 +142,6 @@ class LockstepEngine:
 
     def on_idle(self) -> None:
         """Nobody waits for a clock."""
-
-
-def told_of(loop: str) -> dict[str, Any]:
-    """Options without which a loop would write into a trace that is not there."""
-    return {"send_result": lambda reply: None} if loop.startswith("mini_") else {}
 
 
 def request_of(arrival: Arrival) -> Request:

@@ -12,8 +12,8 @@ from ..devices.cost import CostModel
 from ..devices.registry import open_device
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
-from ..loops.design import LoopSpec, line_of
-from ..loops.wiring import wire
+from ..loops.design import Design, line_of
+from ..loops.run import wire
 from ..models.hash import HashModel
 from ..trace import Trace
 from ..worker.worker import OverlapWorker
@@ -75,7 +75,7 @@ def play(
     """
     device, spec = (
         open_device("sim"),
-        LoopSpec(loop, 2, (relay,), overrun=overrun, worker=OverlapWorker),
+        Design(loop, (relay,), depth=2, overrun=overrun, worker=OverlapWorker),
     )
     trial = Trial(workload, Trace(name, "sim", "hash", "virtual", (), (), (), ()))
     hear = _listener(trial)

@@ -1,32 +1,38 @@
 """The published loops: the order of receive, schedule, launch and process.
 
-Each loop is a generator in a file of its own; what only it needs stands beside it under its name.
+A design is one file: the loop, what belongs to it beside its body (``design.py:design``, above the
+loop), and what only it needs. This is the list of those files, in the order of the README's table;
+nothing else registers them.
 
 ======================  ========================================================================
-loop                    with
-======================  ========================================================================
-``serial``
-``overlap``             ``overlap_rules``: when not to overlap
-``overlap_thread``      ``overlap_thread_client``, ``overlap_thread_worker``: two ends of a queue
-``mini_normal``         ``mini_detokenize``: the messages of both mini-sglang loops
-``mini_overlap``
-``mlx_async``           ``mlx_jobs``, ``mlx_worker``, ``mlx_runner``; ``mlx_sketch`` is an excerpt
-                        that many have made, with two mistakes; no comparison runs it
-``vllm_step``
-``vllm_batch_queue``    ``vllm_placeholders``; with async scheduling it is ``vllm_async``
-``vllm_pp``             the batch queue before a pipeline (``worker/pipeline.py``)
-``mindie_plugin``       ``mindie_plugin_manager``, with its book ``mindie_plugin_context``, and its
-                        thread ``mindie_forward_loop``
-``mindie_placeholder``  ``mindie_placeholder_ledger``
-``mindie_dual``         both of these
-``mindie_single``       the ledger
-``multi_step``
-``pd``                  two loops, ``pd_prefill`` and ``pd_decode``, each with an engine that is a
-                        ``pd_side``; ``pd_messages`` between them, ``pd_kv_transfer``, ``pd_run``
+``serial``              the host and the device take turns: SGLang's normal loop
+``overlap``             SGLang's overlap scheduling, with a FutureMap; and ``mixed``, which has
+                        prompts and decodes in one step
+``overlap_thread``      how SGLang overlapped before: a second thread launches
+``mini``                mini-sglang's two loops, with a token pool
+``mlx_async``           SGLang's loop for MLX: a lazy graph is built upon one not yet evaluated
+``vllm``                vLLM's engine core: step by step, with a batch queue, with async
+                        scheduling, over pipeline stages
+``mindie_plugin``       MindIE's Python plugin: a call answers with the step before
+``mindie_placeholder``  MindIE's C++ scheduler, which counts placeholders; both layers as one
+                        stack; and one pipeline in place of the two
+``multi_step``          vLLM V0: decide once, decode N times
+``pd``                  prompts on one device, decoding on another
 ======================  ========================================================================
 
-``registry`` knows them by name (``naming`` reads it); ``spec`` says what a loop needs, ``refused``
-what it does not go with, ``wiring`` makes its engine (``speculation``: with a worker that verifies
-drafts), and ``run`` turns it until every request has ended. ``current_line`` and ``source`` say
-where a loop is in its text, for the pictures that show it.
+``run`` makes the engine that a loop turns, and turns it until every request has ended.
 """
+
+# ruff: noqa: F401, I001  in the order of the tables
+
+from . import serial
+from . import overlap
+from . import overlap_thread
+from . import mini
+from . import mlx_async
+from . import vllm
+from . import mindie_plugin
+from . import mindie_placeholder
+from . import multi_step
+from . import pd
+from . import mixed

@@ -1,70 +1,79 @@
-"""Where a loop is in its own source while it runs."""
+"""What a design is beside its loop's body: said in the loop's own file, above the body.
+
+A loop is a generator. Each ``yield`` ends one turn: receive, schedule, launch, process, in the
+order that the design is about. ``@design(...)`` above it says what else belongs to the design, and
+gives it its name. ``LOOPS`` is all of them.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cache
+from types import CodeType
+from typing import Any, TypeVar
 
-from ..core import NoBatch, ScheduleBatch
+from ..core import NoBatch, Request, ScheduleBatch
 from ..devices.registry import DEVICES
 from ..engine.engine import Engine
 from ..engine.metrics import Metrics
-from ..scheduler import Scheduler
+from ..relay.registry import check_relay
+from ..scheduler import Scheduler, SchedulerConfig
 from ..worker import Worker
 
-# -- What a loop is made of, beside its body: what it needs from relay, scheduler, worker, device
-
 Turns = Iterator[ScheduleBatch | NoBatch]
+Loop = TypeVar("Loop", bound=Callable[..., Turns])
+
+OTHERS = ("token_pool", "prev_sampled", "fill_device")
+"""Relays of other designs, which fit a loop with two steps in flight if it is the worker that binds
+and launches its steps; where a thread or another engine does some of that, they may not."""
 
 
 @dataclass(frozen=True)
-class LoopSpec:
-    """A loop and the design it belongs to.
+class Design:
+    """A loop, and what it needs of scheduler, relay, worker and device.
 
-    ``run`` is the generator. ``depth`` is how many steps can be in flight, unless the loop's option
-    ``depth_option`` says so (``in_flight`` is what holds): the worker gets as many output buffers,
-    pins as many batches, and drafts get as much room. ``relays`` are those that fit, the default
-    first; ``takes`` is what the loop wants of one, where it refuses the others for a reason of its
-    own (else each says itself what it needs). ``overrun`` is how many steps the original launches
-    for a request past its length (``policy/running.py``).
-    ``rules`` are those of its system, unless the user wants others (``policy/rules.py``).
-    ``options`` are given to the loop, ``settings`` to the scheduler, whatever the user's are.
-    ``refuses`` are the features that the original does not combine with this loop, with its
-    reason: ``grammar``, ``penalties``, and speculation by algorithm (``NGRAM``, ..); all of them in
-    ``refused.py``. ``refuses_with`` has more of them for some of its relays.
-    ``devices`` says where it runs, and ``only`` why nowhere else. ``source`` is the published code
-    that it follows. A design for which one engine is not enough has a ``whole_run``, which
-    ``loops/run.py:run_loop`` calls in the place of the turns.
+    ``refuses`` maps a word to the reason, which is the end of a sentence. ``grammar`` and
+    ``penalties`` are a request's own wish; it ends with the sentence as its error. An algorithm of
+    speculation is the engine's: no engine is made (``NGRAM`` looks drafts up on the host,
+    ``NGRAM_GPU``, which is vLLM's ``ngram_gpu``, on the device, and ``STANDALONE`` has a draft
+    model). ``grammar with fill_device`` is refused with that relay only. ``other relays`` are all
+    but ``relays``; without that word each says itself what it needs. ``real devices`` are all but
+    ``sim``.
     """
 
     run: Callable[..., Turns]
-    depth: int
-    relays: tuple[str, ...]
-    overrun: int = 0
-    rules: str = "sglang"
-    depth_option: str = "depth"
-    source: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    relays: tuple[str, ...]  # those that fit, the default first
+    depth: int = 1  # steps in flight: so many output buffers, batches pinned, drafts past a length
+    overrun: int = 0  # steps launched for a request past its length (policy/running.py)
+    follows: str = ""  # the published code
+    rules: str = "sglang"  # those of its system (policy/rules.py), unless the user wants others
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler, whoever asks
+    options: Mapping[str, Any] = field(default_factory=dict)  # given to the loop, in the same way
+    depth_option: str = "depth"  # the option of the loop, if it has it, that is its depth
     worker: Callable[..., Worker] = Worker
+    refuses: Mapping[str, str] = field(default_factory=dict)
     scheduler: Callable[..., Scheduler] = Scheduler
     engine: Callable[..., Engine] = Engine
-    whole_run: Callable[..., Metrics] | None = None
-    devices: tuple[str, ...] = tuple(DEVICES)
-    only: str = ""
-    takes: str = ""
-    refuses: Mapping[str, str] = field(default_factory=dict)
-    refuses_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
+    lanes: Mapping[str, Callable[..., Turns]] = field(
+        default_factory=dict
+    )  # what runs on them then
 
     @property
     def in_flight(self) -> int:
         """Steps that can be in flight, with the options as they are."""
         return int(self.options.get(self.depth_option, self.depth))
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where it runs."""
+        return ("sim",) if "real devices" in self.refuses else tuple(DEVICES)
+
     def start(self, engine: Engine, **options: Any) -> Turns:
-        """The loop's turns on an engine; ``options`` go before the spec's own.
+        """The loop's turns on an engine; ``options`` go before the design's own.
 
         Raises:
             ValueError: with them more steps may be in flight than the engine was made for.
@@ -79,8 +88,13 @@ class LoopSpec:
         return self.run(engine, **chosen.options)
 
     def refusals(self, relay: str) -> dict[str, str]:
-        """What it refuses with a relay."""
-        return {**self.refuses, **self.refuses_with.get(relay, {})}
+        """Features that it does not combine, if it runs with a relay."""
+        found = {}
+        for word, reason in self.refuses.items():
+            feature, _, only_with = word.partition(" with ")
+            if only_with in ("", relay) and word not in ("other relays", "real devices"):
+                found[feature] = reason
+        return found
 
     def check_device(self, loop: str, device: str) -> None:
         """Whether the loop runs on a device.
@@ -90,70 +104,163 @@ class LoopSpec:
         """
         if device not in self.devices:
             raise ValueError(
-                f"loop {loop!r} does not run on device {device!r}: {self.only}; "
+                f"loop {loop!r} does not run on device {device!r}: {self.refuses['real devices']}; "
                 f"it runs on {', '.join(self.devices)}."
             )
+
+    def refusal(self, loop: str, wanted: set[str]) -> str | None:
+        """One sentence on why the loop does not take a workload, or None."""
+        refuses = self.refusals(self.relays[0])
+        for feature in sorted(wanted & set(refuses)):
+            return f"loop {loop!r} takes no {feature}: {refuses[feature]}."
+        return None
+
+
+def wanted_features(config: SchedulerConfig, requests: Iterable[Request]) -> set[str]:
+    """What a workload needs of a loop, of all that some loop refuses."""
+    params = [request.params for request in requests if not request.problem()]
+    wanted = {config.speculative_algorithm} if config.speculative_algorithm else set()
+    if any(item.has_grammar for item in params):
+        wanted.add("grammar")
+    if any(item.has_penalties for item in params):
+        wanted.add("penalties")
+    return wanted
+
+
+# -- All designs -----------------------------------------------------------------------------------
+
+LOOPS: dict[str, Design] = {}
+
+
+def design(name: str = "", **fields: Any) -> Callable[[Loop], Loop]:
+    """Register the loop below, by its own name; ``fields`` are those of ``Design``.
+
+    Above that there may be more, each with a ``name``: variants with the same body, which differ
+    from the first one in the fields that they give.
+    """
+
+    def register(run: Loop) -> Loop:
+        first = LOOPS.get(run.__name__)
+        if first is None or first.run is not run:
+            first = Design(run, **fields)
+        LOOPS[name or run.__name__] = replace(first, **fields)
+        return run
+
+    return register
+
+
+@contextmanager
+def registered(name: str, spec: Design) -> Iterator[None]:
+    """A loop of somebody's own is there by a name, as long as this lasts.
+
+    Raises:
+        ValueError: the name is taken, or could not be told from a relay or an option.
+    """
+    if name in LOOPS or set(name) & set(":=,"):
+        raise ValueError(f"a loop of your own can't be called {name!r}; give it another name.")
+    LOOPS[name] = spec
+    try:
+        yield
+    finally:
+        del LOOPS[name]
 
 
 # -- A loop as a command line names it: ``LOOP``, ``LOOP:RELAY``, ``LOOP:RELAY:OPTION=VALUE`` ------
 
-YES_OR_NO = {"true": True, "false": False}
 
-
-class LoopName(NamedTuple):
-    """The parts of a name; ``relay`` is None where none is named."""
-
-    loop: str
-    relay: str | None
-    options: dict[str, str]
-
-
-def parse(name: str) -> LoopName:
-    """Take a name apart: ``vllm_async:pool:depth=4``, ``multi_step:num_steps=2``.
+def find_loop(name: str) -> Design:
+    """The loop of that name, with the relay and the options that the name asks for.
 
     Raises:
-        ValueError: it has more parts than a loop, a relay and options.
+        ValueError: there is none, or the relay or an option does not fit it.
     """
     loop, *rest = name.split(":")
+    if loop not in LOOPS:
+        raise ValueError(f"unknown loop {loop!r}; the loops are {', '.join(LOOPS)}.")
+    spec = LOOPS[loop]
     relays = [part for part in rest if "=" not in part]
     if len(relays) > 1:
         raise ValueError(f"loop {name!r} names {len(relays)} relays, but a loop takes one.")
-    options = dict(part.split("=", 1) for part in rest if "=" in part)
-    return LoopName(loop, relays[0] if relays else None, options)
+    if options := dict(part.split("=", 1) for part in rest if "=" in part):
+        read = read_options(loop, spec.whole_run or spec.run, options)
+        spec = replace(spec, options={**spec.options, **read})
+    for relay in relays:
+        check_relay(loop, spec.relays, relay, spec.refuses.get("other relays", ""))
+        spec = replace(spec, relays=(relay,))
+    return spec
 
 
-def read_options(loop: str, run: Callable[..., Any], texts: dict[str, str]) -> dict[str, Any]:
+def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -> dict[str, Any]:
     """The values of a loop's options, which are numbers, or true or false.
 
     Raises:
         ValueError: the loop has no such option, or the value is not one of its kind.
     """
-    known = {
-        name: type(item.default)
-        for name, item in inspect.signature(run).parameters.items()
-        if isinstance(item.default, int)
-    }
-    for name in texts:
-        if name not in known:
-            has = f"its options are {', '.join(known)}" if known else "it has none"
+    defaults = {name: item.default for name, item in inspect.signature(run).parameters.items()}
+    kinds = {name: type(value) for name, value in defaults.items() if isinstance(value, int)}
+    values: dict[str, int | bool] = {}
+    for name, text in texts.items():
+        if name not in kinds:
+            has = f"its options are {', '.join(kinds)}" if kinds else "it has none"
             raise ValueError(f"loop {loop!r} has no option {name!r}; {has}.")
-    return {name: _value(loop, name, text, known[name]) for name, text in texts.items()}
+        if kinds[name] is bool and text.lower() in ("true", "false"):
+            values[name] = text.lower() == "true"
+        elif kinds[name] is int and text.removeprefix("-").isdecimal():
+            values[name] = int(text)
+        else:
+            what = "true or false" if kinds[name] is bool else "a whole number"
+            raise ValueError(
+                f"option {name!r} of loop {loop!r} is {text!r}, but it must be {what}."
+            )
+    return values
 
 
-def _value(loop: str, name: str, text: str, kind: type) -> int | bool:
-    if kind is bool and text.lower() in YES_OR_NO:
-        return YES_OR_NO[text.lower()]
-    if kind is int and text.removeprefix("-").isdecimal():
-        return int(text)
-    what = "true or false" if kind is bool else "a whole number"
-    raise ValueError(f"option {name!r} of loop {loop!r} is {text!r}, but it must be {what}.")
+# -- Where in its source a loop is, for pictures that show it --------------------------------------
+
+
+@dataclass(frozen=True)
+class LoopSource:
+    """A loop's source: where it is, and its lines; a trace's ``line`` counts from the first."""
+
+    name: str  # the function's
+    path: str  # from the repository's root
+    first_line: int  # the line of its ``def``, counted from 1
+    lines: tuple[str, ...]
+
+
+def source_of(loop: str) -> dict[str, LoopSource]:
+    """The source of a loop by the host lane that runs it: ``host``, or one of each side of ``pd``.
+
+    Raises:
+        ValueError: there is no loop of that name.
+    """
+    spec = find_loop(loop)
+    return {lane: _read(run) for lane, run in (spec.lanes or {"host": spec.run}).items()}
+
+
+def _read(run: Any) -> LoopSource:
+    lines, begin = inspect.getsourcelines(run)
+    first, path = first_line(run.__code__), f"{run.__module__.replace('.', '/')}.py"
+    return LoopSource(run.__name__, path, first, tuple(x.rstrip() for x in lines)[first - begin :])
 
 
 def line_of(turns: Iterator[Any]) -> Callable[[], int]:
     """Tells at which line a loop is, counted from 0 at its ``def``; 0 once it has ended."""
+    code = getattr(turns, "gi_code", None)
+    first = first_line(code) if code else 0
 
     def line() -> int:
         frame = getattr(turns, "gi_frame", None)
-        return frame.f_lineno - frame.f_code.co_firstlineno if frame else 0
+        return frame.f_lineno - first if frame else 0
 
     return line
+
+
+@cache
+def first_line(code: CodeType) -> int:
+    """The line of a function's ``def``, counted from 1; its code begins with its decorators."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except OSError:  # nobody knows its text
+        return code.co_firstlineno
+    return first + next((at for at, line in enumerate(lines) if line[:4] == "def "), 0)

@@ -11,7 +11,15 @@ from ..engine.engine import Engine
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..trace import Recorder
 from ..worker import GenerationBatchResult
-from .mindie_plugin import GenerationOutput, PluginManager, deliver, generate_token_async
+from .design import design
+from .mindie_plugin import (
+    MINDIE_REFUSES,
+    PLUGIN_REFUSES,
+    GenerationOutput,
+    PluginManager,
+    deliver,
+    generate_token_async,
+)
 
 # -- The C++ scheduler's book: each sequence's output, with a placeholder for every token to come
 
@@ -147,6 +155,13 @@ def sample_delayed(
 MAX_ASYNC_SCHEDULE_TIMES = 1  # as published
 
 
+@design(
+    follows="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
+    relays=("host", "fill_device", "ring", "pool", "token_pool", "prev_sampled"),
+    depth_option="max_async_schedule_times",
+    overrun=1,
+    refuses=MINDIE_REFUSES,
+)
 def mindie_placeholder(
     engine: Engine, max_async_schedule_times: int = MAX_ASYNC_SCHEDULE_TIMES
 ) -> Iterator[ScheduleBatch | NoBatch]:
@@ -199,6 +214,13 @@ def check_gate(engine: Engine, gate: int) -> None:
 # -- Both layers: the C++ scheduler over the Python plugin, each with its own book of requests -----
 
 
+@design(
+    follows="MindIE-LLM src/engine/llm_engine.cpp over plugins/plugin_manager.py",
+    relays=("fill_host", "fill_device"),
+    depth=2,
+    overrun=1,
+    refuses=PLUGIN_REFUSES,
+)
 def mindie_dual(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """MindIE as it ships: ``llm_engine.cpp`` calls ``plugin_manager.py``. ``yield`` ends a turn.
 
@@ -239,6 +261,12 @@ def take_response(engine: Engine, ledger: PlaceholderLedger, response: Generatio
 DEPTH = 2
 
 
+@design(
+    follows="a proposal: MindIE-LLM's two layers as one pipeline",
+    relays=("fill_device", "ring", "pool", "token_pool", "prev_sampled"),
+    depth=DEPTH,
+    refuses=MINDIE_REFUSES,
+)
 def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """A single main pipeline; there is no upstream design. Each ``yield`` ends one turn.
 

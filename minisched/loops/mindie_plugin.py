@@ -21,12 +21,14 @@ from ..devices.base import WRONG_TOKEN, Op, Signal
 from ..engine.engine import Engine
 from ..models.base import ForwardBatch, make_forward_batch
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, PlaceholderFill
+from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
 from ..worker import GenerationBatchResult, Worker
 from ..worker.failure import is_out_of_memory
 from ..worker.lost_step import left_behind, lose_step
 from ..worker.sampling_info import has_history
 from ..worker.touches import INPUTS
+from .design import design
 
 # -- The Python plugin's own book of sequences: one step behind, and cleared in two phases ---------
 #
@@ -454,6 +456,31 @@ class PluginManager:
         return value
 
 
+MINDIE_REFUSES = {
+    **dict.fromkeys(
+        ALGORITHMS,
+        "asynchronous inference does not go with look-ahead and memory decoding, which draft on "
+        "the host (plugins/plugin_utils.py)",
+    ),
+    "STANDALONE": "MindIE drafts with MTP layers of the target, and runs no draft model",
+}
+PLUGIN_REFUSES = {
+    "other relays": "a relay that fills placeholders: its plugin lays a step out and then asks for "
+    "its masks",
+    **MINDIE_REFUSES,
+    "grammar with fill_device": "where the device fills the inputs (the experimental path), "
+    "sampled tokens stay there, and the plugin steps a grammar on the host "
+    "(structured_output_manager.py)",
+}
+
+
+@design(
+    follows="MindIE-LLM mindie_llm/text_generator/plugins/plugin_manager.py",
+    relays=("fill_host", "fill_device"),
+    depth=2,
+    overrun=1,
+    refuses=PLUGIN_REFUSES,
+)
 def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """MindIE ``plugins/plugin_manager.py`` under this project's scheduler. ``yield`` ends a turn.
 

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from ..core import ForwardMode, Lease, NoBatch, Request, Result, Row, ScheduleBatch
 from ..devices.base import Device
 from ..engine.engine import Engine
+from ..scheduler.config import ALGORITHMS
 from ..worker import GenerationBatchResult
+from .design import OTHERS, design
 
 # -- Lazy steps on their way: what each part of a step computes, and what is kept when it is read
 #
@@ -301,6 +303,17 @@ class MlxTpModelWorker:
             self._mlx_runner.remove_request(rid)
 
 
+@design(
+    follows="SGLang hardware_backend/mlx/scheduler_mixin.py:event_loop_overlap_mlx",
+    relays=("chain", "ring", "pool", *OTHERS),
+    depth=2,
+    overrun=1,
+    refuses=dict.fromkeys(
+        ALGORITHMS,
+        "SGLang's MLX backend speculates with Gemma's own assistant only, and without overlap then "
+        "(hardware_backend/mlx/spec_config.py)",
+    ),
+)
 def mlx_async(
     engine: Engine, clear_cache_every: int = 256, chain_extend: bool = False
 ) -> Iterator[ScheduleBatch | NoBatch]:

@@ -1,4 +1,9 @@
-"""Multi-step scheduling: decide once, decode N times, and look only then."""
+"""Multi-step scheduling: decide once, decode N times, and look only then.
+
+Between the steps of such a *burst* nothing is scheduled: the same rows go one position on, and each
+token stays on the device for the next step. So the price of a decision is paid once for N tokens,
+without being hidden behind anything; and nobody is heard until the burst is over.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,39 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from ..scheduler.config import ALGORITHMS
+from .design import OTHERS, design
 
-NUM_STEPS = 4  # unless the loop is told otherwise; the registry gives the worker as many buffers
+NUM_STEPS = 4  # unless the loop is told otherwise; the worker has as many buffers
 
 
+NOBODY_HEARS = "nobody hears the tokens of a burst before it is over; "
+
+
+@design(
+    follows="vLLM V0 worker/multi_step_model_runner.py (#7000)",
+    relays=("pool", "chain", "ring", *OTHERS),
+    depth=NUM_STEPS,
+    overrun=NUM_STEPS - 1,
+    refuses={
+        "grammar": NOBODY_HEARS + "vLLM V0 refuses guided decoding with multi-step "
+        "(engine/llm_engine.py, #9892)",
+        "penalties": NOBODY_HEARS + "vLLM V0 has penalties that are up to N - 1 tokens late then",
+        **dict.fromkeys(
+            ALGORITHMS,
+            "a burst gives one token a step; vLLM V0 refuses speculation with multi-step "
+            "(engine/arg_utils.py)",
+        ),
+    },
+)
 def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleBatch | NoBatch]:
     """vLLM V0 ``worker/multi_step_model_runner.py`` (#6854, #7000). Each ``yield`` ends one burst.
 
-    A decode batch is scheduled and prepared once and run ``num_steps`` times; in between the same
-    rows go one position on (``_advance_step``), each token fed to the next step on the device. The
-    results are processed when all are there. Until then nobody is heard, admitted or aborted, and
-    a row that has ended is computed to the end of its burst. A batch with prompts in it is a burst
-    of one (``Force Single Step``, #7528). Where memory or a row of the page table does not last
+    A decode batch is scheduled and prepared once and run ``num_steps`` times, in between only
+    advanced (``_advance_step``). The results are processed when all are there. Until then nobody is
+    admitted or aborted, and a row that has ended is computed to the end of its burst: up to
+    ``num_steps - 1`` times past its length (``overrun``). A batch with prompts in it is a burst of
+    one (``Force Single Step``, #7528). Where memory or a row of the page table does not last
     for N more positions, the burst is shorter (the original preempts somebody instead). SGLang's
     "speculative group execution" is named beside it in the history of its scheduler, as another way
     to schedule less often; no source is named for it, so there is no loop of it.

@@ -1,4 +1,23 @@
-"""Overlap scheduling: while the device runs step N, the host processes N-1 and schedules N+1."""
+"""Overlap scheduling: while the device runs step N, the host processes N-1 and schedules N+1.
+
+To schedule a decode step the host needs to know that there will be a token, not which one. Only
+the forward pass reads the token itself, and that is on the device, where the step before leaves it.
+So a token of N-1 that the host does not know yet goes into N's inputs as minus its cell in the
+FutureMap (``relay/future_map.py``). N-1 stores what it samples into that cell; N resolves every
+negative id before its forward pass. Both are on one stream, so nobody waits for the other.
+
+What that brings with it:
+
+- ``depth``: two steps are in flight, the one that the device runs and the one that the host has
+  queued behind it. Each has output buffers of its own.
+- ``overrun``: a request that has read its stop token, which the host sees one step late, is in one
+  more batch, and that row is wasted. Who ends by length is not: that the token in flight is its
+  last is known without the token.
+- pins: the host goes on while the device still reads what it shipped, so the arrays of the last
+  steps stay named (SGLang ``batch_record_buf``), or their memory would be given to others.
+- delayed sampling: a grammar's mask, or a penalty, needs to know every token before. The forward
+  pass does not. So N is launched without its sampling, which follows when N-1 has been processed.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +27,83 @@ from collections.abc import Iterator
 from ..core import ForwardMode, NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import GenerationBatchResult
+from ..worker.worker import OverlapWorker
+from .design import OTHERS, design
 
-# -- What keeps a batch from overlapping with the one before it ------------------------------------
+# SGLang has no NGRAM_GPU. Where its spec v2 overlaps (STANDALONE), vLLM's can do so as well: both
+# leave tokens, drafts and lengths on the device for the step behind.
+NO_LOOKUP = (
+    "the host would have to look drafts up behind a token that it does not know yet, so "
+    "SGLang turns overlap scheduling off (server_args.py; since #17260 its drafting waits instead)"
+)
+AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}
+"""Options with which it is the loop of SGLang 0.5.21 and before: a row is wasted for every end."""
+
+
+@design(
+    "overlap_pool_indexed",
+    follows="SGLang managers/scheduler.py:event_loop_overlap since #25862",
+    relays=("pool", "ring", *OTHERS),
+)
+@design(
+    follows="SGLang managers/scheduler.py:event_loop_overlap",
+    relays=("ring", "pool", *OTHERS),
+    depth=2,
+    worker=OverlapWorker,
+    refuses={"NGRAM": NO_LOOKUP},
+)
+def overlap(
+    engine: Engine,
+    disable_consecutive_prefill_overlap: bool = False,
+    delay_sample: bool = False,
+    enable_skip_finishing_decode: bool = True,
+) -> Iterator[ScheduleBatch | NoBatch]:
+    """SGLang ``managers/scheduler.py:event_loop_overlap``. Each ``yield`` ends one turn.
+
+    A settled step takes max(d, h, c, (d + h + c) / 2), with device d, host h, copy c. A cell of the
+    FutureMap belongs to a token in a ring of them, or, since #25862, to a row of the request table.
+
+    ``disable_consecutive_prefill_overlap``: see ``is_disable_overlap_for_batch``. ``delay_sample``:
+    every batch is sampled late (the original does so wherever there is a grammar, even if the host
+    knows all of its tokens). ``enable_skip_finishing_decode`` is on since 0.5.23; off, it is the
+    loop of 0.5.21, which foresees no end by length (``overrun`` 1).
+    """
+    engine.scheduler.decode.overrun = 0 if enable_skip_finishing_decode else 1
+    result_queue: deque[GenerationBatchResult] = deque()
+    last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()  # knows the results up to the one before the last
+        disable_overlap = is_disable_overlap_for_batch(
+            batch,
+            last_batch,
+            len(result_queue),
+            disable_consecutive_prefill_overlap=disable_consecutive_prefill_overlap,
+            is_speculative=bool(engine.scheduler.config.speculative_algorithm),
+            missing_history=engine.missing_history(batch) if batch else "",
+        )
+        if disable_overlap and batch:  # the last result first: nothing overlaps in this turn
+            engine.recording.must_wait(batch, disable_overlap, "forward")
+            engine.process_batch_result(result_queue.popleft())
+        if batch:
+            delay = engine.must_delay_sample(batch) or delay_sample
+            # an id of it that the host does not know becomes minus its cell in the FutureMap
+            result_queue.append(engine.run_batch(batch, delay_sample=delay))
+        if last_batch and not disable_overlap:
+            engine.process_batch_result(result_queue.popleft())  # the device runs ``batch``
+        elif not batch:
+            engine.on_idle()
+        if batch:
+            launch_batch_sample_if_needed(engine, result_queue[-1])
+        last_batch = batch
+        yield batch
+
+
+def launch_batch_sample_if_needed(engine: Engine, pending: GenerationBatchResult) -> None:
+    """Sample a step that was launched without: what its mask depends on is known by now."""
+    if pending.delay_sample_func is not None:
+        engine.update_vocab_mask(pending.batch)
+        engine.launch_batch_sample_if_needed(pending)
 
 
 def is_disable_overlap_for_batch(
@@ -33,7 +127,7 @@ def is_disable_overlap_for_batch(
     """
     if disable_consecutive_prefill_overlap and is_extend(batch) and is_extend(last_batch):
         return "prefill"
-    blind_draft = is_speculative and is_decode(batch) and num_results > 0
+    blind_draft = is_speculative and batch and not is_extend(batch) and num_results > 0
     return missing_history if blind_draft else ""
 
 
@@ -43,69 +137,4 @@ def is_extend(batch: ScheduleBatch | NoBatch) -> bool:
     SGLang ``forward_batch_info.py:ForwardMode.is_extend``. That says yes to ``TARGET_VERIFY`` too,
     but there a batch has this mode only inside the worker; the scheduler, which asks, sees DECODE.
     """
-    modes = ForwardMode.EXTEND, ForwardMode.MIXED
-    return isinstance(batch, ScheduleBatch) and batch.mode in modes
-
-
-def is_decode(batch: ScheduleBatch | NoBatch) -> bool:
-    """Whether every row of it decodes, with drafts or without."""
-    modes = ForwardMode.DECODE, ForwardMode.TARGET_VERIFY
-    return isinstance(batch, ScheduleBatch) and batch.mode in modes
-
-
-AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}
-"""Options with which it is the loop of SGLang 0.5.21 and before: a row is wasted for every end."""
-
-
-def overlap(
-    engine: Engine,
-    disable_consecutive_prefill_overlap: bool = False,
-    delay_sample: bool = False,
-    enable_skip_finishing_decode: bool = True,
-) -> Iterator[ScheduleBatch | NoBatch]:
-    """SGLang ``managers/scheduler.py:event_loop_overlap``. Each ``yield`` ends one turn.
-
-    A batch is scheduled knowing results only up to the one before the last, so a request that has
-    just read its stop token is in it once more; that row is wasted. Who ends by length is not: the
-    result in flight is known to be the last (``enable_skip_finishing_decode``, on since 0.5.23;
-    off it is the loop as of 0.5.21, which wastes a row for every end). A settled step takes
-    max(d, h, c, (d + h + c) / 2), with device d, host h, copy c. A batch whose grammar needs a
-    token in flight is launched without its sampling, which follows when the result before it has
-    been processed. (The original does so wherever there is a grammar, known or not, and with
-    ``delay_sample`` every batch here.) For the other option see ``is_disable_overlap_for_batch``.
-    """
-    engine.scheduler.decode.overrun = 0 if enable_skip_finishing_decode else 1
-    result_queue: deque[GenerationBatchResult] = deque()
-    last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
-    while True:
-        engine.recv_requests()
-        batch = engine.get_next_batch_to_run()
-        disable_overlap = is_disable_overlap_for_batch(
-            batch,
-            last_batch,
-            len(result_queue),
-            disable_consecutive_prefill_overlap=disable_consecutive_prefill_overlap,
-            is_speculative=bool(engine.scheduler.config.speculative_algorithm),
-            missing_history=engine.missing_history(batch) if batch else "",
-        )
-        if disable_overlap and batch:
-            engine.recording.must_wait(batch, disable_overlap, "forward")
-            engine.process_batch_result(result_queue.popleft())
-        if batch:
-            delay = engine.must_delay_sample(batch) or delay_sample
-            result_queue.append(engine.run_batch(batch, delay_sample=delay))
-        if last_batch and not disable_overlap:
-            engine.process_batch_result(result_queue.popleft())  # the device runs ``batch``
-        elif not batch:
-            engine.on_idle()
-        if batch:
-            launch_batch_sample_if_needed(engine, result_queue[-1])
-        last_batch = batch
-        yield batch
-
-
-def launch_batch_sample_if_needed(engine: Engine, pending: GenerationBatchResult) -> None:
-    """Sample a step that was launched without: what its mask depends on is known by now."""
-    if pending.delay_sample_func is not None:
-        engine.update_vocab_mask(pending.batch)
-        engine.launch_batch_sample_if_needed(pending)
+    return batch.mode in (ForwardMode.EXTEND, ForwardMode.MIXED) if batch else False

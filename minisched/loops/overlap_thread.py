@@ -10,10 +10,12 @@ from ..core import ModelWorkerBatch, NoBatch, Result, ScheduleBatch, get_model_w
 from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..models.base import make_forward_batch
+from ..scheduler.config import ALGORITHMS
 from ..worker import GenerationBatchResult, Worker
 from ..worker.failure import is_out_of_memory
 from ..worker.lost_step import left_behind, lose_step
 from ..worker.worker import BatchRecord
+from .design import design
 
 # -- The worker's side of the two queues: what the thread does with each batch that was put --------
 
@@ -189,6 +191,22 @@ class TpModelWorkerClient:
         return flat
 
 
+@design(
+    follows="SGLang managers/tp_worker_overlap_thread.py (out of use since #11210)",
+    relays=("ring", "pool", "prev_sampled", "fill_device"),
+    depth=2,
+    overrun=1,
+    refuses={
+        "other relays": "a relay that runs ahead and needs no more than its bind: the client, "
+        "which binds a step, queues no copies of prompts, waits for no tokens and names no step "
+        "before",
+        **dict.fromkeys(
+            ALGORITHMS,
+            "as long as SGLang had the worker thread, it turned overlap scheduling off with "
+            "speculation (server_args.py)",
+        ),
+    },
+)
 def overlap_thread(
     engine: Engine, delay_sample: bool = False, wait_launch_done: bool = True
 ) -> Iterator[ScheduleBatch | NoBatch]:

@@ -26,10 +26,9 @@ from ..trace import Program
 from ..trace.recorder import SideRecorder
 from ..worker import GenerationBatchResult
 from ..worker.touches import KV
-from . import refused
-from .design import LoopSpec, Turns, line_of
-from .overlap import launch_batch_sample_if_needed
-from .wiring import wire
+from .design import Design, Turns, design, line_of
+from .overlap import NO_LOOKUP, launch_batch_sample_if_needed
+from .run import wire
 
 # -- What the two sides of PD separation say to each other, of a request by its room ---------------
 
@@ -576,22 +575,23 @@ def wake_up(behind: SideEngine, ahead: SideEngine) -> int:
 # -- Makes the two sides of PD separation, and runs them as one ------------------------------------
 
 RELAYS = ("pool", "ring", "prev_sampled", "fill_device")
-TAKES = (
-    "a relay that runs ahead on a buffer of sampled tokens alone: a request comes to the decode "
-    "side with its KV, and nothing copies its prompt there"
+REFUSES = {
+    "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request comes "
+    "to the decode side with its KV, and nothing copies its prompt there",
+    "real devices": "it needs two devices with clocks of their own",
+    "NGRAM": NO_LOOKUP,
+    **dict.fromkeys(
+        ("NGRAM_GPU", "STANDALONE"),
+        "it is a limit of minisched and not of the original: the transfer has the target's KV "
+        "alone, and SGLang's sends what the draft model has computed along with it",
+    ),
+}
+PREFILL = Design(
+    pd_prefill, RELAYS, depth=2, scheduler=PrefillScheduler, engine=PrefillEngine, refuses=REFUSES
 )
-PREFILL = LoopSpec(
-    pd_prefill,
-    depth=2,
-    relays=RELAYS,
-    takes=TAKES,
-    scheduler=PrefillScheduler,
-    engine=PrefillEngine,
-    refuses=refused.PD,
-)
-DECODE = LoopSpec(
-    pd_decode, depth=2, relays=RELAYS, takes=TAKES, overrun=1,
-    scheduler=DecodeScheduler, engine=DecodeEngine, refuses=refused.PD,
+DECODE = Design(
+    pd_decode, RELAYS, depth=2, overrun=1,
+    scheduler=DecodeScheduler, engine=DecodeEngine, refuses=REFUSES,
     settings={"disable_radix_cache": True},  # as in the original, unless it is told otherwise
 )  # fmt: skip
 
@@ -676,7 +676,7 @@ def for_prefill(req: Request) -> Request:
 
 
 def whole_run(
-    spec: LoopSpec,
+    spec: Design,
     device: Device,
     model: Model,
     requests: Sequence[Request],
@@ -686,7 +686,7 @@ def whole_run(
     relay: str = "",
     **options: Any,
 ) -> Metrics:
-    """Run requests through both sides until the last one has ended (``LoopSpec.whole_run``)."""
+    """Run requests through both sides until the last one has ended (``Design.whole_run``)."""
     pair = make_pair(
         device, model, requests, config, frontend, cost, relay or spec.relays[0], **options
     )
@@ -708,6 +708,16 @@ def joined(pair: Pair) -> Metrics:
     return metrics
 
 
+@design(
+    "pd",
+    follows="SGLang disaggregation/prefill.py and decode.py",
+    relays=RELAYS,
+    depth=2,
+    overrun=1,
+    whole_run=whole_run,
+    lanes={"prefill host": pd_prefill, "decode host": pd_decode},
+    refuses=REFUSES,
+)
 def no_turns(engine: Engine, **options: Any) -> Turns:
     """What ``pd`` has in the place of a generator.
 

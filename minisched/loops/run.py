@@ -1,24 +1,38 @@
-"""Puts scheduler, worker and device together and drives a loop until every request has ended."""
+"""Runs requests through a loop: makes the engine that its design asks for, and turns it.
+
+``run_loop`` is the whole of it. ``wire`` puts scheduler, relay, worker and device together;
+``drive`` calls the generator until every request has ended; a ``Run`` is what is left: the
+requests with what they produced, and the trace.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
 from ..devices.base import Device
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
 from ..devices.registry import open_device
+from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
+from ..grammar import compile_grammar
 from ..models.base import Model
-from ..scheduler import SchedulerConfig
+from ..models.tokenizer import StopStrings, text_codec_of
+from ..policy.rules import find_rules
+from ..relay import Relay, RowRelay, UploadRelay
+from ..relay.registry import RelayShape, make_relay
+from ..scheduler import Scheduler, SchedulerConfig
+from ..speculative.registry import make_drafter, propose_from_history
 from ..trace import Trace
-from .design import line_of
-from .registry import find_loop
-from .wiring import wire
+from ..worker import Worker
+from ..worker.failure import memory_for
+from ..worker.verify import SpeculativeWorker
+from .design import Design, find_loop, line_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,46 +73,6 @@ class Run:
         )
 
 
-class RunStopped(RuntimeError):
-    """A loop stopped with an error; ``traces`` are of the runs so far, and the last one is its."""
-
-    def __init__(self, loop: str, error: Exception, trace: Trace) -> None:
-        super().__init__(f"{loop} stopped with {type(error).__name__}: {error}")
-        self.traces = [trace]
-
-
-def make_engine(
-    loop: str,
-    device: Device,
-    model: Model,
-    config: SchedulerConfig,
-    frontend: Frontend,
-    cost: CostModel = NO_COST,
-    relay: str = "",
-    **options: object,
-) -> Engine:
-    """Everything a loop needs, wired; with the ``options`` that it will be started with.
-
-    Raises:
-        ValueError: the loop is unknown, or device or relay do not fit it.
-    """
-    spec = find_loop(loop)
-    spec = replace(spec, options={**spec.options, **options})
-    return wire(loop, spec, device, model, config, frontend, cost, relay)
-
-
-def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
-    """Turn the loop until every request has ended and every step has come back.
-
-    Raises:
-        MemoryLeak: memory is missing, or still held, after that.
-    """
-    engine.device.recorder.line = line_of(turns)
-    while not engine.is_done:
-        next(turns)
-    engine.scheduler.self_check()
-
-
 def run_loop(
     loop: str,
     device: Device,
@@ -136,6 +110,221 @@ def run_loop(
     return Run(loop, requests, trace, frontend.interrupted, metrics)
 
 
+def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
+    """Turn the loop until every request has ended and every step has come back.
+
+    Raises:
+        MemoryLeak: memory is missing, or still held, after that.
+    """
+    engine.device.recorder.line = line_of(turns)
+    while not engine.is_done:
+        next(turns)
+    engine.scheduler.self_check()
+
+
+# -- The engine that a loop turns ------------------------------------------------------------------
+
+
+def make_engine(
+    loop: str,
+    device: Device,
+    model: Model,
+    config: SchedulerConfig,
+    frontend: Frontend,
+    cost: CostModel = NO_COST,
+    relay: str = "",
+    **options: object,
+) -> Engine:
+    """Everything a loop needs, wired; with the ``options`` that it will be started with.
+
+    Raises:
+        ValueError: the loop is unknown, or device or relay do not fit it.
+    """
+    spec = find_loop(loop)
+    spec = replace(spec, options={**spec.options, **options})
+    return wire(loop, spec, device, model, config, frontend, cost, relay)
+
+
+def wire(
+    loop: str,
+    spec: Design,
+    device: Device,
+    model: Model,
+    config: SchedulerConfig,
+    frontend: Frontend,
+    cost: CostModel = NO_COST,
+    relay: str = "",
+) -> Engine:
+    """The same of a design that need not be among ``LOOPS``.
+
+    Raises:
+        ValueError: device or relay do not fit it, or the device has no memory for it.
+    """
+    spec.check_device(loop, device.name)
+    cost = cost.of_loop(loop)
+    if isinstance(device, SimDevice):
+        device.keep_pace(cost.pace)
+    relays, wants = relays_for(loop, spec, config.speculative_algorithm)
+    rows = config.max_running_requests
+    row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
+    what = f"a KV pool of {config.num_slots} slots and {rows} rows of {row_len} positions"
+    with memory_for(what, device.name):
+        shape = RelayShape(rows, row_len, config.num_draft_tokens)
+        made = make_relay(loop, relays, relay, device, shape, wants)
+        config = fit_config(config, spec, made, model)
+        if config.run_ahead and config.in_force.reserves == "prompt":
+            raise ValueError(
+                f"loop {loop!r} runs ahead, but rules that keep memory for a prompt alone "
+                "(reserves is 'prompt', as in nano-vllm) need a loop that waits for each step, "
+                "such as 'serial'."
+            )
+        worker = worker_of(spec, config, device, model)(
+            device,
+            model,
+            made,
+            num_slots=config.num_slots + config.page_size,  # page 0 is padding
+            max_running_requests=rows,
+            max_len=row_len,
+            page_size=config.page_size,
+            depth=spec.in_flight,
+            cost=cost,
+            late_penalties=config.late_penalties,
+            cuda_graph_max_bs=config.cuda_graph_max_bs,
+        )
+        scheduler = spec.scheduler(config, device.recorder)
+    if config.speculative_algorithm == "NGRAM":
+        scheduler.propose = propose_from_history
+    if config.in_force.free_rule == "lease":  # under the others what is freed may still be written
+        scheduler.allocator.on_free = worker.touches.free_pages
+        scheduler.table.on_free = worker.touches.free_row
+    read_texts(scheduler, model)
+    return spec.engine(scheduler, worker, device, frontend, cost)
+
+
+def worker_of(
+    spec: Design, config: SchedulerConfig, device: Device, model: Model
+) -> Callable[..., Worker]:
+    """What makes the worker: the design's own, or one that verifies drafts.
+
+    Raises:
+        ValueError: there is no such draft model, or it has another vocabulary.
+    """
+    if not config.speculative_algorithm:
+        return spec.worker
+    on_host = config.speculative_algorithm == "NGRAM"
+    drafter = None if on_host else make_drafter(config, device.name, model)
+    return partial(SpeculativeWorker, num_draft_tokens=config.num_draft_tokens, drafter=drafter)
+
+
+def read_texts(scheduler: Scheduler, model: Model) -> None:
+    """Give the scheduler what it needs of a model to read texts: grammars, and stop strings."""
+    scheduler.compile_grammar = partial(
+        compile_grammar,
+        vocab_size=model.vocab_size,
+        eos_ids=model.eos_ids,
+        tokenizer=model.tokenizer,
+    )
+    codec = text_codec_of(model.name, model.tokenizer)
+    if codec is not None:
+        scheduler.listen = lambda strings, late: StopStrings(codec, strings, late).accept_token
+
+
+# -- What loop, relay and model settle between them ------------------------------------------------
+
+CARRIERS = ("host", "pool")  # relays that bring drafts and lengths from step to step
+WANTS_CARRIER = (
+    "with speculation a relay that carries drafts and lengths: the host itself, or the "
+    "pool-indexed FutureMap, which has a cell for each"
+)
+
+
+def relays_for(loop: str, spec: Design, algorithm: str) -> tuple[tuple[str, ...], str]:
+    """The relays that fit a loop with or without speculation, and what it wants of one.
+
+    Raises:
+        ValueError: the original does not speculate in this way; the sentence gives its reason.
+    """
+    if not algorithm:
+        return spec.relays, spec.refuses.get("other relays", "")
+    if algorithm in spec.refuses:
+        raise ValueError(
+            f"loop {loop!r} does not speculate with {algorithm}: {spec.refuses[algorithm]}."
+        )
+    carriers = tuple(name for name in spec.relays if name in CARRIERS)
+    if not carriers:  # the loop's name asks for another one
+        raise ValueError(
+            f"relay {spec.relays[0]!r} does not fit loop {loop!r}: the loop wants {WANTS_CARRIER}."
+        )
+    return carriers, WANTS_CARRIER
+
+
+def fit_config(
+    config: SchedulerConfig, spec: Design, relay: Relay, model: Model
+) -> SchedulerConfig:
+    """``config`` with what the loop, its relay and the model decide.
+
+    A relay that two streams write row by row (the token pool) is no part of a system that frees
+    memory at once: there a row has to wait for its steps, unless the user has said otherwise. And a
+    loop whose own rules have one budget for all needs no mixed chunks: its steps mix by themselves.
+
+    With a relay that runs ahead nobody knows how many drafts of a step in flight count, so all of
+    them may reach past a request's length.
+
+    Raises:
+        ValueError: drafts would fill the model's context, or the KV pool.
+    """
+    slack = config.num_draft_tokens * (spec.in_flight - 1) if relay.run_ahead else 0
+    for limit, what in (
+        (model.context_len, f"the context of {model.context_len} tokens"),
+        (config.num_slots, f"the KV pool of {config.num_slots} slots"),
+    ):
+        if slack >= limit:
+            raise ValueError(
+                f"speculative_num_draft_tokens is {config.num_draft_tokens}, but then drafts in "
+                f"flight could reach {slack} positions past a request, and leave nothing of {what}."
+            )
+    both = isinstance(relay, UploadRelay) and isinstance(relay, RowRelay)
+    waits = "lease" if both and not config.rules else ""
+    first = config.run_first or find_rules(config.rules or spec.rules).run_first
+    mixes = config.enable_mixed_chunk and (first == "prefill" or bool(config.rules))
+    return replace(
+        config,
+        **{
+            "rules": config.rules or spec.rules,
+            "free_rule": config.free_rule or waits,
+            "enable_mixed_chunk": mixes,
+            **spec.settings,
+        },
+        run_ahead=relay.run_ahead,
+        overrun=spec.overrun,
+        refuses=spec.refusals(relay.name),
+        draft_slack=slack,
+        context_len=min(config.context_len, model.context_len - slack),
+        row_len=row_len_of(config, spec, model),
+        vocab_size=model.vocab_size,
+        eos_ids=model.eos_ids,
+        has_logits=hasattr(model, "logprobs"),
+        has_tokenizer=text_codec_of(model.name, model.tokenizer) is not None,
+    )
+
+
+def row_len_of(config: SchedulerConfig, spec: Design, model: Model) -> int:
+    """Positions in a row of the page table: the context, and what a loop runs past it."""
+    past = max(0, spec.overrun - 1) + config.num_draft_tokens * (spec.in_flight - 1)
+    return min(config.context_len + past, model.context_len)
+
+
+# -- Runs on a device of their own -----------------------------------------------------------------
+
+
+class RunStopped(RuntimeError):
+    """A loop stopped with an error; ``traces`` are of the runs so far, and the last one is its."""
+
+    def __init__(self, loop: str, error: Exception, trace: Trace) -> None:
+        super().__init__(f"{loop} stopped with {type(error).__name__}: {error}")
+        self.traces = [trace]
+
+
 def run_to_end(
     loop: str,
     device: str,
@@ -156,8 +345,7 @@ def run_to_end(
         run = run_loop(loop, opened, model, requests, config, cost, on_output=on_output)
     except Exception as error:  # a broken scheduler may stop in any way
         opened.recorder.mark("stopped", error=f"{type(error).__name__}: {error}")
-        about = (loop, opened.name, model.name, opened.clock, model.dtype)
-        trace = opened.recorder.trace(*about)
+        trace = opened.recorder.trace(loop, opened.name, model.name, opened.clock, model.dtype)
         if not trace.slices:
             raise  # bad input: nothing has run
         raise RunStopped(loop, error, trace) from error
@@ -179,10 +367,5 @@ def warm_up(device: str, model: Model, config: SchedulerConfig) -> None:
 
 def fresh(request: Request) -> Request:
     """The same request, not yet run."""
-    return Request(
-        request.rid,
-        request.prompt,
-        request.params,
-        request.arrival_time,
-        priority=request.priority,
-    )
+    rid, prompt, params = request.rid, request.prompt, request.params
+    return Request(rid, prompt, params, request.arrival_time, priority=request.priority)

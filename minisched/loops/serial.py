@@ -1,4 +1,8 @@
-"""One step after the other: the host and the device take turns."""
+"""One step after the other: the host and the device take turns.
+
+Every token is on the host before the next step is scheduled, so nothing has to be foreseen, and
+nothing is ever wasted. It is what all others are compared with, in tokens and in time.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ from collections.abc import Iterator
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from .design import design
 
 
+@design(follows="SGLang managers/scheduler.py:event_loop_normal", relays=("host",))
 def serial(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``managers/scheduler.py:event_loop_normal``. Each ``yield`` ends one turn.
 

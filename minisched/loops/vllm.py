@@ -1,21 +1,46 @@
-"""vLLM with pipeline parallelism: the batch queue as deep as there are stages."""
+"""vLLM's engine core: one step at a time, or a queue of batches in flight.
+
+``vllm_step`` waits for every step. ``vllm_batch_queue`` keeps a queue of launched batches: as long
+as it has room, the next batch is scheduled and launched (that is *filling*), and only then does the
+host block on the oldest one (*harvesting*). One loop serves two ends, by what it may schedule:
+
+- ``vllm_pp2``, ``vllm_pp4``: every token comes over the host, so no request is in two batches at
+  once. The queue is as deep as a pipeline has stages, and each stage works on other requests.
+- ``vllm_async``: async scheduling. A relay brings tokens to the next step on the device, so a
+  request may be scheduled again with an *output placeholder* for the token in flight, which is
+  replaced when the result comes (``vllm_async.py``). Two batches are then two steps of the same
+  requests, and the host's work is hidden behind the device, as in ``overlap``.
+
+``vllm_batch_queue`` itself is both loops' body, with one stage and without placeholders.
+
+In all of them sampling is a call of its own (#26866), because only it needs a grammar's mask, which
+the host builds while the forward pass runs. A request that is preempted keeps the outputs of steps
+in flight (``keep_stale_outputs``).
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
+from ..scheduler.config import ALGORITHMS
 from ..worker import GenerationBatchResult
 from ..worker.pipeline import PipelineWorker
-from . import refused
-from .design import LoopSpec
+from .design import design
 
-# -- vLLM's engine core without a batch queue: one step, and nothing else in flight ----------------
+STALE = {"keep_stale_outputs": True}
 
 
+@design(
+    follows="vLLM v1/engine/core.py:EngineCore.step",
+    relays=("host",),
+    rules="vllm",
+    settings=STALE,
+)
 def vllm_step(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """vLLM ``v1/engine/core.py:EngineCore.step``. Each ``yield`` ends one turn.
 
@@ -41,10 +66,7 @@ def execute_model(engine: Engine, batch: ScheduleBatch) -> GenerationBatchResult
 
 
 def sample_tokens(engine: Engine, pending: GenerationBatchResult) -> None:
-    """Launch the sampling of a step, after the mask where it needs one; returns at once.
-
-    That is why sampling was split from the forward pass (#26866): only it needs the mask.
-    """
+    """Launch the sampling of a step, after the mask where it needs one; returns at once."""
     if engine.needs_mask(pending.batch):
         engine.update_vocab_mask(pending.batch)  # get_grammar_bitmask
     engine.launch_batch_sample_if_needed(pending)
@@ -64,6 +86,59 @@ def update_from_output(engine: Engine, pending: GenerationBatchResult) -> None:
 # -- vLLM's batch queue: several steps in flight, for async scheduling and for pipelines -----------
 
 
+def over_stages(stages: int) -> dict[str, Any]:
+    """The design over so many pipeline stages; follows ``v1/worker/gpu_worker.py``.
+
+    ``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is
+    busy all the time only if every stage has a batch, and no request may be in two of them, since
+    its next token is known when the last stage has sampled it. In steady state a step takes
+    ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
+    host; the latency is that of all stages, the copy and the host, and a single request pays all
+    of it for every token. Requests that come together share a batch, and leave the other stages
+    idle.
+    """
+    return {
+        "follows": "vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
+        "depth": stages,
+        "options": {"depth": stages},
+        "worker": partial(PipelineWorker, stages=stages),
+        "refuses": {
+            "other relays": "every token over the host: its first stage reads before the last one "
+            "has sampled",
+            "real devices": "its stages are streams of the simulated device, which alone has a "
+            "model cut into layers",
+            **dict.fromkeys(
+                ALGORITHMS,
+                "drafts are made behind the last stage, and the first one would have to get them; "
+                "vLLM does not combine them (docs/features/speculative_decoding; of late EAGLE 3 "
+                "alone)",
+            ),
+        },
+    }
+
+
+@design("vllm_pp4", **over_stages(4))
+@design("vllm_pp2", **over_stages(2))
+@design(
+    "vllm_async",
+    follows="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
+    relays=("prev_sampled", "pool", "token_pool", "ring", "fill_device"),
+    refuses={
+        "NGRAM": "async scheduling leaves the newest tokens on the device, so vLLM takes only "
+        "drafters that run there: EAGLE, MTP, a draft model, ngram_gpu (config/vllm.py)"
+    },
+)
+@design(
+    follows="vLLM v1/engine/core.py:EngineCore.step_with_batch_queue",
+    relays=("host",),
+    depth=2,
+    rules="vllm",
+    settings=STALE,
+    refuses={
+        "other relays": "every token over the host; with a relay that runs ahead it is loop "
+        "'vllm_async'"
+    },
+)
 def vllm_batch_queue(
     engine: Engine, depth: int = 2, harvest_when_done: bool = False
 ) -> Iterator[ScheduleBatch | NoBatch]:
@@ -82,7 +157,7 @@ def vllm_batch_queue(
     sampling waits until the queue has been harvested (at depth 2 that is the one step that vLLM
     pops). So is one whose penalties do; in vLLM they wait too, but in the worker (#26467). With
     async scheduling (a relay that runs ahead: ``vllm_async``) a request's output placeholders stand
-    for tokens in flight (``vllm_placeholders.py``), and a settled step takes max(d, h, c, (d + h +
+    for tokens in flight (``vllm_async.py``), and a settled step takes max(d, h, c, (d + h +
     c) / depth).
 
     Where there are requests and none can be scheduled, an empty batch (None) is queued, which takes
@@ -151,27 +226,3 @@ def make_batch_queue(engine: Engine, depth: int) -> deque[GenerationBatchResult 
             "token that waits for longer may be overwritten; relay 'pool' allows any depth."
         )
     return deque(maxlen=depth)
-
-
-ONLY = "its stages are streams of the simulated device, which alone has a model cut into layers"
-TAKES = "every token over the host: its first stage reads before the last one has sampled"
-
-
-def vllm_pp(stages: int) -> LoopSpec:
-    """vLLM ``v1/engine/core.py:step_with_batch_queue`` over so many pipeline stages.
-
-    ``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is
-    busy all the time only if every stage has a batch, and no request may be in two of them, since
-    its next token is known when the last stage has sampled it. In steady state a step takes
-    ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
-    host; the latency is that of all stages, the copy and the host, and a single request pays all
-    of it for every token. Requests that come together share a batch, and leave the other stages
-    idle.
-    """
-    return LoopSpec(
-        vllm_batch_queue, depth=stages, relays=("host",), options={"depth": stages},
-        rules="vllm", settings={"keep_stale_outputs": True},
-        worker=partial(PipelineWorker, stages=stages),
-        takes=TAKES, devices=("sim",), only=ONLY, refuses=refused.VLLM_PP,
-        source="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
-    )  # fmt: skip

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from ..loops.design import first_line
+
 SWAPPED = ("__code__", "__defaults__", "__kwdefaults__")  # what a patch changes of a function
 
 
@@ -141,7 +143,7 @@ def compiled(change: Change) -> Any:
     flags = __future__.annotations.compiler_flag
     exec(compile(outer, function.__code__.co_filename, "exec", flags), function.__globals__, scope)
     made = scope["make"](object)
-    line, name = function.__code__.co_firstlineno, function.__qualname__
+    line, name = first_line(function.__code__), function.__qualname__
     made.__code__ = made.__code__.replace(co_firstlineno=line, co_qualname=name)
     return made
 

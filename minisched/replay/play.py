@@ -14,10 +14,8 @@ from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
-from ..loops.design import LoopSpec
-from ..loops.registry import find_loop
-from ..loops.run import drive
-from ..loops.wiring import fit_config
+from ..loops.design import Design, find_loop
+from ..loops.run import drive, fit_config
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..worker import Worker
@@ -89,7 +87,7 @@ def play(
     )
 
 
-def check_replayable(loop: str, spec: LoopSpec) -> None:
+def check_replayable(loop: str, spec: Design) -> None:
     """Whether steps of which only lengths are known take the time that this loop's would.
 
     Raises:

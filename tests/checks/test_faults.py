@@ -31,8 +31,8 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import ClientStreams, ReaderStopped
+from minisched.loops.design import LOOPS
 from minisched.loops.overlap import AS_OF_0_5_21
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models import sampling, sampling_mlx, sampling_torch
 from minisched.models.base import read_marks

@@ -16,7 +16,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import AbortReq, FlushCacheReq, Frontend, Message
 from minisched.engine.log import log_to, logger
 from minisched.engine.metrics import Metrics, percentiles
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.scheduler import SchedulerConfig
 from tests.support import (

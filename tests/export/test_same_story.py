@@ -40,7 +40,7 @@ from minisched.export.text import BUBBLE as IDLE
 from minisched.export.text import row, to_text
 from minisched.export.units import exact, ms, tick_step
 from minisched.export.window import steady_views, view_of_steps
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.trace import Edge, Mark, Slice, Trace
 from tests.support import SVG, drawn_run, many, read_timing
 

@@ -26,7 +26,7 @@ from minisched.export.views.look import LOOKS
 from minisched.export.views.shown_steps import in_turns, shown
 from minisched.export.views.steps_rows import rows_of, steps_view
 from minisched.export.views.text_page import GLYPHS, TextPage
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Trace
 from tests.support import Picture, drawn_run, forms_of, many

@@ -21,7 +21,7 @@ from minisched.checks.tally import Tally
 from minisched.checks.tokens.identity import differences
 from minisched.checks.tokens.oracle import oracle_trace
 from minisched.checks.tokens.same_workload import another_workload
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.museum.patch import put_in
 from minisched.trace import Mark, Trace
 from tests.laws.mutations.mutation import MUTATIONS, look_for, places

@@ -23,7 +23,7 @@ from minisched.cli.check_failure import command
 from minisched.core import Request, SamplingParams
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.trace.events import is_host

@@ -18,6 +18,7 @@ from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
+from minisched.loops.design import LOOPS
 from minisched.loops.mindie_placeholder import PlaceholderLedger
 from minisched.loops.mindie_plugin import (
     GenerationOutput,
@@ -26,7 +27,6 @@ from minisched.loops.mindie_plugin import (
     deliver,
     generate_token_async,
 )
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import drive, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig

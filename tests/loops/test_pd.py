@@ -20,8 +20,8 @@ from minisched.core import Request
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
+from minisched.loops.design import find_loop
 from minisched.loops.pd import Link, Message, Transferred
-from minisched.loops.registry import find_loop
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.replay.length import LengthModel

@@ -19,8 +19,8 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
+from minisched.loops.design import LOOPS
 from minisched.loops.multi_step import NUM_STEPS
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig

@@ -34,10 +34,10 @@ from minisched.engine.frontend import Frontend
 from minisched.export.mlx_runs import loop_run, sketch_run
 from minisched.export.mlx_sketch import mlx_sketch
 from minisched.export.views.lazy_arrays import arrays_of
+from minisched.loops.design import LOOPS
 from minisched.loops.mlx_async import MlxPendingJob, MlxTpModelWorker
 from minisched.loops.overlap import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
-from minisched.loops.registry import LOOPS
 from minisched.loops.run import Run, fresh, make_engine, run_loop
 from minisched.models.base import ForwardBatch
 from minisched.models.hash import HashModel

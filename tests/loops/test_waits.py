@@ -22,7 +22,7 @@ from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export.layout import make_view
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import Request, Result, SamplingParams, ScheduleBatch
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.memory import RadixCache
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder

@@ -27,7 +27,7 @@ from minisched.engine.frontend import Frontend
 from minisched.engine.metrics import Metrics, percentiles
 from minisched.export import native
 from minisched.export.native_stream import StreamRecorder
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.loops.run import drive, make_engine
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.replay import flat_metrics

@@ -24,7 +24,7 @@ from minisched.export.golden_files import makers, measured
 from minisched.export.puml_links import LINK_STYLE
 from minisched.export.recipes import titles, trace_of
 from minisched.export.render_puml import DRIVER
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.museum.files import museum_makers
 from minisched.topics import TOPICS
 

@@ -17,7 +17,7 @@ from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
 from minisched.export.views.grammar_choices import constrained_of
 from minisched.grammar.build import TokenGrammar
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.trace import Mark, Trace

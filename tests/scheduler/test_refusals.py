@@ -13,8 +13,7 @@ from minisched.comparison import compare_loops
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import NO_COST
 from minisched.devices.sim import SimDevice
-from minisched.loops.design import DEVICES
-from minisched.loops.registry import LOOPS, find_loop
+from minisched.loops.design import DEVICES, LOOPS, find_loop
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
 from minisched.relay.registry import RELAYS
@@ -119,7 +118,7 @@ def test_a_relay_that_does_not_fit_says_why(loop: str) -> None:
         with pytest.raises(ValueError) as caught:
             run_loop(loop, SimDevice(), HashModel(), [Request("r", [1])], relay=name)
         assert str(caught.value).startswith(f"relay {name!r} does not fit loop {loop!r}: ")
-        assert (spec.takes or RELAYS[name].needs) in str(caught.value)
+        assert spec.refuses.get("other relays", RELAYS[name].needs) in str(caught.value)
 
 
 @pytest.mark.parametrize("loop", [loop for loop, spec in LOOPS.items() if spec.devices != DEVICES])
@@ -127,7 +126,7 @@ def test_a_loop_says_why_it_does_not_run_on_a_device(loop: str) -> None:
     for device in {*DEVICES} - {*LOOPS[loop].devices}:
         with pytest.raises(ValueError, match="does not run on device") as caught:
             find_loop(loop).check_device(loop, device)
-        assert LOOPS[loop].only and LOOPS[loop].only in str(caught.value)
+        assert LOOPS[loop].refuses["real devices"] in str(caught.value)
 
 
 # -- features --------------------------------------------------------------------------------------
@@ -169,7 +168,7 @@ def test_a_wish_is_granted_or_its_request_alone_hears_why_not(loop: str) -> None
         path = "hash:7" if kind == "STANDALONE" else ""
         with pytest.raises(ValueError, match=f"'{loop}' does not speculate with {kind}: "):
             run_some(loop, speculative_algorithm=kind, speculative_draft_model_path=path)
-    assert {*LOOPS[loop].refuses} == {*REFUSED.get(loop, ())}, "and with the others it does"
+    assert {*LOOPS[loop].refusals("")} == {*REFUSED.get(loop, ())}, "and with the others it does"
 
 
 def test_a_request_that_one_loop_refuses_is_not_compared() -> None:

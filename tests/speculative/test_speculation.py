@@ -33,9 +33,8 @@ from minisched.devices.base import Device
 from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
-from minisched.loops.registry import LOOPS
-from minisched.loops.run import Run, run_loop
-from minisched.loops.wiring import CARRIERS
+from minisched.loops.design import LOOPS
+from minisched.loops.run import CARRIERS, Run, run_loop
 from minisched.models.base import Model, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model

@@ -16,7 +16,7 @@ from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.base import ForwardBatch
 from minisched.models.hash import HashModel

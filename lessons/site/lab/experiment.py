@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from minisched.comparison import Comparison, compare_loops
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
-from minisched.loops.registry import LOOPS
+from minisched.loops.design import LOOPS
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 

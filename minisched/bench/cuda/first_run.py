@@ -34,7 +34,7 @@ from ...devices.base import WRONG_TOKEN
 from ...devices.registry import open_device
 from ...engine.frontend import Frontend
 from ...export.native import to_json
-from ...loops.registry import LOOPS
+from ...loops.design import LOOPS
 from ...loops.run import Run, make_engine, run_loop, run_to_end
 from ...models.base import Model
 from ...models.registry import open_model

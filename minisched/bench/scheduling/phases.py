@@ -16,7 +16,7 @@ from statistics import median
 from ...core import Request, SamplingParams
 from ...devices.registry import open_device
 from ...engine.frontend import Frontend
-from ...loops.registry import find_loop
+from ...loops.design import find_loop
 from ...loops.run import make_engine
 from ...models.registry import open_model
 from ...scheduler import SchedulerConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core import Request
 from ...devices.cost import CostModel, MeasuredCost
-from ...loops.registry import LOOPS
+from ...loops.design import LOOPS
 from ...memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ...policy.rules import RULES, RUN_FIRST
 from ...policy.waiting import POLICIES as SCHEDULE_POLICIES

@@ -11,9 +11,8 @@ from typing import Any, cast
 from ...devices.base import Device
 from ...devices.sim import SimDevice
 from ...engine.frontend import Frontend
-from ...loops.registry import LOOPS, find_loop
-from ...loops.run import make_engine
-from ...loops.wiring import CARRIERS
+from ...loops.design import LOOPS, find_loop
+from ...loops.run import CARRIERS, make_engine
 from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...scheduler.config import ALGORITHMS

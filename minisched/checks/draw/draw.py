@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ...core import Request
 from ...devices.cost import MICROSECOND, NO_COST, CostModel, HostCost, MeasuredCost
-from ...loops.registry import LOOPS
+from ...loops.design import LOOPS
 from ...memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ...policy.rules import RULES, RUN_FIRST, Rules
 from ...policy.waiting import POLICIES as SCHEDULE_POLICIES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from ...loops.registry import LOOPS
+from ...loops.design import LOOPS
 from ..draw.designs import Design, all_designs, read_design
 from ..draw.draw import draw
 from ..many import processes, unheard_interrupt

@@ -6,7 +6,7 @@ from ...core import Request, ScheduleBatch
 from ...devices.cost import SIM_COST
 from ...devices.registry import open_device
 from ...engine.frontend import Frontend
-from ...loops.registry import find_loop
+from ...loops.design import find_loop
 from ...loops.run import make_engine
 from ...models.base import equal_extents
 from ...models.hash import HashModel

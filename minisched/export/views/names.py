@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 
-from ...loops.registry import LOOPS
+from ...loops.design import LOOPS
 from ...topics import TOPICS
 
 NEAR = {  # a word -> the topic that is about it
