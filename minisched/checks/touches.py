@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..devices.sim import Accesses, SimDevice, SimMemory
+from ..devices.sim import SimDevice, SimMemory
 from ..engine.engine import Engine
 from ..trace import Trace
 from ..trace.events import is_host
@@ -39,18 +39,35 @@ class Cells:
 Ops = defaultdict[tuple[int, str], Cells]  # by op and by the name of the memory
 
 
+class Access(NamedTuple):
+    """What an op, or the host (0), did to cells of a memory; ``cells`` as it was indexed."""
+
+    op: int
+    memory: SimMemory
+    cells: Any
+    is_write: bool
+
+
 class Touched:
     """Follows the engines of one run, from before they start."""
 
     def __init__(self) -> None:
-        self.accesses = Accesses()
+        self.accesses: list[Access] = []
         self.engines: list[Engine] = []
+        self.devices: list[SimDevice] = []
 
     def watch(self, engine: Engine) -> None:
         """Note what its ops do, if its device is a simulated one."""
         if isinstance(engine.device, SimDevice):
-            engine.device.accesses = self.accesses
+            engine.device.on_access = self.note
+            self.devices.append(engine.device)
             self.engines.append(engine)
+
+    def note(self, memory: SimMemory, cells: Any, is_write: bool) -> None:
+        """An op, a call on a thread of the host, or the host accesses memory."""
+        op, program = memory.device.running, memory.device.recorder.program
+        who = op.slice_id if op else 0 if program.lane == "host" else program.op
+        self.accesses.append(Access(who, memory, cells, is_write))
 
     def check(self, trace: Trace, finished: bool = True) -> Iterator[str]:
         """A sentence for each thing that was touched and not said, or said and not touched.
@@ -65,7 +82,8 @@ class Touched:
         real, said, words = self.touched(), declared(trace), Words(trace)
         yield from (sentence for sentence in check_landed(real, said) if finished)
         steps = {item.id: item.step for item in trace.slices}  # of what has ended
-        failed = {steps.get(op, 0) for op in self.accesses.failed}
+        stopped = set[int]().union(*(device.failed for device in self.devices))
+        failed = {steps.get(op, 0) for op in stopped}
         stand_ins = {item.id: item.step for item in trace.slices if item.name == STAND_IN}
         failed |= {*stand_ins.values()}
         drafts = any(isinstance(engine.worker.touches, DraftTouches) for engine in self.engines)

@@ -1,7 +1,9 @@
 """What every device offers: streams to launch on, memory, and a clock for the host.
 
-The loops, the worker and the relays are written against these protocols and run unchanged on a
-simulated device, on threads, on CUDA streams and on MLX's lazy graphs.
+The loops, the worker and the relays are written against this file and run unchanged on a simulated
+device, on threads, on CUDA streams and on MLX's lazy graphs. A step is launched as ops on streams;
+what one op gives, the next one takes as an argument, and the host waits only where it wants a value
+itself.
 """
 
 from __future__ import annotations
@@ -12,11 +14,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from ..trace import Recorder, Touch
+from ..trace import Program, Recorder, Touch
 
 Array = Any  # Vector on sim, torch.Tensor on thread and cuda, mlx.core.array on mlx
 Buffer = Any  # fixed size, indexed by int, slice or Array; read and written in place
-AnyError = TypeVar("AnyError", bound=BaseException)
 
 WRONG_TOKEN = 1  # what memory holds at first: valid in any vocabulary, and never right by itself
 
@@ -33,34 +34,55 @@ class Label:
 NO_LABEL = Label()
 
 
-def without_frames(error: AnyError) -> AnyError:
-    """An error to keep: a note says where it was raised, and it holds nothing of what was there.
+class Event:
+    """Something that the host, a thread of it or a stream can wait for.
 
-    A traceback names frames, these all that they were working on, and who has called them. With
-    the activations of a step that found no memory, the next step would find none either.
+    Each device says with ``_has_ended`` and ``_wait`` how it is asked and waited for. Whoever hears
+    that it has ended comes after it from then on, and that is recorded.
     """
-    if not getattr(error, "__notes__", None):  # else it was caught before, and is passed on
-        error.add_note("".join(traceback.format_tb(error.__traceback__)))
-    chain: list[BaseException | None] = [error]
-    while chain:
-        if (each := chain.pop()) is not None:
-            each.__traceback__ = None
-            chain += {each.__cause__, each.__context__}
-    return error
 
-
-class Op(Protocol):
-    """A launched piece of work: an event to wait for and a handle on its value."""
-
+    name: str = ""
     slice_id: int
+    program: Program
 
     def query(self) -> bool:
-        """Whether it is done."""
-        ...
+        """Whether it has ended, or was said."""
+        if has_ended := self._has_ended():
+            self.program.wait(self.slice_id)
+        return has_ended
 
     def synchronize(self) -> Any:
-        """Block the host until it is done and return its value, or raise what it raised."""
-        ...
+        """Block the host, or a thread of it, until then."""
+        self._wait()
+        self.program.wait(self.slice_id)
+
+    def _has_ended(self) -> bool:
+        raise NotImplementedError
+
+    def _wait(self) -> None:
+        raise NotImplementedError
+
+
+class Signal(Event):
+    """Something that the host says and a thread of it waits for (``threading.Event``)."""
+
+    def set(self) -> None:
+        """Say it; once is enough, and it stays said."""
+        raise NotImplementedError
+
+
+class Op(Event):
+    """A launched piece of work: an event to wait for and a handle on its value."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def synchronize(self) -> Any:
+        """Block the host until it has ended and return its value, or raise what it raised."""
+        super().synchronize()
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -84,12 +106,34 @@ class OrNone:
         return None if self.op.error is not None else self.op.value
 
 
-class Signal(Op, Protocol):
-    """Something that the host says and a thread of it waits for (``threading.Event``)."""
+def value_of(arg: Any) -> Any:
+    """What a function is given for an argument: for an op its value, or the error that it had."""
+    if isinstance(arg, OrNone):
+        return arg.value
+    if not isinstance(arg, Op):
+        return arg
+    if arg.error is not None:
+        raise arg.error
+    return arg.value
 
-    def set(self) -> None:
-        """Say it; once is enough."""
-        ...
+
+AnyError = TypeVar("AnyError", bound=BaseException)
+
+
+def without_frames(error: AnyError) -> AnyError:
+    """An error to keep: a note says where it was raised, and it holds nothing of what was there.
+
+    A traceback names frames, these all that they were working on, and who has called them. With
+    the activations of a step that found no memory, the next step would find none either.
+    """
+    if not getattr(error, "__notes__", None):  # else it was caught before, and is passed on
+        error.add_note("".join(traceback.format_tb(error.__traceback__)))
+    chain: list[BaseException | None] = [error]
+    while chain:
+        if (each := chain.pop()) is not None:
+            each.__traceback__ = None
+            chain += {each.__cause__, each.__context__}
+    return error
 
 
 class Stream(Protocol):
@@ -108,11 +152,9 @@ class Stream(Protocol):
 
         ``touches`` declares what it will read and write of memory that others touch too.
         """
-        ...
 
-    def wait(self, op: Op) -> None:
+    def wait(self, op: Event) -> None:
         """Let whatever is launched from now on start only after ``op`` has ended."""
-        ...
 
 
 class Arrays(Protocol):
@@ -120,35 +162,27 @@ class Arrays(Protocol):
 
     def asarray(self, values: Sequence[int]) -> Array:
         """Integers on the device."""
-        ...
 
     def asarrays(self, *columns: Sequence[int]) -> Sequence[Array]:
         """Several such arrays, which go to the device together where that is worth it."""
-        ...
 
     def where(self, condition: Array, a: Array, b: Array) -> Array:
         """``a`` where the condition holds, else ``b``."""
-        ...
 
     def clamp(self, values: Array, min: int) -> Array:
         """Values below ``min`` raised to it."""
-        ...
 
     def rows_at(self, matrix: Array, at: Array) -> Array:
         """Some rows of logits, in the order of ``at``."""
-        ...
 
     def mask(self, values: Sequence[bool]) -> Array:
         """Booleans on the device."""
-        ...
 
     def add(self, a: Array, b: Array) -> Array:
         """Sums, element by element."""
-        ...
 
     def count_equal(self, a: Array, b: Array, width: int, num_rows: int) -> Array:
         """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
-        ...
 
 
 class Device(Protocol):
@@ -156,14 +190,13 @@ class Device(Protocol):
 
     name: str
     clock: str  # "virtual" or "wall"
-    built_by_host: bool  # ops are built as they are launched: what they depend on must be known
+    built_by_host: bool = False  # when they are launched: what ops depend on must be known by then
     recorder: Recorder
     xp: Arrays
-    lifetimes: Sequence[str]  # what was let go under an op, where somebody watches the memory
+    lifetimes: Sequence[str] = ()  # what was let go under an op, where somebody watches the memory
 
     def now(self) -> int:
         """Nanoseconds since the device was opened."""
-        ...
 
     def host(
         self, phase: str, cost: int = 0, label: Label = NO_LABEL
@@ -173,55 +206,45 @@ class Device(Protocol):
         ``cost`` is how long it takes on a virtual clock (what the body does becomes true at its
         end), or pure-Python work to add on a wall clock.
         """
-        ...
 
     def stream(self, name: str) -> Stream:
         """The stream of that name, created on first use; its lane has the same name."""
-        ...
 
     def thread(self, name: str) -> Stream:
         """A further thread of the host, with a queue of calls; its name should end in ``thread``.
 
         A call's ``cost`` is host work; what it does becomes true at its end. It may launch ops.
         """
-        ...
 
     def signal(self, name: str) -> Signal:
         """A new signal, which a thread can wait for as if it were an op."""
-        ...
 
     def memory(self, name: str, size: int) -> Buffer:
         """``size`` integers on the device, holding a valid but wrong token at first."""
-        ...
 
     def host_memory(self, name: str, size: int) -> Buffer:
         """``size`` integers that a copy can land in on the host (pinned, where that exists)."""
-        ...
 
     def copy_to_host(self, dst: Buffer, src: Buffer, size: int) -> Array:
         """On a stream: copy the first ``size`` integers; the value has ``tolist``."""
-        ...
 
     def bring_to_host(self, values: Array) -> Array:
         """On a stream: copy an array of any shape to the host; the value has ``tolist``."""
-        ...
 
     def flush(self, *ops: Op) -> None:
         """Hand over what was launched. Only lazy devices need it: one ``async_eval`` a step."""
-        ...
+        return
 
     def clear_cache(self) -> None:
-        """Give cached buffers back to the system, where the library keeps any."""
-        ...
+        """Give cached buffers back to the system, where the library keeps any; mark the moment."""
+        self.recorder.mark("clear cache")
 
     def count_memory(self) -> None:
         """Record what is in use and what the library keeps for later, where it says so (MLX)."""
-        ...
+        return
 
     def idle_until(self, time: int) -> None:
         """Let the host sleep until ``time``."""
-        ...
 
     def close(self) -> None:
         """Finish or drop what is queued and leave no thread behind."""
-        ...

@@ -240,8 +240,6 @@ def find_profile(name: str) -> Profile:
         ValueError: there is none, or the file is no profile.
     """
     if name.endswith((".json", ".json.gz")):
-        pass
-
         return read_profile(Path(name))
     if name not in PROFILES:
         raise ValueError(

@@ -1,4 +1,8 @@
-"""Streams of a GPU: what is launched is queued on the GPU, and the host goes on at once."""
+"""Streams of a GPU: what is launched is queued on the GPU, and the host goes on at once.
+
+Launching an op calls its function, and torch's operations put kernels on the stream. So a value is
+there at once, as a tensor that the GPU has yet to fill, and events on the stream tell when.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..trace import Program, Recorder, Touch
-from .base import NO_LABEL, Label, Op, OrNone, without_frames
+from .base import NO_LABEL, Event, Label, Op, value_of, without_frames
 from .thread import TorchDevice
 
 TRIPS = 5  # to the GPU and back, of which the shortest says what time it is there
@@ -20,35 +24,15 @@ PATIENCE = 100_000  # nanoseconds that the host may wait for a new zero; it take
 IDLE: defaultdict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list)  # by GPU and name
 
 
-class CudaOp:
-    """What a function put on a stream, between two timed events.
-
-    The value is there at once, as a tensor that the GPU has yet to fill; the events tell when.
-    """
+class CudaOp(Op):
+    """What a function put on a stream, between two timed events."""
 
     def __init__(self, slice_id: int, program: Program) -> None:
         self.slice_id = slice_id
         self.program = program
-        self.value: Any = None
-        self.error: Exception | None = None
         self.named: tuple[Any, ...] = ()
         self.start = torch.cuda.Event(enable_timing=True)
         self.end = torch.cuda.Event(enable_timing=True)
-
-    def query(self) -> bool:
-        """Whether the GPU has got past it; who hears that it has, comes after it."""
-        if is_done := bool(self.end.query()):
-            self.program.wait(self.slice_id)
-        return is_done
-
-    def synchronize(self) -> Any:
-        """Block the host until the GPU has got past it; return its value or raise its error."""
-        self.end.synchronize()
-        self.program.wait(self.slice_id)
-        self.named = ()
-        if self.error is not None:
-            raise self.error
-        return self.value
 
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Queue the work on the current stream; an argument's error is passed on.
@@ -60,15 +44,17 @@ class CudaOp:
         self.named = fn, *args
         self.start.record()
         try:
-            for arg in args:
-                if isinstance(arg, CudaOp) and arg.error is not None:
-                    raise arg.error
-            self.value = fn(
-                *(arg.value if isinstance(arg, CudaOp | OrNone) else arg for arg in args)
-            )
+            self.value = fn(*map(value_of, args))
         except Exception as error:
             self.error = without_frames(error)
         self.end.record()
+
+    def _has_ended(self) -> bool:
+        return bool(self.end.query())
+
+    def _wait(self) -> None:
+        self.end.synchronize()
+        self.named = ()
 
 
 class Zero(NamedTuple):
@@ -163,8 +149,9 @@ class CudaStream:
         self.device.timings.append(timing)
         return op
 
-    def wait(self, op: CudaOp) -> None:
+    def wait(self, op: Event) -> None:
         """Hold back what follows until the GPU has got past ``op``."""
+        assert isinstance(op, CudaOp)
         self.device.recorder.program.wait(op.slice_id, self.name)
         self.stream.wait_event(op.end)
 

@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from ..trace import Recorder, Touch
 from . import wall_clock as switch_interval
-from .base import NO_LABEL, WRONG_TOKEN, Label, OrNone, without_frames
+from .base import NO_LABEL, WRONG_TOKEN, Event, Label, Op, OrNone, without_frames
 from .wall_clock import WallClock
 
 # -- Hands arrays to MLX to be computed, for one thread at a time ----------------------------------
@@ -44,7 +44,7 @@ def evaluate_async(*arrays: mx.array) -> None:
 # -- An op of MLX: part of a lazy graph, until somebody sees its numbers ---------------------------
 
 
-class MlxOp:
+class MlxOp(Op):
     """Part of a lazy graph: its arrays are there at once, their numbers later."""
 
     def __init__(
@@ -292,10 +292,10 @@ class MlxStream:
         self.device.launched.append(op)
         return op
 
-    def wait(self, op: MlxOp) -> None:
+    def wait(self, op: Event) -> None:
         """Note it for the trace. What takes ``op``'s arrays waits for them by itself."""
         self.device.recorder.program.wait(op.slice_id, self.name)
-        self.after = op
+        self.after = op if isinstance(op, MlxOp) else None
 
 
 class MlxDevice(WallClock):
@@ -342,7 +342,7 @@ class MlxDevice(WallClock):
         """The values in an array of their own."""
         return values + 0
 
-    def flush(self, *ops: MlxOp) -> None:
+    def flush(self, *ops: Op) -> None:
         """Hand over everything launched since the last flush, and the memory it changed."""
         step, self.launched = self.launched, []
         self._runner.submit(step, self._cache_state_arrays())

@@ -1,21 +1,23 @@
-"""Streams as threads: what is launched runs on the CPU, in order, beside the host's own thread."""
+"""Streams as threads: what is launched runs on the CPU, in order, beside the host's own thread.
+
+And what ``cuda`` has of torch as well: its arrays, and memory in tensors.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..trace import Recorder, Touch
+from ..trace import Recorder
 from . import wall_clock as switch_interval
-from .base import NO_LABEL, WRONG_TOKEN, Label, Op
-from .wall_clock import HostThread, ThreadOp, WallClock, wake_on_time
+from .base import WRONG_TOKEN
+from .wall_clock import ThreadLane, WallClock
 
 # -- The array functions that relays need, for torch; and how numbers get to a torch device --------
 
@@ -103,103 +105,8 @@ class TorchDevice(WallClock):
         target = torch.empty(values.shape, dtype=values.dtype, pin_memory=pinned)
         return target.copy_(values, non_blocking=True)
 
-    def flush(self, *ops: Op) -> None:
-        """Nothing to do: launching is enough."""
 
-
-# -- Whose threads torch's operations run on: each thread that computes keeps a team of its own ----
-#
-# OpenMP counts the threads of all teams, also of those that wait for work. With more than there are
-# cores, libgomp lets every team sleep between two operations instead of spinning: a decode step,
-# some hundred small operations, then takes twice as long. So only the threads that compute may have
-# one.
-
-SOFT = 1  # OpenMP 5.0, omp_pause_soft: threads end, settings stay
-_usual: list[int] = []  # threads that torch takes while no device is open; once for each that is
-
-
-def end_team() -> None:
-    """End the team of the thread that calls; its next large operation would start another."""
-    end = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
-    if end is not None:  # an older OpenMP keeps its threads: slower, and as right
-        end(SOFT)
-
-
-def give_host_one() -> int:
-    """Let the thread that calls, the host, compute alone; how many threads torch would take.
-
-    Several devices may be open: the last ``take_back`` lets it have them again.
-    """
-    _usual.append(_usual[0] if _usual else torch.get_num_threads())
-    torch.set_num_threads(1)
-    end_team()
-    return _usual[0]
-
-
-def take_back() -> None:
-    """A device is closed."""
-    usual = _usual.pop()
-    if not _usual:
-        torch.set_num_threads(usual)
-
-
-@contextmanager
-def team(size: int) -> Iterator[None]:
-    """Inside, this thread computes with ``size`` threads, itself among them."""
-    torch.set_num_threads(size)
-    with torch.inference_mode():
-        yield
-
-
-SWITCH_INTERVAL = 0.00002  # seconds a busy host may keep a stream's thread from the interpreter
-
-
-@contextmanager
-def working(torch_threads: int) -> Iterator[None]:
-    """Inside, a stream's thread wakes on time and computes with its own number of threads."""
-    wake_on_time()
-    with team(torch_threads):
-        yield
-
-
-class ThreadStream(HostThread):
-    """A stream whose ops run on a thread; an op takes as long as it takes, whatever it "costs"."""
-
-    def __init__(self, device: ThreadDevice, name: str) -> None:
-        super().__init__(device, name, partial(working, device.torch_threads))
-
-    def launch(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        name: str,
-        cost: int = 0,
-        label: Label = NO_LABEL,
-        touches: Sequence[Touch] = (),
-    ) -> ThreadOp:
-        """Queue an op.
-
-        Raises:
-            RuntimeError: the device is closed.
-        """
-        return super().launch(fn, *args, name=name, label=label, touches=touches)
-
-    def wait(self, op: Op) -> None:
-        """Hold back what follows until ``op`` has ended."""
-        self.device.recorder.program.wait(op.slice_id, self.name)
-        super().wait(op)
-
-    def _record_launch(self, op: ThreadOp, touches: Sequence[Touch]) -> None:
-        """What the op will do is known now: streams run in order."""
-        self.device.recorder.program.launch(self.name, op.slice_id, op.args, touches)
-
-    def _run_recorded(self, op: ThreadOp) -> None:
-        """Run an op; what it does was recorded when it was launched."""
-        op.run()
-
-    def _enter(self) -> None:
-        """This thread's acts were recorded by who launched them."""
-        self.device.recorder.program.enter("")
+# -- Streams on the CPU, and what lets them run beside a busy host ---------------------------------
 
 
 class ThreadDevice(TorchDevice):
@@ -217,20 +124,17 @@ class ThreadDevice(TorchDevice):
 
     def __init__(self, recorder: Recorder | None = None, torch_threads: int | None = None) -> None:
         super().__init__(recorder, torch.device("cpu"))
-        self._streams: dict[str, ThreadStream] = {}
+        self._streams: dict[str, ThreadLane] = {}
         switch_interval.want(SWITCH_INTERVAL)
         usual = give_host_one()
         self.torch_threads = torch_threads or max(1, usual - 1)
 
-    def stream(self, name: str) -> ThreadStream:
+    def stream(self, name: str) -> ThreadLane:
         """The stream of that name; its thread starts with it."""
         if name not in self._streams:
-            self._streams[name] = ThreadStream(self, name)
+            inside = partial(working, self.torch_threads)
+            self._streams[name] = ThreadLane(self, name, inside, is_stream=True)
         return self._streams[name]
-
-    def clear_cache(self) -> None:
-        """Nothing is cached; the moment is marked."""
-        self.recorder.mark("clear cache")
 
     def close(self) -> None:
         """Let running ops end, drop what is queued (its error says so), and end all threads."""
@@ -243,3 +147,54 @@ class ThreadDevice(TorchDevice):
         finally:
             switch_interval.give_back(SWITCH_INTERVAL)
             take_back()
+
+
+SWITCH_INTERVAL = 0.00002  # seconds a busy host may keep a stream's thread from the interpreter
+SET_TIMERSLACK = 29  # of prctl
+LEAST = 1  # nanosecond; 0 stands for what is usual
+
+
+@contextmanager
+def working(torch_threads: int) -> Iterator[None]:
+    """Inside, a stream's thread wakes on time and computes with its own number of threads.
+
+    Whoever wants the interpreter waits for it in steps (``sys.setswitchinterval``), and Linux lets
+    timed waits last up to 0.05 ms longer, to save power: a stream's thread got it from a busy host
+    after 0.07 ms where 0.02 were asked for, two dozen times in a decode step.
+    """
+    if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
+        prctl(SET_TIMERSLACK, ctypes.c_ulong(LEAST), *(ctypes.c_ulong(0) for _ in range(3)))
+    torch.set_num_threads(torch_threads)
+    with torch.inference_mode():
+        yield
+
+
+# Whose threads torch's operations run on: each thread that computes keeps a team of its own.
+#
+# OpenMP counts the threads of all teams, also of those that wait for work. With more than there are
+# cores, libgomp lets every team sleep between two operations instead of spinning: a decode step,
+# some hundred small operations, then takes twice as long. So only the threads that compute may have
+# one.
+
+SOFT = 1  # OpenMP 5.0, omp_pause_soft: threads end, settings stay
+_usual: list[int] = []  # threads that torch takes while no device is open; once for each that is
+
+
+def give_host_one() -> int:
+    """Let the thread that calls, the host, compute alone; how many threads torch would take.
+
+    Its team ends. Several devices may be open: the last ``take_back`` lets it have them again.
+    """
+    _usual.append(_usual[0] if _usual else torch.get_num_threads())
+    torch.set_num_threads(1)
+    end = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
+    if end is not None:  # an older OpenMP keeps its threads: slower, and as right
+        end(SOFT)
+    return _usual[0]
+
+
+def take_back() -> None:
+    """A device is closed."""
+    usual = _usual.pop()
+    if not _usual:
+        torch.set_num_threads(usual)

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ..devices.sim import SimDevice, SimMemory, SimOp, SimSignal, SimThread, Vector, VectorArrays
+from ..devices.base import Event
+from ..devices.sim import SimDevice, SimEvent, SimMemory, SimOp, SimStream
+from ..devices.vector import Vector, VectorArrays
 from ..loops.overlap_thread import FutureStep
 
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch
@@ -49,14 +51,14 @@ class CountingArrays(VectorArrays):
         return vector
 
 
-class CountingThread(SimThread):
+class CountingThread(SimStream):
     """Counts the waits in its queue, and the flat batches that are given to it or held after."""
 
     def __init__(self, device: CountingSim, name: str) -> None:
-        super().__init__(device, name)
+        super().__init__(device, name, is_thread=True)
         self.counting = device
 
-    def wait(self, op: SimOp | SimSignal) -> None:
+    def wait(self, op: Event) -> None:
         """Hold back what follows."""
         self.counting.thread_waits[kind_of(op)] += 1
         super().wait(op)
@@ -90,9 +92,9 @@ class CountingSim(SimDevice):
         self.memories: dict[str, int] = {}  # bytes of each buffer on the device
         self.queued = Alive()  # flat batches on the host
 
-    def thread(self, name: str) -> SimThread:
+    def thread(self, name: str) -> SimStream:
         """The thread of that name."""
-        return self._threads.setdefault(name, CountingThread(self, name))
+        return self._lanes.setdefault(name, CountingThread(self, name))
 
     def memory(self, name: str, size: int) -> SimMemory:
         """Device memory, counted."""
@@ -105,13 +107,13 @@ class CountingSim(SimDevice):
         self.bytes_copied += INTEGER * size
         return super().copy_to_host(dst, src, size)
 
-    def run_until_done(self, op: SimOp | SimSignal) -> None:
+    def run_until_done(self, op: SimEvent) -> None:
         """Let time pass; if there was something to wait for, it was a sync point."""
         if not op.done:
             self.host_waits[kind_of(op)] += 1
         super().run_until_done(op)
 
 
-def kind_of(op: SimOp | SimSignal) -> str:
+def kind_of(op: Event) -> str:
     """What is waited for, without the step's number."""
     return op.name.rstrip("0123456789 ")

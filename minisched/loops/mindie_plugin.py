@@ -448,7 +448,7 @@ class PluginManager:
             output.result = self.engine.wait_for(output.pending)
         return output.result
 
-    def block_on(self, op: Op, batch: ScheduleBatch) -> Any:
+    def block_on(self, op: Op | Signal, batch: ScheduleBatch) -> Any:
         """Wait for the thread; the time is a slice, but no work."""
         start = self.device.now()
         value = op.synchronize()

@@ -15,7 +15,7 @@ from ..core import Lease, Logprobs, NoBatch, Output, Request, ScheduleBatch
 from ..core.batch import slots_of
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import MICROSECOND, NO_COST, CostModel
-from ..devices.sim import FINISH, Deadlock, SimDevice, SimOp
+from ..devices.sim import Deadlock, SimDevice, SimOp
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
@@ -192,7 +192,7 @@ class KVTransfer:
         self._declare(rid, slots, to_slots)
         write = partial(self.target_model.write_kv, to_slots, self.source_model.read_kv(slots))
         if now > self.target.now():
-            self.target.at(now, FINISH, write)
+            self.target.at(now, write)
         else:
             write()  # its host is in the middle of a turn and could not have looked before
         if last is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..devices.base import Buffer, Device
-from ..devices.sim import Vector
+from ..devices.vector import Vector
 from .base import ForwardBatch
 from .sampling import adjust, choose, logprobs
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..core import LogitAdjustment, SamplingParams
-from ..devices.sim import Vector
+from ..devices.vector import Vector
 
 # -- Changes logits before a token is chosen, on lists of numbers; torch and MLX do the same -------
 #

@@ -14,27 +14,26 @@ class Relay(Protocol):
     """Turns input tokens that the host does not know into something the device can look up.
 
     ``bind`` runs on the host and numbers the unknown ones; ``resolve`` and ``store`` run on the
-    device, in the ops that consume and produce the tokens.
+    device, in the ops that consume and produce the tokens. What has a body here is so unless a
+    relay says more: no memory on the device, which then nobody reads or writes.
     """
 
     name: str  # as in ``registry.py:RELAYS``
     run_ahead: bool  # whether a step may be launched on tokens the host does not know
-    most_in_flight: int | None  # steps, where one may leave out a request; None: any number
-    kept_in: Buffer | None  # the device's memory in which tokens wait; None: they are in none
+    most_in_flight: int | None = None  # steps, where one may leave out a request; None: any number
+    kept_in: Buffer | None = None  # the device's memory in which tokens wait; None: in none
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
     ) -> tuple[list[int], list[int]]:
         """Host: input ids, unknown ones as negative numbers, and a destination for each row."""
-        ...
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """Device: real tokens in place of the negative numbers, [num_tokens]."""
-        ...
 
     def store(self, dests: Array, tokens: Array) -> None:
         """Device: keep the sampled tokens, [num_reqs], for later steps."""
-        ...
+        return
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """Host: by row, where ``resolve`` will find its token, given what ``bind`` gave.
@@ -42,15 +41,15 @@ class Relay(Protocol):
         That is a cell of ``kept_in``, or a place in the step before; nothing for a row whose
         tokens the host has sent.
         """
-        ...
+        return {}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> Sequence[Touch]:
         """Host: what ``resolve`` will touch of the device's memory, given what ``bind`` gave."""
-        ...
+        return []
 
     def writes(self, batch: ScheduleBatch, dests: list[int]) -> Sequence[Touch]:
         """Host: what ``store`` will touch, given what ``bind`` gave."""
-        ...
+        return []
 
 
 class Placeholder(NamedTuple):
@@ -77,23 +76,18 @@ class DraftRelay(Relay, Protocol):
 
     def start_of(self, rows: Sequence[int]) -> Array:
         """Device: the position of each row's newest token, [num_reqs]."""
-        ...
 
     def stash_lens(self, rows: Sequence[int], seq_lens: Array) -> None:
         """Device: how many tokens each row has now, [num_reqs]."""
-        ...
 
     def stash_drafts(self, rows: Sequence[int], drafts: Array) -> None:
         """Device: what is drafted for each row's next step, [num_reqs * k]."""
-        ...
 
     def touch_lens(self, kind: str, rows: Sequence[int]) -> Touch:
         """Host: what ``start_of`` will read, or ``stash_lens`` write."""
-        ...
 
     def touch_drafts(self, rows: Sequence[int]) -> Touch:
         """Host: what ``stash_drafts`` will write."""
-        ...
 
 
 @runtime_checkable
@@ -102,7 +96,6 @@ class RowRelay(Relay, Protocol):
 
     def of_row(self, row: int, length: int) -> Sequence[tuple[str, Sequence[int]]]:
         """Host: what it keeps for a row of ``length`` positions: cells by resource."""
-        ...
 
 
 @runtime_checkable
@@ -114,19 +107,16 @@ class UploadRelay(Relay, Protocol):
 
         Called once for each step, after ``bind``. Whoever launches the step lets it wait.
         """
-        ...
 
 
 # -- The host round trip: every token goes to the host and comes back as an input ------------------
 
 
-class HostTrip:
+class HostTrip(Relay):
     """No relay, and no device memory: a step waits for the host (SGLang's normal loop)."""
 
     name = "host"
     run_ahead = False
-    most_in_flight: int | None = None
-    kept_in = None
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
@@ -138,24 +128,9 @@ class HostTrip:
         """
         return [token for ids in batch.ids for token in known_ids(ids)], []
 
-    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
-        """Nothing."""
-        return {}
-
-    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """Nothing: tokens go over the host."""
-        return []
-
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
-        """Nothing."""
-        return []
-
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """The ids as they are."""
         return ids
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Nothing."""
 
 
 def known_ids(ids: Sequence[int | None]) -> list[int]:

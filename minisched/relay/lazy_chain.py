@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
-from ..trace import Touch
-from .base import placeholders
+from .base import Relay, placeholders
 
 
-class LazyChain:
+class LazyChain(Relay):
     """No buffer: the previous step's output array is this step's input array.
 
     SGLang ``hardware_backend/mlx/model_runner.py:decode_batch_start_chained``, which takes
@@ -19,8 +18,6 @@ class LazyChain:
 
     name = "chain"
     run_ahead = True
-    most_in_flight: int | None = None
-    kept_in = None
 
     def __init__(self, device: Device, max_running_requests: int = 0) -> None:
         self.xp = device.xp
@@ -54,22 +51,11 @@ class LazyChain:
         """By row its place in the step before."""
         return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
-    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """Nothing: the step's tokens are an argument of the step behind it."""
-        return []
-
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
-        """Nothing."""
-        return []
-
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """The previous step's tokens, in this batch's order; any, where that step has none."""
         if previous is None:
             return self.xp.clamp(ids, min=0)
         return self.xp.where(ids < 0, previous[self.xp.clamp(-ids - 1, min=0)], ids)
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Nothing: whoever builds on these tokens holds them."""
 
     def record(self, batch: ScheduleBatch, previous: ScheduleBatch | None, ids: list[int]) -> None:
         """Mark which step's array a step is built on (0: none), and which places, from 1 on."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core import ModelWorkerBatch, ScheduleBatch
-from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
+from ..devices.base import WRONG_TOKEN, Array, Device
 from ..trace import Recorder, Touch
-from .base import placeholders
+from .base import Relay, placeholders
 
 PLACEHOLDER_TOKEN = -1
 
@@ -47,13 +47,15 @@ def prepare_masks_for_filling(
     return masks
 
 
-class PlaceholderFill:
-    """What both forms share: the masks, made when a step is bound, and whose tokens come next."""
+class PlaceholderFill(Relay):
+    """What both forms share: the masks, made when a step is bound, and whose tokens come next.
+
+    Unless the device does it, the host fills the placeholders: no step touches any memory for that.
+    """
 
     run_ahead = True
     most_in_flight: int | None = 2
     filling_masks: FillingMasks  # of the step bound last
-    kept_in: Buffer | None = None
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -72,18 +74,6 @@ class PlaceholderFill:
         self.record(batch, masks)
         self.last_sequence_ids = batch.rids
         return ids, list(range(len(batch.reqs)))
-
-    def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
-        """Nothing: the host fills the placeholders."""
-        return {}
-
-    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """Nothing: the host fills the placeholders."""
-        return []
-
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
-        """Nothing."""
-        return []
 
     def record(self, batch: ScheduleBatch, masks: FillingMasks) -> None:
         """Mark which rows are filled, each with the row of the last batch that it is filled from.
@@ -124,9 +114,6 @@ class FillHost(PlaceholderFill):
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """The ids as they are: the host has filled them."""
         return ids
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Nothing."""
 
 
 class FillDevice(PlaceholderFill):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core import SamplingParams
 from ..devices.base import Array, Buffer, Device
-from ..devices.sim import Vector
+from ..devices.vector import Vector
 from ..models.base import ForwardBatch
 
 

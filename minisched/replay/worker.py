@@ -7,7 +7,7 @@ from typing import Any
 from ..core import ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import CostModel
-from ..devices.sim import Vector
+from ..devices.vector import Vector
 from ..models.base import ForwardBatch
 from ..relay import Relay
 from ..worker import GenerationBatchResult, Worker

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..core import Lease, Row, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
-from ..devices.sim import Vector
+from ..devices.vector import Vector
 from ..models.base import ForwardBatch
 from ..trace import Touch
 from .base import Reach
