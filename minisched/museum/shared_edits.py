@@ -5,7 +5,7 @@ from __future__ import annotations
 from .patch import Edit
 
 ENDED_KEEPS_ITS_LEASE = Edit(
-    "scheduler.scheduler:Endings._finish",
+    "scheduler.scheduler:Scheduler._finish",
     healthy="    lease, req.lease = req.lease, None\n",
     bug="    lease = req.lease\n",
 )
@@ -19,7 +19,7 @@ RELEASED_KEEPS_ITS_PAGES = Edit(
 """What is released still lists its pages, as a row of ``req_to_token`` does."""
 
 STALE_BY_COUNT = Edit(
-    "scheduler.scheduler:Results.process",
+    "scheduler.scheduler:Scheduler.process",
     healthy="""\
         if req.lease is not lease:  # ended or retracted while the step was running
             outputs += self._late(batch, req, lease, token if deliver else None, result.error)

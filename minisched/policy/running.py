@@ -1,4 +1,9 @@
-"""What happens when decoding runs out of pages: somebody gives theirs back and starts again."""
+"""Who decodes: the set of running requests, and who gives memory back when it runs out.
+
+A request joins when its prompt is done and leaves when it ends or loses its memory. Each step asks
+the set who may run now (``DecodeManager.schedule_next_batch``) and then looks for a page for each
+(``Retraction.make_room``). Mostly there is one; else somebody gives up theirs, and starts again.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..core import ChunkedReq, Request
+from ..core import Request
 from ..memory import LeasePool
 from ..trace import Recorder
 from .admission import PrefillManager
@@ -17,18 +22,15 @@ from .budget import RETRACT_DECODE_STEPS
 
 @dataclass
 class DecodeManager:
-    """One set of running requests (mini-sglang ``scheduler/decode.py``).
+    """The set of running requests (mini-sglang ``scheduler/decode.py``).
 
-    They are in the order in which their prompts were done, as in SGLang's ``running_batch``; a
-    mixed step puts its prompts ahead of those who decoded beside them.
+    To join it, to leave it and to be found in it takes the same time however many run: it is a
+    dict whose values say nothing. mini-sglang has a ``set``, and so had to sort each batch later
+    (see ``schedule_next_batch``).
 
-    A request leaves the set only when it finishes or loses its lease. Whether it may run *now* is
-    computed at each step and never stored: a set that drops a request on an optimistic length
-    can forget it for ever.
-
-    mini-sglang has a ``set``, for O(1). Here it is a list, since the order of a batch's rows is a
-    part of the schedule, and ranks have to agree on it (museum: ``ranks_disagree``). To leave and
-    join again takes 1.1 us with 256 running and 15 with 4,096, once in a request's life.
+    A request leaves only when it ends or loses its lease. Whether it may run *now* is computed at
+    each step and never stored: a set that drops a request on an optimistic length can forget it for
+    ever.
 
     ``run_ahead``: a row may be launched before the host knows its input token.
     ``overrun``: how many steps a request may be launched past ``max_new_tokens``. A design that
@@ -39,20 +41,21 @@ class DecodeManager:
 
     run_ahead: bool = False
     overrun: int = 0
-    running_reqs: list[Request] = field(default_factory=list)
+    running_reqs: dict[Request, None] = field(default_factory=dict)
 
-    def add_reqs(self, reqs: Iterable[Request | ChunkedReq], mixed: bool = False) -> None:
-        """Let those join whose prompt is done; a chunked request is not one of them.
+    def add_reqs(self, reqs: Iterable[Request], mixed: bool = False) -> None:
+        """Let those join whose prompt is done; who is there already keeps its place.
 
-        ``mixed``: in the step that is launched now, those who run decode behind them.
+        ``mixed``: others decode behind these in the step that is launched now, as they will in the
+        next (SGLang ``mix_with_running`` appends ``running_batch`` to the prompts and keeps what
+        comes of it).
         """
-        new = [req for req in reqs if isinstance(req, Request) and req not in self.running_reqs]
-        self.running_reqs = new + self.running_reqs if mixed else self.running_reqs + new
+        new = {req: None for req in reqs if req not in self.running_reqs}
+        self.running_reqs = new | self.running_reqs if mixed else self.running_reqs | new
 
     def remove_req(self, req: Request) -> None:
         """Drop one request, if it is there."""
-        if req in self.running_reqs:
-            self.running_reqs.remove(req)
+        self.running_reqs.pop(req, None)
 
     def may_run(self, req: Request) -> bool:
         """Whether a step for ``req`` may be launched now."""
@@ -65,8 +68,18 @@ class DecodeManager:
         """Whether somebody runs for whom every step is launched: its memory will come back."""
         return any(req.device_len >= req.max_device_len + self.overrun for req in self.running_reqs)
 
+    @property
+    def newest(self) -> Request:
+        """Who comes last in a batch of all."""
+        return next(reversed(self.running_reqs))
+
     def schedule_next_batch(self) -> list[Request]:
-        """The requests that may run now, in the order of the set.
+        """The requests that may run now, as the rows of a batch: in the order in which they joined.
+
+        This is where the set gets an order, and it must be the same in every process: the ranks of
+        a tensor-parallel engine schedule for themselves, and each computes a part of every row. A
+        Python ``set`` of requests would give each rank the order of its own addresses (museum:
+        ``ranks_disagree``); a dict gives the order in which its keys came, and costs no sorting.
 
         ``may_run``, written out: everybody who runs passes here at every step.
         """
@@ -115,7 +128,7 @@ class Retraction:
         """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
         available = self.leases.available_pages
         if len(reqs) <= available and not (reqs and reqs[0].num_draft_tokens):
-            return len(reqs) - available  # at the most: nobody takes two pages for one position
+            return 0  # for one position nobody takes two
         lacking = self.leases.pages_lacking
         need = sum(lacking(req.lease, req.reach) for req in reqs if req.lease is not None)
         return need - available
@@ -148,7 +161,8 @@ class Retraction:
     def wait(self, reqs: list[Request]) -> list[Request]:
         """Let a step wait for memory; one that waits for nothing can never run."""
         self.starved = True
-        if not self.leases.returning and all(self._is_settled(req) for req in reqs):
+        leases = [req.lease for req in reqs if req.lease is not None]
+        if not self.leases.returning and all(map(self.leases.is_settled, leases)):
             self.hopeless = list(reqs)
         return []
 
@@ -174,8 +188,6 @@ class Retraction:
 
     def _victim(self) -> Request:
         """Who has to give way, by the rules (``Rules.victim``)."""
-        running = self.decode.running_reqs
-        return running[-1] if self.prefill.rules.victim == "newest" else choose_victim(running)
-
-    def _is_settled(self, req: Request) -> bool:
-        return req.lease is None or self.leases.is_settled(req.lease)
+        if self.prefill.rules.victim == "newest":
+            return self.decode.newest
+        return choose_victim(self.decode.running_reqs)

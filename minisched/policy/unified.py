@@ -84,10 +84,10 @@ class UnifiedBudget:
         while (short := need - self.leases.available_pages) > 0:
             if short <= self.leases.pages_returning:
                 return False  # they come back by themselves
-            newest = self.decode.running_reqs[-1]
+            newest = self.decode.newest
             if chunked is not None and chunked.req.lease is not None:
                 newest = chunked.req
-            elif self.decode.running_reqs == [req]:
+            elif list(self.decode.running_reqs) == [req]:
                 self.retraction.wait([req])
                 return False
             self.retraction.retract(newest, "unified")

@@ -1,10 +1,14 @@
-"""Gives a request its grammar when it is received, and tells the trace how far that has come."""
+"""What few steps need beside their tokens: stale outputs, log-probabilities, and grammars.
+
+``scheduler.py`` comes here by one ``if`` each; a plain decode step never does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from ..core import Logprobs, Output, Request, Row, SamplingParams, ScheduleBatch, TokenLogprob
+from ..core.logprobs import next_logprob_at
 from ..core.request import Grammar
 from ..trace import Recorder
 
@@ -41,7 +45,16 @@ def drain(batch: ScheduleBatch) -> list[Request]:
     return drained
 
 
-# -- Log-probabilities that have come back: to whom they belong, and what is told to clients -------
+# -- Log-probabilities: what a prompt's part wants, and to whom belongs what has come back ---------
+
+
+def logprob_starts(batch: ScheduleBatch) -> list[int]:
+    """From which of its new positions on each prompt wants logits, [num_extend_reqs]."""
+    starts = []
+    for req, start, ids in zip(batch.reqs, batch.starts, batch.ids, strict=True):
+        wanted = next_logprob_at(req.params, len(req.prompt), len(req.input_token_logprobs))
+        starts.append(min(max(0, wanted - start), len(ids)))
+    return starts
 
 
 def deliver_logprobs(
@@ -92,33 +105,29 @@ def learn_prompt(row: Row, found: Sequence[TokenLogprob]) -> None:
     req.input_token_logprobs += found
 
 
+# -- A request's grammar, and how far it has come --------------------------------------------------
+
 CompileGrammar = Callable[[SamplingParams], Grammar]
 
 
-def process_req_with_grammar(req: Request, compile_grammar: CompileGrammar | None) -> str:
-    """Compile a request's grammar, if it has one; why it can't have it, or nothing.
+def process_req_with_grammar(
+    req: Request, compile_grammar: CompileGrammar | None, recorder: Recorder
+) -> str:
+    """Compile the grammar that a request asks for; why it can't have it, or nothing.
 
     SGLang ``constrained/grammar_manager.py`` compiles in threads, while the request waits in
     ``grammar_queue`` for ``get_ready_grammar_requests``; here it is done at once (it takes about a
     millisecond), so that a run can be repeated. The scheduler gets the compiler from outside: it
     knows neither tokenizers nor libraries.
     """
-    if not req.params.has_grammar:
-        return ""
     if compile_grammar is None:
         return "a grammar was asked for, but nothing here compiles any."
     try:
         req.grammar = compile_grammar(req.params)
     except ValueError as error:
         return str(error)
+    recorder.mark("grammar", rid=req.rid, rule=req.params.regex or req.params.json_schema or "")
     return ""
-
-
-def record_grammar(recorder: Recorder, req: Request) -> None:
-    """Mark which rule a request follows from now on."""
-    if recorder.is_on and req.grammar is not None:
-        rule = req.params.regex or req.params.json_schema or ""
-        recorder.mark("grammar", rid=req.rid, rule=rule)
 
 
 def record_accepted(recorder: Recorder, batch: ScheduleBatch, outputs: list[Output]) -> None:

@@ -33,9 +33,9 @@ from minisched.trace import Act, Mark, Slice, Trace
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass")
 LOCKED = Edit("memory.pool:LeasePool.release", "self.cache.dec_lock_ref(lease.node)", "pass")
 BREAKS = Edit(
-    "scheduler.scheduler:Results.process",
-    "self.batches_in_flight -= 1",
-    "self.batches_in_flight -= 1 // (batch.step != 4 or self.batches_in_flight < 2)",
+    "scheduler.scheduler:Scheduler.process",
+    "self.leases.came_back(batch.step)",
+    "self.leases.came_back(batch.step // (batch.step != 4 or self.batches_in_flight < 2))",
 )
 """In the fourth step of a loop with more than one batch in flight something is wrong."""
 QUESTIONS = ("identical", "leaks", "races", "overlaps")

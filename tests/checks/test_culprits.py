@@ -85,7 +85,7 @@ def of_release(healthy: str, bug: str) -> Edit:
 
 PAGE_LOST = Edit("memory.pool:LeasePool._free_retired", "self.allocator.free(pages)", "pass")
 NOT_CLOSED = Edit(
-    "scheduler.scheduler:Endings._finish", CLOSE, f"reason is FinishReason.ABORT or {CLOSE}"
+    "scheduler.scheduler:Scheduler._finish", CLOSE, f"reason is FinishReason.ABORT or {CLOSE}"
 )
 
 LONG = SamplingParams(max_new_tokens=9, ignore_eos=True)

@@ -186,11 +186,13 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         CopyFails(6, 449),
     ),
     "a late token counts although the step before it failed": (
-        Edit("scheduler.scheduler:Endings._late", "if error and self._is_stale(req):", "if False:"),
+        Edit(
+            "scheduler.scheduler:Scheduler._late", "if error and self._is_stale(req):", "if False:",
+        ),
         RETRACTED, ForwardRaises(3),
     ),
     "a late token counts although the logits of the one before were NaN": (
-        Edit("scheduler.scheduler:Results._end_if_nan", " and not self._is_stale(req)", ""),
+        Edit("scheduler.scheduler:Scheduler._end_if_nan", " and not self._is_stale(req)", ""),
         RETRACTED, NotNumbers(2, 1),
     ),
     "a client whose plan finds no memory ends the run": (

@@ -22,7 +22,7 @@ from minisched.export.state import Panel, panels
 from minisched.export.state.side import one_side
 from minisched.export.views.future_slots import stays_of
 from minisched.export.views.radix_tree import tree_at
-from minisched.scheduler.scheduler import SchedulerState
+from minisched.scheduler import Scheduler
 from minisched.trace import Trace
 from tests.support import many
 
@@ -40,7 +40,7 @@ class Truth(NamedTuple):
     nodes: dict[int, tuple[int, int, int, str]]  # node -> parent, pages, lock_ref, first tokens
 
 
-def look(scheduler: SchedulerState) -> Truth:
+def look(scheduler: Scheduler) -> Truth:
     """Everything that the panels show, and the counters."""
     leases, table = scheduler.leases, scheduler.table
     nodes = nodes_of(scheduler)  # type: ignore[arg-type]

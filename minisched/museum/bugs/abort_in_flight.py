@@ -48,7 +48,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.scheduler:Endings._finish",
+            "scheduler.scheduler:Scheduler._finish",
             healthy="    lease, req.lease = req.lease, None\n",
             bug="""\
     lease = req.lease

@@ -45,12 +45,10 @@ EXHIBIT = Exhibit(
         Edit(
             "scheduler.scheduler:Scheduler.chain",
             healthy="""\
-    return commit(self, Plan([], batch.reqs))
+    return self.commit(Plan([], batch.reqs))
 """,
             bug="""\
-    self.step += 1
-    self.leases.launched_step = self.step
-    self.batches_in_flight += 1
+    self.leases.launched_step += 1
     starts, ids = [start + 1 for start in batch.starts], [(None,)] * len(batch.reqs)
     rest = batch.reqs, batch.leases, starts, ids, batch.delivers
     return ScheduleBatch(self.step, batch.mode, 0, *rest)

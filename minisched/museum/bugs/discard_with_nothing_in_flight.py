@@ -60,7 +60,7 @@ EXHIBIT = Exhibit(
             bug="if req.num_in_flight_tokens:",
         ),
         Edit(
-            "scheduler.scheduler:Results._came_back",
+            "scheduler.scheduler:Scheduler._came_back",
             healthy="if not req.finished:",
             bug="if not req.finished and req.lease is None:",
         ),

@@ -48,7 +48,7 @@ EXHIBIT = Exhibit(
     edits=(
         ENDED_KEEPS_ITS_LEASE,
         Edit(
-            "scheduler.scheduler:Results.process",
+            "scheduler.scheduler:Scheduler.process",
             healthy="req.known_len == req.max_device_len",
             bug="req.known_len >= req.max_device_len",
         ),

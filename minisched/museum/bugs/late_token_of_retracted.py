@@ -53,7 +53,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.scheduler:Results.process",
+            "scheduler.scheduler:Scheduler.process",
             healthy="if req.lease is not lease:",
             bug="if req.finished:",
         ),

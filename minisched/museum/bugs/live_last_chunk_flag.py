@@ -39,7 +39,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.scheduler:Results.process",
+            "scheduler.scheduler:Scheduler.process",
             healthy="        elif deliver:\n",
             bug="        elif getattr(self.prefill.chunked_req, 'req', None) is not req:\n",
         ),

@@ -57,7 +57,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.scheduler:Endings._finish",
+            "scheduler.scheduler:Scheduler._finish",
             healthy="    self.decode.remove_req(req)\n",
             bug="",
         ),

@@ -59,7 +59,7 @@ EXHIBIT = Exhibit(
         Edit(
             "policy.unified:UnifiedBudget._make_room",
             healthy="""\
-        elif self.decode.running_reqs == [req]:
+        elif list(self.decode.running_reqs) == [req]:
             self.retraction.wait([req])
             return False
 """,

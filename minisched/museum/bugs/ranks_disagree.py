@@ -64,8 +64,8 @@ EXHIBIT = Exhibit(
     "run the same requests, and differ only in that: rank 0 puts a first, rank 1 puts b first. "
     "Each alone gives the right tokens; but each computes a part of every row, and the parts of "
     "different rows are added up.",
-    cure="mini-sglang #113 sorts the requests by their ids when it makes a batch. Here they are a "
-    "list, in the order in which their prompts were done.",
+    cure="mini-sglang #113 sorts the requests by their ids when it makes a batch. Here they are "
+    "keys of a dict, in the order in which their prompts were done.",
     law="ranks",
     says="on rank 1",
     case=Case(

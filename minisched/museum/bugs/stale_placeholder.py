@@ -46,7 +46,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.scheduler:add_decodes",
+            "scheduler.scheduler:Scheduler._add_decodes",
             healthy="(req.output_ids[-1] if start < req.known_len else None,)",
             bug="(None,)",
         ),

@@ -54,7 +54,7 @@ EXHIBIT = Exhibit(
 """,
         ),
         Edit(
-            "scheduler.scheduler:Results.process",
+            "scheduler.scheduler:Scheduler.process",
             healthy="            req.append_host(token)\n",
             bug="""\
             req.append_host(token)

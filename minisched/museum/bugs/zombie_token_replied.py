@@ -44,7 +44,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.scheduler:Endings._late",
+            "scheduler.scheduler:Scheduler._late",
             healthy="    if error and self._is_stale(req):\n",
             bug="""\
     if token is not None and req.finished:  # its memory is not freed again, but that is all
