@@ -11,7 +11,7 @@ from ..engine.engine import Engine
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..trace import Recorder
 from ..worker import GenerationBatchResult
-from .mindie_plugin import GenerationOutput, PluginManager, deliver, generate_token_async
+from .mindie_plugin import GenerationOutput, PluginManager, deliver
 
 # -- The C++ scheduler's book: each sequence's output, with a placeholder for every token to come
 
@@ -218,7 +218,7 @@ def mindie_dual(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         batch = engine.get_next_batch_to_run()
         ledger.clear_terminated()
         if batch:
-            response = generate_token_async(manager, batch, on_put=ledger.prepare_next_schedule)
+            response = manager.generate_token_async(batch, on_put=ledger.prepare_next_schedule)
         elif manager.has_output:
             take_response(engine, ledger, manager.reset_async_pipeline())
         else:
