@@ -6,7 +6,7 @@ from ..core import Output
 from ..devices.base import Device
 from ..devices.cost import CostModel
 from ..engine.frontend import Frontend
-from ..loops.pd import Pair, make_pair
+from ..loops.pd import Pair
 from ..models.base import Model
 from .case import Case
 from .play import Hooks, livelock, most_turns
@@ -35,9 +35,7 @@ def play_pd(
     for turn, rid in workload.aborts.items():
         frontend.abort(rid, at=turn * tick)
     try:
-        pair = make_pair(
-            device, model, requests, config, frontend, cost, case.relay, **case.options
-        )
+        pair = Pair(device, model, requests, config, frontend, cost, case.relay, **case.options)
         hooks.patch(pair.prefill)
         hooks.patch(pair.decode)
         most = SIDES * most_turns(workload, pair.decode.worker.depth)

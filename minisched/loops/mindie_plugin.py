@@ -1,4 +1,17 @@
-"""The Python plugin pipeline: a call puts step N and answers with the tokens of step N-1."""
+"""MindIE's plugin pipeline: a call puts step N and answers with the tokens of step N-1.
+
+MindIE-LLM's engine calls Python once a step, ``generate_token_async`` of
+``text_generator/plugins/plugin_manager.py``. While the device runs N-1, a call lays N out; a row
+that is in N-1, too, has no input token yet, and a placeholder stands there. Then it gets N-1's
+tokens, fills them in, and puts N into the queue of a thread, which launches it. What N-1's tokens
+mean is post-processed only then, while the device runs N, and they are the answer.
+
+So the book that the plugin keeps of its sequences is one step behind. When N is laid out, nobody
+has written N-1's tokens into it yet: by the book a row in flight is one token shorter than it is,
+and ``join_context`` puts it at a position that is one too low. It is the rows that are filled, no
+others, whose book is behind: so whoever fills raises their positions by one, in the same place
+(``advance_positions``). And a sequence that has finished with N-1 is in N once more.
+"""
 
 from __future__ import annotations
 
@@ -23,438 +36,12 @@ from ..models.base import ForwardBatch, make_forward_batch
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, PlaceholderFill
 from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
-from ..worker import GenerationBatchResult, Worker
+from ..worker import GenerationBatchResult
 from ..worker.failure import is_out_of_memory
 from ..worker.lost_step import left_behind, lose_step
 from ..worker.sampling_info import has_history
 from ..worker.touches import INPUTS
 from .design import design
-
-# -- The Python plugin's own book of sequences: one step behind, and cleared in two phases ---------
-#
-# MindIE ``text_generator/utils/tg_infer_context_store.py``. Whoever is above the plugin keeps books
-# of its own, and knows nothing of these.
-
-
-@dataclass(eq=False)
-class Context:
-    """What the plugin remembers of a sequence (a cache id, in the original).
-
-    ``seq_len`` counts its tokens up to the last one that was post-processed.
-    """
-
-    req: Request
-    seq_len: int
-    pending_cleanup: bool = False  # it has finished; the next round clears it
-
-
-@dataclass
-class GenerationOutput:
-    """The plugin's response to a call: tokens by sequence, and who has finished with them.
-
-    ``pending`` and ``result`` are the step that they come from, for whoever keeps the requests;
-    the first response has none.
-    """
-
-    pending: GenerationBatchResult | None = None
-    result: Result = field(default_factory=lambda: Result(()))
-    token_ids: dict[str, int] = field(default_factory=dict)
-    finished: list[str] = field(default_factory=list)
-
-    def fill_dummy(self, batch: ScheduleBatch) -> None:
-        """A token for every sequence of ``batch``: where nothing came back, a placeholder."""
-        for rid in batch.rids:
-            self.token_ids.setdefault(rid, PLACEHOLDER_TOKEN)
-
-
-class PluginContext:
-    """Every sequence that the plugin has seen and not cleared, by the lease it runs under.
-
-    A sequence that was preempted and starts again is a new one: the old one's row, if it is still
-    on its way, finds no context and is dropped.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.contexts: dict[Lease, Context] = {}
-
-    def join_context(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> ModelWorkerBatch:
-        """``flat`` with the positions as this book has them: one too low for those in flight.
-
-        A prompt is entered with its length so far.
-        """
-        prefix_lens = list(batch.starts)
-        for row, (req, lease) in enumerate(zip(batch.reqs, batch.leases, strict=True)):
-            if row < batch.num_extend_reqs:
-                end = batch.starts[row] + len(batch.ids[row])
-                self.contexts[lease] = Context(req, end)
-            else:
-                prefix_lens[row] = self.contexts[lease].seq_len - 1
-        return with_prefix_lens(flat, prefix_lens)
-
-    def update(self, batch: ScheduleBatch, result: Result) -> GenerationOutput:
-        """Post-process a step: take its tokens in, see who has finished, clear the last round's.
-
-        The finishing round only flags a sequence, for its next row is already on its way. The
-        round after that clears it and drops the surplus row from the response. A length stop is
-        seen no sooner than an end-of-text token: nobody above foresees it.
-        """
-        output = GenerationOutput(result=result)
-        for lease in [lease for lease, context in self.contexts.items() if context.pending_cleanup]:
-            del self.contexts[lease]
-        tokens = result.tokens or [PLACEHOLDER_TOKEN] * len(batch.reqs)
-        columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
-        for req, lease, deliver, token in columns:
-            context = self.contexts.get(lease)
-            if context is None or req.lease is not lease:
-                continue  # a surplus row
-            if result.error:
-                context.pending_cleanup = True
-            elif deliver:
-                context.seq_len += 1
-                output.token_ids[req.rid] = token
-                if token in req.stop_ids or context.seq_len == req.max_device_len:
-                    context.pending_cleanup = True
-                    output.finished.append(req.rid)
-        self.clear_aborted_context()
-        self.record(batch.step)
-        return output
-
-    def clear_aborted_context(self) -> None:
-        """Drop those who lost their lease: aborted, or preempted. Called after a step only."""
-        for lease, context in list(self.contexts.items()):
-            if context.req.lease is not lease:
-                del self.contexts[lease]
-
-    def record(self, step: int) -> None:
-        """Mark the book as it stands: ``a: 7; b: 12 finished``."""
-        if self.recorder.is_on:
-            lens = "; ".join(
-                f"{context.req.rid}: {context.seq_len}{' finished' * context.pending_cleanup}"
-                for context in self.contexts.values()
-            )
-            self.recorder.mark("context", step=step, lens=lens)
-
-
-def advance_positions(flat: ModelWorkerBatch, masks: FillingMasks) -> ModelWorkerBatch:
-    """The rest of ``_fill_in_model_result``: positions and lengths of the rows that were hit += 1.
-
-    This needs no token, so it needs not wait for one.
-    """
-    prefix_lens = list(flat.extend_prefix_lens)
-    for row in masks.hit_rows:
-        prefix_lens[row] += 1
-    return with_prefix_lens(flat, prefix_lens)
-
-
-def with_prefix_lens(flat: ModelWorkerBatch, prefix_lens: list[int]) -> ModelWorkerBatch:
-    """``flat`` at other positions, where its tokens are also sampled."""
-    ends = (a + b for a, b in zip(prefix_lens, flat.extend_seq_lens, strict=True))
-    info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=True)]
-    return replace(flat, extend_prefix_lens=prefix_lens, sampling_info=info)
-
-
-# -- The Python plugin's forward thread: what it does with each input that was put into its queue
-
-
-class Unshipped(NamedTuple):
-    """Inputs that found no memory on the device: the step has failed before it was put."""
-
-    flat: ModelWorkerBatch
-    error: Exception
-
-
-def ship(flat: ModelWorkerBatch, worker: Worker) -> ForwardBatch | Unshipped:
-    """Bring a step's arrays to the device.
-
-    Raises:
-        Exception: they can't be, for another reason than lack of memory.
-    """
-    try:
-        return make_forward_batch(flat, worker.device.xp, worker.model.pad_to)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return Unshipped(flat, error)
-
-
-def laid_out(inputs: ForwardBatch | Unshipped) -> ForwardBatch | ModelWorkerBatch:
-    """A step as far as it came."""
-    return inputs.flat if isinstance(inputs, Unshipped) else inputs
-
-
-@dataclass(eq=False)
-class ModelInput:
-    """What is put into the input queue (MindIE ``ModelInputWrapper``).
-
-    The caller says ``postprocess_done`` when it has post-processed the step before. ``newest`` are
-    that step's tokens by sequence, where a bitmask has to be built from them; ``waits`` where they
-    are not known yet, and sampling has to wait until they are.
-    """
-
-    batch: ScheduleBatch
-    inputs: ForwardBatch | Unshipped
-    postprocess_done: Signal
-    newest: Mapping[str, int] | None = None
-    waits: bool = False
-
-
-@dataclass(eq=False)
-class ModelOutput:
-    """What the output queue holds (MindIE ``ModelOutputWrapper``).
-
-    The thread says ``launch_done`` when it has launched the forward pass of the step *after* this
-    one. ``launched`` and ``verified`` are its first and its last call for this one; the value of
-    the last is ``pending``. ``result`` is there once the caller has waited for the tokens.
-    """
-
-    batch: ScheduleBatch
-    inputs: ForwardBatch | Unshipped
-    launch_done: Signal
-    launched: Op
-    verified: Op
-    pending: GenerationBatchResult | None = None
-    result: Result | None = None
-
-
-class ForwardLoop:
-    """MindIE ``plugins/plugin_manager.py:forward_loop``: get, forward, sample, verify, put.
-
-    The original is a loop around ``input_queue.get()``; here the device's thread has the queue,
-    and a round is three calls on it with a wait before the last. Where a grammar has to be met
-    its bitmask is built first of all. (There the thread itself has told the grammar the token
-    before, and penalties are one token late.) Verifying is for speculation, and has no work here.
-    The original's thread blocks on the tokens as it samples; here whoever gets them does.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.thread = engine.device.thread("forward thread")
-        self.launch_done: Signal | None = None  # the last output's, to be said in the next round
-
-    def put(self, item: ModelInput) -> ModelOutput:
-        """``input_queue.put``: the output comes in its turn."""
-        engine, cost = self.engine, self.engine.cost
-        label = engine.recording.label(item.batch)
-        if item.newest is not None:
-            self.thread.launch(
-                engine.worker.unsampled.update_vocab_mask, item.batch, item.newest,
-                name="mask", cost=cost.phase("mask", *item.batch.size), label=label,
-            )  # fmt: skip
-        launched = self.thread.launch(
-            self.forward, item, self.launch_done,
-            name="launch", cost=engine.launch_cost(item.batch), label=label,
-        )  # fmt: skip
-        if item.waits:
-            self.thread.wait(item.postprocess_done)
-        sampled = self.thread.launch(
-            self.sample, item, launched,
-            name="launch sample", cost=cost.phase("launch sample", *item.batch.size), label=label,
-        )  # fmt: skip
-        self.thread.wait(item.postprocess_done)
-        verified = self.thread.launch(
-            self.verify, sampled, name="verify", cost=cost.phase("verify"), label=label
-        )
-        self.launch_done = engine.device.signal(f"launch_done {item.batch.step}")
-        return ModelOutput(item.batch, item.inputs, self.launch_done, launched, verified)
-
-    def forward(
-        self, item: ModelInput, previous_launch_done: Signal | None
-    ) -> GenerationBatchResult:
-        """Launch the forward pass, and tell who waits to post-process the step before."""
-        worker, inputs = self.engine.worker, item.inputs
-        try:
-            if isinstance(inputs, Unshipped):
-                return lose_step(worker, item.batch, inputs.flat, inputs.error)
-            return worker.launch_forward(item.batch, inputs)
-        except Exception as error:
-            return lose_step(worker, item.batch, laid_out(inputs), error)
-        finally:  # whatever happened: nobody may wait for ever
-            if previous_launch_done is not None:
-                previous_launch_done.set()
-
-    def sample(self, item: ModelInput, pending: GenerationBatchResult) -> GenerationBatchResult:
-        """Launch sampling, and the copy of the tokens; not of a step that has failed by now."""
-        try:
-            if not pending.has_failed and not isinstance(item.inputs, Unshipped):
-                self.engine.worker.launch_sample(pending, item.inputs)
-        except Exception as error:
-            pending.fail(error)
-            return lose_step(self.engine.worker, item.batch, None, error)
-        return pending
-
-    def verify(self, pending: GenerationBatchResult) -> GenerationBatchResult:
-        """``output_queue.put``: the output is complete."""
-        return pending
-
-
-# -- The Python plugin's caller's side: preprocess, fill, put, and post-process one step behind ----
-
-
-class PluginManager:
-    """MindIE ``text_generator/plugins/plugin_manager.py``, asynchronous inference.
-
-    The relay keeps ``last_sequence_ids`` and makes the masks. With ``fill_host`` a call blocks on
-    N-1's tokens before it can put N; with ``fill_device`` it puts N first.
-
-    Raises:
-        TypeError: the relay does not fill placeholders.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        relay = engine.worker.relay
-        if not isinstance(relay, PlaceholderFill):
-            raise TypeError("the plugin pipeline needs a relay that fills placeholders")
-        self.engine, self.device, self.relay = engine, engine.device, relay
-        self.fill_host = relay if isinstance(relay, FillHost) else None
-        self.context = PluginContext(engine.device.recorder)
-        self.forward_loop = ForwardLoop(engine)
-        self.output_queue: deque[ModelOutput | None] = deque([None])  # seeded with an empty output
-
-    @property
-    def has_output(self) -> bool:
-        """Whether a step is in the pipeline."""
-        return self.output_queue[0] is not None
-
-    def preprocess(self, batch: ScheduleBatch) -> ModelWorkerBatch:
-        """Lay N out with holes, at the positions of a context that is one step behind."""
-        engine, worker = self.engine, self.engine.worker
-        label, cost = engine.recording.label(batch), engine.cost.phase("prepare", *batch.size)
-        with self.device.host("prepare", cost, label) as prepare:
-            ids, dests = self.relay.bind(batch, None)
-            flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
-            worker.declare(batch, flat)
-            flat = self.context.join_context(batch, flat)
-        engine.recording.tokens_by_host(batch, prepare, worker.token_edges.inputs_of(batch))
-        return flat
-
-    def get(self) -> ModelOutput | None:
-        """``output_queue.get``: N-1, when the thread has put it; None is the empty output.
-
-        By default the thread samples to the host, so its output has the tokens in it.
-        """
-        last = self.output_queue.popleft()
-        if last is None:
-            return None
-        try:
-            last.pending = pending = self.block_on(last.verified, last.batch)
-        except Exception as error:  # the thread's
-            worker, inputs = self.engine.worker, laid_out(last.inputs)
-            pending = left_behind(worker, last.batch, inputs, last.launched, error)
-            last.pending = pending
-        edge = self.device.recorder.edge
-        edge("launch", last.launched.slice_id, pending.logits_output.slice_id)
-        if self.fill_host is not None and pending.copy_done is not None:
-            self.fetch(last)
-        return last
-
-    def fill_in_model_result(
-        self, batch: ScheduleBatch, flat: ModelWorkerBatch, last: ModelOutput | None
-    ) -> ForwardBatch | Unshipped:
-        """Write N-1's tokens into N, advance the positions of those rows, and ship it.
-
-        Where the device fills, only the tokens are missing from what is shipped.
-        """
-        masks, cost = self.relay.filling_masks, 0
-        if self.fill_host is not None and masks.hit_rows:
-            cost = self.engine.cost.phase("fill", *batch.size)
-        with self.device.host("fill", cost, self.engine.recording.label(batch)):
-            if self.fill_host is not None and last is not None and last.result is not None:
-                self.fill_host.fill(flat, last.result.tokens)
-                rows = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
-                assert last.pending is not None
-                self.engine.worker.token_edges.filled(batch, rows, last.pending)
-            flat = advance_positions(flat, masks)
-            self.device.recorder.program.touch("write", INPUTS, [batch.step])
-            return ship(flat, self.engine.worker)
-
-    def put(
-        self, batch: ScheduleBatch, inputs: ForwardBatch | Unshipped, last: ModelOutput | None
-    ) -> ModelInput:
-        """``input_queue.put``: N is the thread's.
-
-        If it needs a mask, the thread builds it from N-1's tokens; where these are still on the
-        device, the caller does so later (``update_history``), and sampling waits for that.
-        """
-        item = ModelInput(batch, inputs, self.device.signal(f"postprocess_done {batch.step}"))
-        if self.fill_host is None and self.engine.must_delay_sample(batch):
-            item.waits = True
-        elif has_history(batch):
-            item.newest = self.newest_tokens(batch, last)
-            if reason := self.engine.missing_history(batch):  # the mask goes before the launch
-                self.engine.recording.must_wait(batch, reason, "forward")
-        self.output_queue.append(self.forward_loop.put(item))
-        return item
-
-    def wait_to_postprocess(self, item: ModelInput, last: ModelOutput | None) -> None:
-        """In decode, block until N's forward pass is launched, which is N-1's ``launch_done``.
-
-        So the host's own work does not take the interpreter from the thread that launches. By
-        default this is left out after a prompt too; but not while the thread builds a mask from
-        requests that are about to change.
-        """
-        if last is None:
-            return
-        both = item.batch.mode is last.batch.mode is ForwardMode.DECODE
-        late_fill = self.fill_host is None and item.batch.mode is ForwardMode.DECODE
-        if both or late_fill or item.newest is not None:
-            self.block_on(last.launch_done, item.batch)
-
-    def postprocess(self, last: ModelOutput | None) -> GenerationOutput:
-        """What N-1's tokens mean to the plugin; nothing for the empty output."""
-        if last is None or last.pending is None:
-            return GenerationOutput()
-        result, engine = self.fetch(last), self.engine
-        cost, label = (
-            engine.cost.phase("postprocess", *last.batch.size),
-            engine.recording.label(last.batch),
-        )
-        with self.device.host("postprocess", cost, label):
-            output = self.context.update(last.batch, result)
-        output.pending = last.pending
-        return output
-
-    def update_history(self, item: ModelInput, last: ModelOutput | None) -> None:
-        """Build N's mask, where it was put before N-1's tokens were known."""
-        if item.waits:
-            self.engine.update_vocab_mask(item.batch, self.newest_tokens(item.batch, last))
-
-    def newest_tokens(self, batch: ScheduleBatch, last: ModelOutput | None) -> dict[str, int]:
-        """What N-1 gave to those rows of N, bound last, that it was to fill; by sequence.
-
-        Where N-1 failed they end, and get a token that is wrong.
-        """
-        masks, tokens = self.relay.filling_masks, self.fetch(last).tokens if last else []
-        return {
-            batch.reqs[row].rid: tokens[at] if tokens else WRONG_TOKEN
-            for row, at in zip(masks.hit_rows, masks.hit_indices, strict=True)
-        }
-
-    def reset_async_pipeline(self) -> GenerationOutput:
-        """Take the last step out, when no other will follow it, and begin anew.
-
-        The original leaves it in its queue until somebody calls again. Here whoever keeps the
-        memory waits for it.
-        """
-        output = self.postprocess(self.get())
-        self.output_queue.append(None)
-        self.relay.reset()
-        return output
-
-    def fetch(self, output: ModelOutput) -> Result:
-        """Block until a step's tokens are on the host."""
-        if output.result is None:
-            assert output.pending is not None
-            output.result = self.engine.wait_for(output.pending)
-        return output.result
-
-    def block_on(self, op: Op | Signal, batch: ScheduleBatch) -> Any:
-        """Wait for the thread; the time is a slice, but no work."""
-        start = self.device.now()
-        value = op.synchronize()
-        self.engine.recording.wait(start, self.engine.recording.label(batch))
-        return value
-
 
 MINDIE_REFUSES = {
     **dict.fromkeys(
@@ -496,7 +83,7 @@ def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()
         if batch:
-            deliver(engine, generate_token_async(manager, batch))
+            deliver(engine, manager.generate_token_async(batch))
         elif manager.has_output:
             deliver(engine, manager.reset_async_pipeline())
         else:
@@ -504,31 +91,409 @@ def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         yield batch
 
 
-def generate_token_async(
-    manager: PluginManager,
-    batch: ScheduleBatch,
-    on_put: Callable[[ScheduleBatch], None] = lambda batch: None,
-) -> GenerationOutput:
-    """``PluginManager.generate_token_async`` of N: its answer is what N-1 gave.
-
-    ``on_put`` is what the caller does as soon as N is on its way, without waiting for the answer.
-    """
-    flat = manager.preprocess(batch)  # while the device still runs N-1
-    last = manager.get()
-    inputs = manager.fill_in_model_result(batch, flat, last)
-    item = manager.put(batch, inputs, last)
-    try:
-        on_put(batch)
-        manager.wait_to_postprocess(item, last)
-        output = manager.postprocess(last)  # while the device runs N
-        manager.update_history(item, last)
-    finally:
-        item.postprocess_done.set()
-    output.fill_dummy(batch)
-    return output
-
-
 def deliver(engine: Engine, output: GenerationOutput) -> None:
     """Let the scheduler and the clients hear of a response, unless it is all dummies."""
     if output.pending is not None:
         engine.process_result(output.pending, output.result)
+
+
+# -- What goes through the two queues, and what comes back -----------------------------------------
+
+
+class Unshipped(NamedTuple):
+    """Inputs that found no memory on the device: the step has failed before it was put."""
+
+    flat: ModelWorkerBatch
+    error: Exception
+
+
+@dataclass(eq=False)
+class ModelInput:
+    """What is put into the input queue (MindIE ``ModelInputWrapper``).
+
+    The caller says ``postprocess_done`` when it has post-processed the step before. ``newest`` are
+    that step's tokens by sequence, where a bitmask has to be built from them; ``waits`` where they
+    are not known yet, and sampling has to wait until they are.
+    """
+
+    batch: ScheduleBatch
+    inputs: ForwardBatch | Unshipped
+    postprocess_done: Signal
+    newest: Mapping[str, int] | None = None
+    waits: bool = False
+
+    @property
+    def laid_out(self) -> ForwardBatch | ModelWorkerBatch:
+        """The step as far as it came."""
+        return self.inputs.flat if isinstance(self.inputs, Unshipped) else self.inputs
+
+
+@dataclass(eq=False)
+class ModelOutput:
+    """What the output queue holds (MindIE ``ModelOutputWrapper``).
+
+    The thread says ``launch_done`` when it has launched the forward pass of the step *after* this
+    one. ``launched`` and ``verified`` are its first and its last call for this one; the value of
+    the last is ``pending``. ``result`` is there once the caller has waited for the tokens.
+    """
+
+    item: ModelInput
+    launch_done: Signal
+    launched: Op
+    verified: Op
+    pending: GenerationBatchResult | None = None
+    result: Result | None = None
+
+
+@dataclass
+class GenerationOutput:
+    """The response to a call: tokens by sequence, and who has finished with them.
+
+    ``pending`` and ``result`` are the step that they come from, for whoever keeps the requests;
+    the first response has none.
+    """
+
+    pending: GenerationBatchResult | None = None
+    result: Result = field(default_factory=lambda: Result(()))
+    token_ids: dict[str, int] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
+
+
+# -- The caller's side: preprocess, get, fill, put, and post-process one step behind ---------------
+
+
+class PluginManager:
+    """MindIE ``text_generator/plugins/plugin_manager.py``, asynchronous inference.
+
+    The relay keeps ``last_sequence_ids`` and makes the masks: which row of N takes its token from
+    which row of N-1. With ``fill_host`` a call blocks on N-1's tokens before it can put N; with
+    ``fill_device`` it puts N first.
+
+    Raises:
+        TypeError: the relay does not fill placeholders.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        relay = engine.worker.relay
+        if not isinstance(relay, PlaceholderFill):
+            raise TypeError("the plugin pipeline needs a relay that fills placeholders")
+        self.engine, self.device, self.relay = engine, engine.device, relay
+        self.fill_host = relay if isinstance(relay, FillHost) else None
+        self.context = PluginContext(engine.device.recorder)
+        self.forward_loop = engine.device.thread("forward thread")  # with the input queue
+        self.launch_done: Signal | None = None  # of the step put last, to be said with the next one
+        self.output_queue: deque[ModelOutput | None] = deque([None])  # seeded with an empty output
+
+    def generate_token_async(
+        self, batch: ScheduleBatch, on_put: Callable[[ScheduleBatch], None] = lambda batch: None
+    ) -> GenerationOutput:
+        """The call for N: its answer is what N-1 gave, a dummy for every other row of N.
+
+        ``on_put`` is what the caller does as soon as N is on its way, without waiting for the
+        answer.
+        """
+        flat = self.preprocess(batch)  # while the device still runs N-1
+        last = self.get()
+        item = self.put(batch, self.fill_in_model_result(batch, flat, last), last)
+        try:
+            on_put(batch)
+            self.wait_to_postprocess(item, last)
+            output = self.postprocess(last)  # while the device runs N
+            if item.waits:
+                self.engine.update_vocab_mask(batch, self.newest_tokens(batch, last))
+        finally:
+            item.postprocess_done.set()
+        for rid in batch.rids:
+            output.token_ids.setdefault(rid, PLACEHOLDER_TOKEN)
+        return output
+
+    def preprocess(self, batch: ScheduleBatch) -> ModelWorkerBatch:
+        """Lay N out with holes, at the positions of a context that is one step behind."""
+        engine, worker = self.engine, self.engine.worker
+        label, cost = engine.recording.label(batch), engine.cost.phase("prepare", *batch.size)
+        with self.device.host("prepare", cost, label) as prepare:
+            ids, dests = self.relay.bind(batch, None)
+            flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
+            worker.declare(batch, flat)
+            flat = self.context.join_context(batch, flat)
+        engine.recording.tokens_by_host(batch, prepare, worker.token_edges.inputs_of(batch))
+        return flat
+
+    def get(self) -> ModelOutput | None:
+        """``output_queue.get``: N-1, when the thread has put it; None is the empty output.
+
+        By default the thread samples to the host, so its output has the tokens in it.
+        """
+        last = self.output_queue.popleft()
+        if last is None:
+            return None
+        item, launched = last.item, last.launched
+        try:
+            last.pending = pending = self.block_on(last.verified, item.batch)
+        except Exception as error:  # the thread's
+            worker = self.engine.worker
+            last.pending = pending = left_behind(worker, item.batch, item.laid_out, launched, error)
+        self.device.recorder.edge("launch", launched.slice_id, pending.logits_output.slice_id)
+        if self.fill_host is not None and pending.copy_done is not None:
+            self.fetch(last)
+        return last
+
+    def fill_in_model_result(
+        self, batch: ScheduleBatch, flat: ModelWorkerBatch, last: ModelOutput | None
+    ) -> ForwardBatch | Unshipped:
+        """Write N-1's tokens into N, advance the positions of those rows, and ship it.
+
+        Where the device fills, only the tokens are missing from what is shipped.
+
+        Raises:
+            Exception: it can't be shipped, for another reason than lack of memory.
+        """
+        worker, masks, cost = self.engine.worker, self.relay.filling_masks, 0
+        if self.fill_host is not None and masks.hit_rows:
+            cost = self.engine.cost.phase("fill", *batch.size)
+        with self.device.host("fill", cost, self.engine.recording.label(batch)):
+            if self.fill_host is not None and last is not None and last.result is not None:
+                self.fill_host.fill(flat, last.result.tokens)
+                rows = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
+                assert last.pending is not None
+                worker.token_edges.filled(batch, rows, last.pending)
+            flat = advance_positions(flat, masks)
+            self.device.recorder.program.touch("write", INPUTS, [batch.step])
+            try:
+                return make_forward_batch(flat, self.device.xp, worker.model.pad_to)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                return Unshipped(flat, error)
+
+    def put(
+        self, batch: ScheduleBatch, inputs: ForwardBatch | Unshipped, last: ModelOutput | None
+    ) -> ModelInput:
+        """``input_queue.put``: N is the thread's, and its output comes in its turn.
+
+        If it needs a mask, the thread builds it from N-1's tokens, first of all; where these are
+        still on the device, the caller does so when it has post-processed them, and sampling waits
+        for that. (In the original the thread itself has told the grammar the token before, and
+        penalties are one token late.)
+
+        ``plugin_manager.py:forward_loop`` is a loop of get, forward, sample, verify, put. Here the
+        device's thread has the queue, and a round is three calls on it with a wait before the last.
+        Verifying is for speculation, and has no work here. The original's thread blocks on the
+        tokens as it samples; here whoever gets them does.
+        """
+        engine, thread, cost = self.engine, self.forward_loop, self.engine.cost
+        item = ModelInput(batch, inputs, self.device.signal(f"postprocess_done {batch.step}"))
+        label = engine.recording.label(batch)
+        if self.fill_host is None and engine.must_delay_sample(batch):
+            item.waits = True
+        elif has_history(batch):
+            item.newest = self.newest_tokens(batch, last)
+            if reason := engine.missing_history(batch):  # the mask goes before the launch
+                engine.recording.must_wait(batch, reason, "forward")
+            thread.launch(
+                engine.worker.unsampled.update_vocab_mask, batch, item.newest,
+                name="mask", cost=cost.phase("mask", *batch.size), label=label,
+            )  # fmt: skip
+        launched = thread.launch(
+            self.forward, item, self.launch_done,
+            name="launch", cost=engine.launch_cost(batch), label=label,
+        )  # fmt: skip
+        if item.waits:
+            thread.wait(item.postprocess_done)
+        sampled = thread.launch(
+            self.sample, item, launched,
+            name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
+        )  # fmt: skip
+        thread.wait(item.postprocess_done)
+        verified = thread.launch(
+            self.verify, sampled, name="verify", cost=cost.phase("verify"), label=label
+        )
+        self.launch_done = self.device.signal(f"launch_done {batch.step}")
+        self.output_queue.append(ModelOutput(item, self.launch_done, launched, verified))
+        return item
+
+    def forward(
+        self, item: ModelInput, previous_launch_done: Signal | None
+    ) -> GenerationBatchResult:
+        """Launch the forward pass, and tell who waits to post-process the step before."""
+        worker, inputs = self.engine.worker, item.inputs
+        try:
+            if isinstance(inputs, Unshipped):
+                return lose_step(worker, item.batch, inputs.flat, inputs.error)
+            return worker.launch_forward(item.batch, inputs)
+        except Exception as error:
+            return lose_step(worker, item.batch, item.laid_out, error)
+        finally:  # whatever happened: nobody may wait for ever
+            if previous_launch_done is not None:
+                previous_launch_done.set()
+
+    def sample(self, item: ModelInput, pending: GenerationBatchResult) -> GenerationBatchResult:
+        """Launch sampling, and the copy of the tokens; not of a step that has failed by now."""
+        try:
+            if not pending.has_failed and not isinstance(item.inputs, Unshipped):
+                self.engine.worker.launch_sample(pending, item.inputs)
+        except Exception as error:
+            pending.fail(error)
+            return lose_step(self.engine.worker, item.batch, None, error)
+        return pending
+
+    def verify(self, pending: GenerationBatchResult) -> GenerationBatchResult:
+        """``output_queue.put``: the output is complete."""
+        return pending
+
+    def newest_tokens(self, batch: ScheduleBatch, last: ModelOutput | None) -> dict[str, int]:
+        """What N-1 gave to those rows of N, bound last, that it was to fill; by sequence.
+
+        Where N-1 failed they end, and get a token that is wrong.
+        """
+        masks, tokens = self.relay.filling_masks, self.fetch(last).tokens if last else []
+        return {
+            batch.reqs[row].rid: tokens[at] if tokens else WRONG_TOKEN
+            for row, at in zip(masks.hit_rows, masks.hit_indices, strict=True)
+        }
+
+    def wait_to_postprocess(self, item: ModelInput, last: ModelOutput | None) -> None:
+        """In decode, block until N's forward pass is launched, which is N-1's ``launch_done``.
+
+        So the host's own work does not take the interpreter from the thread that launches. By
+        default this is left out after a prompt too; but not while the thread builds a mask from
+        requests that are about to change.
+        """
+        if last is None:
+            return
+        both = item.batch.mode is last.item.batch.mode is ForwardMode.DECODE
+        late_fill = self.fill_host is None and item.batch.mode is ForwardMode.DECODE
+        if both or late_fill or item.newest is not None:
+            self.block_on(last.launch_done, item.batch)
+
+    def postprocess(self, last: ModelOutput | None) -> GenerationOutput:
+        """What N-1's tokens mean to the plugin; nothing for the empty output."""
+        if last is None or last.pending is None:
+            return GenerationOutput()
+        result, engine, batch = self.fetch(last), self.engine, last.item.batch
+        cost = engine.cost.phase("postprocess", *batch.size)
+        with self.device.host("postprocess", cost, engine.recording.label(batch)):
+            output = self.context.update(batch, result)
+        output.pending = last.pending
+        return output
+
+    @property
+    def has_output(self) -> bool:
+        """Whether a step is in the pipeline."""
+        return self.output_queue[0] is not None
+
+    def reset_async_pipeline(self) -> GenerationOutput:
+        """Take the last step out, when no other will follow it, and begin anew.
+
+        The original leaves it in its queue until somebody calls again. Here whoever keeps the
+        memory waits for it.
+        """
+        output = self.postprocess(self.get())
+        self.output_queue.append(None)
+        self.relay.reset()
+        return output
+
+    def fetch(self, output: ModelOutput) -> Result:
+        """Block until a step's tokens are on the host."""
+        if output.result is None:
+            assert output.pending is not None
+            output.result = self.engine.wait_for(output.pending)
+        return output.result
+
+    def block_on(self, op: Op | Signal, batch: ScheduleBatch) -> Any:
+        """Wait for the thread; the time is a slice, but no work."""
+        start = self.device.now()
+        value = op.synchronize()
+        self.engine.recording.wait(start, self.engine.recording.label(batch))
+        return value
+
+
+# -- The plugin's book of sequences: one step behind, and cleared in two phases --------------------
+
+
+@dataclass(eq=False)
+class Context:
+    """What the plugin remembers of a sequence (a cache id, in the original).
+
+    ``seq_len`` counts its tokens up to the last one that was post-processed.
+    """
+
+    req: Request
+    seq_len: int
+    pending_cleanup: bool = False  # it has finished; the next round clears it
+
+
+class PluginContext:
+    """MindIE ``text_generator/utils/tg_infer_context_store.py``.
+
+    Every sequence that the plugin has seen and not cleared, by the lease it runs under. Whoever is
+    above the plugin keeps books of its own, and knows nothing of these. A sequence that was
+    preempted and starts again is a new one: the old one's row, if it is still on its way, finds no
+    context and is dropped.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.contexts: dict[Lease, Context] = {}
+
+    def join_context(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> ModelWorkerBatch:
+        """``flat`` with the positions as this book has them: one too low for those in flight.
+
+        A prompt is entered with its length so far.
+        """
+        prefix_lens = list(batch.starts)
+        for row, (req, lease) in enumerate(zip(batch.reqs, batch.leases, strict=True)):
+            if row < batch.num_extend_reqs:
+                end = batch.starts[row] + len(batch.ids[row])
+                self.contexts[lease] = Context(req, end)
+            else:
+                prefix_lens[row] = self.contexts[lease].seq_len - 1
+        return replace(flat, extend_prefix_lens=prefix_lens)
+
+    def update(self, batch: ScheduleBatch, result: Result) -> GenerationOutput:
+        """Post-process a step: take its tokens in, see who has finished, clear the last round's.
+
+        The finishing round only flags a sequence, for its next row is already on its way. The
+        round after that clears it and drops the surplus row from the response. A length stop is
+        seen no sooner than an end-of-text token: nobody above foresees it.
+        """
+        output = GenerationOutput(result=result)
+        for lease in [lease for lease, context in self.contexts.items() if context.pending_cleanup]:
+            del self.contexts[lease]
+        tokens = result.tokens or [PLACEHOLDER_TOKEN] * len(batch.reqs)
+        columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
+        for req, lease, deliver, token in columns:
+            context = self.contexts.get(lease)
+            if context is None or req.lease is not lease:
+                continue  # a surplus row
+            if result.error:
+                context.pending_cleanup = True
+            elif deliver:
+                context.seq_len += 1
+                output.token_ids[req.rid] = token
+                if token in req.stop_ids or context.seq_len == req.max_device_len:
+                    context.pending_cleanup = True
+                    output.finished.append(req.rid)
+        for lease, context in list(self.contexts.items()):  # clear_aborted_context
+            if context.req.lease is not lease:  # aborted, or preempted
+                del self.contexts[lease]
+        if self.recorder.is_on:
+            lens = "; ".join(
+                f"{context.req.rid}: {context.seq_len}{' finished' * context.pending_cleanup}"
+                for context in self.contexts.values()
+            )
+            self.recorder.mark("context", step=batch.step, lens=lens)
+        return output
+
+
+def advance_positions(flat: ModelWorkerBatch, masks: FillingMasks) -> ModelWorkerBatch:
+    """The rest of ``_fill_in_model_result``: positions and lengths of the rows that were hit += 1.
+
+    This needs no token, so it needs not wait for one. Tokens are sampled behind these positions.
+    """
+    prefix_lens = list(flat.extend_prefix_lens)
+    for row in masks.hit_rows:
+        prefix_lens[row] += 1
+    ends = (a + b for a, b in zip(prefix_lens, flat.extend_seq_lens, strict=True))
+    info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=True)]
+    return replace(flat, extend_prefix_lens=prefix_lens, sampling_info=info)

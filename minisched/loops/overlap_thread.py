@@ -1,4 +1,12 @@
-"""Overlap by a worker thread: a second host thread launches what the scheduler has put."""
+"""Overlap by a worker thread: the scheduler puts batches, and a second host thread launches them.
+
+SGLang before it had streams and a FutureMap in the scheduler (``overlap.py``): a
+``TpModelWorkerClient`` (``managers/tp_worker_overlap_thread.py``) stands in for the worker, which
+lives on a thread behind two queues. To put a batch is to get future tokens for it at once, negative
+numbers of cells that the thread resolves on the device; so the next batch can be scheduled and put
+while the thread still launches this one. The price are three signals, by which both wait for each
+other, and one interpreter for two threads. #11210 takes it out of use, #11300 deletes the file.
+"""
 
 from __future__ import annotations
 
@@ -11,184 +19,11 @@ from ..devices.base import Op, Signal
 from ..engine.engine import Engine
 from ..models.base import make_forward_batch
 from ..scheduler.config import ALGORITHMS
-from ..worker import GenerationBatchResult, Worker
+from ..worker import GenerationBatchResult
 from ..worker.failure import is_out_of_memory
 from ..worker.lost_step import left_behind, lose_step
 from ..worker.worker import BatchRecord
 from .design import design
-
-# -- The worker's side of the two queues: what the thread does with each batch that was put --------
-
-
-@dataclass(eq=False)
-class FutureStep:
-    """What is put into the input queue, and what the scheduler gets back at once.
-
-    ``model_worker_batch`` is still on its way when the step is put; ``sync_event`` says that it is
-    there. The thread says ``launch_done`` when the forward pass is on its stream, before it
-    samples; ``sampling_info_done`` is what it waits for before sampling, where there is a mask to
-    build. ``launched_by`` is the slice of the call ``launched``, its first one for the step.
-    """
-
-    batch: ScheduleBatch
-    sync_event: Signal
-    launch_done: Signal
-    sampling_info_done: Signal | None
-    launched_by: int = 0
-    launched: Op | None = None
-    model_worker_batch: ModelWorkerBatch | None = None
-    error: Exception | None = None  # of the scheduler, in whose place the thread gives it back
-
-    @property
-    def future_next_token_ids(self) -> list[int]:
-        """What stands for the step's tokens, [num_reqs]: minus the future slot of each."""
-        return [-dest for dest in self.model_worker_batch.dests] if self.model_worker_batch else []
-
-
-class ForwardThread:
-    """SGLang ``managers/tp_worker_overlap_thread.py:forward_thread_func_``, in two calls.
-
-    The original is one loop around ``input_queue.get()``; here the device's thread has the queue,
-    and a wait (for ``sync_event`` before the first call, for ``sampling_info_done`` before the
-    second one) is an item of it. All work that touches a stream is done here.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.batch_lists = BatchRecord(worker.depth)
-
-    def forward(self, step: FutureStep) -> GenerationBatchResult:
-        """Ship the batch, pin it, launch its forward pass, which resolves the future tokens."""
-        worker, flat = self.worker, step.model_worker_batch
-        try:
-            if step.error is not None:
-                raise step.error
-            assert flat is not None
-            inputs = make_forward_batch(flat, worker.device.xp, worker.model.pad_to)
-            worker.touches.follow(inputs)
-            self.batch_lists.record_batch_in_overlap(inputs)
-            return worker.launch(step.batch, inputs, delay_sample=True)
-        except Exception as error:
-            return lose_step(worker, step.batch, flat, error)
-        finally:
-            step.launch_done.set()  # whatever happened: the scheduler waits for it
-
-    def sample(self, pending: GenerationBatchResult) -> GenerationBatchResult:
-        """Launch sampling, which stores to the map, and the copy to the host."""
-        try:
-            if pending.delay_sample_func is not None:
-                pending.delay_sample_func()
-        except Exception as error:
-            pending.fail(error)
-            return lose_step(self.worker, pending.batch, None, error)
-        return pending
-
-
-# -- The scheduler's side of a worker thread: put a batch into a queue, get its result from another
-#
-# SGLang ``managers/tp_worker_overlap_thread.py:TpModelWorkerClient``: #11210 takes it out of use,
-# and #11300 deletes the file.
-
-
-class TpModelWorkerClient:
-    """Stands in for the worker; the worker itself is on a thread, behind two queues.
-
-    ``input_queue`` is the queue of that thread, ``output_queue`` holds its answers, in the order
-    of steps: each is the step's result once its sampling is launched. What the thread reads is
-    frozen when the step's ``sync_event`` is set.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.device = engine.device
-        self.input_queue = engine.device.thread("worker thread")
-        self.output_queue: deque[Op] = deque()
-        self.forward_thread = ForwardThread(engine.worker)
-
-    def forward_batch_generation(self, batch: ScheduleBatch, needs_mask: bool) -> FutureStep:
-        """Put a batch into the input queue; returns before anything of it is launched."""
-        step = self._new_step(batch, needs_mask)
-        label, cost = self.engine.recording.label(batch), self.engine.cost
-        self.input_queue.wait(step.sync_event)
-        launched = self.input_queue.launch(
-            self.forward_thread.forward, step,
-            name="launch", cost=self.engine.launch_cost(batch), label=label,
-        )  # fmt: skip
-        if step.sampling_info_done is not None:
-            self.input_queue.wait(step.sampling_info_done)
-        sampled = self.input_queue.launch(
-            self.forward_thread.sample, launched,
-            name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
-        )  # fmt: skip
-        self.output_queue.append(sampled)
-        step.launched, step.launched_by = launched, launched.slice_id
-        try:
-            step.model_worker_batch = self._get_model_worker_batch(batch)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            step.error = error
-        step.sync_event.set()
-        return step
-
-    def _new_step(self, batch: ScheduleBatch, needs_mask: bool) -> FutureStep:
-        device, number = self.device, batch.step
-        return FutureStep(
-            batch,
-            sync_event=device.signal(f"sync_event {number}"),
-            launch_done=device.signal(f"launch_done {number}"),
-            sampling_info_done=(
-                device.signal(f"sampling_info_done {number}") if needs_mask else None
-            ),
-        )
-
-    def resolve_last_batch_result(
-        self, last: FutureStep, launch_done: Signal | None
-    ) -> tuple[GenerationBatchResult, Result]:
-        """Block until the last step's tokens are there, and the current step's forward launched.
-
-        ``launch_done`` is the current step's. The original waits for it so that the scheduler's
-        work does not take the interpreter from the thread while that launches kernels. An error
-        comes back as a result, be it the device's or the thread's. (There the thread's ends the
-        server.)
-        """
-        start, label = self.device.now(), self.engine.recording.label(last.batch)
-        pending = self._launched(last, self.output_queue.popleft())
-        if launch_done is not None:
-            launch_done.synchronize()
-        result = pending.result()  # copy_done.synchronize(), then tolist()
-        self.device.recorder.edge("launch", last.launched_by, pending.logits_output.slice_id)
-        self.engine.recording.wait(start, label)
-        return pending, result
-
-    def _launched(self, step: FutureStep, sampled: Op) -> GenerationBatchResult:
-        """What the thread has made of a step; should it have died, as far as that came."""
-        try:
-            pending: GenerationBatchResult = sampled.synchronize()
-        except Exception as error:
-            worker, flat = self.engine.worker, step.model_worker_batch
-            pending = left_behind(worker, step.batch, flat, step.launched, error)
-        step.launched = None  # the call names the step: as a circle they would outlive their use
-        return pending
-
-    def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
-        """Build the next step's mask, once the tokens before it are known, and say so."""
-        if following is None or following.sampling_info_done is None:
-            return
-        if not following.sampling_info_done.query():
-            self.engine.update_vocab_mask(following.batch)
-            following.sampling_info_done.set()
-
-    def _get_model_worker_batch(self, batch: ScheduleBatch) -> ModelWorkerBatch:
-        """Number the unknown tokens, and lay the batch out flat."""
-        engine, worker = self.engine, self.engine.worker
-        label, cost = engine.recording.label(batch), engine.cost.phase("prepare", *batch.size)
-        with self.device.host("prepare", cost, label) as prepare:
-            ids, dests = worker.relay.bind(batch, None)
-            flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
-            worker.declare(batch, flat)
-        engine.recording.tokens_by_host(batch, prepare, worker.token_edges.inputs_of(batch))
-        return flat
 
 
 @design(
@@ -243,3 +78,139 @@ def overlap_thread(
             engine.on_idle()
         last_batch = batch
         yield batch
+
+
+@dataclass(eq=False)
+class FutureStep:
+    """What is put into the input queue, and what the scheduler gets back at once.
+
+    ``model_worker_batch`` is still on its way when the step is put; ``sync_event`` says that it is
+    there. The thread says ``launch_done`` when the forward pass is on its stream, before it
+    samples; ``sampling_info_done`` is what it waits for before sampling, where there is a mask to
+    build. ``launched_by`` is the slice of the call ``launched``, its first one for the step.
+    """
+
+    batch: ScheduleBatch
+    sync_event: Signal
+    launch_done: Signal
+    sampling_info_done: Signal | None = None
+    launched_by: int = 0
+    launched: Op | None = None
+    model_worker_batch: ModelWorkerBatch | None = None
+    error: Exception | None = None  # of the scheduler, in whose place the thread gives it back
+
+
+class TpModelWorkerClient:
+    """Stands in for the worker; the worker itself is on a thread, behind two queues.
+
+    ``input_queue`` is the queue of that thread, ``output_queue`` holds its answers, in the order
+    of steps: each is the step's result once its sampling is launched. All work that touches a
+    stream is the thread's; what it reads is frozen when the step's ``sync_event`` is set, and
+    pinned in ``batch_lists``.
+
+    ``forward_thread_func_`` is one loop around ``input_queue.get()``. Here the device's thread has
+    the queue, a round is two calls, and a wait (for ``sync_event`` before the first one, for
+    ``sampling_info_done`` before the second) is an item of it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.device, self.worker = engine, engine.device, engine.worker
+        self.input_queue = engine.device.thread("worker thread")
+        self.output_queue: deque[Op] = deque()
+        self.batch_lists = BatchRecord(engine.worker.depth)
+
+    # -- the scheduler's side
+
+    def forward_batch_generation(self, batch: ScheduleBatch, needs_mask: bool) -> FutureStep:
+        """Put a batch into the input queue; returns before anything of it is launched."""
+        engine, worker, signal = self.engine, self.worker, self.device.signal
+        label, cost, number = engine.recording.label(batch), engine.cost, batch.step
+        step = FutureStep(batch, signal(f"sync_event {number}"), signal(f"launch_done {number}"))
+        if needs_mask:
+            step.sampling_info_done = signal(f"sampling_info_done {number}")
+        self.input_queue.wait(step.sync_event)
+        launched = self.input_queue.launch(
+            self.forward, step,
+            name="launch", cost=engine.launch_cost(batch), label=label,
+        )  # fmt: skip
+        if step.sampling_info_done is not None:
+            self.input_queue.wait(step.sampling_info_done)
+        sampled = self.input_queue.launch(
+            self.sample, launched,
+            name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
+        )  # fmt: skip
+        self.output_queue.append(sampled)
+        step.launched, step.launched_by = launched, launched.slice_id
+        try:
+            with self.device.host("prepare", cost.phase("prepare", *batch.size), label) as prepare:
+                ids, dests = worker.relay.bind(batch, None)  # unknown tokens get their numbers
+                flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
+                worker.declare(batch, flat)
+            engine.recording.tokens_by_host(batch, prepare, worker.token_edges.inputs_of(batch))
+            step.model_worker_batch = flat
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            step.error = error
+        step.sync_event.set()
+        return step
+
+    def resolve_last_batch_result(
+        self, last: FutureStep, launch_done: Signal | None
+    ) -> tuple[GenerationBatchResult, Result]:
+        """Block until the last step's tokens are there, and the current step's forward launched.
+
+        ``launch_done`` is the current step's. The original waits for it so that the scheduler's
+        work does not take the interpreter from the thread while that launches kernels. An error
+        comes back as a result, be it the device's or the thread's. (There the thread's ends the
+        server.)
+        """
+        start, label = self.device.now(), self.engine.recording.label(last.batch)
+        try:
+            pending: GenerationBatchResult = self.output_queue.popleft().synchronize()
+        except Exception as error:  # the thread has died
+            flat = last.model_worker_batch
+            pending = left_behind(self.worker, last.batch, flat, last.launched, error)
+        last.launched = None  # the call names the step: as a circle they would outlive their use
+        if launch_done is not None:
+            launch_done.synchronize()
+        result = pending.result()  # copy_done.synchronize(), then tolist()
+        self.device.recorder.edge("launch", last.launched_by, pending.logits_output.slice_id)
+        self.engine.recording.wait(start, label)
+        return pending, result
+
+    def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
+        """Build the next step's mask, once the tokens before it are known, and say so."""
+        if following is None or following.sampling_info_done is None:
+            return
+        if not following.sampling_info_done.query():
+            self.engine.update_vocab_mask(following.batch)
+            following.sampling_info_done.set()
+
+    # -- the thread's side
+
+    def forward(self, step: FutureStep) -> GenerationBatchResult:
+        """Ship the batch, pin it, launch its forward pass, which resolves the future tokens."""
+        worker, flat = self.worker, step.model_worker_batch
+        try:
+            if step.error is not None:
+                raise step.error
+            assert flat is not None
+            inputs = make_forward_batch(flat, worker.device.xp, worker.model.pad_to)
+            worker.touches.follow(inputs)
+            self.batch_lists.record_batch_in_overlap(inputs)
+            return worker.launch(step.batch, inputs, delay_sample=True)
+        except Exception as error:
+            return lose_step(worker, step.batch, flat, error)
+        finally:
+            step.launch_done.set()  # whatever happened: the scheduler waits for it
+
+    def sample(self, pending: GenerationBatchResult) -> GenerationBatchResult:
+        """Launch sampling, which stores to the map, and the copy to the host."""
+        try:
+            if pending.delay_sample_func is not None:
+                pending.delay_sample_func()
+        except Exception as error:
+            pending.fail(error)
+            return lose_step(self.worker, pending.batch, None, error)
+        return pending

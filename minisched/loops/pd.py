@@ -1,4 +1,21 @@
-"""PD separation: prompts on one device, decoding on another, and KV sent from here to there."""
+"""PD separation: prompts on one device, decoding on another, and KV sent from here to there.
+
+A long prompt delays whoever decodes beside it. So SGLang (``disaggregation/prefill.py`` and
+``decode.py``) has two engines, each with a device, KV memory, a scheduler, a loop and a clock of
+its own, and a link between them. Every request is sent to both. What becomes of it:
+
+1. Reserve. The decode side finds pages for the prompt, and says where its KV may go (``Metadata``).
+2. Prefill. The other side, where the prompt has waited for that, computes it, chunk by chunk.
+3. Send. What a step has computed goes over the link when its result is there, in whole pages.
+4. Poll. Once a turn the prefill side looks which transfers have ended, and lets go of their pages.
+5. Decode. With the last part comes the first token (``Transferred``). Clients hear it only now, and
+   the request joins those who decode.
+
+On both sides pages are held until nothing reads or writes them any more, also if the request is
+given up (``Abort``). Without ``prealloc_first`` the order is that of vLLM's NIXL connector: the
+prompt is computed at once (``Computed``), and then its pages are held until the decode side has
+reserved. Who may run on either side is decided in ``scheduler/pd.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +25,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, count, groupby
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from ..core import Lease, Logprobs, NoBatch, Output, Request, ScheduleBatch
 from ..core.batch import slots_of
@@ -22,7 +38,6 @@ from ..engine.metrics import Metrics
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
-from ..trace import Program
 from ..trace.recorder import SideRecorder
 from ..worker import GenerationBatchResult
 from ..worker.touches import KV
@@ -30,7 +45,50 @@ from .design import Design, Turns, design, line_of
 from .overlap import NO_LOOKUP, launch_batch_sample_if_needed
 from .run import wire
 
-# -- What the two sides of PD separation say to each other, of a request by its room ---------------
+# -- The two loops: ``overlap`` on either side, and once a turn what the other side has to do with
+
+
+def pd_prefill(engine: PrefillEngine) -> Iterator[ScheduleBatch | NoBatch]:
+    """SGLang ``disaggregation/prefill.py:event_loop_overlap_disagg_prefill``."""
+    result_queue: deque[GenerationBatchResult] = deque()
+    last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
+    while True:
+        engine.recv_requests()
+        engine.pop_bootstrapped()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            result_queue.append(engine.run_batch(batch))
+        if last_batch:
+            engine.process_batch_result(result_queue.popleft())
+        elif not batch:
+            engine.on_idle()
+        engine.process_disagg_prefill_inflight_queue()
+        last_batch = batch
+        yield batch
+
+
+def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
+    """SGLang ``disaggregation/decode.py:event_loop_overlap_disagg_decode``."""
+    result_queue: deque[GenerationBatchResult] = deque()
+    last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
+    while True:
+        engine.recv_requests()
+        engine.process_decode_queue()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            delay = engine.must_delay_sample(batch)
+            result_queue.append(engine.run_batch(batch, delay_sample=delay))
+        if last_batch:
+            engine.process_batch_result(result_queue.popleft())
+        elif not batch:
+            engine.on_idle()
+        if batch:
+            launch_batch_sample_if_needed(engine, result_queue[-1])
+        last_batch = batch
+        yield batch
+
+
+# -- What the sides say to each other of a request, by its room ------------------------------------
 
 
 @dataclass(frozen=True)
@@ -88,12 +146,12 @@ class Mailbox:
         self._num_posted += 1
         heapq.heappush(self._heap, (time, self._num_posted, message, after))
 
-    def take(self, now: int, program: Program) -> list[Message]:
-        """What has arrived by now, in order of time; ``program`` is the reader's."""
+    def take(self, reader: Device) -> list[Message]:
+        """What has arrived by now, in order of time."""
         messages = []
-        while self._heap and self._heap[0][0] <= now:
+        while self._heap and self._heap[0][0] <= reader.now():
             _, _, message, after = heapq.heappop(self._heap)
-            program.wait(after)
+            reader.recorder.program.wait(after)
             messages.append(message)
         return messages
 
@@ -103,7 +161,7 @@ class Mailbox:
         return self._heap[0][0] if self._heap else None
 
 
-# -- KV on its way from the prefill device to the decode device, and what the way costs ------------
+# -- The link between them -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -133,6 +191,7 @@ class Link:
         return self.latency - (-num_slots * self.slot_bytes * 10**9 // self.bytes_per_second)
 
 
+@runtime_checkable
 class KVModel(Protocol):
     """What a model must offer beside ``models/base.py:Model``."""
 
@@ -145,90 +204,16 @@ class KVModel(Protocol):
         ...
 
 
-@dataclass
-class KVTransfer:
-    """The lane ``kv transfer``: reads one device's KV memory and writes the other's.
-
-    A real copy reads and writes its bytes at any time until it is over. Here all of it happens at
-    the end: whoever gives pages away before that, on either side, is sure to be caught.
-    """
-
-    link: Link
-    source: SimDevice
-    source_model: KVModel
-    target: SimDevice
-    target_model: KVModel
-    mailbox: Mailbox  # the decode side's
-
-    def launch(
-        self,
-        label: Label,
-        slots: list[int],
-        to_slots: list[int],
-        last: Transferred | None,
-        before: Sequence[SimOp] = (),
-    ) -> SimOp:
-        """Queue a transfer; ``last`` arrives with it, unless one of those ``before`` it fails."""
-        (rid,) = label.rids
-        num_bytes = len(slots) * self.link.slot_bytes
-        self.source.recorder.mark("kv transfer", rid=rid, slots=len(slots), bytes=num_bytes)
-        op = self.source.thread("kv transfer").launch(
-            self._copy, rid, slots, to_slots, last, *before,
-            name="transfer", cost=self.link.cost(len(slots)), label=label,
-        )  # fmt: skip
-        if last is not None:
-            last.slice_id = op.slice_id
-        return op
-
-    def _copy(
-        self,
-        rid: str,
-        slots: list[int],
-        to_slots: list[int],
-        last: Transferred | None,
-        *before: None,
-    ) -> None:
-        now = self.source.now()
-        self._declare(rid, slots, to_slots)
-        write = partial(self.target_model.write_kv, to_slots, self.source_model.read_kv(slots))
-        if now > self.target.now():
-            self.target.at(now, write)
-        else:
-            write()  # its host is in the middle of a turn and could not have looked before
-        if last is not None:
-            self.mailbox.post(now, last, last.slice_id)
-
-    def _declare(self, rid: str, slots: list[int], to_slots: list[int]) -> None:
-        """Both are this lane's accesses; where they are is each side's to name."""
-        here, there = self.source.recorder.program, self.target.recorder.program
-        here.touch("read", KV, slots, rid)
-        with there.acting(here.lane, here.op):
-            there.touch("write", KV, to_slots, rid)
-
-
-@dataclass
-class KVSender:
-    """One request's way to the decode side (SGLang ``disagg_kv_sender``)."""
-
-    to_slots: list[int] | None = None  # None: the decode side has not reserved them yet
-    sent_len: int = 0  # positions
-    transfers: list[tuple[SimOp, Lease]] = field(default_factory=list)  # that are not over
-    done: Prefilled | None = None
-    is_unwanted: bool = False
-    error: str = ""  # of a transfer
-    has_sent_all: bool = False
-
-
-# -- One side of PD separation: an engine that hears messages, and sleeps where it has no work -----
+# -- What both sides do: hear, say, and sleep where there is no work -------------------------------
 
 
 @dataclass
 class SideEngine(Engine):
-    """What both sides share. ``is_waiting``: the last turn found nothing to do."""
+    """An engine with a mailbox. ``is_waiting``: its last turn found nothing to do."""
 
     mailbox: Mailbox = field(default_factory=Mailbox)
     other: Mailbox = field(default_factory=Mailbox)  # the other side's
-    latency: int = 0  # of a message
+    link: Link = field(default_factory=Link)
     is_waiting: bool = False
 
     @property
@@ -250,40 +235,31 @@ class SideEngine(Engine):
         event = self.next_event
         return self.is_waiting and (event is None or event > self.device.now())
 
-    def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
-        """Let the scheduler commit a batch; where it has nobody who could run, that is free."""
-        batch: ScheduleBatch | NoBatch = NoBatch.WAIT
-        if self.has_work:
-            batch = super().get_next_batch_to_run()
-        self.is_waiting = not (batch or self.scheduler.batches_in_flight)
-        return batch
-
-    @property
-    def has_work(self) -> bool:
-        """Whether the scheduler has anything to look at."""
-        scheduler = self.scheduler
-        return bool(
-            len(scheduler.waiting_queue)
-            or scheduler.running_batch
-            or scheduler.prefill.chunked_req
-            or scheduler.batches_in_flight
-        )
-
     def say(self, message: Message) -> None:
         """Send a message to the other side."""
         program = self.device.recorder.program
         signal = program.new_id()
         program.say(signal)
-        self.other.post(self.device.now() + self.latency, message, signal)
+        self.other.post(self.device.now() + self.link.latency, message, signal)
 
-    def hear(self) -> list[Message]:
-        """What the other side has said, and has arrived."""
-        return self.mailbox.take(self.device.now(), self.device.recorder.program)
+    def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
+        """Let the scheduler commit a batch; where it has nobody who could run, that is free."""
+        batch: ScheduleBatch | NoBatch = NoBatch.WAIT
+        scheduler = self.scheduler
+        if (
+            scheduler.waiting_queue
+            or scheduler.running_batch
+            or scheduler.prefill.chunked_req
+            or scheduler.batches_in_flight
+        ):
+            batch = super().get_next_batch_to_run()
+        self.is_waiting = not (batch or scheduler.batches_in_flight)
+        return batch
 
     def on_idle(self) -> None:
         """Look for leaks, unless somebody may have a row (or too many are free: no leak is that).
 
-        The clock is moved by ``loops/pd.py``, which knows both sides.
+        ``Pair`` moves the clock, as it knows both sides.
         """
         leases = self.scheduler.leases
         rows_taken = leases.table.size - leases.table.available_size
@@ -292,26 +268,66 @@ class SideEngine(Engine):
             self.scheduler.self_check()
 
 
-# -- The prefill side of PD separation: it computes prompts and sends their KV away ----------------
+# -- The decode side: clients hear it; it reserves pages, waits for KV, decodes --------------------
 
 
-def pd_prefill(engine: PrefillEngine) -> Iterator[ScheduleBatch | NoBatch]:
-    """SGLang ``disaggregation/prefill.py:event_loop_overlap_disagg_prefill``."""
-    result_queue: deque[GenerationBatchResult] = deque()
-    last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
-    while True:
-        engine.recv_requests()
-        engine.pop_bootstrapped()
-        batch = engine.get_next_batch_to_run()
-        if batch:
-            result_queue.append(engine.run_batch(batch))
-        if last_batch:
-            engine.process_batch_result(result_queue.popleft())
-        elif not batch:
-            engine.on_idle()
-        engine.process_disagg_prefill_inflight_queue()
-        last_batch = batch
-        yield batch
+@dataclass
+class DecodeEngine(SideEngine):
+    """An engine that receives KV."""
+
+    scheduler: DecodeScheduler
+
+    def process_decode_queue(self) -> None:
+        """Hear the prefill side; tell it whom nobody wants; reserve, and tell where KV may go."""
+        if messages := self.mailbox.take(self.device):
+            self.hear(messages)
+        while self.scheduler.given_up:
+            room = self.scheduler.given_up.popleft()
+            self.say(Abort(room))
+        reserved = self.scheduler.pop_preallocated()
+        if not reserved:
+            return
+        label = Label(rids=tuple(req.rid for req, _ in reserved))
+        with self.device.host("send", self.cost.host.get("send", 0), label):
+            for req, lease in reserved:
+                slots = slots_of(lease.pages, self.scheduler.config.page_size)
+                self.say(Metadata(req.bootstrap_room, slots[: len(req.prompt)]))
+        self._observe()
+
+    def hear(self, messages: Sequence[Message]) -> None:
+        """Prompts are computed and want pages now, or their KV has come, and clients hear of it."""
+        asked = [self.scheduler.unanswered.get(message.room) for message in messages]
+        label = Label(rids=tuple(req.rid for req in asked if req is not None and not req.finished))
+        outputs: list[Output] = []
+        with self.device.host("receive", self.cost.host.get("receive", 0), label):
+            for message in messages:
+                if isinstance(message, Computed):
+                    self.scheduler.prefilled(message.room)
+                elif isinstance(message, Transferred):
+                    outputs += self.scheduler.answered(
+                        message.room, message.token, message.error, message.logprobs
+                    )
+        self._observe()
+        self._stream_output(outputs)
+        for message, req in zip(messages, asked, strict=True):
+            if isinstance(message, Transferred) and req is not None and not req.finished:
+                self.recording.delivered_by[req.rid] = message.slice_id  # its next step builds on
+
+
+# -- The prefill side: it computes prompts and sends their KV away ---------------------------------
+
+
+@dataclass
+class KVSender:
+    """One request's way to the decode side (SGLang ``disagg_kv_sender``)."""
+
+    to_slots: list[int] | None = None  # None: the decode side has not reserved them yet
+    sent_len: int = 0  # positions
+    transfers: list[tuple[SimOp, Lease]] = field(default_factory=list)  # that are not over
+    done: Prefilled | None = None
+    is_unwanted: bool = False
+    error: str = ""  # of a transfer
+    has_sent_all: bool = False
 
 
 @dataclass
@@ -324,7 +340,7 @@ class PrefillEngine(SideEngine):
     scheduler: PrefillScheduler
     senders: dict[str, KVSender] = field(default_factory=dict)
     inflight: dict[str, KVSender] = field(default_factory=dict)  # disagg_prefill_inflight_queue
-    transfer: KVTransfer | None = None  # given by loops/pd.py once there are two sides
+    target: DecodeEngine | None = None  # whose memory it writes, once there are two sides
 
     @property
     def is_asleep(self) -> bool:
@@ -334,7 +350,7 @@ class PrefillEngine(SideEngine):
 
     def pop_bootstrapped(self) -> None:
         """Hear where KV may go, and of whom nobody wants to hear any more."""
-        for message in self.hear():
+        for message in self.mailbox.take(self.device):
             sender = self.senders.get(message.room)
             if sender is None:
                 continue  # it has been answered
@@ -354,30 +370,15 @@ class PrefillEngine(SideEngine):
                 end = row.end // page_size * page_size
                 self.send_kv_chunk(row.req.rid, row.lease, end, pending.batch.step)
 
-    def process_disagg_prefill_inflight_queue(self) -> None:
-        """Let go of what has been sent, and send or give up what is done."""
-        for done in self.scheduler.take_done():
-            sender = self.inflight[done.req.rid] = self.senders[done.req.rid]
-            sender.done = done
-            if done.token is not None and not self.scheduler.prealloc_first:
-                self.say(Computed(done.req.rid))
-        for rid, sender in list(self.inflight.items()):
-            self._let_go(sender)
-            if sender.done is not None:
-                self._go_on(rid, sender, sender.done)
-            if not sender.transfers and (sender.done is None or rid not in self.senders):
-                del self.inflight[rid]
-            self._observe()
-
     def send_kv_chunk(
         self, rid: str, lease: Lease, end: int, step: int, last: Transferred | None = None
     ) -> None:
         """Send what is settled since ``step`` and not sent; chunks are whole pages.
 
-        Meanwhile the lease is held. For the ``last`` part it is already, as the request has ended.
+        Meanwhile the lease is held. For the ``last`` part it is already, as the request has ended;
+        that arrives with its KV, unless a transfer before it fails.
         """
         sender = self.senders[rid]
-        assert self.transfer is not None
         if last is None:
             if sender.to_slots is None or end <= sender.sent_len:
                 return
@@ -385,36 +386,88 @@ class PrefillEngine(SideEngine):
         assert sender.to_slots is not None
         part = slice(sender.sent_len, end)
         slots = slots_of(lease.pages, self.scheduler.config.page_size)[part]
-        label = Label(step, rids=(rid,))
+        label, recorder = Label(step, rids=(rid,)), self.device.recorder
         with self.device.host("send", self.cost.host.get("send", 0), label) as send:
+            num_bytes = len(slots) * self.link.slot_bytes
+            recorder.mark("kv transfer", rid=rid, slots=len(slots), bytes=num_bytes)
             before = [op for op, _ in sender.transfers]
-            op = self.transfer.launch(label, slots, sender.to_slots[part], last, before)
-        self.device.recorder.edge("launch", send, op.slice_id)
+            op = self.sim.thread("kv transfer").launch(
+                self.copy_kv, rid, slots, sender.to_slots[part], last, *before,
+                name="transfer", cost=self.link.cost(len(slots)), label=label,
+            )  # fmt: skip
+            if last is not None:
+                last.slice_id = op.slice_id
+        recorder.edge("launch", send, op.slice_id)
         sender.transfers.append((op, lease))
         sender.sent_len = end
         self.inflight[rid] = sender
 
-    def _let_go(self, sender: KVSender) -> None:
-        for op, lease in [item for item in sender.transfers if item[0].query()]:
-            sender.transfers.remove((op, lease))
-            sender.error = sender.error or (f"transfer failed: {op.error}" if op.error else "")
-            self.scheduler.leases.let_go(lease)
-            self.is_waiting = False  # there is memory again
+    def copy_kv(
+        self,
+        rid: str,
+        slots: list[int],
+        to_slots: list[int],
+        last: Transferred | None,
+        *before: None,
+    ) -> None:
+        """The lane ``kv transfer``: read this side's KV memory, and write the other's.
 
-    def _go_on(self, rid: str, sender: KVSender, done: Prefilled) -> None:
-        """The end of a request: its last transfer, or the news that there is none."""
+        A real copy reads and writes its bytes at any time until it is over. Here all of it happens
+        at the end: whoever gives pages away before that, on either side, is sure to be caught.
+        """
+        assert self.target is not None
+        now, there = self.device.now(), self.target.sim
+        here, theirs = self.device.recorder.program, there.recorder.program
+        here.touch("read", KV, slots, rid)
+        with theirs.acting(here.lane, here.op):  # this lane writes; where, is that side's to name
+            theirs.touch("write", KV, to_slots, rid)
+        values = cast(KVModel, self.worker.model).read_kv(slots)
+        write = partial(cast(KVModel, self.target.worker.model).write_kv, to_slots, values)
+        if now > there.now():
+            there.at(now, write)
+        else:
+            write()  # its host is in the middle of a turn and could not have looked before
+        if last is not None:
+            self.other.post(now, last, last.slice_id)
+
+    def process_disagg_prefill_inflight_queue(self) -> None:
+        """Poll: let go of what has been sent; send the rest of who is done, or give it up."""
+        while self.scheduler.done:
+            done = self.scheduler.done.popleft()
+            sender = self.inflight[done.req.rid] = self.senders[done.req.rid]
+            sender.done = done
+            if done.token is not None and not self.scheduler.prealloc_first:
+                self.say(Computed(done.req.rid))
+        for rid, sender in list(self.inflight.items()):
+            for op, lease in [item for item in sender.transfers if item[0].query()]:
+                sender.transfers.remove((op, lease))
+                sender.error = sender.error or (f"transfer failed: {op.error}" if op.error else "")
+                self.scheduler.leases.let_go(lease)
+                self.is_waiting = False  # there is memory again
+            if sender.done is not None:
+                self.send_last(sender, sender.done)
+            if not sender.transfers and (sender.done is None or rid not in self.senders):
+                del self.inflight[rid]
+            self._observe()
+
+    def send_last(self, sender: KVSender, done: Prefilled) -> None:
+        """Send the last part, and the token with it; or say that there is none. That is once."""
+        rid, lease = done.req.rid, done.lease
         is_lost = done.token is None or sender.is_unwanted or bool(sender.error)
         if not is_lost and not sender.has_sent_all and sender.to_slots is not None:
-            assert done.lease is not None
+            assert lease is not None
             sender.has_sent_all = True
-            last = Transferred(rid, done.token, logprobs=logprobs_of(done.req))
-            self.send_kv_chunk(rid, done.lease, len(done.req.prompt), done.lease.last_step, last)
+            last = Transferred(rid, done.token)
+            if done.req.params.return_logprob:
+                req = done.req
+                last.logprobs = Logprobs(req.input_token_logprobs, req.output_token_logprobs)
+            self.send_kv_chunk(rid, lease, len(done.req.prompt), lease.last_step, last)
         if sender.transfers or not (is_lost or sender.has_sent_all):
-            return
+            return  # some of it is on its way, or it waits to be reserved
         if not sender.has_sent_all or sender.error:
             self.say(Transferred(rid, None, sender.error or done.error))
-        if not sender.has_sent_all and done.token is not None and done.lease is not None:
-            self.scheduler.leases.let_go(done.lease)
+        if not sender.has_sent_all and done.token is not None and lease is not None:
+            self.scheduler.leases.let_go(lease)
             self.is_waiting = False
         del self.senders[rid]
 
@@ -425,154 +478,7 @@ class PrefillEngine(SideEngine):
         self.metrics.on_outputs(outputs, self.device.now())
 
 
-def logprobs_of(req: Request) -> Logprobs | None:
-    """What the decode side is told of a request's log-probabilities, if it wants any."""
-    if not req.params.return_logprob:
-        return None
-    return Logprobs(req.input_token_logprobs, req.output_token_logprobs)
-
-
-# -- The decode side of PD separation: clients hear it; it reserves pages, waits for KV, decodes
-
-
-def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
-    """SGLang ``disaggregation/decode.py:event_loop_overlap_disagg_decode``."""
-    result_queue: deque[GenerationBatchResult] = deque()
-    last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
-    while True:
-        engine.recv_requests()
-        engine.process_decode_queue()
-        batch = engine.get_next_batch_to_run()
-        if batch:
-            delay = engine.must_delay_sample(batch)
-            result_queue.append(engine.run_batch(batch, delay_sample=delay))
-        if last_batch:
-            engine.process_batch_result(result_queue.popleft())
-        elif not batch:
-            engine.on_idle()
-        if batch:
-            launch_batch_sample_if_needed(engine, result_queue[-1])
-        last_batch = batch
-        yield batch
-
-
-@dataclass
-class DecodeEngine(SideEngine):
-    """An engine that receives KV. A request's first token is heard when its KV has arrived."""
-
-    scheduler: DecodeScheduler
-
-    def process_decode_queue(self) -> None:
-        """Hear the prefill side; tell it whom nobody wants, and where KV may go."""
-        messages = self.hear()
-        if messages:
-            asked = [self.scheduler.unanswered.get(message.room) for message in messages]
-            live = [req for req in asked if req is not None and not req.finished]
-            label = Label(rids=tuple(req.rid for req in live))
-            with self.device.host("receive", self.cost.host.get("receive", 0), label):
-                outputs = [output for message in messages for output in self._hear(message)]
-            self._observe()
-            self._stream_output(outputs)
-            self._arrived(messages, asked)
-        for room in self.scheduler.take_given_up():
-            self.say(Abort(room))
-        self._preallocate()
-
-    def _hear(self, message: Message) -> list[Output]:
-        if isinstance(message, Computed):
-            self.scheduler.prefilled(message.room)
-        if not isinstance(message, Transferred):
-            return []
-        return self.scheduler.answered(message.room, message.token, message.error, message.logprobs)
-
-    def _arrived(self, messages: list[Message], asked: list[Request | None]) -> None:
-        """Let the trace know which transfer the next step of a request builds upon."""
-        for message, req in zip(messages, asked, strict=True):
-            if isinstance(message, Transferred) and req is not None and not req.finished:
-                self.recording.delivered_by[req.rid] = message.slice_id
-
-    def _preallocate(self) -> None:
-        found = self.scheduler.pop_preallocated()
-        if not found:
-            return
-        label = Label(rids=tuple(req.rid for req, _ in found))
-        with self.device.host("send", self.cost.host.get("send", 0), label):
-            for req, lease in found:
-                slots = slots_of(lease.pages, self.scheduler.config.page_size)
-                self.say(Metadata(req.bootstrap_room, slots[: len(req.prompt)]))
-        self._observe()
-
-
-@dataclass
-class Pair:
-    """Two engines, each with its own device, clock and event loop (SGLang ``disaggregation``).
-
-    A load balancer sends every request to both. With ``prealloc_first`` (SGLang) the decode side
-    reserves pages for its prompt, then the prefill side computes it, chunk by chunk, and sends the
-    KV of each as soon as it is there. Without (vLLM's NIXL connector) it is computed at once, and
-    its pages are held until the decode side has room.
-
-    The clocks go forward conservatively: always the side that is behind takes a turn, or sleeps if
-    it has nothing to do, and never past the moment at which the other one could still send it
-    something. A side hears messages at the beginning of a turn only, so none comes too late.
-    """
-
-    prefill: PrefillEngine
-    decode: DecodeEngine
-
-    def __post_init__(self) -> None:
-        self.turns: dict[str, Turns] = {
-            "prefill": pd_prefill(self.prefill),
-            "decode": pd_decode(self.decode),
-        }
-        self.prefill.device.recorder.line = line_of(self.turns["prefill"])
-        self.decode.device.recorder.line = line_of(self.turns["decode"])
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every request has ended, and nothing is in flight or held on either side."""
-        held = self.prefill.senders or self.decode.scheduler.leases.returning
-        return self.prefill.is_done and self.decode.is_done and not held
-
-    def turn(self) -> None:
-        """Let the side that is behind go on.
-
-        Raises:
-            Deadlock: both sleep, and nothing could wake them.
-        """
-        if self.decode.frontend.interrupted and not self.prefill.frontend.interrupted:
-            self.prefill.frontend.interrupt()
-        sides: list[tuple[str, SideEngine]] = [("prefill", self.prefill), ("decode", self.decode)]
-        for _, side in sides:
-            side.device.idle_until(side.device.now())  # what ends at this moment has ended
-        sides.sort(key=lambda item: (item[1].device.now(), item[1].is_asleep))
-        (name, behind), (_, ahead) = sides
-        if behind.is_asleep:
-            behind.device.idle_until(wake_up(behind, ahead))
-        else:
-            next(self.turns[name])
-
-    def self_check(self) -> None:
-        """Look for leaks on both sides.
-
-        Raises:
-            MemoryLeak: there is one.
-        """
-        self.prefill.scheduler.self_check()
-        self.decode.scheduler.self_check()
-
-
-def wake_up(behind: SideEngine, ahead: SideEngine) -> int:
-    """Until when a side without work may sleep."""
-    bound = ahead.device.now()
-    limit = bound if bound > behind.device.now() else ahead.next_event
-    times = [time for time in (behind.next_event, limit) if time is not None]
-    if not times:
-        raise Deadlock("both sides of pd wait for each other, and no message is on its way")
-    return min(times)
-
-
-# -- Makes the two sides of PD separation, and runs them as one ------------------------------------
+# -- The pair of them, and its two clocks ----------------------------------------------------------
 
 RELAYS = ("pool", "ring", "prev_sampled", "fill_device")
 REFUSES = {
@@ -596,75 +502,129 @@ DECODE = Design(
 )  # fmt: skip
 
 
-def make_pair(
-    device: Device,
-    model: Model,
-    requests: Sequence[Request],
-    config: SchedulerConfig,
-    frontend: Frontend,
-    cost: CostModel = NO_COST,
-    relay: str = "",
-    prealloc_first: bool = True,
-    **link: int,
-) -> Pair:
-    """Two engines on two devices, wired; ``device`` is the decode side's.
+class Pair:
+    """Both engines, each on a device of its own; ``device`` is the decode side's.
 
-    Each side has all the memory that ``config`` says.
+    Either has all the memory that ``config`` says. The load balancer sends nobody to the prefill
+    side whom the decode side refuses.
+
+    The clocks go forward conservatively: always the side that is behind takes a turn, or sleeps if
+    it has nothing to do, and never past the moment at which the other one could still send it
+    something. A side hears messages at the beginning of a turn only, so none comes too late.
 
     Raises:
         ValueError: the model's KV can't be copied, or an option is outside its limits.
     """
-    if not hasattr(model, "read_kv"):
-        raise ValueError(
-            f"loop 'pd' copies KV, but model {model.name!r} has none that can be read."
+
+    def __init__(
+        self,
+        device: Device,
+        model: Model,
+        requests: Sequence[Request],
+        config: SchedulerConfig,
+        frontend: Frontend,
+        cost: CostModel = NO_COST,
+        relay: str = "",
+        prealloc_first: bool = True,
+        **link: int,
+    ) -> None:
+        if not isinstance(model, KVModel):
+            raise ValueError(
+                f"loop 'pd' copies KV, but model {model.name!r} has none that can be read."
+            )
+        there = cast(Device, SimDevice(SideRecorder(device.recorder, "prefill")))
+        device.recorder = SideRecorder(device.recorder, "decode")
+        device.recorder.now = device.now
+        made = wire("pd", DECODE, device, model, config, frontend, cost, relay)
+        self.decode = decode = cast(DecodeEngine, made)
+        prompts = [for_prefill(req) for req in give_rooms(requests, decode.scheduler.config)]
+        made = wire("pd", PREFILL, there, copy(model), config, Frontend(prompts), cost, relay)
+        self.prefill = prefill = cast(PrefillEngine, made)
+        prefill.link = decode.link = Link(**link)
+        prefill.target = decode
+        prefill.other, decode.other = decode.mailbox, prefill.mailbox
+        prefill.senders = {req.rid: KVSender() for req in prompts}
+        prefill.scheduler.prealloc_first = decode.scheduler.prealloc_first = prealloc_first
+        self.sides: list[tuple[SideEngine, Turns]] = [
+            (prefill, pd_prefill(prefill)),
+            (decode, pd_decode(decode)),
+        ]
+        for side, turns in self.sides:
+            side.device.recorder.line = line_of(turns)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every request has ended, and nothing is in flight or held on either side."""
+        held = self.prefill.senders or self.decode.scheduler.leases.returning
+        return self.prefill.is_done and self.decode.is_done and not held
+
+    def turn(self) -> None:
+        """Let the side that is behind go on.
+
+        Raises:
+            Deadlock: both sleep, and nothing could wake them.
+        """
+        if self.decode.frontend.interrupted and not self.prefill.frontend.interrupted:
+            self.prefill.frontend.interrupt()
+        for side, _ in self.sides:
+            side.device.idle_until(side.device.now())  # what ends at this moment has ended
+        (behind, turns), (ahead, _) = sorted(
+            self.sides, key=lambda item: (item[0].device.now(), item[0].is_asleep)
         )
-    there = cast(Device, SimDevice(SideRecorder(device.recorder, "prefill")))
-    device.recorder = SideRecorder(device.recorder, "decode")
-    device.recorder.now = device.now
-    decode = cast(DecodeEngine, wire("pd", DECODE, device, model, config, frontend, cost, relay))
-    taken = accepted(requests, decode.scheduler.config)
-    give_rooms(requests, taken)
-    sent = [for_prefill(req) for req in taken]
-    theirs = wire("pd", PREFILL, there, copy(model), config, Frontend(sent), cost, relay)
-    prefill = cast(PrefillEngine, theirs)
-    connect(prefill, decode, Link(**link))
-    prefill.senders = {req.rid: KVSender() for req in sent}
-    prefill.scheduler.prealloc_first = decode.scheduler.prealloc_first = prealloc_first
-    return Pair(prefill, decode)
+        if not behind.is_asleep:
+            next(turns)
+            return
+        limit: int | None = ahead.device.now()  # whatever it says, it says from then on
+        if limit == behind.device.now():
+            limit = ahead.next_event  # both sleep
+        times = [time for time in (behind.next_event, limit) if time is not None]
+        if not times:
+            raise Deadlock("both sides of pd wait for each other, and no message is on its way")
+        behind.device.idle_until(min(times))
+
+    def self_check(self) -> None:
+        """Look for leaks on both sides.
+
+        Raises:
+            MemoryLeak: there is one.
+        """
+        self.prefill.scheduler.self_check()
+        self.decode.scheduler.self_check()
+
+    @property
+    def metrics(self) -> Metrics:
+        """What clients saw, and what the prefill side knows of when their prompts were computed."""
+        metrics, prompts = self.decode.metrics, self.prefill.metrics
+        by_room = {item.rid: item for item in prompts.ended}
+        for item in metrics.ended:
+            if item.room in by_room:
+                item.scheduled = by_room[item.room].scheduled
+                item.cached_tokens = by_room[item.room].cached_tokens
+        metrics.admitted_tokens = prompts.admitted_tokens
+        metrics.cached_tokens = prompts.cached_tokens
+        return metrics
 
 
-def connect(prefill: PrefillEngine, decode: DecodeEngine, link: Link) -> None:
-    """Give each side the other's mailbox, and the prefill side the way to the other's memory."""
-    prefill.other, decode.other = decode.mailbox, prefill.mailbox
-    prefill.latency = decode.latency = link.latency
-    models = [cast(KVModel, side.worker.model) for side in (prefill, decode)]
-    prefill.transfer = KVTransfer(
-        link, prefill.sim, models[0], decode.sim, models[1], decode.mailbox
-    )
+# -- The load balancer: every request goes to both sides, as each of them is to see it -------------
 
 
-def accepted(requests: Sequence[Request], config: SchedulerConfig) -> list[Request]:
-    """Those that the decode side will take: the load balancer sends nobody else to the other.
-
-    One that comes twice counts once.
-    """
-    each = {id(req): req for req in requests}.values()
-    return [req for req in each if not config.refusal(req)]
-
-
-def give_rooms(requests: Sequence[Request], taken: Sequence[Request]) -> None:
-    """Each that is taken a room of its own: its id, which has a number behind it if it is back.
+def give_rooms(requests: Sequence[Request], config: SchedulerConfig) -> list[Request]:
+    """Who is taken; each gets a room of its own: its id, with a number behind it if it is back.
 
     Nobody else has one, whatever room a client, or a run before this one, has given it.
     """
+    taken = [req for req in {id(req): req for req in requests}.values() if not config.refusal(req)]
     for req in requests:
         req.bootstrap_room = ""
-    rids = {req.rid for req in taken}
-    for rid, same in groupby(sorted(taken, key=lambda req: req.rid), key=lambda req: req.rid):
-        numbered = (f"{rid} ({number})" for number in count(2))
-        free = (room for room in numbered if room not in rids)
-        for req, room in zip(same, chain([rid], free), strict=False):
-            req.bootstrap_room = room
+    rids, given = {req.rid for req in taken}, set[str]()
+    for req in taken:
+        room, number = req.rid, 1
+        while room in given or (number > 1 and room in rids):
+            number += 1
+            room = f"{req.rid} ({number})"
+        req.bootstrap_room = room
+        given.add(room)
+    return taken
 
 
 def for_prefill(req: Request) -> Request:
@@ -687,25 +647,11 @@ def whole_run(
     **options: Any,
 ) -> Metrics:
     """Run requests through both sides until the last one has ended (``Design.whole_run``)."""
-    pair = make_pair(
-        device, model, requests, config, frontend, cost, relay or spec.relays[0], **options
-    )
+    pair = Pair(device, model, requests, config, frontend, cost, relay or spec.relays[0], **options)
     while not pair.is_done:
         pair.turn()
     pair.self_check()
-    return joined(pair)
-
-
-def joined(pair: Pair) -> Metrics:
-    """What clients saw, and what the prefill side knows of when their prompts were computed."""
-    metrics, prompts = pair.decode.metrics, pair.prefill.metrics
-    by_room = {item.rid: item for item in prompts.ended}
-    for item in metrics.ended:
-        if item.room in by_room:
-            item.scheduled = by_room[item.room].scheduled
-            item.cached_tokens = by_room[item.room].cached_tokens
-    metrics.admitted_tokens, metrics.cached_tokens = prompts.admitted_tokens, prompts.cached_tokens
-    return metrics
+    return pair.metrics
 
 
 @design(

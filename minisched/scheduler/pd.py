@@ -1,7 +1,15 @@
-"""PD separation's decode scheduler: pages are reserved before the KV for them may be sent."""
+"""PD separation's two schedulers: one admits prompts, the other one has those who decode.
+
+They know nothing of each other: ``loops/pd.py`` has a device for each, and tells of the way that a
+request takes through both. What is special to them is memory that a transfer needs. Pages on either
+side have to stay while KV is read from them or written to them, whatever becomes of the request
+meanwhile. So its lease is *held*, beside the steps that name it, and goes back when it is closed
+and nobody holds it any more.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -10,7 +18,7 @@ from ..trace import Recorder
 from .config import SchedulerConfig
 from .scheduler import Scheduler
 
-# -- PD separation's prefill scheduler: pages stay held until the KV in them has been transferred
+# -- The prefill side: prompts in, first tokens and KV out -----------------------------------------
 
 
 class Prefilled(NamedTuple):
@@ -23,7 +31,7 @@ class Prefilled(NamedTuple):
 
 
 class PrefillScheduler(Scheduler):
-    """SGLang ``disaggregation/prefill.py``: prompts in, first tokens and KV out; nobody decodes.
+    """SGLang ``disaggregation/prefill.py``.
 
     Its requests ask for one token (as the original's do), so each ends with the first. Its lease
     is closed then, and held until the KV has been copied. With ``prealloc_first`` a prompt waits
@@ -35,7 +43,7 @@ class PrefillScheduler(Scheduler):
     def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
         super().__init__(config, recorder)
         self.bootstrap_queue: dict[str, Request] = {}
-        self.done: list[Prefilled] = []
+        self.done: deque[Prefilled] = deque()  # ended, and not sent yet
 
     @property
     def awaits_others(self) -> bool:
@@ -58,11 +66,6 @@ class PrefillScheduler(Scheduler):
         if req is not None:
             self.waiting_queue.add(req)
 
-    def take_done(self) -> list[Prefilled]:
-        """Those that have ended since the last call."""
-        done, self.done = self.done, []
-        return done
-
     def _refuse(self, req: Request, problem: str) -> Output:
         output = super()._refuse(req, problem)
         self.done.append(Prefilled(req, None, None, problem))
@@ -80,8 +83,11 @@ class PrefillScheduler(Scheduler):
         return output
 
 
+# -- The decode side: a request joins those who decode when its KV is there ------------------------
+
+
 class DecodeScheduler(Scheduler):
-    """SGLang ``disaggregation/decode.py``: requests join with their prompt's KV and first token.
+    """SGLang ``disaggregation/decode.py``.
 
     ``prealloc_queue``: those without pages. ``transfer_queue``: those with pages that the prefill
     side fills. A lease in it is held until the prefill side has answered, however its request ends
@@ -98,7 +104,7 @@ class DecodeScheduler(Scheduler):
         self.prealloc_queue: dict[str, Request] = {}
         self.transfer_queue: dict[str, Lease] = {}
         self.unanswered: dict[str, Request] = {}  # the prefill side owes an answer for these
-        self.given_up: list[str] = []  # ended without it
+        self.given_up: deque[str] = deque()  # rooms of who ended without it, to be told
 
     @property
     def awaits_others(self) -> bool:
@@ -148,9 +154,11 @@ class DecodeScheduler(Scheduler):
     @property
     def allocatable_pages(self) -> int:
         """Pages that nobody who is here will ever need."""
-        holders = [(req, req.lease) for req in self.live.values() if req.lease is not None]
-        lacking = self.leases.pages_lacking
-        promised = sum(lacking(lease, req.max_device_len) for req, lease in holders)
+        promised = sum(
+            self.leases.pages_lacking(req.lease, req.max_device_len)
+            for req in self.live.values()
+            if req.lease is not None
+        )
         return self.leases.available_pages - promised
 
     def answered(
@@ -168,26 +176,19 @@ class DecodeScheduler(Scheduler):
             return []
         if token is None:
             return [self._finish(req, FinishReason.ERROR, error=error)]
-        output = self._start_decoding(req, token)
+        req.computed_len = len(req.prompt)
+        req.device_len += 1
+        req.append_host(token)
+        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
+            output = self._end(req, token)
+        else:
+            self.decode.add_reqs([req])
+            output = Output(req.rid, token)
         if logprobs is not None:
             req.input_token_logprobs = list(logprobs.input_token_logprobs)
             req.output_token_logprobs = list(logprobs.output_token_logprobs)
             output.logprobs = logprobs
         return [output]
-
-    def _start_decoding(self, req: Request, token: int) -> Output:
-        req.computed_len = len(req.prompt)
-        req.device_len += 1
-        req.append_host(token)
-        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
-            return self._end(req, token)
-        self.decode.add_reqs([req])
-        return Output(req.rid, token)
-
-    def take_given_up(self) -> list[str]:
-        """Rooms of those that have ended, since the last call, before the prefill side was done."""
-        given_up, self.given_up = self.given_up, []
-        return given_up
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""

@@ -174,7 +174,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         ForwardRaises(17),
     ),
     "a prompt counts as sent although one of its chunks was lost": (
-        Edit("loops.pd:KVTransfer.launch", "last, *before,", "last,"),
+        Edit("loops.pd:PrefillEngine.send_kv_chunk", "last, *before,", "last,"),
         Case(
             small(
                 [greedy("a", [7, 7, 11, 2, 7, 7, 11, 5, 3, 3, 8, 12], 2)], [0], kv_tokens=14,

@@ -155,7 +155,7 @@ def test_a_sleeping_loop_hears_what_is_said(
 
     frontend = Frontend([late], hear)
     said = frontend.interrupt if what == "interrupt" else lambda: frontend.push(pushed)
-    device.at(second, 0, said)
+    device.at(second, said)
     model = hash_model("sim", frozenset())
     engine = make_engine(loop, device, model, SchedulerConfig(), frontend, relay=relay)
     turns = LOOPS[loop].run(engine, **options)

@@ -25,7 +25,6 @@ from minisched.loops.mindie_plugin import (
     PluginContext,
     PluginManager,
     deliver,
-    generate_token_async,
 )
 from minisched.loops.run import drive, make_engine, run_loop
 from minisched.models.hash import HashModel
@@ -62,7 +61,7 @@ def engine_with(requests: list[Request], relay: str, backend: str = "sim") -> En
 def call(engine: Engine, manager: PluginManager) -> tuple[ScheduleBatch, GenerationOutput]:
     batch = engine.get_next_batch_to_run()
     assert isinstance(batch, ScheduleBatch)
-    output = generate_token_async(manager, batch)
+    output = manager.generate_token_async(batch)
     deliver(engine, output)
     return batch, output
 

@@ -146,11 +146,12 @@ def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> Non
 
     first, second = put(), put()
     assert not second.launch_done.query()  # nobody has launched it
-    assert first.future_next_token_ids == [-1] and second.batch.ids == [(None,)]
-    record = client.forward_thread.batch_lists
+    assert first.model_worker_batch is not None and second.batch.ids == [(None,)]
+    futures = [-slot for slot in first.model_worker_batch.dests]
+    record = client.batch_lists
     second.launch_done.synchronize()
     inputs = record.batch_record_buf[record.batch_record_ct]
-    assert isinstance(inputs, ForwardBatch) and inputs.ids == first.future_next_token_ids
+    assert isinstance(inputs, ForwardBatch) and inputs.ids == futures == [-1]
 
 
 # -- overlap_thread: nothing stays behind ----------------------------------------------------------

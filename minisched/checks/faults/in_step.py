@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from ...devices.base import Device
 from ...engine.engine import Engine
@@ -135,7 +135,7 @@ class CopyFails(Fault):
     def put_in(self, engine: Engine) -> None:
         """Wrap what launches it; a transfer is one launch of its own."""
         if isinstance(engine, PrefillEngine) and self.pick % 2:
-            wrap(cast(Any, engine.transfer), "_copy", self.around_transfer)
+            wrap(engine, "copy_kv", self.around_transfer)
         else:
             wrap(engine.worker, "launch_copy", partial(self.around, engine.device))
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from ...core import Request
 from ...loops.mindie_placeholder import PlaceholderLedger
-from ...loops.mindie_plugin import ModelInput, ModelOutput, generate_token_async
+from ...loops.mindie_plugin import ModelInput, ModelOutput, PluginManager
 from ...trace import Trace
 from ..puml_story import to_story
 from ..recipes.recipe import Recipe, tokens
@@ -60,7 +60,7 @@ PIPELINE = Story(
         "output": ["engine: output of {step}\n{ms} ms"],
     },
     code={
-        "generate_token_async": generate_token_async,
+        "generate_token_async": PluginManager.generate_token_async,
         "launch_done": ModelOutput,
         "postprocess_done": ModelInput,
     },
