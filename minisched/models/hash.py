@@ -4,7 +4,7 @@ Two layers of integer "attention". A layer's KV at a position is a hash; what a 
 is the sum of hashes of all slots before it, read through the page table. The second layer hashes
 the first one's sums, so a slot that was wrong when it was read spoils everything after it, as it
 does in a real model. A wrong slot, a wrong position, a stale token, a missing chunk: each changes
-the tokens.
+the tokens. ``hash_arrays.py`` has the same for torch and MLX.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ from ..devices.sim import Vector
 from .base import ForwardBatch
 from .sampling import adjust, choose, logprobs
 
-# -- The hash model's integer hash, exact everywhere: 31-bit values, products that fit 64 bits -----
-#
-# It is no random number: over one argument it is a parabola (mod P), so that of neighbouring values
-# only two are free. What has to be independent is drawn by ``sampling.threefry``.
-
 P = 2**31 - 1  # a prime; every value is below it, so that no product overflows a signed 64-bit word
 A, B, C = 1_103_515_245, 1_013_904_223, 12_345
+NUM_LAYERS = 2
+LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and top-p mean something
 
 
 def mix(a: int, b: int) -> int:
-    """A number in [0, P) that depends on both arguments, each in [0, P)."""
+    """A number in [0, P) that depends on both arguments, each in [0, P).
+
+    Exact everywhere, and no random number: over one argument it is a parabola (mod P), so that of
+    neighbouring values only two are free. What has to be independent is drawn by
+    ``sampling.threefry``.
+    """
     z = (a * A + b * B + C) % P
     return z * z % P
-
-
-NUM_LAYERS = 2
-LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and top-p mean something
 
 
 class HashModel:

@@ -17,7 +17,7 @@ from ..devices.base import Device
 from ..devices.mlx import evaluate
 from .base import ForwardBatch, Run, equal_extents
 from .llama_config import LlamaConfig, WeightsError
-from .sampling_mlx import adjust, logprobs, sample
+from .sampling_mlx import logprobs, sample
 from .tokenizer import Tokenizer
 from .weights import AUTO, EMBED, choose_dtype, read_config, weight_files
 
@@ -448,6 +448,8 @@ class LlamaMlx:
     """
 
     pad_to = 1
+    logprobs = staticmethod(logprobs)
+    sample = staticmethod(sample)
 
     def __init__(self, directory: str | Path, dtype: str = AUTO) -> None:
         directory = Path(directory)
@@ -495,11 +497,3 @@ class LlamaMlx:
         positions = batch.positions[group.tokens].reshape(-1, group.extend_len)
         width = max(batch.prefix_lens[group.rows]) + group.extend_len
         return window_of(page_table, cells, positions, width, self.kv_shape[0])
-
-    def logprobs(self, logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
-        """How likely tokens are, by some of the logits."""
-        return logprobs(logits, at, tokens, top)
-
-    def sample(self, logits: mx.array, batch: ForwardBatch) -> mx.array:
-        """One token for each row of logits, [num_samples]."""
-        return sample(adjust(logits, batch.adjustments), batch.sampling)

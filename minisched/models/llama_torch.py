@@ -16,7 +16,7 @@ from ..devices.base import Array, Buffer, Device
 from .base import ForwardBatch, equal_extents
 from .llama_config import LlamaConfig
 from .llama_torch_layers import BLOCK, ROWS, Group, LlamaWeights, PagedKV, llama_step
-from .sampling_torch import adjust, choose, logprobs
+from .sampling_torch import logprobs, sample
 from .tokenizer import Tokenizer
 from .weights import AUTO, EMBED, choose_dtype, read_config, weight_files
 
@@ -217,6 +217,8 @@ class LlamaTorch:
     """
 
     pad_to = ROWS
+    logprobs = staticmethod(logprobs)
+    sample = staticmethod(sample)
 
     def __init__(
         self,
@@ -278,14 +280,6 @@ class LlamaTorch:
         """One step on the model's weights and KV; see ``llama_torch_layers.py:llama_step``."""
         kv = PagedKV(self.keys, self.values, page_table, self.max_len)
         return self.step(self.weights, kv, groups, ids, positions, token_rows, logits_at)
-
-    def logprobs(self, logits: Tensor, at: Tensor, tokens: Tensor, top: int) -> Tensor:
-        """How likely tokens are, by some of the logits."""
-        return logprobs(logits, at, tokens, top)
-
-    def sample(self, logits: Array, batch: ForwardBatch) -> Array:
-        """One token for each row of logits, [num_samples]."""
-        return choose(adjust(logits, batch.adjustments), batch.sampling)
 
 
 def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
