@@ -23,9 +23,10 @@ from ..devices.base import Device
 from ..devices.mlx import evaluate
 from .base import ForwardBatch, Run, equal_extents
 from .llama_config import LlamaConfig, WeightsError
+from .registry import AUTO
 from .sampling_mlx import logprobs, sample
 from .tokenizer import Tokenizer
-from .weights import AUTO, EMBED, choose_dtype, read_config, weight_files
+from .weights import EMBED, choose_dtype, read_config, weight_files
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 

@@ -20,9 +20,10 @@ from ..devices.base import Array, Buffer, Device
 from .base import ForwardBatch, equal_extents
 from .llama_config import LlamaConfig
 from .llama_torch_layers import BLOCK, ROWS, Group, LlamaWeights, PagedKV, llama_step
+from .registry import AUTO
 from .sampling_torch import logprobs, sample
 from .tokenizer import Tokenizer
-from .weights import AUTO, EMBED, choose_dtype, read_config, weight_files
+from .weights import EMBED, choose_dtype, read_config, weight_files
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
