@@ -19,6 +19,7 @@ from .sampling import adjust, choose, logprobs
 P = 2**31 - 1  # a prime; every value is below it, so that no product overflows a signed 64-bit word
 A, B, C = 1_103_515_245, 1_013_904_223, 12_345
 NUM_LAYERS = 2
+ELSEWHERE = 1_234_567  # added to a state, it makes other logits
 LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and top-p mean something
 
 
@@ -43,6 +44,7 @@ class HashModel:
     dtype = ""
     pad_to = 1
     num_layers = NUM_LAYERS
+    agree = 10  # on how many tokens of 10, about, it agrees with the model that it drafts for
     tokenizer: Any = None
 
     def __init__(
@@ -100,11 +102,15 @@ class HashModel:
         return [[mix(state, token) * LOGIT_SCALE for token in vocab] for state in states]
 
     def settle(self, state: Any) -> Any:
-        """The last word on the states [num_logits] that logits are hashed from: left as they are.
+        """The states [num_logits] that logits are hashed from: integers, or an array of them.
 
-        The same on every device; a draft model has it otherwise (``speculative/draft_model.py``).
+        A draft model differs from its target in this alone (``speculative/draft_model.py``): of ten
+        states, ``10 - agree`` get logits of their own. Which ones, depends on the state: so a draft
+        depends on every token before it, and is the same on every device.
         """
-        return state
+        if self.agree == 10:
+            return state
+        return (state + (state % 10 >= self.agree) * ELSEWHERE) % P
 
     def read_kv(self, slots: list[int]) -> list[list[int]]:
         """The KV of these slots, [num_layers][num_slots] (PD separation sends it)."""
