@@ -10,7 +10,7 @@ from typing import Any
 
 from ..models.base import Model
 from ..models.registry import AUTO, open_model
-from ..models.tiny import write_tiny_llama
+from ..models.weights import write_tiny_llama
 
 NAME = "small"  # what a bench calls it
 SIZES: dict[str, Any] = {"vocab": 4096, "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 2,

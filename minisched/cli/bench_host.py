@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..bench.rows import Figure
 from ..bench.scheduling.host import host_figures
 from ..bench.scheduling.nano_vllm import find_nano_vllm
-from ..models.weights import model_home
+from ..models.fetch import model_home
 from .bench_call import BenchCall
 
 

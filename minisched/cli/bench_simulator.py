@@ -14,7 +14,7 @@ from ..bench.peers.peer import PeerError
 from ..bench.rows import Figure
 from ..bench.simulator.made_trace import make_trace
 from ..bench.simulator.simulator import LENGTHS, Ask, Replays, ask_alone, memory, open_vidur, speed
-from ..models.weights import model_home
+from ..models.fetch import model_home
 from ..trace.files import write_whole
 from .bench_call import BenchCall
 

@@ -13,11 +13,11 @@ def run_fetch(name: str) -> None:
     Raises:
         ValueError: the name is unknown, or the model can't be brought here.
     """
-    fetch = load("minisched.models.weights", "fetch", "torch", "fetch")
+    fetch = load("minisched.models.fetch", "fetch", "torch", "fetch")
     console = Console(stderr=True, highlight=False)
     with console.status(f"fetching {name}") as status:
         folder = fetch(name, report=status.update)
-    size = load("minisched.models.weights", "size_bytes", "torch", "fetch")(folder)
+    size = load("minisched.models.fetch", "size_bytes", "torch", "fetch")(folder)
     Console(highlight=False, soft_wrap=True).print(
         f"{name} is in {folder} and takes {size / 1e6:.0f} MB; use it with --model {name}."
     )

@@ -13,7 +13,7 @@ from ..bench.peers.peer import PeerError
 from ..fidelity.draw import draw
 from ..fidelity.lockstep import UNEXPLAINED
 from ..fidelity.run import ORIGINALS, Original, Player, Report, in_lockstep
-from ..models.weights import model_home
+from ..models.fetch import model_home
 from .exit import BAD_INPUT, complain
 from .layout import Fitted, columns_of, print_drawing, say
 from .progress import named_progress, work_progress

@@ -15,7 +15,7 @@ from ..policy.rules import RULES
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
-from ..speculative.registry import DRAFT_MODELS
+from ..speculative.draft_model import DRAFT_MODELS
 from .preset_here import preset_named
 
 

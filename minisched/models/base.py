@@ -1,4 +1,11 @@
-"""What the worker asks of a model."""
+"""A step as a model reads it, and what the worker asks of a model.
+
+``make_forward_batch`` ships a batch: the lists of a ``ModelWorkerBatch`` become a ``ForwardBatch``,
+arrays on the device beside what the host needs to launch. A ``Model`` writes the KV of a step's
+tokens through the page table, gives the logits that are asked for, and samples from them. What is
+sampled where logits are not numbers is *marked*; and a step in which somebody wants
+log-probabilities has a ``LogprobInfo``, which says where its logits belong.
+"""
 
 from __future__ import annotations
 
@@ -10,98 +17,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..core import ForwardMode, LogitAdjustment, ModelWorkerBatch, SamplingParams
 from ..core.batch import on_device, on_host
+from ..core.logprobs import WantedLogprobs
 from ..devices.base import Array, Arrays, Buffer, Device, Label
-
-# -- A token of logits that were not numbers (NaN) goes to the host as -1 - token: the host can tell
-#
-# To torch a NaN is the largest of all logits, and to ``sampling.py`` too. So the one that was found
-# to be largest tells whether there is any, and nobody looks at the vocabulary twice. (In MLX
-# ``max`` tells, for ``argmax`` has not always done so. SGLang looks for NaN with
-# ``--enable-nan-detection``, and then samples from what is left: ``layers/sampler.py``.) All of
-# this happens on the device, and nobody waits for it: the mark comes to the host with the token.
-# Only the host's copy has it: steps behind are in flight already, and their models must be given a
-# token of the vocabulary.
-
-
-def without_marks(xp: Arrays, marked: Array) -> Array:
-    """On the device: valid tokens, whatever their logits were."""
-    return xp.where(marked < 0, -marked - 1, marked)
-
-
-def read_marks(marked: Sequence[int]) -> tuple[Sequence[int], frozenset[int]]:
-    """On the host: the tokens, and at which places logits were not numbers."""
-    if not marked or min(marked) >= 0:
-        return marked, frozenset()
-    places = frozenset(at for at, token in enumerate(marked) if token < 0)
-    return [-1 - token if token < 0 else token for token in marked], places
-
-
-# -- Which of a step's logits say how likely which token is, laid out for the device ---------------
-
-
-@dataclass(frozen=True)
-class LogprobInfo:
-    """What the log-probabilities of a step are made of: a *place* for each, row after row.
-
-    In a row those of the prompt come first, then one for each token that it samples. With prompt
-    log-probabilities there are more logits than samples, and sampling has to take its own.
-    """
-
-    samples_at: Array  # [num_samples] among the logits; None: all of them
-    logits_at: Array  # [num_places] among the logits
-    is_sampled: Array  # [num_places] whether the token is sampled here
-    samples: Array  # [num_places] among the samples, where it is
-    input_ids: Array  # [num_places] the token, where it is the prompt's
-    top_logprobs_num: int  # the most that anybody wants
-
-
-def logit_lens_of(batch: ModelWorkerBatch) -> list[int]:
-    """Of how many last positions each row gives logits, [num_reqs]: at least where it samples."""
-    lens, wanted = batch.sample_lens, batch.logprobs
-    if wanted is None:
-        return lens
-    parts = zip(batch.extend_seq_lens, wanted.extend_logprob_start_lens, lens, strict=False)
-    prompts = [max(length - start, samples) for length, start, samples in parts]
-    return prompts + lens[len(prompts) :]
-
-
-def make_logprob_info(
-    batch: ModelWorkerBatch, logit_lens: list[int], xp: Arrays
-) -> LogprobInfo | None:
-    """The places of a batch; None if nobody wants any."""
-    wanted = batch.logprobs
-    if wanted is None:
-        return None
-    samples_at: list[int] = []
-    places: list[tuple[int, bool, int, int]] = []  # as the fields of LogprobInfo
-    first = 0
-    columns = zip(
-        logit_lens,
-        batch.sample_lens,
-        wanted.top_logprobs_nums,
-        chain(wanted.extend_input_logprob_token_ids, repeat([])),
-        strict=False,
-    )
-    for num_logits, num_samples, top, tokens in columns:
-        end = first + num_logits
-        sampled = range(end - num_samples, end)
-        if top >= 0:
-            places += [(at, False, 0, token) for at, token in enumerate(tokens, first)]
-            places += [(at, True, sample, 0) for sample, at in enumerate(sampled, len(samples_at))]
-        samples_at += sampled
-        first = end
-    logits_at, is_sampled, samples, input_ids = zip(*places, strict=True)
-    return LogprobInfo(
-        xp.asarray(samples_at) if len(samples_at) < first else None,
-        xp.asarray(logits_at),
-        xp.mask(is_sampled),
-        xp.asarray(samples),
-        xp.asarray(input_ids),
-        max(wanted.top_logprobs_nums),
-    )
-
-
-# -- The batch as the device wants it: arrays on the device, beside what the host needs to launch
 
 
 @dataclass(frozen=True)
@@ -141,55 +58,59 @@ class ForwardBatch:
 
 def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> ForwardBatch:
     """Ship a batch (SGLang's ``ForwardBatch.init_new``)."""
-    rows, lens = batch.req_pool_indices, batch.extend_seq_lens
-    starts = batch.extend_prefix_lens
+    rows, lens, logit_lens = batch.req_pool_indices, batch.extend_seq_lens, batch.sample_lens
+    if batch.logprobs is not None:
+        logit_lens = logit_lens_of(batch, batch.logprobs)
     positions = [
         position
-        for start, length in zip(starts, lens, strict=True)
+        for start, length in zip(batch.extend_prefix_lens, lens, strict=True)
         for position in range(start, start + length)
     ]
     token_rows = [row for row, length in zip(rows, lens, strict=True) for _ in range(length)]
     padding = [0] * (-len(positions) % pad_to)
-    ends = list(accumulate(lens))
-    wanted = logit_lens_of(batch)
-    ids, at, of_row, last, index, slots, dests, *others = xp.asarrays(
+    last = [end - 1 for end in accumulate(lens)]
+    logits_at = [
+        at
+        for end, count in zip(last, logit_lens, strict=True)
+        for at in range(end - count + 1, end + 1)
+    ]
+    ids, at, of_row, index, slots, dests, *ends = xp.asarrays(
         batch.input_ids + padding,
         positions + padding,
         token_rows + padding,
-        [end - 1 for end in ends],
         batch.table_index,
         batch.table_slots,
         batch.dests,
-        *([] if sum(wanted) == len(wanted) else [last_of(ends, wanted)]),
+        last,
+        *([] if logits_at == last else [logits_at]),
     )
     return ForwardBatch(
         label=Label(batch.step, batch.forward_mode.value, batch.rids),
         is_decode=batch.forward_mode is ForwardMode.DECODE,
         num_tokens=len(positions),
         rows=rows,
-        prefix_lens=starts,
+        prefix_lens=batch.extend_prefix_lens,
         extend_lens=lens,
-        logit_lens=wanted,
+        logit_lens=logit_lens,
         sample_lens=batch.sample_lens,
         sampling=batch.sampling_info,
         ids=ids,
         positions=at,
         token_rows=of_row,
-        last=last,
-        logits_at=others[0] if others else last,
+        last=ends[0],
+        logits_at=ends[-1],
         table_index=index,
         table_slots=slots,
         dests=dests,
         start_unknown=batch.start_unknown,
-        logprobs=make_logprob_info(batch, wanted, xp),
+        logprobs=batch.logprobs and make_logprob_info(batch, batch.logprobs, logit_lens, xp),
     )
 
 
 def at_starts(inputs: ForwardBatch, starts: list[int], xp: Arrays) -> ForwardBatch:
     """The same step with its rows at other positions, where its tokens are also sampled."""
     moved = [new - old for new, old in zip(starts, inputs.prefix_lens, strict=True)]
-    shift_token = [by for by, length in zip(moved, inputs.extend_lens, strict=True)
-                   for _ in range(length)]  # fmt: skip
+    shift_token = [by for by, n in zip(moved, inputs.extend_lens, strict=True) for _ in range(n)]
     shift_sample = [by for by, n in zip(moved, inputs.sample_lens, strict=True) for _ in range(n)]
     padding = [0] * (len(inputs.ids) - len(shift_token))
     sampling = [
@@ -200,38 +121,7 @@ def at_starts(inputs: ForwardBatch, starts: list[int], xp: Arrays) -> ForwardBat
     return replace(inputs, prefix_lens=starts, positions=positions, sampling=sampling)
 
 
-def last_of(ends: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """The last ``counts`` indices before each of ``ends``, row after row."""
-    return [at for end, n in zip(ends, counts, strict=True) for at in range(end - n, end)]
-
-
-# -- Which rows of a batch attend together: neighbours that compute equally many positions ---------
-
-TOGETHER = 32  # positions; rows that compute more fill a kernel alone, and need the memory
-
-
-class Run(NamedTuple):
-    """Neighbouring rows of a batch with one extent, and where in it their tokens lie."""
-
-    rows: slice  # of the batch's rows
-    tokens: slice  # of the flat batch
-    extend_len: int  # positions that each row computes
-
-
-def equal_extents(extend_lens: Sequence[int]) -> Iterator[Run]:
-    """The runs of a batch, in order: all rows of a decode, and of a verify step with its drafts.
-
-    Rows that compute more than ``TOGETHER`` positions, which only prompts do, attend one by one.
-    """
-    row = token = 0
-    for extend_len, group in groupby(extend_lens):
-        alone = extend_len > TOGETHER
-        count = len(list(group))
-        for size in [1] * count if alone else [count]:
-            end = token + size * extend_len
-            yield Run(slice(row, row + size), slice(token, end), extend_len)
-            row, token = row + size, end
-
+# -- What a model offers ---------------------------------------------------------------------------
 
 Tokenizer = Any  # encode(text) -> list[int], decode(ids) -> str
 
@@ -265,7 +155,7 @@ class Model(Protocol):
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
         """On the device: one token for each place that is sampled, [num_samples].
 
-        -1 - token where its logits are not numbers (``nan_samples.py``).
+        It is marked, -1 - token, where its logits are not numbers.
         """
         ...
 
@@ -280,8 +170,120 @@ class GraphModel(Protocol):
 
 
 class LogitModel(Model, Protocol):
-    """A model that computes logits, as every one does but ``length.py``."""
+    """A model that computes logits, as every one does but ``replay/length.py``."""
 
     def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Array:
-        """On the device: how likely tokens are, [num_places, 1 + 2 * top]; see ``logprobs.py``."""
+        """On the device: how likely tokens are, [num_places, 1 + 2 * top] (``sampling.py``)."""
         ...
+
+
+# -- NaN: a token that was sampled where logits are not numbers comes marked, as -1 - token --------
+#
+# To torch a NaN is the largest of all logits, and to ``sampling.py`` too. So the one that was found
+# to be largest tells whether there is any, and nobody looks at the vocabulary twice. (In MLX
+# ``max`` tells, for ``argmax`` has not always done so. SGLang looks for NaN with
+# ``--enable-nan-detection``, and then samples from what is left: ``layers/sampler.py``.) All of
+# this happens on the device, and nobody waits for it: the mark comes to the host with the token.
+# Only the host's copy has it: steps behind are in flight already, and their models must be given a
+# token of the vocabulary.
+
+
+def without_marks(xp: Arrays, marked: Array) -> Array:
+    """On the device: valid tokens, whatever their logits were."""
+    return xp.where(marked < 0, -marked - 1, marked)
+
+
+def read_marks(marked: Sequence[int]) -> tuple[Sequence[int], frozenset[int]]:
+    """On the host: the tokens, and at which places logits were not numbers."""
+    if not marked or min(marked) >= 0:
+        return marked, frozenset()
+    places = frozenset(at for at, token in enumerate(marked) if token < 0)
+    return [-1 - token if token < 0 else token for token in marked], places
+
+
+# -- Log-probabilities: which of a step's logits say how likely which token is ---------------------
+
+
+@dataclass(frozen=True)
+class LogprobInfo:
+    """What the log-probabilities of a step are made of: a *place* for each, row after row.
+
+    In a row those of the prompt come first, then one for each token that it samples. With prompt
+    log-probabilities there are more logits than samples, and sampling has to take its own.
+    """
+
+    samples_at: Array  # [num_samples] among the logits; None: all of them
+    logits_at: Array  # [num_places] among the logits
+    is_sampled: Array  # [num_places] whether the token is sampled here
+    samples: Array  # [num_places] among the samples, where it is
+    input_ids: Array  # [num_places] the token, where it is the prompt's
+    top_logprobs_num: int  # the most that anybody wants
+
+
+def logit_lens_of(batch: ModelWorkerBatch, wanted: WantedLogprobs) -> list[int]:
+    """Of how many last positions each row gives logits, [num_reqs]: at least where it samples."""
+    lens = batch.sample_lens
+    parts = zip(batch.extend_seq_lens, wanted.extend_logprob_start_lens, lens, strict=False)
+    prompts = [max(length - start, samples) for length, start, samples in parts]
+    return prompts + lens[len(prompts) :]
+
+
+def make_logprob_info(
+    batch: ModelWorkerBatch, wanted: WantedLogprobs, logit_lens: list[int], xp: Arrays
+) -> LogprobInfo:
+    """The places of a batch."""
+    samples_at: list[int] = []
+    places: list[tuple[int, bool, int, int]] = []  # as the fields of LogprobInfo
+    first = 0
+    columns = zip(
+        logit_lens,
+        batch.sample_lens,
+        wanted.top_logprobs_nums,
+        chain(wanted.extend_input_logprob_token_ids, repeat([])),
+        strict=False,
+    )
+    for num_logits, num_samples, top, tokens in columns:
+        end = first + num_logits
+        sampled = range(end - num_samples, end)
+        if top >= 0:
+            places += [(at, False, 0, token) for at, token in enumerate(tokens, first)]
+            places += [(at, True, sample, 0) for sample, at in enumerate(sampled, len(samples_at))]
+        samples_at += sampled
+        first = end
+    logits_at, is_sampled, samples, input_ids = zip(*places, strict=True)
+    return LogprobInfo(
+        xp.asarray(samples_at) if len(samples_at) < first else None,
+        xp.asarray(logits_at),
+        xp.mask(is_sampled),
+        xp.asarray(samples),
+        xp.asarray(input_ids),
+        max(wanted.top_logprobs_nums),
+    )
+
+
+# -- Which rows of a batch attend together: neighbours that compute equally many positions ---------
+
+TOGETHER = 32  # positions; rows that compute more fill a kernel alone, and need the memory
+
+
+class Run(NamedTuple):
+    """Neighbouring rows of a batch with one extent, and where in it their tokens lie."""
+
+    rows: slice  # of the batch's rows
+    tokens: slice  # of the flat batch
+    extend_len: int  # positions that each row computes
+
+
+def equal_extents(extend_lens: Sequence[int]) -> Iterator[Run]:
+    """The runs of a batch, in order: all rows of a decode, and of a verify step with its drafts.
+
+    Rows that compute more than ``TOGETHER`` positions, which only prompts do, attend one by one.
+    """
+    row = token = 0
+    for extend_len, group in groupby(extend_lens):
+        alone = extend_len > TOGETHER
+        count = len(list(group))
+        for size in [1] * count if alone else [count]:
+            end = token + size * extend_len
+            yield Run(slice(row, row + size), slice(token, end), extend_len)
+            row, token = row + size, end

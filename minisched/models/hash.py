@@ -4,7 +4,7 @@ Two layers of integer "attention". A layer's KV at a position is a hash; what a 
 is the sum of hashes of all slots before it, read through the page table. The second layer hashes
 the first one's sums, so a slot that was wrong when it was read spoils everything after it, as it
 does in a real model. A wrong slot, a wrong position, a stale token, a missing chunk: each changes
-the tokens.
+the tokens. ``hash_arrays.py`` has the same for torch and MLX.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from ..devices.vector import Vector
 from .base import ForwardBatch
 from .sampling import adjust, choose, logprobs
 
-# -- The hash model's integer hash, exact everywhere: 31-bit values, products that fit 64 bits -----
-#
-# It is no random number: over one argument it is a parabola (mod P), so that of neighbouring values
-# only two are free. What has to be independent is drawn by ``sampling.threefry``.
-
 P = 2**31 - 1  # a prime; every value is below it, so that no product overflows a signed 64-bit word
 A, B, C = 1_103_515_245, 1_013_904_223, 12_345
+NUM_LAYERS = 2
+ELSEWHERE = 1_234_567  # added to a state, it makes other logits
+LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and top-p mean something
 
 
 def mix(a: int, b: int) -> int:
-    """A number in [0, P) that depends on both arguments, each in [0, P)."""
+    """A number in [0, P) that depends on both arguments, each in [0, P).
+
+    Exact everywhere, and no random number: over one argument it is a parabola (mod P), so that of
+    neighbouring values only two are free. What has to be independent is drawn by
+    ``sampling.threefry``.
+    """
     z = (a * A + b * B + C) % P
     return z * z % P
-
-
-NUM_LAYERS = 2
-LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and top-p mean something
 
 
 class HashModel:
@@ -45,6 +44,7 @@ class HashModel:
     dtype = ""
     pad_to = 1
     num_layers = NUM_LAYERS
+    agree = 10  # on how many tokens of 10, about, it agrees with the model that it drafts for
     tokenizer: Any = None
 
     def __init__(
@@ -102,11 +102,15 @@ class HashModel:
         return [[mix(state, token) * LOGIT_SCALE for token in vocab] for state in states]
 
     def settle(self, state: Any) -> Any:
-        """The last word on the states [num_logits] that logits are hashed from: left as they are.
+        """The states [num_logits] that logits are hashed from: integers, or an array of them.
 
-        The same on every device; a draft model has it otherwise (``speculative/draft_model.py``).
+        A draft model differs from its target in this alone (``speculative/draft_model.py``): of ten
+        states, ``10 - agree`` get logits of their own. Which ones, depends on the state: so a draft
+        depends on every token before it, and is the same on every device.
         """
-        return state
+        if self.agree == 10:
+            return state
+        return (state + (state % 10 >= self.agree) * ELSEWHERE) % P
 
     def read_kv(self, slots: list[int]) -> list[list[int]]:
         """The KV of these slots, [num_layers][num_slots] (PD separation sends it)."""

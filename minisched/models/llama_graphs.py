@@ -14,7 +14,7 @@ from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
 from .base import ForwardBatch
 from .llama_torch import LlamaTorch, bytes_each, make_groups
 from .llama_torch_layers import BLOCK, ROWS
-from .weights import AUTO
+from .registry import AUTO
 
 logger = logging.getLogger("minisched")
 Replay = Callable[[], None]

@@ -1,11 +1,17 @@
-"""A Llama on MLX, over a paged KV cache."""
+"""A Llama on MLX over a paged KV cache: a step is one lazy graph of few and large operations.
+
+All tokens of a batch are multiplied together, and rows that compute equally many positions attend
+together. What depends on positions alone, ``NewTokens`` and ``Window``, is made once a step and
+holds for all layers (what SGLang's ``BatchedDecodeContext`` does with ``seq_lens`` since #23470):
+on the CPU every operation costs some microseconds, and there would be thousands of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -17,17 +23,15 @@ from ..devices.base import Device
 from ..devices.mlx import evaluate
 from .base import ForwardBatch, Run, equal_extents
 from .llama_config import LlamaConfig, WeightsError
-from .sampling_mlx import adjust, logprobs, sample
+from .registry import AUTO
+from .sampling_mlx import logprobs, sample
 from .tokenizer import Tokenizer
-from .weights import AUTO, EMBED, choose_dtype, read_config, weight_files
+from .weights import EMBED, choose_dtype, read_config, weight_files
 
-# -- A Llama step in MLX: paged KV in, logits out, as one lazy graph of few and large operations
-#
-# All tokens of a batch are multiplied together; rows of equal extent attend together. What depends
-# on the positions alone, ``NewTokens`` and ``Window`` hold for all layers: on the CPU every
-# operation costs some microseconds, and there would be thousands of them.
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
-# -- A matrix of weights on MLX, laid in memory as the BLAS at hand reads it soonest ---------------
+
+# -- A matrix of weights, laid in memory as the BLAS at hand reads it soonest ----------------------
 
 TILE = 64  # columns: four vectors of AVX-512, for which OpenBLAS has a kernel
 SMALL = 100**3  # multiplications; above, OpenBLAS first packs the matrix, which takes a copy of it
@@ -67,8 +71,8 @@ def times(x: mx.array, matrix: Matrix) -> mx.array:
 def lay(weight: mx.array, layout: Layout, bias: mx.array | None = None) -> Matrix:
     """The matrix of a file's weight [out, in], and its bias [out]."""
     whole = mx.contiguous(weight.T) if layout.turned else weight.T
-    fits = weight.shape[0] % TILE == 0
-    return Matrix(whole, in_tiles(weight) if layout.tiled and fits else None, bias)
+    tiled = layout.tiled and weight.shape[0] % TILE == 0
+    return Matrix(whole, in_tiles(weight) if tiled else None, bias)
 
 
 def in_tiles(weight: mx.array) -> mx.array:
@@ -103,85 +107,7 @@ def seconds(row: mx.array, matrix: mx.array) -> float:
     return min(taken)
 
 
-def hidden_states(
-    weights: LlamaWeights,
-    caches: Sequence[PagedCache],
-    new: NewTokens,
-    windows: Sequence[Window],
-    ids: mx.array,
-) -> mx.array:
-    """``ids`` [tokens] to hidden states [tokens, dim], through a layer per cache.
-
-    ``windows`` are of neighbouring rows, and cover all tokens in order.
-    """
-    x = weights.embed[ids]
-    for layer, cache in zip(weights.layers, caches, strict=False):
-        h = mx.fast.rms_norm(x, layer.attention_norm, weights.eps)
-        seen = attention(times(h, layer.qkv), layer.qk_norm, weights, cache, new, windows)
-        x = x + times(seen, layer.out)
-        h = mx.fast.rms_norm(x, layer.mlp_norm, weights.eps)
-        x = x + times(silu(times(h, layer.gate)) * times(h, layer.up), layer.down)
-    return x
-
-
-def logits(weights: LlamaWeights, x: mx.array) -> mx.array:
-    """Hidden states [num_logits, dim] to logits [num_logits, vocab]."""
-    return times(mx.fast.rms_norm(x, weights.final_norm, weights.eps), weights.head)
-
-
-def silu(x: mx.array) -> mx.array:
-    """x * sigmoid(x)."""
-    return x * mx.sigmoid(x)
-
-
-def rotate(x: mx.array, new: NewTokens) -> mx.array:
-    """Rotary position embedding of x [tokens, heads, d], halves turned against each other."""
-    one, two = mx.split(x, 2, axis=-1)
-    return x * new.cos + mx.concatenate([two, one], axis=-1) * new.sin
-
-
-def attention(
-    qkv: mx.array,
-    qk_norm: mx.array | None,
-    weights: LlamaWeights,
-    cache: PagedCache,
-    new: NewTokens,
-    windows: Sequence[Window],
-) -> mx.array:
-    """What the tokens of qkv [tokens, (heads + 2 * kv_heads) * d] see, [tokens, heads * d].
-
-    All keys and values are written at once, before any are read.
-    """
-    heads, kv_heads, d = weights.heads, cache.kv_heads, cache.head_dim
-    qkv = qkv.reshape(-1, heads + 2 * kv_heads, d)
-    qk = qkv[:, : heads + kv_heads]  # queries and keys in one go
-    if qk_norm is not None:
-        qk = mx.fast.rms_norm(qk, None, weights.eps) * qk_norm
-    turned = rotate(qk, new)
-    cache.write(new, turned[:, heads:], qkv[:, heads + kv_heads :])
-    ends = list(accumulate(window.num_tokens for window in windows))
-    queries = mx.split(turned[:, :heads] * d**-0.5, ends[:-1])
-    pairs = zip(queries, windows, strict=True)
-    return mx.concatenate([attend(q, *cache.read(window), window.mask) for q, window in pairs])
-
-
-def attend(q: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
-    """The same for rows of equal extent: q [rows * extent, heads, d], [kv_heads, rows, width, d].
-
-    Query heads that share a KV head are rows of one matrix, so K and V are never repeated.
-    """
-    tokens, heads, d = q.shape
-    kv_heads, rows, width, _ = keys.shape
-    split = (rows, tokens // rows, kv_heads, heads // kv_heads, d)
-    q = q.reshape(split).transpose(2, 0, 3, 1, 4)  # [kv_heads, rows, shared, extent, d]
-    scores = q.reshape(kv_heads, rows, -1, d) @ keys.swapaxes(-1, -2)
-    by_head = scores.reshape(*q.shape[:-1], width)
-    seen = mx.softmax(mx.where(mask, by_head, -mx.inf), axis=-1, precise=True)
-    out = (seen.reshape(scores.shape) @ values).reshape(q.shape)
-    return out.transpose(1, 3, 0, 2, 4).reshape(tokens, heads * d)
-
-
-# -- Reads a Llama's tensors into the form that ``llama_mlx_layers.py`` multiplies by --------------
+# -- Weights ---------------------------------------------------------------------------------------
 
 
 class LayerWeights(NamedTuple):
@@ -235,8 +161,9 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
     def qk_norm(at: str) -> mx.array:
         """What each head's query and key are multiplied by."""
         counts = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
-        norms = {part: raw[f"{at}.self_attn.{part}_norm.weight"] for part in counts}
-        return mx.concatenate([mx.tile(norms[part], (n, 1)) for part, n in counts.items()])
+        return mx.concatenate([
+            mx.tile(raw[f"{at}.self_attn.{part}_norm.weight"], (n, 1)) for part, n in counts.items()
+        ])  # fmt: skip
 
     def layer(index: int) -> LayerWeights:
         at = f"model.layers.{index}"
@@ -299,53 +226,12 @@ def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.arra
     return cos, sin
 
 
-# -- Which rows of a batch attend together on MLX: neighbours of one extent and of near length -----
-
-PADDING = 256  # positions: these take as long in all layers as another group does
-
-
-def make_groups(
-    prefix_lens: Sequence[int], extend_lens: Sequence[int], padding: int | None
-) -> Iterator[Run]:
-    """Those with one extent (``equal_extent.py``), in groups that look at little in vain.
-
-    A group attends as far as its longest row reaches: what its shorter rows read beyond their ends
-    is at most ``padding`` positions, all together. None is for a GPU, which is better off with few
-    large groups. The bits are the same.
-    """
-    for run in equal_extents(extend_lens):
-        if padding is None:
-            yield run
-        else:
-            yield from _of_near_length(run, prefix_lens[run.rows], padding)
-
-
-def _of_near_length(run: Run, prefix_lens: Sequence[int], padding: int) -> Iterator[Run]:
-    first = total = longest = 0
-    for at, length in enumerate(prefix_lens):
-        widest = max(longest, length)
-        if widest * (at + 1 - first) - (total + length) > padding:
-            yield _part(run, first, at)
-            first, total, widest = at, 0, length
-        total, longest = total + length, widest
-    yield _part(run, first, len(prefix_lens))
-
-
-def _part(run: Run, first: int, end: int) -> Run:
-    """Some of a run's rows."""
-    rows = slice(run.rows.start + first, run.rows.start + end)
-    begin = run.tokens.start
-    tokens = slice(begin + first * run.extend_len, begin + end * run.extend_len)
-    return Run(rows, tokens, run.extend_len)
-
-
-# -- A paged KV cache on MLX, and which of its slots a step writes and reads -----------------------
+# -- A paged KV cache, and which of its slots a step writes and reads ------------------------------
 #
 # SGLang's MLX backend has a cache for each request, which a step copies into a batch; mlx-lm has a
 # batch, which is copied when a request comes or goes. Pages are gathered by each step, and stay
 # where they are. ``minisched bench mlx`` measures the three, and lessons/site/docs/mlx_caches.md
-# says which is good for what. All that depends on positions alone is made once a step, and not in
-# each layer: what SGLang's ``BatchedDecodeContext`` does with ``seq_lens`` since #23470.
+# says which is good for what.
 
 
 @dataclass(frozen=True)
@@ -427,7 +313,112 @@ class PagedCache:
         return both[: self.kv_heads], both[self.kv_heads :]
 
 
-DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
+# -- Which rows attend together: neighbours of one extent and of near length -----------------------
+
+PADDING = 256  # positions: these take as long in all layers as another group does
+
+
+def make_groups(
+    prefix_lens: Sequence[int], extend_lens: Sequence[int], padding: int | None
+) -> Iterator[Run]:
+    """Those with one extent (``base.equal_extents``), in groups that look at little in vain.
+
+    A group attends as far as its longest row reaches: what its shorter rows read beyond their ends
+    is at most ``padding`` positions, all together. None is for a GPU, which is better off with few
+    large groups. The bits are the same.
+    """
+    for run in equal_extents(extend_lens):
+        if padding is None:
+            yield run
+            continue
+        prefixes, extend_len = prefix_lens[run.rows], run.extend_len
+        cuts, total, longest = [0], 0, 0  # where groups begin; of the last one's rows
+        for at, length in enumerate(prefixes):
+            longest = max(longest, length)
+            if longest * (at + 1 - cuts[-1]) - (total + length) > padding:
+                cuts.append(at)
+                total, longest = 0, length
+            total += length
+        for first, end in pairwise([*cuts, len(prefixes)]):
+            rows = slice(run.rows.start + first, run.rows.start + end)
+            begin = run.tokens.start
+            tokens = slice(begin + first * extend_len, begin + end * extend_len)
+            yield Run(rows, tokens, extend_len)
+
+
+# -- A forward pass --------------------------------------------------------------------------------
+
+
+def hidden_states(
+    weights: LlamaWeights,
+    caches: Sequence[PagedCache],
+    new: NewTokens,
+    windows: Sequence[Window],
+    ids: mx.array,
+) -> mx.array:
+    """``ids`` [tokens] to hidden states [tokens, dim], through a layer per cache.
+
+    ``windows`` are of neighbouring rows, and cover all tokens in order.
+    """
+    x = weights.embed[ids]
+    for layer, cache in zip(weights.layers, caches, strict=False):
+        h = mx.fast.rms_norm(x, layer.attention_norm, weights.eps)
+        seen = attention(times(h, layer.qkv), layer.qk_norm, weights, cache, new, windows)
+        x = x + times(seen, layer.out)
+        h = mx.fast.rms_norm(x, layer.mlp_norm, weights.eps)
+        gate = times(h, layer.gate)
+        x = x + times(gate * mx.sigmoid(gate) * times(h, layer.up), layer.down)
+    return x
+
+
+def logits(weights: LlamaWeights, x: mx.array) -> mx.array:
+    """Hidden states [num_logits, dim] to logits [num_logits, vocab]."""
+    return times(mx.fast.rms_norm(x, weights.final_norm, weights.eps), weights.head)
+
+
+def attention(
+    qkv: mx.array,
+    qk_norm: mx.array | None,
+    weights: LlamaWeights,
+    cache: PagedCache,
+    new: NewTokens,
+    windows: Sequence[Window],
+) -> mx.array:
+    """What the tokens of qkv [tokens, (heads + 2 * kv_heads) * d] see, [tokens, heads * d].
+
+    All keys and values are written at once, before any are read.
+    """
+    heads, kv_heads, d = weights.heads, cache.kv_heads, cache.head_dim
+    qkv = qkv.reshape(-1, heads + 2 * kv_heads, d)
+    qk = qkv[:, : heads + kv_heads]  # queries and keys in one go
+    if qk_norm is not None:
+        qk = mx.fast.rms_norm(qk, None, weights.eps) * qk_norm
+    one, two = mx.split(qk, 2, axis=-1)  # the halves of a head, turned against each other
+    turned = qk * new.cos + mx.concatenate([two, one], axis=-1) * new.sin
+    cache.write(new, turned[:, heads:], qkv[:, heads + kv_heads :])
+    ends = list(accumulate(window.num_tokens for window in windows))
+    queries = mx.split(turned[:, :heads] * d**-0.5, ends[:-1])
+    pairs = zip(queries, windows, strict=True)
+    return mx.concatenate([attend(q, *cache.read(window), window.mask) for q, window in pairs])
+
+
+def attend(q: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
+    """The same for rows of equal extent: q [rows * extent, heads, d], [kv_heads, rows, width, d].
+
+    Query heads that share a KV head are rows of one matrix, so K and V are never repeated.
+    """
+    tokens, heads, d = q.shape
+    kv_heads, rows, width, _ = keys.shape
+    split = (rows, tokens // rows, kv_heads, heads // kv_heads, d)
+    q = q.reshape(split).transpose(2, 0, 3, 1, 4)  # [kv_heads, rows, shared, extent, d]
+    scores = q.reshape(kv_heads, rows, -1, d) @ keys.swapaxes(-1, -2)
+    by_head = scores.reshape(*q.shape[:-1], width)
+    seen = mx.softmax(mx.where(mask, by_head, -mx.inf), axis=-1, precise=True)
+    out = (seen.reshape(scores.shape) @ values).reshape(q.shape)
+    return out.transpose(1, 3, 0, 2, 4).reshape(tokens, heads * d)
+
+
+# -- The model -------------------------------------------------------------------------------------
 
 
 class LlamaMlx:
@@ -435,10 +426,10 @@ class LlamaMlx:
 
     ``dtype`` is ``auto`` (``weights.choose_dtype``) or one of ``DTYPES``.
 
-    All tokens of a batch are multiplied together, and neighbouring rows that compute equally many
-    positions attend together: those that decode, and those that verify drafts; on a CPU, where it
-    pays to keep short rows from looking as far as long ones, those of near length. A long prompt
-    attends by itself (in SGLang's MLX runner it runs by itself). The step is one lazy graph.
+    Neighbouring rows that compute equally many positions attend together: those that decode, and
+    those that verify drafts; on a CPU, where it pays to keep short rows from looking as far as long
+    ones, those of near length. A long prompt attends by itself (in SGLang's MLX runner it runs by
+    itself).
 
     On the CPU, with the kernels of the stock Linux wheel, logits do not depend on the batch or on
     chunks, not by a bit. On Metal, or with another BLAS, they do.
@@ -448,6 +439,8 @@ class LlamaMlx:
     """
 
     pad_to = 1
+    logprobs = staticmethod(logprobs)
+    sample = staticmethod(sample)
 
     def __init__(self, directory: str | Path, dtype: str = AUTO) -> None:
         directory = Path(directory)
@@ -478,28 +471,14 @@ class LlamaMlx:
         evaluate(*(cache.pool for cache in self.caches))
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
-        """Logits [num_logits, vocab] after each of the tokens that are asked for.
-
-        What depends on positions alone is made here, once for all layers.
-        """
-        groups = make_groups(batch.prefix_lens, batch.extend_lens, self.padding)
-        windows = [self._window(group, batch, page_table) for group in groups]
+        """Logits [num_logits, vocab] after each of the tokens that are asked for."""
+        windows = []
+        for group in make_groups(batch.prefix_lens, batch.extend_lens, self.padding):
+            cells = [row * self.max_len for row in batch.rows[group.rows]]
+            positions = batch.positions[group.tokens].reshape(-1, group.extend_len)
+            width = max(batch.prefix_lens[group.rows]) + group.extend_len
+            windows.append(window_of(page_table, cells, positions, width, self.kv_shape[0]))
         slots = page_table[batch.token_rows * self.max_len + batch.positions]
         new = new_tokens(slots, batch.positions, (self.weights.cos, self.weights.sin))
         x = hidden_states(self.weights, self.caches, new, windows, ids)
         return logits(self.weights, x[batch.logits_at])
-
-    def _window(self, group: Run, batch: ForwardBatch, page_table: mx.array) -> Window:
-        """What a group's rows attend to."""
-        cells = [row * self.max_len for row in batch.rows[group.rows]]
-        positions = batch.positions[group.tokens].reshape(-1, group.extend_len)
-        width = max(batch.prefix_lens[group.rows]) + group.extend_len
-        return window_of(page_table, cells, positions, width, self.kv_shape[0])
-
-    def logprobs(self, logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
-        """How likely tokens are, by some of the logits."""
-        return logprobs(logits, at, tokens, top)
-
-    def sample(self, logits: mx.array, batch: ForwardBatch) -> mx.array:
-        """One token for each row of logits, [num_samples]."""
-        return sample(adjust(logits, batch.adjustments), batch.sampling)

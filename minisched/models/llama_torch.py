@@ -1,9 +1,13 @@
-"""A Llama on torch with paged KV, bitwise the same for every batch, chunk and loop."""
+"""A Llama on torch with paged KV, bitwise the same for every batch, chunk and loop.
+
+A step is ``llama_torch_layers.py:llama_step``; here is the model around it, which of a step's
+tokens attend together, and how weights lie in memory.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -16,186 +20,10 @@ from ..devices.base import Array, Buffer, Device
 from .base import ForwardBatch, equal_extents
 from .llama_config import LlamaConfig
 from .llama_torch_layers import BLOCK, ROWS, Group, LlamaWeights, PagedKV, llama_step
-from .sampling_torch import adjust, choose, logprobs
+from .registry import AUTO
+from .sampling_torch import logprobs, sample
 from .tokenizer import Tokenizer
-from .weights import AUTO, EMBED, choose_dtype, read_config, weight_files
-
-# -- Reads a Llama's tensors into the matrices that ``llama_torch_layers.py`` works on -------------
-
-MATRICES = ("qkv", "out", "gate_up", "down")  # of each layer
-PACKED_FOR = 16  # rows: packed for fewer, oneDNN's order is slow for many
-
-
-def read_weights(
-    directory: Path, config: LlamaConfig, dtype: torch.dtype, context_len: int, packed: bool = True
-) -> LlamaWeights:
-    """Every weight in ``dtype``; a layer's query, key and value become one matrix, gate and up too.
-
-    ``packed`` is for the CPU; a GPU wants them plain.
-
-    Raises:
-        WeightsError: there is no weights file. Tensors are checked by ``weights.find_model``.
-    """
-    keep = pack if packed else plain
-    raw: dict[str, Tensor] = {}
-    for file in weight_files(directory):
-        raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
-
-    def joined(kind: str, *parts: str) -> list[Tensor]:
-        """For each layer its parts' weights or biases in one, [sum of output sizes, ...]."""
-        names = [f"model.layers.{{}}.{part}.{kind}" for part in parts]
-        return [
-            keep(torch.cat([raw.pop(name.format(index)) for name in names]))
-            for index in range(config.num_hidden_layers)
-        ]
-
-    def layers(*parts: str) -> list[Tensor]:
-        """Matrices [sum of output sizes, input size], or norms [dim]."""
-        return joined("weight", *parts)
-
-    def biases(there: bool, *parts: str) -> list[Tensor | None]:
-        """Biases [sum of output sizes]."""
-        none: list[Tensor | None] = [None] * config.num_hidden_layers
-        return [*joined("bias", *parts)] if there else none
-
-    embed = raw[EMBED]
-    qkv = [f"self_attn.{part}_proj" for part in "qkv"]
-    cos, sin = rope_tables(config, context_len)
-    return LlamaWeights(
-        embed=embed,
-        attention_norm=torch.stack(layers("input_layernorm")),
-        qkv=layers(*qkv),
-        qkv_bias=biases(config.qkv_bias, *qkv),
-        qk_norm=qk_norms(raw, config),
-        out=layers("self_attn.o_proj"),
-        out_bias=biases(config.out_bias, "self_attn.o_proj"),
-        mlp_norm=torch.stack(layers("post_attention_layernorm")),
-        gate_up=layers("mlp.gate_proj", "mlp.up_proj"),
-        gate_up_bias=biases(config.mlp_bias, "mlp.gate_proj", "mlp.up_proj"),
-        down=layers("mlp.down_proj"),
-        down_bias=biases(config.mlp_bias, "mlp.down_proj"),
-        final_norm=raw["model.norm.weight"],
-        head=keep(embed if config.tie_word_embeddings else raw["lm_head.weight"]),
-        cos=cos.to(dtype),
-        sin=sin.to(dtype),
-        eps=config.rms_norm_eps,
-    )
-
-
-def qk_norms(raw: dict[str, Tensor], config: LlamaConfig) -> list[Tensor | None]:
-    """What queries and keys are multiplied by when they are normalized, a row for each head."""
-    if not config.qk_norm:
-        return [None] * config.num_hidden_layers
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    norms = [
-        [raw[f"model.layers.{index}.self_attn.{part}_norm.weight"] for part in "qk"]
-        for index in range(config.num_hidden_layers)
-    ]
-    return [torch.cat([q.expand(heads, -1), k.expand(kv_heads, -1)]) for q, k in norms]
-
-
-def pack(weight: Tensor) -> Tensor:
-    """A matrix [out, in] in the order in which oneDNN reads it, if it can; a vector as it is.
-
-    MKL puts a plain float32 matrix in order at every call, and reads it at a third of the rate.
-    A tied head lies in memory twice: rows of it are looked up, too.
-    """
-    known = weight.dtype in (torch.float32, torch.bfloat16)
-    if weight.dim() == 1 or weight.is_mkldnn or not known:
-        return weight
-    if not torch.backends.mkldnn.is_available():
-        return weight
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
-    return packed
-
-
-def plain(weight: Tensor) -> Tensor:
-    """A matrix [out, in] in the order in which it was read."""
-    return weight.to_dense() if weight.is_mkldnn else weight
-
-
-def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
-    """The weights on a device: packed on the CPU, plain elsewhere, and there a tied head once."""
-    if where.type == "cpu":
-        matrices: dict[str, Any] = {
-            name: [pack(part) for part in getattr(weights, name)] for name in MATRICES
-        }
-        return weights._replace(**matrices, head=pack(weights.head))
-
-    def move(weight: Any) -> Any:
-        if isinstance(weight, list):
-            return [move(part) for part in weight]
-        return plain(weight).to(where) if isinstance(weight, Tensor) else weight
-
-    moved = LlamaWeights(*map(move, weights))
-    return moved._replace(head=moved.embed) if weights.head is weights.embed else moved
-
-
-def rope_tables(config: LlamaConfig, context_len: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [context_len, head_dim], in float32 as in transformers."""
-    angles = torch.arange(context_len).float()[:, None] * torch.tensor(config.frequencies())
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos(), angles.sin()
-
-
-# -- Which tokens of a batch attend together on torch: all that can, or as many as fit a cache -----
-
-CACHE = 3 << 19  # bytes of KV gathered at once: with what is computed of it, a core's cache
-QUERIES = 64  # positions of a prompt that attend together, for the same reason
-
-
-def bytes_each(keys: Tensor) -> int | None:
-    """Bytes of a position's keys and values, in one layer of keys [layers, slots, kv_heads, d].
-
-    None on a GPU.
-    """
-    return 2 * keys[0, 0].nbytes if keys.device.type == "cpu" else None
-
-
-def make_groups(
-    prefix_lens: Sequence[int], extend_lens: Sequence[int], bytes_each: int | None
-) -> list[Group]:
-    """How rows attend: those with one extent together (``equal_extent.py``).
-
-    On a processor with caches only so many attend at once that what they gather and compute stays
-    in one; ``bytes_each`` are those of a position's KV. None is for a GPU, which is better off with
-    few large groups. Each group looks as far as its longest row, or its part of a prompt, reaches;
-    further, where the host only knows how long a row is at most. The bits are the same.
-    """
-    groups: list[Group] = []
-    for run in equal_extents(extend_lens):
-        prefixes = prefix_lens[run.rows]
-        whole = Group(run.tokens.start, len(prefixes), run.extend_len, 0)
-        if bytes_each is None:
-            groups.append(_look(whole, prefixes))
-        elif len(prefixes) == 1:
-            groups += _parts_of_a_prompt(whole, prefixes[0])
-        else:
-            groups += _few_rows(whole, prefixes, CACHE // bytes_each)
-    return groups
-
-
-def _parts_of_a_prompt(whole: Group, prefix_len: int) -> Iterator[Group]:
-    for at in range(0, whole.extend_len, QUERIES):
-        part = whole._replace(
-            first=whole.first + at, extend_len=min(QUERIES, whole.extend_len - at)
-        )
-        yield _look(part, [prefix_len + at])
-
-
-def _few_rows(whole: Group, prefix_lens: Sequence[int], positions: int) -> Iterator[Group]:
-    count = max(1, positions // _look(whole, prefix_lens).window)
-    for at in range(0, whole.num_rows, count):
-        prefixes = prefix_lens[at : at + count]
-        first = whole.first + at * whole.extend_len
-        yield _look(whole._replace(first=first, num_rows=len(prefixes)), prefixes)
-
-
-def _look(group: Group, prefix_lens: Sequence[int]) -> Group:
-    """The group with a window that covers its longest row."""
-    end = max(prefix_lens) + group.extend_len
-    return group._replace(window=-(-end // BLOCK) * BLOCK)
-
+from .weights import EMBED, choose_dtype, read_config, weight_files
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -217,6 +45,8 @@ class LlamaTorch:
     """
 
     pad_to = ROWS
+    logprobs = staticmethod(logprobs)
+    sample = staticmethod(sample)
 
     def __init__(
         self,
@@ -279,14 +109,6 @@ class LlamaTorch:
         kv = PagedKV(self.keys, self.values, page_table, self.max_len)
         return self.step(self.weights, kv, groups, ids, positions, token_rows, logits_at)
 
-    def logprobs(self, logits: Tensor, at: Tensor, tokens: Tensor, top: int) -> Tensor:
-        """How likely tokens are, by some of the logits."""
-        return logprobs(logits, at, tokens, top)
-
-    def sample(self, logits: Array, batch: ForwardBatch) -> Array:
-        """One token for each row of logits, [num_samples]."""
-        return choose(adjust(logits, batch.adjustments), batch.sampling)
-
 
 def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compile a function so that it runs without the interpreter lock; shapes stay free.
@@ -298,3 +120,142 @@ def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         warnings.simplefilter("ignore", DeprecationWarning)
         compiled: Callable[..., Tensor] = torch.jit.script(function)
         return compiled
+
+
+# -- Which tokens of a batch attend together: all that can, or as many as fit a cache --------------
+
+CACHE = 3 << 19  # bytes of KV gathered at once: with what is computed of it, a core's cache
+QUERIES = 64  # positions of a prompt that attend together, for the same reason
+
+
+def bytes_each(keys: Tensor) -> int | None:
+    """Bytes of a position's keys and values, in one layer of keys [layers, slots, kv_heads, d].
+
+    None on a GPU.
+    """
+    return 2 * keys[0, 0].nbytes if keys.device.type == "cpu" else None
+
+
+def make_groups(
+    prefix_lens: Sequence[int], extend_lens: Sequence[int], bytes_each: int | None
+) -> list[Group]:
+    """How rows attend: those with one extent together (``base.equal_extents``).
+
+    On a processor with caches only so many attend at once that what they gather and compute stays
+    in one; ``bytes_each`` are those of a position's KV. None is for a GPU, which is better off with
+    few large groups. Each group looks as far as its longest row, or its part of a prompt, reaches;
+    further, where the host only knows how long a row is at most. The bits are the same.
+    """
+    groups: list[Group] = []
+
+    def add(first: int, prefixes: Sequence[int], extend_len: int) -> None:
+        window = -(-(max(prefixes) + extend_len) // BLOCK) * BLOCK
+        groups.append(Group(first, len(prefixes), extend_len, window))
+
+    for run in equal_extents(extend_lens):
+        first, prefixes, extend_len = run.tokens.start, prefix_lens[run.rows], run.extend_len
+        if bytes_each is None:
+            add(first, prefixes, extend_len)
+        elif len(prefixes) == 1:
+            for at in range(0, extend_len, QUERIES):
+                add(first + at, [prefixes[0] + at], min(QUERIES, extend_len - at))
+        else:
+            window = -(-(max(prefixes) + extend_len) // BLOCK) * BLOCK
+            count = max(1, CACHE // bytes_each // window)
+            for at in range(0, len(prefixes), count):
+                add(first + at * extend_len, prefixes[at : at + count], extend_len)
+    return groups
+
+
+# -- Weights ---------------------------------------------------------------------------------------
+
+MATRICES = ("qkv", "out", "gate_up", "down")  # of each layer
+PACKED_FOR = 16  # rows: packed for fewer, oneDNN's order is slow for many
+
+
+def read_weights(
+    directory: Path, config: LlamaConfig, dtype: torch.dtype, context_len: int, packed: bool = True
+) -> LlamaWeights:
+    """Every weight in ``dtype``; a layer's query, key and value become one matrix, gate and up too.
+
+    ``packed`` is for the CPU; a GPU wants them plain.
+
+    Raises:
+        WeightsError: there is no weights file. Tensors are checked by ``weights.find_model``.
+    """
+    keep = pack if packed else plain
+    raw: dict[str, Tensor] = {}
+    for file in weight_files(directory):
+        raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+
+    def joined(kind: str, *parts: str, there: bool = True) -> list[Any]:
+        """For each layer its parts' weights or biases in one, [sum of output sizes, ...]; None."""
+        names = [f"model.layers.{{}}.{part}.{kind}" for part in parts]
+        return [
+            keep(torch.cat([raw.pop(name.format(index)) for name in names])) if there else None
+            for index in range(config.num_hidden_layers)
+        ]
+
+    embed = raw[EMBED]
+    qkv = [f"self_attn.{part}_proj" for part in "qkv"]
+    norms = [joined("weight", f"self_attn.{part}_norm", there=config.qk_norm) for part in "qk"]
+    angles = torch.arange(context_len).float()[:, None] * torch.tensor(config.frequencies())
+    angles = torch.cat([angles, angles], -1)  # in float32, as in transformers
+    return LlamaWeights(
+        embed=embed,
+        attention_norm=torch.stack(joined("weight", "input_layernorm")),
+        qkv=joined("weight", *qkv),
+        qkv_bias=joined("bias", *qkv, there=config.qkv_bias),
+        qk_norm=[
+            torch.cat([q.expand(heads, -1), k.expand(kv_heads, -1)]) if config.qk_norm else None
+            for q, k in zip(*norms, strict=True)
+        ],
+        out=joined("weight", "self_attn.o_proj"),
+        out_bias=joined("bias", "self_attn.o_proj", there=config.out_bias),
+        mlp_norm=torch.stack(joined("weight", "post_attention_layernorm")),
+        gate_up=joined("weight", "mlp.gate_proj", "mlp.up_proj"),
+        gate_up_bias=joined("bias", "mlp.gate_proj", "mlp.up_proj", there=config.mlp_bias),
+        down=joined("weight", "mlp.down_proj"),
+        down_bias=joined("bias", "mlp.down_proj", there=config.mlp_bias),
+        final_norm=raw["model.norm.weight"],
+        head=keep(embed if config.tie_word_embeddings else raw["lm_head.weight"]),
+        cos=angles.cos().to(dtype),
+        sin=angles.sin().to(dtype),
+        eps=config.rms_norm_eps,
+    )
+
+
+def pack(weight: Tensor) -> Tensor:
+    """A matrix [out, in] in the order in which oneDNN reads it, if it can; a vector as it is.
+
+    MKL puts a plain float32 matrix in order at every call, and reads it at a third of the rate.
+    A tied head lies in memory twice: rows of it are looked up, too.
+    """
+    known = weight.dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available()
+    if weight.dim() == 1 or weight.is_mkldnn or not known:
+        return weight
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
+    return packed
+
+
+def plain(weight: Tensor) -> Tensor:
+    """A matrix [out, in] in the order in which it was read."""
+    return weight.to_dense() if weight.is_mkldnn else weight
+
+
+def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
+    """The weights on a device: packed on the CPU, plain elsewhere, and there a tied head once."""
+    if where.type == "cpu":
+        matrices: dict[str, Any] = {
+            name: [pack(part) for part in getattr(weights, name)] for name in MATRICES
+        }
+        return weights._replace(**matrices, head=pack(weights.head))
+
+    def move(weight: Any) -> Any:
+        if isinstance(weight, list):
+            return [move(part) for part in weight]
+        return plain(weight).to(where) if isinstance(weight, Tensor) else weight
+
+    moved = LlamaWeights(*map(move, weights))
+    return moved._replace(head=moved.embed) if weights.head is weights.embed else moved

@@ -2,9 +2,10 @@
 
 Batch shape normally changes a float's last bits, because kernels split their sums by shape. Here
 no sum has a shape that depends on the batch: linears and attention see rows in multiples of
-``ROWS`` (libraries give left-over rows to other kernels), and ``llama_torch_attention.py`` sums by
-blocks. Measured on the CPU with oneDNN (float32, bfloat16) and MKL (float64); elsewhere it is not
-claimed.
+``ROWS`` (libraries give left-over rows to other kernels), and attention multiplies values in blocks
+of ``BLOCK`` positions that are added up one after the other, so that a block of mere padding adds
+exact zeros. Measured on the CPU with oneDNN (float32, bfloat16) and MKL (float64); elsewhere it is
+not claimed.
 
 The functions are plain torch in the subset that ``torch.jit.script`` compiles: compiled, a whole
 step runs without the interpreter lock. (It can't read postponed annotations of named tuples, so
@@ -17,15 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# -- Attention over paged KV in torch, with the same bits whatever the batch looks like ------------
-#
-# Queries come in multiples of ``ROWS``. Values are multiplied in blocks of ``BLOCK`` positions that
-# are added up one after the other, so that a block of mere padding adds exact zeros.
-#
-# Like ``llama_torch_layers.py`` this is in the subset that ``torch.jit.script`` compiles.
-
 ROWS = 4
 BLOCK = 64
+AT_ONCE = 32767  # numbers: one more, and torch may give an elementwise operation to two threads
 
 
 class PagedKV(NamedTuple):
@@ -117,9 +112,6 @@ def attend_group(q: Tensor, keys: Tensor, values: Tensor, view: View, group: Gro
     return out.transpose(1, 2).reshape(q.size())
 
 
-AT_ONCE = 32767  # numbers: one more, and torch may give an elementwise operation to two threads
-
-
 class LlamaWeights(NamedTuple):
     """Every weight; ``dim`` is the hidden size, ``d`` a head's. Matrices may be packed.
 
@@ -146,7 +138,7 @@ class LlamaWeights(NamedTuple):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-    """``x`` [m, in] times a matrix [out, in] of ``llama_torch_weights.pack``, or a plain one."""
+    """``x`` [m, in] times a matrix [out, in] of ``llama_torch.pack``, or a plain one."""
     if weight.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)

@@ -6,13 +6,11 @@ from typing import cast
 
 from ..devices.registry import library, load
 from .base import Model
+from .hash import HashModel
+from .hash_arrays import HashMlx, HashTorch
 
 AUTO = "auto"
-HASH = {  # library of the device's arrays -> (module, class)
-    "": ("minisched.models.hash", "HashModel"),
-    "torch": ("minisched.models.hash_torch", "HashTorch"),
-    "mlx": ("minisched.models.hash_mlx", "HashMlx"),
-}
+HASH = {"": HashModel, "torch": HashTorch, "mlx": HashMlx}  # by library of the device's arrays
 LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
     "cuda": ("minisched.models.llama_graphs", "LlamaGraphs", "torch"),
@@ -20,14 +18,17 @@ LLAMA = {  # device -> (module, class, extra)
 }
 
 
-def hash_class(device: str) -> type:
+def hash_class(device: str) -> type[HashModel]:
     """The hash model's class in a device's arrays.
 
     Raises:
-        MissingExtra: a package that it imports is not installed.
+        MissingExtra: the library is not installed.
     """
     extra = library(device)
-    return load(*HASH[extra], extra, f"model 'hash' on device {device!r}")
+    if extra:  # which its forward imports only when it runs
+        wanted_by = f"model 'hash' on device {device!r}"
+        load(f"minisched.models.sampling_{extra}", "sample", extra, wanted_by)
+    return HASH[extra]
 
 
 def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
@@ -46,7 +47,7 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
                 f"dtype is {dtype!r}, but model 'hash' computes in whole numbers; real models "
                 "have a dtype."
             )
-        return cast(Model, hash_class(device)())
+        return hash_class(device)()
     if device not in LLAMA:
         raise ValueError(
             f"model {name!r} can't run on device {device!r}, which only knows 'hash'; "

@@ -12,7 +12,8 @@ library, and on a GPU another for each shape. So they are whole numbers, of ``UN
 likely token: up to a quarter of a million of these add up exactly, in any order.
 
 A logit that is not a number (NaN) counts as the largest, as in torch; a token that is chosen where
-there is one comes marked (``nan_samples.py``).
+there is one comes marked (``base.py``). Before a choice, logits are adjusted to what requests want
+(penalties, biases, masks); beside it, they say how likely tokens are.
 """
 
 from __future__ import annotations
@@ -23,121 +24,6 @@ from typing import Any, NamedTuple
 
 from ..core import LogitAdjustment, SamplingParams
 from ..devices.vector import Vector
-
-# -- Changes logits before a token is chosen, on lists of numbers; torch and MLX do the same -------
-#
-# Few tokens are penalised, so few logits are touched. The products are made here, on the host, in
-# float64. What is left are single operations on single logits, and these have one result each (IEEE
-# 754): the same bits in every batch, and for float64 on every device.
-
-Adjustments = Sequence[LogitAdjustment | None]  # [num_samples], or empty: nothing is adjusted
-NEVER = float("-inf")  # the logit of a token that may not come next
-
-
-class Changes(NamedTuple):
-    """What happens to single logits, [num_changes] each: which ones, and then what, in order."""
-
-    rows: list[int]
-    tokens: list[int]
-    repetition: list[float]  # divides the logit if that is positive, else multiplies it
-    frequency: list[float]  # taken off
-    presence: list[float]  # taken off
-    bias: list[float]  # added
-
-
-def adjust(logits: list[list[float]], adjustments: Adjustments) -> list[list[float]]:
-    """Logits [num_samples, vocab] as the requests want them; rows without a wish as they are.
-
-    SGLang ``sampling/sampling_batch_info.py:apply_logits_bias``, where masks come before biases;
-    here masks are last, so that nothing brings a masked token back.
-    """
-    if not any(adjustments):
-        return logits
-    adjusted = [list(row) if wish else row for row, wish in zip(logits, adjustments, strict=True)]
-    for row, token, repetition, frequency, presence, bias in zip(
-        *changes(adjustments), strict=True
-    ):
-        logit = adjusted[row][token]
-        logit = logit / repetition if logit > 0 else logit * repetition
-        adjusted[row][token] = logit - frequency - presence + bias
-    for at, mask in vocab_masks(adjustments, len(logits[0])).items():
-        adjusted[at] = [
-            logit if mask[token >> 3] >> (token & 7) & 1 else NEVER
-            for token, logit in enumerate(adjusted[at])
-        ]
-    return adjusted
-
-
-def changes(adjustments: Adjustments) -> Changes:
-    """What to do to single logits; no logit is named twice."""
-    found = Changes([], [], [], [], [], [])
-    for row, wish in enumerate(adjustments):
-        if wish is None:
-            continue
-        seen, counts, biases = wish.seen, wish.counts, wish.logit_bias
-        tokens = list({*seen, *counts, *biases})
-        found.rows.extend([row] * len(tokens))
-        found.tokens.extend(tokens)
-        found.repetition.extend([wish.repetition_penalty if at in seen else 1.0 for at in tokens])
-        found.frequency.extend([wish.frequency_penalty * counts.get(at, 0) for at in tokens])
-        found.presence.extend([wish.presence_penalty if at in counts else 0.0 for at in tokens])
-        found.bias.extend([biases.get(at, 0.0) for at in tokens])
-    return found
-
-
-def vocab_masks(adjustments: Adjustments, vocab_size: int) -> dict[int, bytes]:
-    """The masks by row, each ceil(vocab_size / 8) bytes; tokens that a mask lacks may not come.
-
-    A mask that lets no token pass is left out: there is nothing to choose from then, whatever is
-    chosen is wrong, and it should at least be a number.
-    """
-    size, in_last = -(-vocab_size // 8), vocab_size % 8
-    masks = {}
-    for row, wish in enumerate(adjustments):
-        if wish is None or wish.vocab_mask is None:
-            continue
-        mask = bytearray(wish.vocab_mask[:size].ljust(size, b"\0"))
-        if in_last:
-            mask[-1] &= (1 << in_last) - 1
-        if any(mask):
-            masks[row] = bytes(mask)
-    return masks
-
-
-# -- Log-probabilities from logits, on lists of numbers; torch and MLX have the same in their terms
-#
-# ``core/logprobs.py`` says what they are. A row's numbers depend on the row alone: neither on the
-# batch, nor on how many of the most likely tokens others want. Ids travel as floats (float32 holds
-# every integer up to 2**24), so that one array brings all of it.
-
-
-def logprobs(
-    logits: Sequence[Sequence[float]], at: Sequence[int], tokens: Sequence[int], top: int
-) -> Vector:
-    """How likely each of ``tokens`` [num_places] is, by the logits ``at`` [num_places].
-
-    [num_places, 1 + 2 * top]: its log-probability, then those of the ``top`` most likely tokens,
-    most likely first, then their ids.
-    """
-    rows: list[Any] = []
-    for index, token in zip(at, tokens, strict=True):
-        row = logits[index]
-        norm = logsumexp(row)
-        best = most_likely(row, top)
-        rows.append([row[token] - norm, *(row[other] - norm for other in best), *map(float, best)])
-    return Vector(rows)
-
-
-def logsumexp(row: Sequence[float]) -> float:
-    """The logarithm of the sum of exponentials."""
-    highest = max(row)
-    return highest + math.log(sum(math.exp(logit - highest) for logit in row))
-
-
-def most_likely(row: Sequence[float], count: int) -> list[int]:
-    """The ``count`` ids with the largest logits, largest first; of equals the lower id first."""
-    return sorted(range(len(row)), key=lambda token: (-row[token], token))[:count]
-
 
 ROUNDS = 13  # the fewest that the authors publish test vectors for
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in four rounds and the four after them
@@ -217,3 +103,108 @@ def choose(logits: Sequence[float], params: SamplingParams, key: int, position: 
         noisy = {at: scaled[at] + of_token for at, of_token in noise.items()}
         token = max(noisy, key=lambda token: (noisy[token], -token))
     return -1 - token if math.isnan(logits[token]) else token
+
+
+# -- Penalties, biases and masks: what changes logits before a token is chosen ---------------------
+#
+# Few tokens are penalised, so few logits are touched. The products are made here, on the host, in
+# float64. What is left are single operations on single logits, and these have one result each (IEEE
+# 754): the same bits in every batch, and for float64 on every device.
+
+Adjustments = Sequence[LogitAdjustment | None]  # [num_samples], or empty: nothing is adjusted
+NEVER = float("-inf")  # the logit of a token that may not come next
+
+
+class Changes(NamedTuple):
+    """What happens to single logits, [num_changes] each: which ones, and then what, in order."""
+
+    rows: list[int]
+    tokens: list[int]
+    repetition: list[float]  # divides the logit if that is positive, else multiplies it
+    frequency: list[float]  # taken off
+    presence: list[float]  # taken off
+    bias: list[float]  # added
+
+
+def adjust(logits: list[list[float]], adjustments: Adjustments) -> list[list[float]]:
+    """Logits [num_samples, vocab] as the requests want them; rows without a wish as they are.
+
+    SGLang ``sampling/sampling_batch_info.py:apply_logits_bias``, where masks come before biases;
+    here masks are last, so that nothing brings a masked token back.
+    """
+    if not any(adjustments):
+        return logits
+    adjusted = [list(row) if wish else row for row, wish in zip(logits, adjustments, strict=True)]
+    for row, token, repetition, frequency, presence, bias in zip(
+        *changes(adjustments), strict=True
+    ):
+        logit = adjusted[row][token]
+        logit = logit / repetition if logit > 0 else logit * repetition
+        adjusted[row][token] = logit - frequency - presence + bias
+    for at, mask in vocab_masks(adjustments, len(logits[0])).items():
+        adjusted[at] = [
+            logit if mask[token >> 3] >> (token & 7) & 1 else NEVER
+            for token, logit in enumerate(adjusted[at])
+        ]
+    return adjusted
+
+
+def changes(adjustments: Adjustments) -> Changes:
+    """What to do to single logits; no logit is named twice."""
+    found = Changes([], [], [], [], [], [])
+    for row, wish in enumerate(adjustments):
+        if wish is None:
+            continue
+        seen, counts, biases = wish.seen, wish.counts, wish.logit_bias
+        tokens = list({*seen, *counts, *biases})
+        found.rows.extend([row] * len(tokens))
+        found.tokens.extend(tokens)
+        found.repetition.extend([wish.repetition_penalty if at in seen else 1.0 for at in tokens])
+        found.frequency.extend([wish.frequency_penalty * counts.get(at, 0) for at in tokens])
+        found.presence.extend([wish.presence_penalty if at in counts else 0.0 for at in tokens])
+        found.bias.extend([biases.get(at, 0.0) for at in tokens])
+    return found
+
+
+def vocab_masks(adjustments: Adjustments, vocab_size: int) -> dict[int, bytes]:
+    """The masks by row, each ceil(vocab_size / 8) bytes; tokens that a mask lacks may not come.
+
+    A mask that lets no token pass is left out: there is nothing to choose from then, whatever is
+    chosen is wrong, and it should at least be a number.
+    """
+    size, in_last = -(-vocab_size // 8), vocab_size % 8
+    masks = {}
+    for row, wish in enumerate(adjustments):
+        if wish is None or wish.vocab_mask is None:
+            continue
+        mask = bytearray(wish.vocab_mask[:size].ljust(size, b"\0"))
+        if in_last:
+            mask[-1] &= (1 << in_last) - 1
+        if any(mask):
+            masks[row] = bytes(mask)
+    return masks
+
+
+# -- Log-probabilities -----------------------------------------------------------------------------
+#
+# ``core/logprobs.py`` says what they are. A row's numbers depend on the row alone: neither on the
+# batch, nor on how many of the most likely tokens others want. Ids travel as floats (float32 holds
+# every integer up to 2**24), so that one array brings all of it.
+
+
+def logprobs(
+    logits: Sequence[Sequence[float]], at: Sequence[int], tokens: Sequence[int], top: int
+) -> Vector:
+    """How likely each of ``tokens`` [num_places] is, by the logits ``at`` [num_places].
+
+    [num_places, 1 + 2 * top]: its log-probability, then those of the ``top`` most likely tokens,
+    most likely first, then their ids.
+    """
+    rows: list[Any] = []
+    for index, token in zip(at, tokens, strict=True):
+        row = logits[index]
+        highest = max(row)
+        norm = highest + math.log(sum(math.exp(logit - highest) for logit in row))
+        best = sorted(range(len(row)), key=lambda token: (-row[token], token))[:top]
+        rows.append([row[token] - norm, *(row[other] - norm for other in best), *map(float, best)])
+    return Vector(rows)

@@ -1,21 +1,86 @@
-"""Chooses tokens from logits for a whole batch, as ``sampling.py`` does for one request, lazily.
+"""Chooses tokens from logits for a whole batch on MLX, as ``sampling.py`` does for one request.
 
-The noise comes from exact integers and is then float64. MLX has float64 on the CPU only, so draws
-are made there, on a Mac too; greedy rows stay where the logits are.
+Lazily. The noise comes from exact integers and is then float64. MLX has float64 on the CPU only, so
+draws are made there, on a Mac too; greedy rows stay where the logits are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from ..core import SamplingParams
+from .base import ForwardBatch
 from .sampling import NEVER, UNIT, WORD, Adjustments, changes, threefry, vocab_masks
 
-# -- Changes logits before a token is chosen, as ``adjust.py`` does, on MLX arrays, lazily ---------
+
+def sample(logits: mx.array, batch: ForwardBatch) -> mx.array:
+    """A model's ``sample``: one token for each row of logits, [num_samples]."""
+    return choose(adjust(logits, batch.adjustments), batch.sampling)
+
+
+def choose(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
+    """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
+
+    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
+    with a logit that is not a number gives -1 - token (``base.py``).
+    """
+    tokens = mx.argmax(logits, axis=-1).astype(mx.int32)
+    is_nan = mx.isnan(mx.max(logits, axis=-1))  # earlier versions' argmax skips NaN (mlx #4274)
+    rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
+    if rows:
+        at = mx.array(rows)
+        tokens[at] = draw(logits[at], [sampling[row] for row in rows])
+    return mx.where(is_nan, -1 - tokens, tokens)
+
+
+def draw(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
+    """A Gumbel-max draw for each row of ``logits``, none of them greedy: [num_reqs]."""
+    params, keys, positions = zip(*sampling, strict=True)
+    with mx.stream(mx.cpu):
+        scaled = logits.astype(mx.float64) / column([p.temperature for p in params], mx.float64)
+        noisy = scaled + gumbel(column(keys), column(positions), scaled.shape[-1])
+        if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
+            noisy = mx.where(kept(scaled, params), noisy, -mx.inf)
+        return mx.argmax(noisy, axis=-1).astype(mx.int32)
+
+
+def gumbel(keys: mx.array, positions: mx.array, vocab_size: int) -> mx.array:
+    """Noise [num_reqs, vocab] in float64 for keys and positions [num_reqs, 1]."""
+    key = ((keys >> 32).astype(mx.uint32), (keys & WORD).astype(mx.uint32))
+    pairs = mx.arange((vocab_size + 1) // 2, dtype=mx.uint32)
+    words = mx.stack(threefry(key, (pairs, positions.astype(mx.uint32))), -1)  # [.., pairs, 2]
+    hashed = words.reshape(len(keys), -1)[:, :vocab_size].astype(mx.float64)
+    return -mx.log(-mx.log((hashed + 0.5) / 2**32))
+
+
+def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
+    """Which tokens top-k and then top-p leave, [num_reqs, vocab]; of equals the lower ids stay."""
+    vocab_size = scaled.shape[-1]
+    top_k = column([p.top_k if p.top_k > 0 else vocab_size for p in params])
+    top_p = column([p.top_p for p in params], mx.float64)
+    order = mx.argsort(-scaled, axis=-1)  # stable
+    falling = mx.take_along_axis(scaled, order, axis=-1)
+    best = falling[:, :1]  # an infinite one less itself is no number
+    below = mx.where(falling == best, 0.0, falling - best)
+    e = mx.array(math.e, dtype=mx.float64)  # ``mx.exp`` has the digits of float32 alone
+    weights = mx.floor(mx.power(e, below) * UNIT)
+    inside = mx.arange(vocab_size) < top_k
+    weights = mx.where(inside, weights, 0.0)
+    reached = mx.cumsum(weights, axis=-1)  # with this token and all that are more likely
+    chosen = inside & ((reached - weights < top_p * reached[:, -1:]) | (top_p >= 1.0))
+    return mx.put_along_axis(chosen, order, chosen, axis=-1)
+
+
+def column(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:
+    """Values as a column, [num_reqs, 1]."""
+    return mx.array(list(values), dtype=dtype)[:, None]
+
+
+# -- Penalties, biases and masks -------------------------------------------------------------------
 
 
 def adjust(logits: mx.array, adjustments: Adjustments) -> mx.array:
@@ -25,46 +90,30 @@ def adjust(logits: mx.array, adjustments: Adjustments) -> mx.array:
     """
     if not any(adjustments):
         return logits
-    wide = logits.astype(mx.float32 if logits.dtype.size < 4 else logits.dtype)  # a new handle
-    change(wide, adjustments)
-    mask(wide, adjustments)
-    return wide
-
-
-def change(logits: mx.array, adjustments: Adjustments) -> None:
-    """Penalties and biases."""
+    logits = logits.astype(mx.float32 if logits.dtype.size < 4 else logits.dtype)  # a new handle
     rows, tokens, *values = changes(adjustments)
-    if not rows:
-        return
-    at = from_host(rows, mx.int32), from_host(tokens, mx.int32)
-    repetition, frequency, presence, bias = (from_host(value, logits.dtype) for value in values)
-    old = logits[at]
-    new = mx.where(old > 0, old / repetition, old * repetition)
-    logits[at] = new - frequency - presence + bias
-
-
-def mask(logits: mx.array, adjustments: Adjustments) -> None:
-    """Minus infinity for tokens that may not come next."""
+    if rows:
+        at = mx.array(rows), mx.array(tokens)
+        repetition, frequency, presence, bias = (mx.array(each, logits.dtype) for each in values)
+        old = logits[at]
+        new = mx.where(old > 0, old / repetition, old * repetition)
+        logits[at] = new - frequency - presence + bias
     masks = vocab_masks(adjustments, logits.shape[-1])
     if masks:
-        at = from_host(list(masks), mx.int32)
-        allowed = unpack(masks)[:, : logits.shape[-1]]
-        logits[at] = mx.where(allowed, logits[at], mx.array(NEVER, dtype=logits.dtype))
+        allowed = unpack(list(masks.values()))[:, : logits.shape[-1]]
+        masked = mx.array(list(masks))
+        logits[masked] = mx.where(allowed, logits[masked], mx.array(NEVER, dtype=logits.dtype))
+    return logits
 
 
-def unpack(masks: Mapping[int, bytes]) -> mx.array:
+def unpack(masks: Sequence[bytes]) -> mx.array:
     """Masks as booleans, [num_masks, 8 * bytes]."""
-    packed: Any = memoryview(b"".join(masks.values()))
+    packed: Any = memoryview(b"".join(masks))
     bits = mx.right_shift(mx.array(packed)[:, None], mx.arange(8, dtype=mx.uint8)) & 1
     return bits.astype(mx.bool_).reshape(len(masks), -1)
 
 
-def from_host(values: list[Any], dtype: mx.Dtype) -> mx.array:
-    """Numbers from the host."""
-    return mx.array(values, dtype=dtype)
-
-
-# -- Log-probabilities from logits on MLX arrays, as ``logprobs.py`` has them on lists, lazily -----
+# -- Log-probabilities -----------------------------------------------------------------------------
 #
 # ``mx.logsumexp`` adds a row up from one end to the other, which over 49152 tokens is wrong by 3e-4
 # (measured on the CPU, in float32). In blocks the error is some 1e-6; what is left is that of MLX's
@@ -74,11 +123,7 @@ BLOCK = 256  # tokens that are added up by themselves
 
 
 def logprobs(logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
-    """How likely each of ``tokens`` [num_places] is, by the logits ``at`` [num_places].
-
-    [num_places, 1 + 2 * top] in float32, or float64 where the logits are: its log-probability,
-    those of the ``top`` most likely tokens, and their ids.
-    """
+    """As ``sampling.logprobs``, [num_places, 1 + 2 * top]; float64 where logits are, or float32."""
     rows = logits[at]
     if rows.dtype.size < 4:
         rows = rows.astype(mx.float32)
@@ -113,64 +158,3 @@ def most_likely(rows: mx.array, count: int) -> mx.array:
     ids = mx.minimum(ids, vocab - 1)  # where NaN leaves fewer than ``count``
     order = mx.argsort(-mx.take_along_axis(rows, ids, axis=-1), axis=-1)  # stable
     return mx.take_along_axis(ids, order, axis=-1)
-
-
-TOKEN = mx.int32
-
-
-def sample(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
-    """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
-
-    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
-    with a logit that is not a number gives -1 - token (``nan_samples.py``).
-    """
-    tokens = mx.argmax(logits, axis=-1).astype(TOKEN)
-    is_nan = mx.isnan(mx.max(logits, axis=-1))  # earlier versions' argmax skips NaN (mlx #4274)
-    rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
-    if rows:
-        at = mx.array(rows)
-        tokens[at] = draw(logits[at], [sampling[row] for row in rows])
-    return mx.where(is_nan, -1 - tokens, tokens)
-
-
-def draw(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
-    """A Gumbel-max draw for each row of ``logits``, none of them greedy: [num_reqs]."""
-    params, keys, positions = zip(*sampling, strict=True)
-    with mx.stream(mx.cpu):
-        scaled = logits.astype(mx.float64) / column([p.temperature for p in params], mx.float64)
-        noisy = scaled + gumbel(column(keys), column(positions), scaled.shape[-1])
-        if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
-            noisy = mx.where(kept(scaled, params), noisy, -mx.inf)
-        return mx.argmax(noisy, axis=-1).astype(TOKEN)
-
-
-def gumbel(keys: mx.array, positions: mx.array, vocab_size: int) -> mx.array:
-    """Noise [num_reqs, vocab] in float64 for keys and positions [num_reqs, 1]."""
-    key = ((keys >> 32).astype(mx.uint32), (keys & WORD).astype(mx.uint32))
-    pairs = mx.arange((vocab_size + 1) // 2, dtype=mx.uint32)
-    words = mx.stack(threefry(key, (pairs, positions.astype(mx.uint32))), -1)  # [.., pairs, 2]
-    hashed = words.reshape(len(keys), -1)[:, :vocab_size].astype(mx.float64)
-    return -mx.log(-mx.log((hashed + 0.5) / 2**32))
-
-
-def kept(scaled: mx.array, params: Sequence[SamplingParams]) -> mx.array:
-    """Which tokens top-k and then top-p leave, [num_reqs, vocab]; of equals the lower ids stay."""
-    vocab_size = scaled.shape[-1]
-    top_k = column([p.top_k if p.top_k > 0 else vocab_size for p in params])
-    top_p = column([p.top_p for p in params], mx.float64)
-    order = mx.argsort(-scaled, axis=-1)  # stable
-    falling = mx.take_along_axis(scaled, order, axis=-1)
-    best = falling[:, :1]  # an infinite one less itself is no number
-    below = mx.where(falling == best, 0.0, falling - best)
-    e = mx.array(math.e, dtype=mx.float64)  # ``mx.exp`` has the digits of float32 alone
-    weights = mx.floor(mx.power(e, below) * UNIT)
-    inside = mx.arange(vocab_size) < top_k
-    weights = mx.where(inside, weights, 0.0)
-    reached = mx.cumsum(weights, axis=-1)  # with this token and all that are more likely
-    chosen = inside & ((reached - weights < top_p * reached[:, -1:]) | (top_p >= 1.0))
-    return mx.put_along_axis(chosen, order, chosen, axis=-1)
-
-
-def column(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:
-    """Values as a column, [num_reqs, 1]."""
-    return mx.array(list(values), dtype=dtype)[:, None]

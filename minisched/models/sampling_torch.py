@@ -1,100 +1,27 @@
-"""Chooses tokens from logits for a whole batch, as ``sampling.py`` does for one request."""
+"""Chooses tokens from logits for a whole batch on torch, as ``sampling.py`` does for one request.
+
+On the CPU and on a GPU, and without a word to the host, but for one: a CPU that has looked at too
+few of the most likely tokens looks again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..core import SamplingParams
 from ..devices.thread import ship
+from .base import ForwardBatch
 from .sampling import NEVER, UNIT, WORD, Adjustments, changes, threefry, vocab_masks
 
-# -- Changes logits before a token is chosen, as ``adjust.py`` does, on torch tensors --------------
-
-
-def adjust(logits: Tensor, adjustments: Adjustments) -> Tensor:
-    """``logits`` [num_samples, vocab] as the requests want them; the tensor itself is left alone.
-
-    Logits of 16 bits become float32, which changes no logit, and lets a small penalty count.
-    """
-    if not any(adjustments):
-        return logits
-    if logits.element_size() < 4:
-        logits = logits.float()
-    logits = change(logits, adjustments)
-    masks = vocab_masks(adjustments, logits.size(-1))
-    if masks:
-        at = ship(list(masks), logits.device)
-        allowed = unpack(masks, logits.device)[:, : logits.size(-1)]
-        logits = logits.index_put((at,), logits[at].masked_fill(~allowed, NEVER))
-    return logits
-
-
-def change(logits: Tensor, adjustments: Adjustments) -> Tensor:
-    """Penalties and biases."""
-    rows, tokens, *values = changes(adjustments)
-    if not rows:
-        return logits
-    at = ship(rows, logits.device), ship(tokens, logits.device)
-    repetition, frequency, presence, bias = (
-        ship(column, logits.device, logits.dtype) for column in values
-    )
-    old = logits[at]
-    new = torch.where(old > 0, old / repetition, old * repetition)
-    return logits.index_put(at, new - frequency - presence + bias)
-
-
-def unpack(masks: Mapping[int, bytes], where: torch.device) -> Tensor:
-    """Masks as booleans, [num_masks, 8 * bytes]; bytes travel, bits are made on the device."""
-    packed = torch.frombuffer(bytearray(b"".join(masks.values())), dtype=torch.uint8)
-    packed = (packed.pin_memory() if where.type == "cuda" else packed).to(where, non_blocking=True)
-    bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=where) & 1
-    return bits.bool().view(len(masks), -1)
-
-
-# -- Log-probabilities from logits on torch tensors, as ``logprobs.py`` has them on lists ----------
-#
-# ``log_softmax`` treats each row by itself. ``logsumexp`` would not: on the CPU it gives a single
-# long row to several threads, and adds up their parts in another order.
-
-
-def logprobs(logits: Tensor, at: Tensor, tokens: Tensor, top: int) -> Tensor:
-    """How likely each of ``tokens`` [num_places] is, by the logits ``at`` [num_places].
-
-    [num_places, 1 + 2 * top] in float32, or float64 where the logits are: its log-probability,
-    those of the ``top`` most likely tokens, and their ids.
-    """
-    rows = logits[at]
-    if rows.element_size() < 4:
-        rows = rows.float()
-    values = torch.log_softmax(rows, -1)
-    columns = [values.gather(-1, tokens[:, None])]
-    if top:
-        best = most_likely(rows, top)
-        columns += [values.gather(-1, best), best.to(values.dtype)]
-    return torch.cat(columns, -1)
-
-
-def most_likely(rows: Tensor, count: int) -> Tensor:
-    """The ids of the largest logits, [num_places, count], largest first; of equals the lower first.
-
-    ``topk`` says which logits stay, but of equals it takes any; so ids are chosen by themselves.
-    """
-    vocab = rows.size(-1)
-    cut = rows.topk(count).values[:, -1:]
-    above, equal = rows > cut, rows == cut
-    room = count - above.sum(-1, keepdim=True)
-    inside = above | (equal & (equal.cumsum(-1) <= room))  # count of them in each row
-    ranks = torch.arange(vocab, 0, -1, device=rows.device)
-    ids = vocab - (inside * ranks).topk(count).values  # rising
-    ids = ids.clamp(max=vocab - 1)  # where NaN leaves fewer than ``count``
-    order = rows.gather(-1, ids).argsort(descending=True, stable=True)
-    return ids.gather(-1, order)
-
-
 FIRST_LOOK = 1024  # most likely tokens looked at before the whole vocabulary is sorted
+
+
+def sample(logits: Tensor, batch: ForwardBatch) -> Tensor:
+    """A model's ``sample``: one token for each row of logits, [num_samples]."""
+    return choose(adjust(logits, batch.adjustments), batch.sampling)
 
 
 def gumbel(keys: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
@@ -109,7 +36,7 @@ def choose(logits: Tensor, sampling: Sequence[tuple[SamplingParams, int, int]]) 
     """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
 
     ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
-    with a logit that is not a number gives -1 - token (``nan_samples.py``).
+    with a logit that is not a number gives -1 - token (``base.py``).
     """
     tokens = logits.argmax(-1)  # to which NaN is the largest
     is_nan = logits.gather(-1, tokens[:, None])[:, 0].isnan()
@@ -139,15 +66,11 @@ def look_at(
     """How many of the most likely tokens are put in order, and whether that is surely enough.
 
     None, if no row leaves any out; with a top-k in every row that has a top-p, as many as the
-    largest of them. Without, how many it takes is known only when they are there. A CPU looks at
-    some, and again if these are too few; on a GPU the host would have to wait for that, and all are
-    put in order.
+    largest of them. Without, how many it takes is known only when they are there: on a GPU, where
+    the host would have to wait for that, all are put in order.
     """
-    wanted = [
-        limit
-        for limit, each in zip(limits, params, strict=True)
-        if limit < vocab_size or each.top_p < 1.0
-    ]
+    pairs = zip(limits, params, strict=True)
+    wanted = [limit for limit, each in pairs if limit < vocab_size or each.top_p < 1.0]
     most = max(wanted, default=0)
     if most < vocab_size or on_gpu:
         return most, True
@@ -194,3 +117,76 @@ def kept(
 def whole_numbers(scaled: Tensor, best: Tensor) -> Tensor:
     """Probabilities as ``sampling.py`` counts them: ``UNIT`` for the most likely token."""
     return ((scaled - best[:, :1]).exp() * UNIT).floor()
+
+
+# -- Penalties, biases and masks -------------------------------------------------------------------
+
+
+def adjust(logits: Tensor, adjustments: Adjustments) -> Tensor:
+    """``logits`` [num_samples, vocab] as the requests want them; the tensor itself is left alone.
+
+    Logits of 16 bits become float32, which changes no logit, and lets a small penalty count.
+    """
+    if not any(adjustments):
+        return logits
+    if logits.element_size() < 4:
+        logits = logits.float()
+    rows, tokens, *values = changes(adjustments)
+    if rows:
+        at = ship(rows, logits.device), ship(tokens, logits.device)
+        repetition, frequency, presence, bias = (
+            ship(column, logits.device, logits.dtype) for column in values
+        )
+        old = logits[at]
+        new = torch.where(old > 0, old / repetition, old * repetition)
+        logits = logits.index_put(at, new - frequency - presence + bias)
+    masks = vocab_masks(adjustments, logits.size(-1))
+    if masks:
+        masked = ship(list(masks), logits.device)
+        allowed = unpack(list(masks.values()), logits.device)[:, : logits.size(-1)]
+        logits = logits.index_put((masked,), logits[masked].masked_fill(~allowed, NEVER))
+    return logits
+
+
+def unpack(masks: Sequence[bytes], where: torch.device) -> Tensor:
+    """Masks as booleans, [num_masks, 8 * bytes]; bytes travel, bits are made on the device."""
+    packed = torch.frombuffer(bytearray(b"".join(masks)), dtype=torch.uint8)
+    packed = (packed.pin_memory() if where.type == "cuda" else packed).to(where, non_blocking=True)
+    bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=where) & 1
+    return bits.bool().view(len(masks), -1)
+
+
+# -- Log-probabilities -----------------------------------------------------------------------------
+#
+# ``log_softmax`` treats each row by itself. ``logsumexp`` would not: on the CPU it gives a single
+# long row to several threads, and adds up their parts in another order.
+
+
+def logprobs(logits: Tensor, at: Tensor, tokens: Tensor, top: int) -> Tensor:
+    """As ``sampling.logprobs``, [num_places, 1 + 2 * top]; float64 where logits are, or float32."""
+    rows = logits[at]
+    if rows.element_size() < 4:
+        rows = rows.float()
+    values = torch.log_softmax(rows, -1)
+    columns = [values.gather(-1, tokens[:, None])]
+    if top:
+        best = most_likely(rows, top)
+        columns += [values.gather(-1, best), best.to(values.dtype)]
+    return torch.cat(columns, -1)
+
+
+def most_likely(rows: Tensor, count: int) -> Tensor:
+    """The ids of the largest logits, [num_places, count], largest first; of equals the lower first.
+
+    ``topk`` says which logits stay, but of equals it takes any; so ids are chosen by themselves.
+    """
+    vocab = rows.size(-1)
+    cut = rows.topk(count).values[:, -1:]
+    above, equal = rows > cut, rows == cut
+    room = count - above.sum(-1, keepdim=True)
+    inside = above | (equal & (equal.cumsum(-1) <= room))  # count of them in each row
+    ranks = torch.arange(vocab, 0, -1, device=rows.device)
+    ids = vocab - (inside * ranks).topk(count).values  # rising
+    ids = ids.clamp(max=vocab - 1)  # where NaN leaves fewer than ``count``
+    order = rows.gather(-1, ids).argsort(descending=True, stable=True)
+    return ids.gather(-1, order)

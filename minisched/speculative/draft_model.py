@@ -1,155 +1,23 @@
-"""A draft model: a second, cheaper model guesses what the target will say."""
+"""``STANDALONE``: a second, cheaper model guesses what the target will say.
+
+``DraftModel`` runs it behind each step of the target, on batches that are made of that step. Which
+model it is, its path says (``open_draft_model``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 from ..core import ForwardMode, ModelWorkerBatch, SamplingParams, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
 from ..models.base import ForwardBatch, Model, make_forward_batch, without_marks
-from ..models.hash import HashModel, P
-from ..models.registry import hash_class
+from ..models.hash import HashModel
+from ..models.registry import AUTO, hash_class, open_model
 from ..trace import Touch
 from .base import Reach
-
-# -- The batches that a draft model runs, made of the step that its target has just run ------------
-
-GREEDY = (SamplingParams(), 0, 0)
-
-
-def draft_batch(
-    step: ForwardBatch,
-    mode: ForwardMode,
-    prefix_lens: list[int],
-    extend_lens: list[int],
-    xp: Arrays,
-    pad_to: int,
-) -> ForwardBatch:
-    """The step's rows at other positions, with one greedy token a row."""
-    num_reqs = len(step.rows)
-    flat = ModelWorkerBatch(
-        step=step.label.step,
-        forward_mode=mode,
-        rids=step.label.rids,
-        input_ids=[0] * sum(extend_lens),
-        dests=[],
-        req_pool_indices=step.rows,
-        extend_prefix_lens=prefix_lens,
-        extend_seq_lens=extend_lens,
-        sample_lens=[1] * num_reqs,
-        sampling_info=[GREEDY] * num_reqs,
-        start_unknown=[False] * num_reqs,
-        table_index=[],
-        table_slots=[],
-    )
-    return make_forward_batch(flat, xp, pad_to)
-
-
-def extend_batch(
-    step: ForwardBatch, tokens: Array, num_accepted: Array, xp: Arrays, pad_to: int
-) -> ForwardBatch:
-    """DRAFT_EXTEND: what each row has settled, with logits after its newest token.
-
-    A row that computed inputs at p .. p + e - 1 and chose g tokens, of which a count, now runs
-    over p .. p + e: its inputs up to the first that was sampled after (a whole prompt, or only
-    the last token where the others were drafts), and then the g tokens. Those behind the a-th are
-    rejected and only there to fill the shape; no logits are taken after them.
-    """
-    lens = [length + 1 for length in step.extend_lens]
-    inputs = draft_batch(step, ForwardMode.DRAFT_EXTEND, step.prefix_lens, lens, xp, pad_to)
-    ends = accumulate(lens)
-    settled = [end - count - 1 for end, count in zip(ends, step.sample_lens, strict=True)]
-    return replace(
-        inputs,
-        ids=settled_ids(step, tokens, xp, len(inputs.ids)),
-        logits_at=xp.add(xp.asarray(settled), num_accepted),
-    )
-
-
-def settled_ids(step: ForwardBatch, tokens: Array, xp: Arrays, padded: int) -> Array:
-    """The input tokens of ``extend_batch``, [padded]."""
-    is_chosen: list[bool] = []
-    at_id: list[int] = []
-    at_token: list[int] = []
-    first = token = 0
-    for length, count in zip(step.extend_lens, step.sample_lens, strict=True):
-        given = length - count + 1
-        is_chosen += [False] * given + [True] * count
-        at_id += [*range(first, first + given), *[0] * count]
-        at_token += [*[0] * given, *range(token, token + count)]
-        first, token = first + length, token + count
-    padding = [0] * (padded - len(at_id))
-    return xp.where(
-        xp.mask(is_chosen + [False] * len(padding)),
-        tokens[xp.asarray(at_token + padding)],
-        step.ids[xp.asarray(at_id + padding)],
-    )
-
-
-def decode_batch(
-    step: ForwardBatch,
-    nth: int,
-    drafts: Array,
-    num_accepted: Array,
-    xp: Arrays,
-    pad_to: int,
-    limit: int,
-) -> ForwardBatch:
-    """DECODE: each row's ``nth`` draft (from 1 on), which stands ``nth`` behind its newest token.
-
-    Only the device knows where that is; the host knows how far it can be. ``limit`` is where
-    positions end: a draft there or beyond will never be verified, and stays at the last one.
-    """
-    columns = list(zip(step.prefix_lens, step.extend_lens, step.sample_lens, strict=True))
-    at_most = [min(start + length + nth, limit - 1) for start, length, _ in columns]
-    inputs = draft_batch(step, ForwardMode.DECODE, at_most, [1] * len(columns), xp, pad_to)
-    index = padded_index(len(columns), pad_to)
-    before = [start + length - count + nth for start, length, count in columns]
-    positions = xp.add(xp.asarray([before[at] for at in index]), num_accepted[xp.asarray(index)])
-    inside = xp.where(positions < limit, positions, xp.asarray([limit - 1] * len(index)))
-    return replace(inputs, ids=drafts[xp.asarray(index)], positions=inside)
-
-
-def padded_index(num_reqs: int, pad_to: int) -> Sequence[int]:
-    """Each row once, and the first one again as padding."""
-    return [*range(num_reqs), *[0] * (-num_reqs % pad_to)]
-
-
-# -- A draft model for the exact model: it agrees with the target more or less often, as told ------
-
-ELSEWHERE = 1_234_567  # added to a state, it makes other logits
-
-
-class Disagrees:
-    """Mixed into a hash model: of ten states, about ``10 - agree`` get logits of their own.
-
-    Which ones, depends on the state alone: so a draft depends on every token before it, and is the
-    same on every device. With ``agree`` 10 the drafts are what a greedy target says itself.
-    """
-
-    agree = 10
-
-    def settle(self, state: Any) -> Any:
-        """States [num_logits] that the logits are hashed from; integers, or an array of them."""
-        return (state + (state % 10 >= self.agree) * ELSEWHERE) % P
-
-
-def open_hash_draft(device: str, target: HashModel, agree: int = 7) -> HashModel:
-    """A draft model for ``target`` in a device's arrays, with the same vocabulary.
-
-    Raises:
-        ValueError: ``agree`` is not in 0 .. 10, or the device's extra is missing.
-    """
-    if not 0 <= agree <= 10:
-        raise ValueError(f"a hash draft model agrees on {agree} of 10 tokens; it must be 0 to 10.")
-    cls = hash_class(device)
-    mixed = type("HashDraft", (Disagrees, cls), {"name": "hash draft", "agree": agree})
-    draft: HashModel = mixed(target.vocab_size, target.context_len, target.eos_ids)
-    return draft
 
 
 class DraftModel:
@@ -256,3 +124,157 @@ class DraftModel:
         index = self.xp.asarray(real)
         self.page_table[index] = page_table[index]
         self.page_table[self.xp.asarray(cells)] = self.xp.asarray(slots)
+
+
+# -- The batches that a draft model runs, made of the step that its target has just run ------------
+
+
+def draft_batch(
+    step: ForwardBatch,
+    mode: ForwardMode,
+    prefix_lens: list[int],
+    extend_lens: list[int],
+    xp: Arrays,
+    pad_to: int,
+) -> ForwardBatch:
+    """The step's rows at other positions, with one greedy token a row."""
+    num_reqs = len(step.rows)
+    flat = ModelWorkerBatch(
+        step=step.label.step,
+        forward_mode=mode,
+        rids=step.label.rids,
+        input_ids=[0] * sum(extend_lens),
+        dests=[],
+        req_pool_indices=step.rows,
+        extend_prefix_lens=prefix_lens,
+        extend_seq_lens=extend_lens,
+        sample_lens=[1] * num_reqs,
+        sampling_info=[(SamplingParams(), 0, 0)] * num_reqs,
+        start_unknown=[False] * num_reqs,
+        table_index=[],
+        table_slots=[],
+    )
+    return make_forward_batch(flat, xp, pad_to)
+
+
+def extend_batch(
+    step: ForwardBatch, tokens: Array, num_accepted: Array, xp: Arrays, pad_to: int
+) -> ForwardBatch:
+    """DRAFT_EXTEND: what each row has settled, with logits after its newest token.
+
+    A row that computed inputs at p .. p + e - 1 and chose g tokens, of which a count, now runs
+    over p .. p + e: its inputs up to the first that was sampled after (a whole prompt, or only
+    the last token where the others were drafts), and then the g tokens. Those behind the a-th are
+    rejected and only there to fill the shape; no logits are taken after them.
+    """
+    lens = [length + 1 for length in step.extend_lens]
+    inputs = draft_batch(step, ForwardMode.DRAFT_EXTEND, step.prefix_lens, lens, xp, pad_to)
+    is_chosen: list[bool] = []  # [num_tokens] one of the g tokens, not an input of the step
+    at_id: list[int] = []
+    at_token: list[int] = []
+    settled: list[int] = []  # [num_reqs] where the last input is that was sampled after
+    first = token = 0
+    for length, count in zip(step.extend_lens, step.sample_lens, strict=True):
+        given = length - count + 1
+        settled.append(len(at_id) + given - 1)
+        is_chosen += [False] * given + [True] * count
+        at_id += [*range(first, first + given), *[0] * count]
+        at_token += [*[0] * given, *range(token, token + count)]
+        first, token = first + length, token + count
+    padding = [0] * (len(inputs.ids) - len(at_id))
+    ids = xp.where(
+        xp.mask(is_chosen + [False] * len(padding)),
+        tokens[xp.asarray(at_token + padding)],
+        step.ids[xp.asarray(at_id + padding)],
+    )
+    return replace(inputs, ids=ids, logits_at=xp.add(xp.asarray(settled), num_accepted))
+
+
+def decode_batch(
+    step: ForwardBatch,
+    nth: int,
+    drafts: Array,
+    num_accepted: Array,
+    xp: Arrays,
+    pad_to: int,
+    limit: int,
+) -> ForwardBatch:
+    """DECODE: each row's ``nth`` draft (from 1 on), which stands ``nth`` behind its newest token.
+
+    Only the device knows where that is; the host knows how far it can be. ``limit`` is where
+    positions end: a draft there or beyond will never be verified, and stays at the last one.
+    """
+    columns = list(zip(step.prefix_lens, step.extend_lens, step.sample_lens, strict=True))
+    at_most = [min(start + length + nth, limit - 1) for start, length, _ in columns]
+    inputs = draft_batch(step, ForwardMode.DECODE, at_most, [1] * len(columns), xp, pad_to)
+    index = [*range(len(columns)), *[0] * (-len(columns) % pad_to)]  # padded with the first row
+    before = [start + length - count + nth for start, length, count in columns]
+    positions = xp.add(xp.asarray([before[at] for at in index]), num_accepted[xp.asarray(index)])
+    inside = xp.where(positions < limit, positions, xp.asarray([limit - 1] * len(index)))
+    return replace(inputs, ids=drafts[xp.asarray(index)], positions=inside)
+
+
+# -- Which model drafts ----------------------------------------------------------------------------
+
+DRAFT_MODELS = (
+    "a model's directory or name, 'first_layers:N' for the target's own first N layers, or for the "
+    "hash model 'hash:N', which agrees with it on N of 10 tokens"
+)
+
+
+def open_draft_model(path: str, device: str, target: Any) -> Model:
+    """A draft model by its name, which is one of ``DRAFT_MODELS``; in the target's dtype.
+
+    Raises:
+        ValueError: there is none of that name, or the target has no such part.
+    """
+    kind, _, number = path.partition(":")
+    if not path:
+        raise ValueError(f"STANDALONE needs a draft model: {DRAFT_MODELS}.")
+    if kind == "first_layers":
+        if not hasattr(target, "first_layers"):
+            raise ValueError(f"the draft model is {path!r}, but {target.name} can't be cut in two.")
+        if not (number.isdecimal() and 1 <= int(number) <= target.num_layers):
+            raise ValueError(
+                f"the draft model is {path!r}, but {target.name} has layers 1 to "
+                f"{target.num_layers}."
+            )
+        return cast(Model, target.first_layers(int(number)))
+    if kind == "hash" and isinstance(target, HashModel):
+        if number and not number.isdecimal():
+            raise ValueError(f"the draft model is {path!r}, but {number!r} is no whole number.")
+        return open_hash_draft(device, target, int(number or 7))
+    return open_model(path, device, AUTO if path == "hash" else target.dtype or AUTO)
+
+
+def open_hash_draft(device: str, target: HashModel, agree: int = 7) -> HashModel:
+    """A draft model for ``target`` in a device's arrays, with the same vocabulary.
+
+    With ``agree`` 10 the drafts are what a greedy target says itself.
+
+    Raises:
+        ValueError: ``agree`` is not in 0 .. 10, or the device's extra is missing.
+    """
+    if not 0 <= agree <= 10:
+        raise ValueError(f"a hash draft model agrees on {agree} of 10 tokens; it must be 0 to 10.")
+    draft = hash_class(device)(target.vocab_size, target.context_len, target.eos_ids)
+    draft.name, draft.agree = "hash draft", agree
+    return draft
+
+
+def check_fits(draft: Model, target: Model, context_len: int) -> None:
+    """Whether a draft model can draft for a target.
+
+    Raises:
+        ValueError: it has another vocabulary, or too short a context.
+    """
+    if draft.vocab_size != target.vocab_size:
+        raise ValueError(
+            f"the draft model {draft.name} has a vocabulary of {draft.vocab_size} tokens and the "
+            f"target {target.name} one of {target.vocab_size}; they must be the same."
+        )
+    if draft.context_len < context_len:
+        raise ValueError(
+            f"the draft model {draft.name} has a context of {draft.context_len} tokens, but steps "
+            f"reach {context_len}."
+        )

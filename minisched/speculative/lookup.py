@@ -1,24 +1,26 @@
-"""Prompt lookup as a drafter on the device, which keeps a history of tokens there."""
+"""Prompt lookup: what followed the last few tokens the last time they occurred.
+
+vLLM ``v1/spec_decode/ngram_proposer.py``, SGLang's ``NGRAM``. The longest suffix of the history
+that occurred before wins, then its most recent occurrence. (So SGLang's by default; vLLM takes
+the earliest one, which knows less of the present topic.) Where the tokens that followed reach the
+end of the history, reading goes on with the drafts themselves, so that text which goes in circles
+is drafted in full; both originals stop short there.
+
+With ``NGRAM`` the host proposes. With ``NGRAM_GPU`` a drafter on the device keeps the history there
+and looks up every row at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..core import Lease, Row, ScheduleBatch
+from ..core import Lease, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
 from ..devices.vector import Vector
 from ..models.base import ForwardBatch
 from ..trace import Touch
 from .base import Reach
-
-# -- Prompt lookup: what followed the last few tokens the last time they occurred ------------------
-#
-# vLLM ``v1/spec_decode/ngram_proposer.py``, SGLang's ``NGRAM``. The longest suffix of the history
-# that occurred before wins, then its most recent occurrence. (So SGLang's by default; vLLM takes
-# the earliest one, which knows less of the present topic.) Where the tokens that followed reach the
-# end of the history, reading goes on with the drafts themselves, so that text which goes in circles
-# is drafted in full; both originals stop short there.
 
 
 def propose(tokens: Sequence[int], num_draft_tokens: int, min_n: int, max_n: int) -> list[int]:
@@ -64,6 +66,68 @@ def lookup(
     return drafts
 
 
+def lookup_torch(
+    history: Array,
+    max_len: int,
+    rows: Sequence[int],
+    lengths: Array,
+    num_draft_tokens: int,
+    min_n: int,
+    max_n: int,
+) -> Array:
+    """The same drafts on torch tensors, every row at once (vLLM ``ngram_proposer_gpu.py``)."""
+    import torch
+
+    from ..devices.thread import ship
+
+    tokens = history.view(-1, max_len)[ship(rows, history.device)]  # [num_reqs, max_len]
+    last = lengths[:, None] - 1
+    at = torch.arange(max_len, device=history.device)  # an occurrence is known by where it ends
+    alike = at < last
+    num_alike = torch.zeros_like(tokens)  # tokens up to ``at`` that are as those up to the last
+    for back in range(max_n):
+        same = tokens.roll(back, -1) == tokens.gather(-1, (last - back).clamp(min=0))
+        alike = alike & same & (at >= back)
+        num_alike += alike
+    score = torch.where(num_alike >= min_n, num_alike * max_len + at, -1)
+    best, end = score.max(-1, keepdim=True)
+    distance = torch.where(best >= 0, last - end, 1)  # found nothing: the last token once more
+    ahead = torch.arange(num_draft_tokens, device=history.device)
+    return tokens.gather(-1, last + 1 - distance + ahead % distance).flatten()
+
+
+def lookup_mlx(
+    history: Array,
+    max_len: int,
+    rows: Sequence[int],
+    lengths: Array,
+    num_draft_tokens: int,
+    min_n: int,
+    max_n: int,
+) -> Array:
+    """The same drafts on MLX arrays, lazily."""
+    import mlx.core as mx
+
+    tokens = history.reshape(-1, max_len)[mx.array(list(rows))]  # [num_reqs, max_len]
+    last = lengths[:, None] - 1
+    at = mx.arange(max_len)  # an occurrence is known by where it ends
+    alike = at < last
+    num_alike = mx.zeros_like(tokens)  # tokens up to ``at`` that are as those up to the last
+    for back in range(max_n):
+        suffix = mx.take_along_axis(tokens, mx.maximum(last - back, 0), axis=-1)
+        alike = alike & (mx.roll(tokens, back, -1) == suffix) & (at >= back)
+        num_alike = num_alike + alike
+    score = mx.where(num_alike >= min_n, num_alike * max_len + at, -1)
+    end = mx.argmax(score, axis=-1, keepdims=True)
+    found = mx.take_along_axis(score, end, axis=-1) >= 0
+    distance = mx.where(found, last - end.astype(last.dtype), 1)  # else the last token once more
+    ahead = mx.arange(num_draft_tokens) % distance
+    return mx.take_along_axis(tokens, last + 1 - distance + ahead, axis=-1).flatten()
+
+
+LOOKUPS = {"": lookup, "torch": lookup_torch, "mlx": lookup_mlx}  # by library of the arrays
+
+
 HISTORY = "token history"
 Cached = tuple[Array, Array]  # cells of the history, and the tokens that go there
 
@@ -97,7 +161,7 @@ class LookupDrafter:
         cells: list[int] = []
         tokens: list[int] = []
         for row in batch.rows[: batch.num_extend_reqs]:
-            if not self._is_filled(row):
+            if self.filled_for.get(row.lease.row) is not row.lease:
                 at = row.lease.row * self.max_len
                 cells += range(at, at + row.start)
                 tokens += row.req.known_tokens(0, row.start)
@@ -151,6 +215,3 @@ class LookupDrafter:
             for position in range(start, end)
         ]
         self.history[self.xp.asarray(cells)] = tokens
-
-    def _is_filled(self, row: Row) -> bool:
-        return self.filled_for.get(row.lease.row) is row.lease

@@ -30,7 +30,7 @@ from minisched.bench.overlap.ways import PROCESS, PYTHON, QUICK, SERIAL, SLEEP
 from minisched.bench.peers.peer import Peer, PeerError
 from minisched.bench.rows import Figure, SideBySide
 from minisched.devices.thread import ThreadDevice
-from minisched.models.hash_torch import HashTorch
+from minisched.models.hash_arrays import HashTorch
 from minisched.models.llama_torch import LlamaTorch
 
 times = st.floats(0.01, 100.0)

@@ -278,7 +278,7 @@ def chosen(backend: str, rows: list[list[float]], params: SamplingParams) -> lis
         of_torch: list[int] = sampling_torch.choose(torch.tensor(rows), how).tolist()
         return of_torch
     with mx.stream(mx.cpu):
-        of_mlx: list[int] = sampling_mlx.sample(mx.array(rows), how).tolist()
+        of_mlx: list[int] = sampling_mlx.choose(mx.array(rows), how).tolist()
     return of_mlx
 
 

@@ -29,7 +29,7 @@ from minisched.fidelity.lockstep import (
 )
 from minisched.fidelity.run import ORIGINALS, Original, Player, dealt, in_lockstep
 from minisched.fidelity.turns import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
-from minisched.models.weights import model_home
+from minisched.models.fetch import model_home
 from minisched.policy.rules import DELIBERATE, find_rules
 from minisched.scheduler import SchedulerConfig
 from tests.support import many

@@ -41,7 +41,7 @@ from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
 from minisched.loops.run import Run, fresh, make_engine, run_loop
 from minisched.models.base import ForwardBatch
 from minisched.models.hash import HashModel
-from minisched.models.hash_mlx import HashMlx
+from minisched.models.hash_arrays import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace

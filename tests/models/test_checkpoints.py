@@ -21,23 +21,27 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from tokenizers.pre_tokenizers import ByteLevel
 
-from minisched.models import weights as fetching
-from minisched.models.gguf import GGUFError, convert, hf_name
-from minisched.models.tiny import write_tiny_llama
-from minisched.models.tokenizer import Tokenizer
-from minisched.models.weights import (
+from minisched.models import fetch as fetching
+from minisched.models.fetch import (
     FILES,
-    INDEX,
     SOURCES,
     FetchError,
-    WeightsError,
-    check_tensors,
+    GGUFError,
+    convert,
     fetch,
     fetched,
+    hf_name,
+    size_bytes,
+)
+from minisched.models.tokenizer import Tokenizer
+from minisched.models.weights import (
+    INDEX,
+    WeightsError,
+    check_tensors,
     find_model,
     read_config,
-    size_bytes,
     weight_files,
+    write_tiny_llama,
 )
 from tests.support import LLAMA3
 

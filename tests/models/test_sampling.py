@@ -49,7 +49,7 @@ def chosen(backend: str, logits: Any, how: Sampling) -> Any:
     if backend == "thread":
         return sampling_torch.choose(torch.tensor(logits), how).numpy()
     with mx.stream(mx.cpu):  # the only place for float64
-        return np.array(sampling_mlx.sample(mx.array(np.array(logits), dtype=mx.float64), how))
+        return np.array(sampling_mlx.choose(mx.array(np.array(logits), dtype=mx.float64), how))
 
 
 # -- numbers ---------------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ def small_llama(folder: Path, graphs: bool = True) -> Any:
     """A random Llama whose logits lie far apart."""
     from ...models.llama_graphs import LlamaGraphs
     from ...models.llama_torch import LlamaTorch
-    from ...models.tiny import write_tiny_llama
+    from ...models.weights import write_tiny_llama
 
     cls = LlamaGraphs if graphs else LlamaTorch
     written = write_tiny_llama(folder, vocab=128, hidden=32, intermediate=64)

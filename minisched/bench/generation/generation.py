@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from ...models.weights import model_home
+from ...models.fetch import model_home
 from ..rows import Figure
 from .load import Choice
 from .on_mlx import generation_mlx
