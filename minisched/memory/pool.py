@@ -152,7 +152,7 @@ class LeasePool:
         self,
         allocator: PageAllocator,
         table: ReqToTokenPool,
-        cache: PageCache | None = None,
+        cache: RadixCache | BlockPool | None = None,
         free_rule: str = "lease",
     ) -> None:
         self.allocator = allocator
