@@ -7,7 +7,7 @@ from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from .logprobs import TokenLogprob
 from .sampling import (
@@ -37,7 +37,7 @@ class Lease:
     pages: list[int] = field(default_factory=list)  # by position; the first ones the cache's
     shared_pages: int = 0  # how many of them belong to the prefix cache
     inserted_pages: int = 0  # how many it has offered to the prefix cache so far
-    node: object = None  # where they end in the prefix cache; locked while the lease lives
+    node: Any = None  # where they end in the prefix cache; locked while the lease lives
     sent_pages: int = 0  # how many of them the device's page table lists as they are now
     settled_len: int = 0  # positions whose KV is written for sure: their step has come back
     last_step: int = 0  # the last step launched that names it

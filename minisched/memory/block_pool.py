@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import NamedTuple
 
 from ..core import Lease
 from ..trace import NullRecorder, Recorder
+from .radix_cache import Insertion, Match
 
 
 @dataclass(eq=False, slots=True)
@@ -23,20 +23,6 @@ class Block:
 
 
 Chain = tuple[Block, ...]  # the blocks of a prefix, in order
-
-
-class BlockMatch(NamedTuple):
-    """The longest cached prefix."""
-
-    node: Chain  # lock it before anything can be evicted
-    pages: list[int]  # [num_pages] page ids, in order
-
-
-class BlockInsertion(NamedTuple):
-    """What became of pages that were offered: all are in, and those that are new come last."""
-
-    node: Chain
-    num_cached_pages: int  # leading pages that were in before, each as it is offered
 
 
 class BlockPool:
@@ -84,7 +70,7 @@ class BlockPool:
         """Pages in the pool."""
         return len(self.blocks)
 
-    def match_prefix(self, tokens: Sequence[int]) -> BlockMatch:
+    def match_prefix(self, tokens: Sequence[int]) -> Match:
         """The longest prefix of ``tokens`` that is cached, in whole pages. To look is no use.
 
         The caller leaves out a prompt's last token: something has to be computed to sample from.
@@ -95,9 +81,9 @@ class BlockPool:
             if same is None:
                 break
             found.append(next(iter(same.values())))
-        return BlockMatch(tuple(found), [block.page for block in found])
+        return Match(tuple(found), [block.page for block in found])
 
-    def insert(self, tokens: Sequence[int], pages: Sequence[int]) -> BlockInsertion:
+    def insert(self, tokens: Sequence[int], pages: Sequence[int]) -> Insertion:
         """Let the pages of ``tokens`` be found: those that are not in yet, copies or not.
 
         ``pages`` lists the page ids in order; a last one that the tokens fill only in part is left
@@ -122,7 +108,7 @@ class BlockPool:
             same[page] = block
             chain.append(block)
         self._mark("block add", chain[first:])
-        return BlockInsertion(tuple(chain), first)
+        return Insertion(tuple(chain), first)
 
     def inc_lock_ref(self, node: Chain) -> None:
         """Use the blocks of a prefix, so that none is evicted (vLLM ``touch``).

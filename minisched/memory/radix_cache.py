@@ -1,4 +1,11 @@
-"""The prefix cache: a radix tree from tokens to the pages that hold their KV."""
+"""The prefix cache as a radix tree: from the tokens of a prompt to the pages that hold their KV.
+
+A node stands where a cached prefix ends, or where two of them part, and keeps the pages between its
+parent and itself. A prompt goes down from the root as far as its tokens are there; where it parts
+from the others within an edge, the edge is split. Whoever reads a prefix locks the node where it
+ends, and with it all above. When memory is short, the leaf goes that is worth least and that nobody
+has locked.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +13,110 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..trace import NullRecorder, Recorder
 
-# -- Which leaf of the radix tree is given up first ------------------------------------------------
+# -- A node, and the edge above it -----------------------------------------------------------------
 
-Priority = Callable[["TreeNode"], tuple[int, ...]]
+
+@dataclass(eq=False, slots=True)
+class TreeNode:
+    """The end of a prefix (SGLang ``mem_cache/radix_cache.py:TreeNode``), and the edge to it.
+
+    On the edge are whole pages in a row: the tokens that they hold (SGLang's ``key``), and their
+    ids (``value``). Both are flat: with a tuple for every page, a match at pages of one token takes
+    three times as long. When the front is split off, what stays is not moved: it begins at
+    ``start``, and is copied only once the dead front has outgrown it. So a split costs what is
+    split off, and dead tokens never outnumber live ones. Times are those of the cache's clock.
+    """
+
+    parent: TreeNode | None  # None for the root, and for a node that was evicted
+    tokens: tuple[int, ...]  # [(start + num_pages) * page_size]
+    pages: list[int]  # [start + num_pages]
+    page_size: int
+    creation_time: int
+    last_access_time: int
+    id: int = 0  # for the trace; the root's is 0
+    start: int = 0  # pages at the front that were split off
+    hit_count: int = 0  # insertions that made it or found it there
+    lock_ref: int = 0  # locks held on this node or below it
+    children: dict[tuple[int, ...], TreeNode] = field(default_factory=dict)  # by their first page
+
+    @property
+    def num_pages(self) -> int:
+        """Pages on the edge."""
+        return len(self.pages) - self.start
+
+    @property
+    def page_ids(self) -> list[int]:
+        """The pages themselves, in order."""
+        return self.pages[self.start :]
+
+    @property
+    def first_page(self) -> tuple[int, ...]:
+        """The tokens of the first page, by which the parent finds this node."""
+        at = self.start * self.page_size
+        return self.tokens[at : at + self.page_size]
+
+    @property
+    def beginning(self) -> str:
+        """The first eight tokens, for the trace; `` …`` where there are more."""
+        at = self.start * self.page_size
+        more = ["…"] if len(self.tokens) > at + 8 else []
+        return " ".join([*map(str, self.tokens[at : at + 8]), *more])
+
+    @property
+    def is_evictable_leaf(self) -> bool:
+        """Whether it may go: nothing hangs on it, neither a child nor a lock."""
+        return not self.children and not self.lock_ref
+
+    def shared_pages(self, tokens: Sequence[int], offset: int) -> int:
+        """How many pages of the edge ``tokens[offset:]`` begins with.
+
+        Compares blocks that double while they are equal and halve once they differ: at the speed
+        of a tuple comparison, and at a cost that grows with the answer, not with the edge.
+        """
+        size, here = self.page_size, self.start * self.page_size
+        end = min(self.num_pages, (len(tokens) - offset) // size)
+        done, step = 0, 4
+        while done < end:
+            stop = min(done + step, end)
+            low, high = done * size, stop * size
+            theirs = tuple(tokens[offset + low : offset + high])
+            if self.tokens[here + low : here + high] == theirs:
+                done, step = stop, 2 * step
+            elif stop == done + 1:
+                break
+            else:
+                step = (stop - done) // 2
+        return done
+
+    def split(self, num_pages: int, id: int) -> TreeNode:
+        """Put a node into the edge, after ``num_pages`` of it, and return that node.
+
+        This one stays the lower end, so whoever holds a lock on it still holds the whole path.
+        """
+        parent, size = self.parent, self.page_size
+        assert parent is not None, "the root has no edge to split"
+        begin, middle = self.start, self.start + num_pages
+        tokens, pages = self.tokens[begin * size : middle * size], self.pages[begin:middle]
+        node = TreeNode(
+            parent, tokens, pages, size, self.creation_time, self.last_access_time, id,
+            hit_count=self.hit_count, lock_ref=self.lock_ref,
+        )  # fmt: skip
+        self.parent, self.start = node, middle
+        if middle > self.num_pages:
+            self.tokens, self.pages = self.tokens[middle * size :], self.pages[middle:]
+            self.start = 0
+        parent.children[node.first_page] = node
+        node.children[self.first_page] = self
+        return node
+
+
+# -- Which leaf is given up first ------------------------------------------------------------------
+
+Priority = Callable[[TreeNode], tuple[int, ...]]
 """What a node is worth: the least goes first. Must never fall during a node's life."""
 
 
@@ -68,143 +172,21 @@ class EvictableLeaves:
         return None
 
 
-# -- A node of the radix tree: where a cached prefix ends or two of them part ----------------------
-
-
-@dataclass(eq=False, slots=True)
-class TreeNode:
-    """The end of a prefix (SGLang ``mem_cache/radix_cache.py:TreeNode``).
-
-    Times are those of the cache's logical clock.
-    """
-
-    parent: TreeNode | None  # None for the root, and for a node that was evicted
-    edge: Edge  # the pages between the parent and here
-    creation_time: int
-    last_access_time: int
-    id: int = 0  # for the trace; the root's is 0
-    hit_count: int = 0  # insertions that made it or found it there
-    lock_ref: int = 0  # locks held on this node or below it
-    children: dict[tuple[int, ...], TreeNode] = field(default_factory=dict)  # by their first page
-
-    @property
-    def is_evictable_leaf(self) -> bool:
-        """Whether it may go: nothing hangs on it, neither a child nor a lock."""
-        return not self.children and not self.lock_ref
-
-    def add_child(self, child: TreeNode) -> None:
-        """Hang a node on this one, in the place of any that begins with the same page."""
-        child.parent = self
-        self.children[child.edge.first_page] = child
-
-    def split(self, num_pages: int, id: int) -> TreeNode:
-        """Put a node into the edge above, after ``num_pages`` of it, and return that node.
-
-        This one stays the lower end, so whoever holds a lock on it still holds the whole path.
-        """
-        front = self.edge.cut(num_pages)
-        node = TreeNode(None, front, self.creation_time, self.last_access_time, id)
-        node.hit_count, node.lock_ref = self.hit_count, self.lock_ref
-        assert self.parent is not None, "the root has no edge to split"
-        self.parent.add_child(node)
-        node.add_child(self)
-        return node
-
-    def remove(self) -> TreeNode:
-        """Take a leaf out of the tree, and return the parent it had."""
-        parent, self.parent = self.parent, None
-        assert parent is not None, "the root is never removed"
-        del parent.children[self.edge.first_page]
-        return parent
-
-
-# -- The tokens and pages between a radix tree's node and its parent -------------------------------
-
-
-class Edge:
-    """Whole pages in a row: the tokens that they hold, and their page ids.
-
-    Both are kept flat (SGLang's ``TreeNode.key`` and ``value``): with a tuple for every page, a
-    match at pages of one token takes three times as long. When the front is cut off, what stays
-    is not moved: it begins at ``start``, and is copied only once the dead front has outgrown it.
-    So a cut costs what is cut, and dead tokens never outnumber live ones.
-    """
-
-    __slots__ = ("page_size", "pages", "start", "tokens")
-
-    def __init__(self, tokens: Sequence[int], pages: Sequence[int], page_size: int) -> None:
-        self.tokens = tuple(tokens)  # [(start + num_pages) * page_size]
-        self.pages = list(pages)  # [start + num_pages]
-        self.page_size = page_size
-        self.start = 0  # pages at the front that were cut off
-
-    @property
-    def num_pages(self) -> int:
-        """Pages on the edge."""
-        return len(self.pages) - self.start
-
-    @property
-    def page_ids(self) -> list[int]:
-        """The pages themselves, in order."""
-        return self.pages[self.start :]
-
-    @property
-    def first_page(self) -> tuple[int, ...]:
-        """The tokens of the first page, by which the parent finds this edge."""
-        at = self.start * self.page_size
-        return self.tokens[at : at + self.page_size]
-
-    @property
-    def beginning(self) -> str:
-        """The first eight tokens, for the trace; `` …`` where there are more."""
-        at = self.start * self.page_size
-        more = ["…"] if len(self.tokens) > at + 8 else []
-        return " ".join([*map(str, self.tokens[at : at + 8]), *more])
-
-    def shared_pages(self, tokens: Sequence[int], offset: int) -> int:
-        """How many pages of the edge ``tokens[offset:]`` begins with.
-
-        Compares blocks that double while they are equal and halve once they differ: at the speed
-        of a tuple comparison, and at a cost that grows with the answer, not with the edge.
-        """
-        size, here = self.page_size, self.start * self.page_size
-        end = min(self.num_pages, (len(tokens) - offset) // size)
-        done, step = 0, 4
-        while done < end:
-            stop = min(done + step, end)
-            low, high = done * size, stop * size
-            theirs = tuple(tokens[offset + low : offset + high])
-            if self.tokens[here + low : here + high] == theirs:
-                done, step = stop, 2 * step
-            elif stop == done + 1:
-                break
-            else:
-                step = (stop - done) // 2
-        return done
-
-    def cut(self, num_pages: int) -> Edge:
-        """Take that many pages off the front, and return them as an edge of their own."""
-        begin, middle, size = self.start, self.start + num_pages, self.page_size
-        front = Edge(self.tokens[begin * size : middle * size], self.pages[begin:middle], size)
-        self.start = middle
-        if middle > self.num_pages:
-            self.tokens, self.pages = self.tokens[middle * size :], self.pages[middle:]
-            self.start = 0
-        return front
+# -- The tree --------------------------------------------------------------------------------------
 
 
 class Match(NamedTuple):
     """The longest cached prefix."""
 
-    node: TreeNode  # where it ends: lock it before anything can be evicted
+    node: Any  # where it ends, a ``TreeNode`` or a ``Chain``: lock it before anything is evicted
     pages: list[int]  # [num_pages] page ids, in order
 
 
 class Insertion(NamedTuple):
-    """What became of pages that were offered to the tree."""
+    """What became of pages that were offered to the cache."""
 
-    node: TreeNode  # where the inserted prefix ends
-    num_cached_pages: int  # leading pages it had already: their duplicates stay the caller's
+    node: Any  # where the inserted prefix ends
+    num_cached_pages: int  # leading pages it had already: a tree leaves their duplicates unused
 
 
 class RadixCache:
@@ -236,14 +218,10 @@ class RadixCache:
         self.policy = policy
         self.split_counts = split_counts
         self.recorder = recorder or NullRecorder()
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything. The pages are the caller's to take back."""
-        self.clock = 0  # logical: how many walks there were, and nodes
+        self.root_node = TreeNode(None, (), [], page_size, 0, 0, lock_ref=1)
+        self.evictable_leaves = EvictableLeaves(POLICIES[policy])
+        self._clock = count(1)  # logical: it moves on with every walk and every new node
         self._ids = count(1)
-        self.root_node = TreeNode(None, Edge((), (), self.page_size), 0, 0, lock_ref=1)
-        self.evictable_leaves = EvictableLeaves(POLICIES[self.policy])
         self.evictable_size = 0
         self.protected_size = 0
 
@@ -276,9 +254,20 @@ class RadixCache:
             raise ValueError(f"{num_pages} whole pages of tokens came with {len(pages)} page ids")
         node, cached = self._walk(tokens, inserted_pages)
         if (num_cached := len(cached)) < num_pages:
-            new_tokens = tokens[num_cached * size : num_pages * size]
-            edge = Edge(new_tokens, pages[num_cached:num_pages], size)
-            node = self._add_leaf(node, edge, int(num_pages > inserted_pages))
+            now, parent = next(self._clock), node
+            node = TreeNode(
+                parent, tuple(tokens[num_cached * size : num_pages * size]),
+                list(pages[num_cached:num_pages]), size, now, now, next(self._ids),
+                hit_count=int(num_pages > inserted_pages),
+            )  # fmt: skip
+            parent.children[node.first_page] = node
+            self.evictable_size += node.num_pages
+            self.evictable_leaves.add(node)
+            if self.recorder.is_on:
+                self.recorder.mark(
+                    "radix add", node=node.id, parent=parent.id, pages=node.num_pages,
+                    tokens=node.beginning, page_ids=" ".join(map(str, node.pages)),
+                )  # fmt: skip
         return Insertion(node, num_cached)
 
     def inc_lock_ref(self, node: TreeNode) -> None:
@@ -289,8 +278,8 @@ class RadixCache:
         """
         for above in self._path(node):
             if above.lock_ref == 0:
-                self.evictable_size -= above.edge.num_pages
-                self.protected_size += above.edge.num_pages
+                self.evictable_size -= above.num_pages
+                self.protected_size += above.num_pages
             above.lock_ref += 1
         self.recorder.mark("radix lock", node=node.id, lock_ref=node.lock_ref, delta=1)
 
@@ -306,8 +295,8 @@ class RadixCache:
         for above in path:
             above.lock_ref -= 1
             if above.lock_ref == 0:
-                self.evictable_size += above.edge.num_pages
-                self.protected_size -= above.edge.num_pages
+                self.evictable_size += above.num_pages
+                self.protected_size -= above.num_pages
         self.evictable_leaves.add(node)
         self.recorder.mark("radix lock", node=node.id, lock_ref=node.lock_ref, delta=-1)
 
@@ -319,11 +308,7 @@ class RadixCache:
     def num_pages_locked(self, node: TreeNode, times: int) -> int:
         """Pages of the prefix that ends at ``node`` on which so many locks are held."""
         path = self._path(node)
-        return sum(above.edge.num_pages for above in path if above.lock_ref == times)
-
-    def retain(self, pages: Sequence[int]) -> Sequence[int]:
-        """A lease lets go of pages that are not in the tree: all of them go back."""
-        return pages
+        return sum(above.num_pages for above in path if above.lock_ref == times)
 
     def evict(self, num_pages: int) -> list[int]:
         """Give back at least ``num_pages`` page ids, or all that are evictable if those are fewer.
@@ -332,10 +317,13 @@ class RadixCache:
         """
         evicted: list[int] = []
         while len(evicted) < num_pages and (leaf := self.evictable_leaves.pop()):
-            evicted += leaf.edge.page_ids
-            self.evictable_size -= leaf.edge.num_pages
-            self.evictable_leaves.add(leaf.remove())
-            self.recorder.mark("radix evict", node=leaf.id, pages=leaf.edge.num_pages)
+            evicted += leaf.page_ids
+            self.evictable_size -= leaf.num_pages
+            parent, leaf.parent = leaf.parent, None
+            assert parent is not None, "the root is locked"
+            del parent.children[leaf.first_page]
+            self.evictable_leaves.add(parent)
+            self.recorder.mark("radix evict", node=leaf.id, pages=leaf.num_pages)
         return evicted
 
     def _walk(self, tokens: Sequence[int], counts_beyond: int | None = None) -> Match:
@@ -344,27 +332,23 @@ class RadixCache:
         Only insertions count as hits (SGLang #18843), and those of nodes that end beyond so many
         pages: a waiting request matches at every step.
         """
-        now = self._tick()
+        now = next(self._clock)
         node, at, size = self.root_node, 0, self.page_size
         pages: list[int] = []
         while child := node.children.get(tuple(tokens[at : at + size])):
-            shared = child.edge.shared_pages(tokens, at)
-            if is_whole := shared == child.edge.num_pages:
+            shared = child.shared_pages(tokens, at)
+            if is_whole := shared == child.num_pages:
                 node = child
                 node.last_access_time = now
             else:
                 node = self._split(child, shared, now)
-            pages += node.edge.page_ids
+            pages += node.page_ids
             if counts_beyond is not None and len(pages) > counts_beyond:
                 node.hit_count += 1
             at += shared * size
             if not is_whole:
                 break
         return Match(node, pages)
-
-    def _tick(self) -> int:
-        self.clock += 1
-        return self.clock
 
     def _split(self, child: TreeNode, num_pages: int, now: int) -> TreeNode:
         """Let a node end ``num_pages`` into the edge above ``child``, in a walk begun at ``now``.
@@ -374,26 +358,15 @@ class RadixCache:
         node = child.split(num_pages, next(self._ids))
         if self.split_counts == "both":
             child.last_access_time = now
-            node.creation_time = node.last_access_time = self._tick()
+            node.creation_time = node.last_access_time = next(self._clock)
         elif self.split_counts == "upper":
             node.last_access_time = now
         if self.recorder.is_on:
-            both = {"tokens": node.edge.beginning, "child_tokens": child.edge.beginning}
-            self.recorder.mark("radix split", node=node.id, child=child.id, pages=num_pages, **both)
+            self.recorder.mark(
+                "radix split", node=node.id, child=child.id, pages=num_pages,
+                tokens=node.beginning, child_tokens=child.beginning,
+            )  # fmt: skip
         return node
-
-    def _add_leaf(self, parent: TreeNode, edge: Edge, hit_count: int) -> TreeNode:
-        """Hang new pages on a node."""
-        now = self._tick()
-        leaf = TreeNode(parent, edge, now, now, next(self._ids), hit_count)
-        parent.add_child(leaf)
-        if self.recorder.is_on:
-            about = {"tokens": edge.beginning, "page_ids": " ".join(map(str, edge.page_ids))}
-            size = edge.num_pages
-            self.recorder.mark("radix add", node=leaf.id, parent=parent.id, pages=size, **about)
-        self.evictable_size += edge.num_pages
-        self.evictable_leaves.add(leaf)
-        return leaf
 
     def _path(self, node: TreeNode) -> list[TreeNode]:
         """The nodes from ``node`` up, without the root."""

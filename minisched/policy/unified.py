@@ -143,11 +143,12 @@ class UnifiedBudget:
             self.prefill.mark_full()
             return 0
         match = self.prefill.cache.match_prefix(req)
-        hit_len = len(match.pages) * self._size if match else 0
-        length = min(req.known_len - hit_len, left)
-        end = hit_len + length
+        hit_pages = len(match.pages) if match else 0
+        length = min(req.known_len - hit_pages * self._size, left)
+        end = hit_pages * self._size + length
         must_fit = req.known_len if self.newcomer_fits == "sequence" else end
-        need, free = self.leases.pages_to_start(match, must_fit), self.leases.available_pages
+        need = max(0, self.leases.allocator.pages_for(must_fit) - hit_pages)
+        need, free = need + self.leases.pages_to_lock(match), self.leases.available_pages
         if need > free:
             need, free = need * self._size, free * self._size
             refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need, free)

@@ -230,7 +230,7 @@ def test_who_got_it_back_may_touch_it(
 NO_WAIT = Edit("worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")
 ONE_SLOT = Edit("worker.worker:BatchRecord.__init__", "max(2, depth)", "1")
 FREE_AT_ONCE = Edit(
-    "memory.pool:lease", "    return lease.last_step <= steps.returned\n", "    return True\n"
+    "memory.pool:lease", "    return lease.last_step <= pool.returned_step\n", "    return True\n"
 )
 ONE_BUFFER = Edit("worker.worker:OutputRing.__init__", "range(depth)", "range(1)")
 

@@ -47,15 +47,16 @@ def look(scheduler: Scheduler) -> Truth:
     zombies = [lease for lease in leases.returning if not lease.num_transfers]
     pages = {
         page: ("wasted" if lease in zombies else "admitted", lease.rid)
-        for page, lease in scheduler.allocator._owner.items()
+        for page, lease in scheduler.allocator.owner.items()
         if lease in zombies or not lease.is_released
     }
     for node in nodes:
         kind = "protected" if node.lock_ref else "evictable"
-        pages |= dict.fromkeys(node.edge.page_ids, (kind, ""))
+        pages |= dict.fromkeys(node.page_ids, (kind, ""))
     for page, block in blocks_of(scheduler).items():  # type: ignore[arg-type]
         pages[page] = ("protected" if block.ref_cnt else "evictable", "")
-    taken = {row: table._owner[row] for row in {*range(1, table.size + 1)} - {*table.free_rows}}
+    rows = {*range(1, table.size + 1)} - {*table.free_rows}
+    taken = {row: table.req_to_token[row] for row in rows}
     live = scheduler.live
     holding = {rid for rid, req in live.items() if req.lease is not None}
     assert {req.rid for req in scheduler.waiting_queue} <= live.keys() - holding
@@ -66,7 +67,7 @@ def look(scheduler: Scheduler) -> Truth:
         {row: ("wasted" if at in zombies else "admitted", at.rid) for row, at in taken.items()},
         pages,
         {
-            node.id: (node.parent.id, node.edge.num_pages, node.lock_ref, node.edge.beginning)
+            node.id: (node.parent.id, node.num_pages, node.lock_ref, node.beginning)
             for node in nodes
             if node.parent
         },

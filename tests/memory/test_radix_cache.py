@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minisched.core import Lease, Request, Result, SamplingParams
 from minisched.memory.pool import OwnershipError, PageAllocator, ReqToTokenPool
-from minisched.memory.radix_cache import POLICIES, Edge, RadixCache, TreeNode
+from minisched.memory.radix_cache import POLICIES, RadixCache, TreeNode
 from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import many
 
@@ -41,7 +41,7 @@ def path_of(node: TreeNode) -> Prefix:
     """The tokens from the root down to a node."""
     tokens: Prefix = ()
     while node.parent:
-        tokens = node.edge.tokens[node.edge.start * node.edge.page_size :] + tokens
+        tokens = node.tokens[node.start * node.page_size :] + tokens
         node = node.parent
     return tokens
 
@@ -57,7 +57,7 @@ def contents(cache: RadixCache) -> list[tuple[Prefix, int, int]]:
     found = []
     for node in nodes_below(cache.root_node):
         path = path_of(node)
-        for back, page_id in enumerate(reversed(node.edge.page_ids)):
+        for back, page_id in enumerate(reversed(node.page_ids)):
             found.append((path[: len(path) - back * cache.page_size], page_id, node.lock_ref))
     return found
 
@@ -212,15 +212,6 @@ class AnyUse(RuleBasedStateMachine):
         assert self.cache.evict(num_pages) == self.model.evict(num_pages)
 
     @precondition(lambda self: self.model.now > 30)
-    @rule()
-    def reset(self) -> None:
-        node = self.cache.insert(tokens_of("A", self.cache.page_size), [0]).node
-        self.cache.reset()
-        with pytest.raises(ValueError, match="not in the tree"):
-            self.cache.inc_lock_ref(node)
-        self.held = []
-        self.model = PrefixDict(self.cache.page_size, self.cache.policy, self.cache.split_counts)
-
     @invariant()
     def the_tree_is_the_dictionary(self) -> None:
         found = contents(self.cache)
@@ -234,8 +225,8 @@ class AnyUse(RuleBasedStateMachine):
         assert self.cache.evictable_size == len(set(self.model.pages) - set(counts))
         assert self.cache.total_size == len(self.model.pages)
         for node in nodes_below(self.cache.root_node):
-            assert 0 <= node.edge.start <= node.edge.num_pages > 0, "few dead tokens"
-            assert len(node.edge.tokens) == len(node.edge.pages) * self.cache.page_size
+            assert 0 <= node.start <= node.num_pages > 0, "few dead tokens"
+            assert len(node.tokens) == len(node.pages) * self.cache.page_size
 
 
 TestAnyUse = AnyUse.TestCase
@@ -260,9 +251,10 @@ class Counted(tuple[int, ...]):
 def test_a_match_reads_what_is_shared_however_long_the_edge(
     shared: int, page_size: int, rest: bool
 ) -> None:
-    edge = Edge([1] * 4096, range(4096 // page_size), page_size)
-    edge.tokens, Counted.slices, Counted.copied = Counted(edge.tokens), 0, 0
-    assert edge.shared_pages([1] * shared + [2] * (4096 * rest), 0) == shared // page_size
+    pages = list(range(4096 // page_size))
+    node = TreeNode(None, Counted([1] * 4096), pages, page_size, 0, 0)
+    Counted.slices, Counted.copied = 0, 0
+    assert node.shared_pages([1] * shared + [2] * (4096 * rest), 0) == shared // page_size
     assert Counted.copied <= 5 * shared + 8 * page_size
     assert Counted.slices <= 4 * 12, "a few for every time that 4096 can be halved"
 

@@ -59,7 +59,7 @@ def threads() -> list[str]:
 def check_pages(scheduler: Scheduler) -> None:
     """Each page is free, or in the prefix cache, or one lease's own."""
     cache, allocator = scheduler.page_cache, scheduler.allocator
-    cached = [page for node in nodes_of(scheduler) for page in node.edge.page_ids]
+    cached = [page for node in nodes_of(scheduler) for page in node.page_ids]
     cached += blocks_of(scheduler)
     leases = leases_of(scheduler) + outlived_by_pages(scheduler)
     held = {page: lease for lease in leases for page in own_pages(lease)}
@@ -67,13 +67,13 @@ def check_pages(scheduler: Scheduler) -> None:
     places.update(page for lease in leases for page in own_pages(lease))
     pages = range(1, scheduler.config.num_pages + 1)
     if lost := [page for page in pages if not places[page]]:
-        lease = allocator.last_owner(lost[0])
-        mine = [page for page in lost if allocator.last_owner(page) is lease]
+        lease = allocator.owner.get(lost[0])
+        mine = [page for page in lost if allocator.owner.get(page) is lease]
         what, story = plural("page", to_text(mine)), story_of(scheduler, "page", mine)
         raise Broken(f"leak: {what} {fate_of(lease)}: neither free, nor cached, nor held{story}")
     for page in (page for page, count in places.items() if count > 1):
         free, whose = allocator.free_pages.count(page), "the prefix cache's"
-        if lease := held.get(page) or (allocator.last_owner(page) if free > 1 else None):
+        if lease := held.get(page) or (allocator.owner.get(page) if free > 1 else None):
             whose = f"{lease.rid}'s"
         story = story_of(scheduler, "page", [page])
         where = f"{free} times among the free ones" if free > 1 else "in two places"
@@ -93,10 +93,10 @@ def check_rows(scheduler: Scheduler) -> None:
     places.update(lease.row for lease in leases_of(scheduler))
     for row in range(1, table.size + 1):
         if not places[row]:
-            fate, story = fate_of(table.last_owner(row)), story_of(scheduler, "row", [row])
+            fate, story = fate_of(table.req_to_token.get(row)), story_of(scheduler, "row", [row])
             raise Broken(f"leak: row {row} {fate}: nobody holds it{story}")
         if places[row] > 1:
-            owner = table.last_owner(row)
+            owner = table.req_to_token.get(row)
             rid, story = owner.rid if owner else "nobody", story_of(scheduler, "row", [row])
             raise Broken(f"leak: row {row}, {rid}'s, is held twice{story}")
 
@@ -123,10 +123,10 @@ def check_locks(scheduler: Scheduler) -> None:
                 story_of_lock(scheduler, node),
             )
             raise Broken(
-                f"leak: node {node.id} ({plural('page', to_text(node.edge.page_ids))}) is locked "
+                f"leak: node {node.id} ({plural('page', to_text(node.page_ids))}) is locked "
                 f"{node.lock_ref} times, but it is {who} who may hold it{story}"
             )
-    locked = sum(node.edge.num_pages for node in nodes_of(scheduler) if node.lock_ref)
+    locked = sum(node.num_pages for node in nodes_of(scheduler) if node.lock_ref)
     if scheduler.tree is not None and locked != scheduler.tree.protected_size:
         raise Broken(
             f"leak: {locked} pages are locked, {scheduler.tree.protected_size} are counted"

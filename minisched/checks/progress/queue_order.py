@@ -105,10 +105,10 @@ def walk(tree: RadixCache, tokens: Sequence[int]) -> Path:
     """Where ``tokens`` lead in the cache, which stays as it is: no split, no time of access."""
     node, at, size, path = tree.root_node, 0, tree.page_size, Path()
     while child := node.children.get(tuple(tokens[at : at + size])):
-        shared = child.edge.shared_pages(tokens, at)
+        shared = child.shared_pages(tokens, at)
         path.append((child, shared))
         node, at = child, at + shared * size
-        if shared < child.edge.num_pages:
+        if shared < child.num_pages:
             break
     return path
 

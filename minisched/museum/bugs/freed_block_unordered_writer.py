@@ -46,7 +46,7 @@ EXHIBIT = Exhibit(
     edits=(
         Edit(
             "memory.pool:deferred",
-            healthy="    return not (is_ongoing and lease.last_step == steps.launched)\n",
+            healthy="    return not (is_ongoing and lease.last_step == pool.launched_step)\n",
             bug="    return True\n",
         ),
     ),
