@@ -10,8 +10,7 @@ loop                    with
 ``overlap_thread``      ``overlap_thread_client``, ``overlap_thread_worker``: two ends of a queue
 ``mini_normal``         ``mini_detokenize``: the messages of both mini-sglang loops
 ``mini_overlap``
-``mlx_async``           ``mlx_jobs``, ``mlx_worker``, ``mlx_runner``; ``mlx_sketch`` is an excerpt
-                        that many have made, with two mistakes; no comparison runs it
+``mlx_async``           how its steps begin and end; ``export/mlx_sketch.py`` is an excerpt
 ``vllm_step``
 ``vllm_batch_queue``    ``vllm_placeholders``; with async scheduling it is ``vllm_async``
 ``vllm_pp``             the batch queue before a pipeline (``worker/pipeline.py``)
