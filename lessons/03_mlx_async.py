@@ -152,8 +152,8 @@ learn.check_turn(turn)
 # %%
 learn.show(
     mlx_loop,
-    "if pending_curr is not None",
-    "pending_curr = None",
+    "pending_next: MlxPendingJob",
+    "_finalize_mlx_pending_job(engine, tp_worker, pending_curr)",
     look_at=("_launch_chained", "_finalize_mlx_pending_job"),
 )
 

@@ -1,4 +1,4 @@
-"""What a finish costs on MLX: the row in flight, a broken chain, and state that is kept a while."""
+"""What a finish costs on MLX: a row in flight, a broken chain, and memory that is kept a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from ..trace import Trace
 from .views.axes import TimeAxis, ValueAxis
 from .views.lanes import NAMES as LANE_NAMES
 from .views.lanes import draw_lanes
-from .views.lazy_arrays import arrays_of
 from .views.page import EDGE, LEFT, Page, about_run
 from .views.series import Series, step_area
 from .views.shapes import band, rect, text
@@ -17,23 +16,23 @@ from .views.steps import StepWork, requests_in, steps_of
 PITCH, BOX, HEIGHT = 20, 12, 40
 NAMES = {
     **LANE_NAMES,
-    "stored": "the runner keeps its state: it lives",
-    "stale": "it has ended; its state goes at the next fresh launch",
+    "stored": "it has memory: it lives",
+    "stale": "it has ended; the graph in flight still writes to its memory",
 }
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One request's state in the runner; times in nanoseconds."""
+    """One request's lease, the cache that its rows write to; times in nanoseconds."""
 
     rid: str
-    since: int  # its prompt is finalized
+    since: int  # its prompt is launched
     ended: int  # its last token is processed
-    gone: int  # the next step that is launched afresh; the run's end if there is none
+    gone: int  # no graph in flight has a row for it any more
 
 
 def finish_picture(trace: Trace) -> str:
-    """Who computed what, how many graphs were in flight, and what the runner kept: an SVG.
+    """Who computed what, how many graphs were in flight, and whose memory was kept: an SVG.
 
     Raises:
         NothingToShow: no step ran.
@@ -49,8 +48,8 @@ def finish_picture(trace: Trace) -> str:
     page.add(*y.draw("graphs"), *x.grid(y.top, y.bottom))
     page.add(step_area(in_flight(trace), x, y, "left", "graphs in flight"))
     page.top = y.bottom + 32
-    page.heading("The runner", "what it keeps of a request, from its first token on")
-    for kept in kept_states(trace, steps):
+    page.heading("Caches", "a request's pages, from its first launch until no graph names it")
+    for kept in kept_caches(trace, steps):
         _draw_kept(page, kept, x)
     page.add(*x.draw(page.top + 2))
     page.top += 28
@@ -69,22 +68,21 @@ def in_flight(trace: Trace) -> Series:
     return list(dict(series).items())
 
 
-def kept_states(trace: Trace, steps: list[StepWork]) -> list[Kept]:
-    """From when to when the runner keeps each request's state."""
+def kept_caches(trace: Trace, steps: list[StepWork]) -> list[Kept]:
+    """From when to when each request has its memory."""
+    launches = {item.step: item for item in trace.on("host") if item.name == "launch"}
     processes = {item.step: item for item in trace.on("host") if item.name == "process"}
-    fresh = [array.bound for array in arrays_of(trace) if not array.source]
     kept = []
     for rid in requests_in(steps):
         mine = [
-            processes[step.step]
+            (step.step, part.kind)
             for step in steps
             for part in step.parts
-            if part.rid == rid and part.kind != "wasted" and step.step in processes
+            if part.rid == rid and step.step in processes
         ]
-        if mine:  # else it ended before it had a token
-            ended = mine[-1].end
-            gone = min((time for time in fresh if time > ended), default=trace.end)
-            kept.append(Kept(rid, mine[0].start, ended, gone))
+        if lives := [step for step, kind in mine if kind != "wasted"]:  # else it had no token
+            since, ended = launches[lives[0]].start, processes[lives[-1]].end
+            kept.append(Kept(rid, since, ended, processes[mine[-1][0]].end))
     return kept
 
 

@@ -22,6 +22,7 @@ from minisched.core import (
     Output,
     Request,
     Result,
+    Row,
     SamplingParams,
     ScheduleBatch,
 )
@@ -35,7 +36,13 @@ from minisched.export.mlx_runs import loop_run, sketch_run
 from minisched.export.mlx_sketch import mlx_sketch
 from minisched.export.views.lazy_arrays import arrays_of
 from minisched.loops.design import LOOPS
-from minisched.loops.mlx_async import MlxPendingJob, MlxTpModelWorker
+from minisched.loops.mlx_async import (
+    LazyTokens,
+    MlxPendingExtend,
+    MlxPendingJob,
+    MlxPendingPrefill,
+    MlxTpModelWorker,
+)
 from minisched.loops.overlap import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
 from minisched.loops.run import Run, fresh, make_engine, run_loop
@@ -321,14 +328,14 @@ def test_a_step_waits_for_the_one_before_it_where_penalties_have_to_see_its_toke
     assert all(done[one].end <= launched[other].start for one, other in pairwise(with_a))
 
 
-# -- mlx_async: what its jobs hold, and what its runner keeps --------------------------------------
+# -- mlx_async: what its jobs hold, and how their parts begin and end ------------------------------
 
 
 class Watched(MlxTpModelWorker):
-    """Keeps every job; compares the runner's books at a fresh launch."""
+    """Keeps every job, and where each part of one begins and ends."""
 
     last: Watched
-    most = 1  # steps in flight then, with that one
+    most = 1  # steps in flight at a fresh launch, with that one
 
     def __init__(self, engine: Engine, clear_cache_every: int) -> None:
         super().__init__(engine, clear_cache_every)
@@ -336,27 +343,26 @@ class Watched(MlxTpModelWorker):
         self.jobs: list[MlxPendingJob] = []
 
     def async_forward_batch_generation_mlx(
-        self, batch: ScheduleBatch, prev: MlxPendingJob | None = None
+        self, batch: ScheduleBatch, prev: LazyTokens | None = None
     ) -> Any:
-        assert self.engine.scheduler.batches_in_flight <= self.most
+        assert batch.mode is ForwardMode.IDLE or self.in_flight <= self.most
         launch = super().async_forward_batch_generation_mlx(batch, prev)
-        _, prefills, extends, *_ = launch
-        assert all(part.cache.num_chunks == 1 for part in prefills)
-        assert all(part.cache.num_chunks > 1 for part in extends)
-        on_its_way = [part.cache for part in (*prev.prefills, *prev.extends)] if prev else []
-        for rid, state in self._mlx_runner.states.items():
-            if prev and (state.cache in on_its_way or state.cache not in batch.leases):
-                continue  # a chunk is to be noted, or it has ended, or another one has its id
-            req = self.engine.scheduler.live[rid]
-            assert req.lease is state.cache and req.lease.row == state.req_pool_idx
-            if batch.mode is ForwardMode.DECODE and req in batch.reqs:  # else it may be in chunks
-                known = req.known_tokens(0, req.known_len)
-                assert tuple(state.token_ids) == known, "the scheduler's tokens are the runner's"
+        _, prefills, extends, decode, _ = launch
+        parts = [part.lazy_token for part in (*prefills, *extends)]
+        parts += [decode.lazy_tokens] if decode else []
+        rows = [row for part in parts for row in batch.rows[part.at]]
+        assert sorted(map(batch.rows.index, rows)) == list(range(len(batch.reqs)))
+        assert all(rows_of(part)[0].lease.num_chunks == 1 for part in prefills)
+        assert all(rows_of(part)[0].lease.num_chunks > 1 for part in extends)
         return launch
 
     def finalize_mlx_result(self, job: MlxPendingJob) -> Result:
         self.jobs.append(job)
         return super().finalize_mlx_result(job)
+
+    @property
+    def in_flight(self) -> int:
+        return self.engine.scheduler.batches_in_flight
 
 
 class WatchedChain(Watched):
@@ -365,12 +371,20 @@ class WatchedChain(Watched):
     most = 2
 
 
-def watched(workload: Workload, **options: Any) -> Watched:
+def rows_of(pending: MlxPendingPrefill | MlxPendingExtend) -> tuple[Row, ...]:
+    return pending.lazy_token.step.batch.rows[pending.lazy_token.at]
+
+
+def watched(workload: Workload, **options: Any) -> list[MlxPendingJob]:
+    """The jobs of a run; those of nobody are left out."""
     kind = WatchedChain if options else Watched
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("minisched.loops.mlx_async.MlxTpModelWorker", kind)
         play_timed(workload, "mlx_async", "chain", options)
-    return Watched.last
+    jobs = Watched.last.jobs
+    assert all((job.mode == "idle") == (job.lazy_tokens is None) for job in jobs)
+    assert jobs[0].mode == "idle", "nothing is in flight at first"
+    return [job for job in jobs if job.mode != "idle"]
 
 
 def simple(*requests: Request, **config: Any) -> Workload:
@@ -381,38 +395,95 @@ def simple(*requests: Request, **config: Any) -> Workload:
 def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short(
     options: dict[str, Any],
 ) -> None:
-    jobs = watched(simple(of_length("long", 9, 2), chunked_prefill_size=4), **options).jobs
-    prefills = [part for job in jobs for part in job.prefills]
-    extends = [(part.new_token_ids, part.new_synced_offset) for job in jobs for part in job.extends]
-    assert [(part.full_token_ids, part.synced_offset) for part in prefills] == [([0, 1, 2, 3], 4)]
-    assert extends == [([4, 5, 6, 7], 8), ([8], 9)]
+    jobs = watched(simple(of_length("long", 9, 2), chunked_prefill_size=4), **options)
+    prefills, extends = (
+        [(row.ids, row.end) for job in jobs for part in parts(job) for row in rows_of(part)]
+        for parts in (lambda job: job.prefills, lambda job: job.extends)
+    )
+    assert prefills == [((0, 1, 2, 3), 4)]
+    assert extends == [((4, 5, 6, 7), 8), ((8,), 9)]
     modes = [job.mode for job in jobs]
     assert modes == ["extend", "extend", "extend", "decode", "decode"], "the last one is wasted"
-    jobs = watched(simple(of_length("a", 2, 6))).jobs  # each goes back to what was scheduled
+    jobs = watched(simple(of_length("a", 2, 6)))  # each goes back to what was scheduled
     assert [job.batch_copy.step for job in jobs] == [1, 2, 3, 4, 5, 6, 7]
     assert [job.schedule_batch.step for job in jobs] == [1, 2, 2, 2, 2, 2, 2]
 
 
 def test_whoever_gets_the_id_of_one_whose_last_step_is_in_flight_is_somebody_else() -> None:
     kept = [
-        watched(simple(of_length("a", 3, 4), of_length("a", 5, 4, at)), **CHAINS_ALL).jobs
+        watched(simple(of_length("a", 3, 4), of_length("a", 5, 4, at)), **CHAINS_ALL)
         for at in range(70)
     ]
     both_in_flight = [
         (before, job)
         for jobs in kept
         for before, job in pairwise(jobs)
-        if job.prefills and before.decode and before.decode.req_ids == ["a"]
+        if job.prefills and before.mode == "decode" and before.batch_copy.rids == ("a",)
     ]
     assert both_in_flight
-    assert all(len(job.prefills[0].full_token_ids) == 5 for _, job in both_in_flight)
+    assert all(rows_of(job.prefills[0])[0].end == 5 for _, job in both_in_flight)
 
 
 @given(workload=timed_workloads())
 @settings(max_examples=many(12, 200))
-def test_at_a_fresh_launch_the_runner_knows_the_living_and_nobody_else(workload: Workload) -> None:
+def test_every_row_of_a_fresh_launch_is_one_part_of_it(workload: Workload) -> None:
     watched(workload)
     watched(workload, **CHAINS_ALL)
+
+
+STARTS = ("prefill_start", "extend_start", "decode_batch_start", "decode_batch_start_chained")
+
+
+@pytest.mark.parametrize(
+    ("device", "model"), [(SimDevice, HashModel), (MlxDevice, HashMlx)], ids=["sim", "mlx"]
+)
+def test_every_step_is_launched_by_the_start_of_its_first_row(
+    device: Any, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, launched = "nothing", []
+
+    def watch(name: str, begin: Any) -> Any:
+        def start(self: MlxTpModelWorker, *args: Any) -> Any:
+            nonlocal begun
+            begun = name
+            pending, begun = begin(self, *args), "nothing"
+            return pending
+
+        return start
+
+    def run_batch(self: Engine, *args: Any) -> GenerationBatchResult:
+        launched.append(begun)
+        return launch(self, *args)
+
+    launch = Engine.run_batch
+    monkeypatch.setattr(Engine, "run_batch", run_batch)
+    for name in STARTS:
+        monkeypatch.setattr(MlxTpModelWorker, name, watch(name, getattr(MlxTpModelWorker, name)))
+    config, requests = SchedulerConfig(chunked_prefill_size=4), [of_length("a", 9, 5)]
+    run_loop("mlx_async", device(), model(19, eos_ids=frozenset()), requests, config)
+    prefill, extend, decode, chained = STARTS
+    assert launched == [prefill, extend, extend, decode, *[chained] * 4]
+
+
+@pytest.mark.parametrize(
+    "finalize", ["prefill_finalize", "extend_finalize", "decode_batch_finalize"]
+)
+def test_the_scheduler_hears_what_a_finalize_has_read(
+    finalize: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def output() -> list[int]:
+        model, config = HashModel(19, eos_ids=frozenset()), SchedulerConfig(chunked_prefill_size=4)
+        requests = [of_length("a", 9, 4), of_length("b", 3, 4)]
+        done = run_loop("mlx_async", SimDevice(), model, requests, config, MLX_COST)
+        return [token for rid in "ab" for token in done.outputs[rid]]
+
+    def another(self: MlxTpModelWorker, pending: Any) -> Any:
+        read = right(self, pending)
+        return [18 - token for token in read] if isinstance(read, list) else 18 - read
+
+    before, right = output(), getattr(MlxTpModelWorker, finalize)
+    monkeypatch.setattr(MlxTpModelWorker, finalize, another)
+    assert output() != before
 
 
 # -- mlx_async: the excerpt of the original --------------------------------------------------------

@@ -48,7 +48,7 @@ def two_graph_chain() -> str:
 
 
 def finish() -> str:
-    """A row wasted by each finish, the broken chain, and the runner's state that stays a while."""
+    """A row wasted by each finish, the broken chain, and the memory that stays a while."""
     return finish_picture(finish_run().trace)
 
 
