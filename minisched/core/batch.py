@@ -23,9 +23,10 @@ class Residence(NamedTuple):
     shape: str
 
 
-def on_host(shape: str = "one", factory: Any = MISSING) -> Any:
+def on_host(shape: str = "one", factory: Any = MISSING, default: Any = MISSING) -> Any:
     """A dataclass field that the scheduler's process owns."""
-    return field(default_factory=factory, metadata={"residence": Residence("host", shape)})
+    residence = {"residence": Residence("host", shape)}
+    return field(default=default, default_factory=factory, metadata=residence)
 
 
 def on_device(shape: str) -> Any:
@@ -104,7 +105,7 @@ class ScheduleBatch:
     ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
     delivers: list[bool] = on_host("[num_reqs]", list)
     new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
-    has_sampling_extras: bool = on_host("one", lambda: True)  # False: nobody in it has any
+    has_sampling_extras: bool = on_host(default=True)  # False: nobody in it has any
     extend_logprob_start_lens: list[int] = on_host("[num_extend_reqs]", list)  # see logprobs.py
 
     def __repr__(self) -> str:

@@ -54,26 +54,24 @@ class RunFirst:
 
     def plan(self) -> Plan:
         """The next step's work; retracts whoever has to give way."""
-        num_retractions = self.retraction.num_retractions
-        first = self.rules.run_first
+        first, num_retractions = self.rules.run_first, self.retraction.num_retractions
+        plan = Plan([], [])
         if first == "unified":
             plan = Plan(*self.unified.schedule())
         elif first == "decode" and (decodes := self._decodes()):
+            plan.decodes = decodes
             self._hold_back("those who decode run first")
-            plan = Plan([], decodes)
         else:
-            plan = self._prompts_first()
+            if self.retraction.starved:
+                self._hold_back("a decode step waits for memory that is on its way back")
+            elif self.prefill.may_start:
+                plan = self._prompts()
+            if not plan.prompts:
+                plan.decodes = self._decodes()
         if plan.prompts or plan.decodes or self.retraction.num_retractions == num_retractions:
             return plan
         stays_empty = first == "unified" and self.rules.plans_again == "no"
         return plan if stays_empty else self.plan()  # there may be room now for whom they gave way
-
-    def _prompts_first(self) -> Plan:
-        if self.retraction.starved:
-            self._hold_back("a decode step waits for memory that is on its way back")
-        elif self.prefill.may_start and (plan := self._prompts()).prompts:
-            return plan
-        return Plan([], self._decodes())
 
     def _decodes(self) -> list[Request]:
         return self.retraction.make_room(self.decode.schedule_next_batch())

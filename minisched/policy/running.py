@@ -128,7 +128,7 @@ class Retraction:
         """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
         available = self.leases.available_pages
         if len(reqs) <= available and not (reqs and reqs[0].num_draft_tokens):
-            return 0  # for one position nobody takes two
+            return 0  # nobody takes two for one position
         lacking = self.leases.pages_lacking
         need = sum(lacking(req.lease, req.reach) for req in reqs if req.lease is not None)
         return need - available

@@ -1,4 +1,4 @@
-"""What few steps need beside their tokens: stale outputs, log-probabilities, and grammars.
+"""What only some steps bring: rows that come too late or broken, log-probabilities, grammars.
 
 ``scheduler.py`` comes here by one ``if`` each; a plain decode step never does.
 """
@@ -6,10 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from ..core import Logprobs, Output, Request, Row, SamplingParams, ScheduleBatch, TokenLogprob
+from ..core import (
+    FinishReason,
+    Lease,
+    Logprobs,
+    Output,
+    Request,
+    Row,
+    SamplingParams,
+    ScheduleBatch,
+    TokenLogprob,
+)
 from ..core.logprobs import next_logprob_at
 from ..core.request import Grammar
+from ..memory import PrefixCache
+from ..policy import Retraction
 from ..trace import Recorder
 
 # -- Output that is still on its way when its request loses its memory: vLLM's books on it ---------
@@ -43,6 +56,68 @@ def drain(batch: ScheduleBatch) -> list[Request]:
             if not req.num_stale_output_tokens:
                 drained.append(req)
     return drained
+
+
+# -- Rows whose request has lost its memory meanwhile, and rows whose logits are not numbers -------
+
+
+@dataclass
+class OddRows:
+    """What becomes of rows that count for nothing, or not as they should.
+
+    ``finish`` ends a request; ``heard`` is what its client is told of a token that it has learned.
+    """
+
+    live: dict[str, Request]
+    prefix_cache: PrefixCache
+    retraction: Retraction
+    finish: Callable[..., Output]
+    heard: Callable[[Request, int], Output]
+    keeps_stale: bool
+
+    def late(
+        self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None, error: str = ""
+    ) -> list[Output]:
+        """A row whose request had lost its memory by now: stale output, or good for nothing.
+
+        Where stale output counts, the failure of its step does too: the steps behind it, which may
+        be on their way, took their tokens from it.
+        """
+        recorder = self.retraction.recorder
+        if error and self.is_stale(req):
+            return [self.finish(req, FinishReason.ERROR, error=error)]
+        if error or token is None or lease.is_spoiled or not self.is_stale(req):
+            recorder.mark("wasted row", rid=req.rid, step=batch.step)
+            return []
+        recorder.mark("stale output", rid=req.rid, step=batch.step)
+        req.append_stale(token)
+        return [self.heard(req, token)]
+
+    def is_stale(self, req: Request) -> bool:
+        """Whether output of a lease that is gone still counts for the request."""
+        return self.keeps_stale and not req.finished
+
+    def end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> list[Output]:
+        """End one whose token was chosen from NaN; the other rows are as good as ever.
+
+        After a chunk too: all that comes behind it would read what it has written.
+        """
+        if req.lease is not lease and not self.is_stale(req):
+            return []
+        if lease.is_spoiled:
+            return []  # it was computed from nothing, and is computed again
+        error = f"its logits are not numbers (NaN) in step {batch.step}."
+        self.spoil([lease])
+        return [self.finish(req, FinishReason.ERROR, error=error)]
+
+    def spoil(self, leases: Sequence[Lease]) -> None:
+        """What a step was to write for these is not there; whoever reads it computes again."""
+        if self.prefix_cache.unsettled is None:
+            return  # nobody reads what has not come back
+        self.prefix_cache.spoil(leases)
+        for req in list(self.live.values()):
+            if req.lease is not None and req.lease.is_spoiled and req.lease not in leases:
+                self.retraction.retract(req, "failed prefix")
 
 
 # -- Log-probabilities: what a prompt's part wants, and to whom belongs what has come back ---------

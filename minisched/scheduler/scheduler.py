@@ -44,9 +44,18 @@ from ..policy import (
     WaitingQueue,
 )
 from ..trace import NullRecorder, Recorder
-from . import output_processor, verify
+from . import verify
 from .config import SchedulerConfig
-from .output_processor import CompileGrammar, process_req_with_grammar
+from .output_processor import (
+    CompileGrammar,
+    OddRows,
+    deliver_logprobs,
+    drain,
+    launched,
+    logprob_starts,
+    process_req_with_grammar,
+    record_accepted,
+)
 
 Listen = Callable[[Sequence[str], bool], Callable[[int], bool]]
 
@@ -78,6 +87,10 @@ class Scheduler:
         self._make_memory(config)
         self._make_policies(config)
         self.live: dict[str, Request] = {}  # received and not ended
+        self.odd_rows = OddRows(
+            self.live, self.prefix_cache, self.retraction, self._finish, self._heard,
+            config.keep_stale_outputs,
+        )  # fmt: skip
         self.wishing: set[str] = set()  # those of them with a grammar, penalties, and so on
         self.num_received = 0  # so far, without those that were refused
         self.outbox: list[Output] = []
@@ -245,7 +258,7 @@ class Scheduler:
         Raises:
             SchedulerStuck: there are requests, but no result in flight could ever help.
         """
-        if not (self.batches_in_flight and self.decode.running_reqs):
+        if self.retraction.starved and not (self.batches_in_flight and self.decode.running_reqs):
             self.retraction.starved = False
         if (chunked := self.prefill.chunked_req) is not None:
             self.prefix_cache.cache_chunk(chunked.req)
@@ -299,27 +312,25 @@ class Scheduler:
 
     def commit(self, plan: Plan) -> ScheduleBatch:
         """Advance lengths, reserve pages, and freeze what is true now."""
-        leases, prompts, decodes = self.leases, plan.prompts, plan.decodes
-        leases.launched_step += 1
-        if prompts:
-            mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
-        else:
-            drafts = self.config.num_draft_tokens
-            mode = ForwardMode.TARGET_VERIFY if drafts else ForwardMode.DECODE
-        batch = ScheduleBatch(leases.launched_step, mode, len(prompts))
+        self.leases.launched_step += 1
+        num_prompts, has_drafts = len(plan.prompts), self.config.num_draft_tokens > 0
+        batch = ScheduleBatch(self.leases.launched_step, ForwardMode.DECODE, num_prompts)
         batch.has_sampling_extras = bool(self.wishing)
-        if prompts:
+        if plan.prompts:
+            batch.mode = ForwardMode.MIXED if plan.decodes else ForwardMode.EXTEND
             self._add_prompts(batch, plan)
-        if self.config.num_draft_tokens:
-            verify.add_verifies(leases, self.propose, batch, decodes, plan.draft_lens)
+        elif has_drafts:
+            batch.mode = ForwardMode.TARGET_VERIFY
+        if has_drafts:
+            verify.add_verifies(self.leases, self.propose, batch, plan.decodes, plan.draft_lens)
         else:
-            self._add_decodes(batch, decodes)
+            self._add_decodes(batch, plan.decodes)
         self.cur_batch = batch
         if self.recorder.is_on:
             self._record_commit(batch)
         self.on_commit(batch)
-        if self.config.keep_stale_outputs:
-            output_processor.launched(batch)
+        if self.odd_rows.keeps_stale:
+            launched(batch)
         return batch
 
     def _add_prompts(self, batch: ScheduleBatch, plan: Plan) -> None:
@@ -347,23 +358,24 @@ class Scheduler:
                 req.device_len += 1  # the token that this step samples will exist
                 done.append(req)
         if batch.has_sampling_extras:
-            batch.extend_logprob_start_lens = output_processor.logprob_starts(batch)
+            batch.extend_logprob_start_lens = logprob_starts(batch)
         self.decode.add_reqs(done, mixed=self.config.enable_mixed_chunk and bool(plan.decodes))
 
     def _add_decodes(self, batch: ScheduleBatch, reqs: list[Request]) -> None:
         """Advance each by one position. Every running request passes here at every step."""
         page_size, step = self.allocator.page_size, batch.step
-        if self.evicts_by_page:
+        leases, starts, ids = batch.leases, batch.starts, batch.ids
+        if self.evicts_by_page and len(reqs) > self.allocator.available_pages:
             self.leases.make_free(len(reqs))  # a page for each, whether it needs one or not
-        for index, req in enumerate(reqs, batch.num_extend_reqs):
+        for req in reqs:
             lease, start, end = req.lease, req.computed_len, req.device_len
             assert lease is not None
             if lease.sent_pages * page_size < end:
-                batch.new_pages[index] = self.leases.extend(lease, end)
+                batch.new_pages[len(leases)] = self.leases.extend(lease, end)
             lease.last_step = step
-            batch.leases.append(lease)
-            batch.starts.append(start)
-            batch.ids.append((req.output_ids[-1] if start < req.known_len else None,))
+            leases.append(lease)
+            starts.append(start)
+            ids.append((req.output_ids[-1] if start < req.known_len else None,))
             req.computed_len, req.device_len = end, end + 1
         batch.reqs += reqs
         batch.delivers += [True] * len(reqs)
@@ -388,31 +400,35 @@ class Scheduler:
         """
         self.leases.came_back(batch.step)
         if result.error:
-            self._spoil(batch.leases)
-        drained = output_processor.drain(batch) if self.config.keep_stale_outputs else []
+            self.odd_rows.spoil(batch.leases)
+        drained = drain(batch) if self.odd_rows.keeps_stale else []
         if self.config.num_draft_tokens and not result.error:
             return self._came_back(batch, result, drained, self._process_verified(batch, result))
         outputs: list[Output] = []
-        tokens = [0] * len(batch.reqs) if result.error else result.tokens
-        for at in sorted(result.nan_samples) if result.nan_samples else ():
-            outputs += self._end_if_nan(batch, batch.reqs[at], batch.leases[at])
-        columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
-        for at, (req, lease, deliver, token) in enumerate(columns):
+        if result.nan_samples:
+            for at in sorted(result.nan_samples):
+                outputs += self.odd_rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
+        error, at = result.error, 0
+        tokens = [0] * len(batch.reqs) if error else result.tokens
+        for req, lease, deliver, token in zip(
+            batch.reqs, batch.leases, batch.delivers, tokens, strict=True
+        ):
             if req.lease is not lease:  # ended or retracted while the step was running
-                outputs += self._late(batch, req, lease, token if deliver else None, result.error)
-            elif result.error:
-                outputs.append(self._finish(req, FinishReason.ERROR, error=result.error))
+                outputs += self.odd_rows.late(batch, req, lease, token if deliver else None, error)
+            elif error:
+                outputs.append(self._finish(req, FinishReason.ERROR, error=error))
             elif deliver:
-                lease.settled_len = req.known_len  # as ``_deliver``, for every token passes here
+                lease.settled_len = req.known_len  # its KV is there for sure
                 req.append_host(token)
                 if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
                     outputs.append(self._end(req, token))
                 else:
                     outputs.append(Output(req.rid, token))
-                    if req.device_len == req.max_device_len:
+                    if self.lets_go_early and req.device_len == req.max_device_len:
                         self._last_is_launched(req, lease)
-            if at < batch.num_extend_reqs:
+            if at < batch.num_extend_reqs:  # the prompts come first
                 self._cache_prompt(batch, at)
+                at += 1
         return self._came_back(batch, result, drained, outputs)
 
     def _process_verified(self, batch: ScheduleBatch, result: Result) -> list[Output]:
@@ -426,16 +442,18 @@ class Scheduler:
             req, lease = row.req, row.lease
             had = len(req.output_ids)
             if req.lease is not lease:
-                is_stale = row.deliver and self._is_stale(req)
+                is_stale = row.deliver and self.odd_rows.is_stale(req)
                 for token in tokens if is_stale else [None]:
                     if token is None or not req.finished:
-                        outputs += self._late(batch, req, lease, token)
+                        outputs += self.odd_rows.late(batch, req, lease, token)
             elif row.deliver:
                 verify.settle(req, num_samples - 1, len(tokens), drafts)
                 for token in tokens:
                     if not req.finished:
-                        outputs.append(self._deliver(req, lease, token))
-            outputs += self._end_if_nan(batch, req, lease) if at in broken else []
+                        lease.settled_len = req.known_len
+                        req.append_host(token)
+                        outputs.append(self._heard(req, token))
+            outputs += self.odd_rows.end_if_nan(batch, req, lease) if at in broken else []
             if at < batch.num_extend_reqs:
                 self._cache_prompt(batch, at)
             if num_samples > 1 and (gained := len(req.output_ids) - had):
@@ -450,11 +468,11 @@ class Scheduler:
     ) -> list[Output]:
         """What a step brings beside its tokens; who has nothing stale in flight now may resume."""
         if result.logprobs:
-            keeps_stale = self.config.keep_stale_outputs
-            output_processor.deliver_logprobs(batch, result.logprobs, outputs, keeps_stale)
-        self.prefix_cache.came_back(batch.step)
+            deliver_logprobs(batch, result.logprobs, outputs, self.odd_rows.keeps_stale)
+        if self.prefix_cache.unsettled is not None:
+            self.prefix_cache.came_back(batch.step)
         if batch.has_sampling_extras and self.recorder.is_on:
-            output_processor.record_accepted(self.recorder, batch, outputs)
+            record_accepted(self.recorder, batch, outputs)
         if self.prefix_cache.shares_outputs:
             self._cache_outputs(batch)
         for req in drained:
@@ -462,58 +480,11 @@ class Scheduler:
                 self.waiting_queue.add(req)
         return outputs
 
-    def _deliver(self, req: Request, lease: Lease, token: int) -> Output:
-        """A request learns its next token, and may end with it."""
-        lease.settled_len = req.known_len
-        req.append_host(token)
+    def _heard(self, req: Request, token: int) -> Output:
+        """What a client is told of a token that its request has just learned, maybe as its last."""
         if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
             return self._end(req, token)
         return Output(req.rid, token)
-
-    def _late(
-        self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None, error: str = ""
-    ) -> list[Output]:
-        """A row whose request had lost its memory by now: stale output, or good for nothing.
-
-        Where stale output counts, the failure of its step does too: the steps behind it, which may
-        be on their way, took their tokens from it.
-        """
-        if error and self._is_stale(req):
-            return [self._finish(req, FinishReason.ERROR, error=error)]
-        if error or token is None or lease.is_spoiled or not self._is_stale(req):
-            self.recorder.mark("wasted row", rid=req.rid, step=batch.step)
-            return []
-        self.recorder.mark("stale output", rid=req.rid, step=batch.step)
-        req.append_stale(token)
-        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
-            return [self._end(req, token)]
-        return [Output(req.rid, token)]
-
-    def _is_stale(self, req: Request) -> bool:
-        """Whether output of a lease that is gone still counts for the request."""
-        return self.config.keep_stale_outputs and not req.finished
-
-    def _end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> list[Output]:
-        """End one whose token was chosen from NaN; the other rows are as good as ever.
-
-        After a chunk too: all that comes behind it would read what it has written.
-        """
-        if req.lease is not lease and not self._is_stale(req):
-            return []
-        if lease.is_spoiled:
-            return []  # it was computed from nothing, and is computed again
-        error = f"its logits are not numbers (NaN) in step {batch.step}."
-        self._spoil([lease])
-        return [self._finish(req, FinishReason.ERROR, error=error)]
-
-    def _spoil(self, leases: Sequence[Lease]) -> None:
-        """What a step was to write for these is not there; whoever reads it computes again."""
-        if self.prefix_cache.unsettled is None:
-            return  # nobody reads what has not come back
-        self.prefix_cache.spoil(leases)
-        for req in list(self.live.values()):
-            if req.lease is not None and req.lease.is_spoiled and req.lease not in leases:
-                self.retraction.retract(req, "failed prefix")
 
     # -- what a step leaves in the prefix cache ----------------------------------------------------
 
@@ -567,10 +538,9 @@ class Scheduler:
 
     def _last_is_launched(self, req: Request, lease: Lease) -> None:
         """The step of a request's last token is in flight; mini-sglang frees its memory now."""
-        if self.lets_go_early:
-            self.prefix_cache.cache_finished_req(req, lease)
-            self.decode.remove_req(req)
-            self.leases.close(lease)
+        self.prefix_cache.cache_finished_req(req, lease)
+        self.decode.remove_req(req)
+        self.leases.close(lease)
 
     def _has_let_go(self, lease: Lease) -> bool:
         """Whether a request gave its memory back before it ended."""

@@ -186,13 +186,11 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         CopyFails(6, 449),
     ),
     "a late token counts although the step before it failed": (
-        Edit(
-            "scheduler.scheduler:Scheduler._late", "if error and self._is_stale(req):", "if False:",
-        ),
+        Edit("scheduler.output_processor:OddRows.late", "if error and self.is_stale(req)", "if 0"),
         RETRACTED, ForwardRaises(3),
     ),
     "a late token counts although the logits of the one before were NaN": (
-        Edit("scheduler.scheduler:Scheduler._end_if_nan", " and not self._is_stale(req)", ""),
+        Edit("scheduler.output_processor:OddRows.end_if_nan", " and not self.is_stale(req)", ""),
         RETRACTED, NotNumbers(2, 1),
     ),
     "a client whose plan finds no memory ends the run": (

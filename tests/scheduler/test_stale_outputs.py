@@ -7,7 +7,6 @@ rule: what comes back for a lease that is gone is dropped, and computed again.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.support import Workload, hash_model, open_device, play
 
 
 def drop(engine: Engine) -> None:
-    engine.scheduler.config = replace(engine.scheduler.config, keep_stale_outputs=False)
+    engine.scheduler.odd_rows.keeps_stale = False
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5])

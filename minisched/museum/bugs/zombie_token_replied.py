@@ -44,13 +44,13 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.scheduler:Scheduler._late",
-            healthy="    if error and self._is_stale(req):\n",
+            "scheduler.output_processor:OddRows.late",
+            healthy="    if error and self.is_stale(req):\n",
             bug="""\
     if token is not None and req.finished:  # its memory is not freed again, but that is all
         req.append_host(token)
         return [Output(req.rid, token)]
-    if error and self._is_stale(req):
+    if error and self.is_stale(req):
 """,
         ),
     ),
