@@ -61,18 +61,18 @@ EXHIBIT = Exhibit(
         Edit(
             "loops.mlx_async:mlx_async",
             healthy="""\
-            if not unsafe:
-                pending_next = _launch_chained(engine, tp_worker, pending_curr)
-            if chain_extend and not (unsafe or pending_next):
-                pending_next = _launch_behind(engine, tp_worker, pending_curr)
-            _finalize_mlx_pending_job(engine, tp_worker, pending_curr)  # the device runs the next
+        if not unsafe:
+            pending_next = _launch_chained(engine, tp_worker, pending_curr)
+        if chain_extend and not (unsafe or pending_next):
+            pending_next = _launch_behind(engine, tp_worker, pending_curr)
+        _finalize_mlx_pending_job(engine, tp_worker, pending_curr)  # the device runs the next one
 """,
             bug="""\
-            _finalize_mlx_pending_job(engine, tp_worker, pending_curr)
-            if not unsafe:
-                pending_next = _launch_chained(engine, tp_worker, pending_curr)
-            if chain_extend and not (unsafe or pending_next):
-                pending_next = _launch_behind(engine, tp_worker, pending_curr)
+        _finalize_mlx_pending_job(engine, tp_worker, pending_curr)
+        if not unsafe:
+            pending_next = _launch_chained(engine, tp_worker, pending_curr)
+        if chain_extend and not (unsafe or pending_next):
+            pending_next = _launch_behind(engine, tp_worker, pending_curr)
 """,
         ),
     ),
