@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..devices.sim import SimDevice, SimMemory, SimOp, SimSignal, SimThread, Vector, VectorArrays
-from ..loops.overlap_thread import FutureStep
+from ..worker import Step
 
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch
 
@@ -63,8 +63,8 @@ class CountingThread(SimThread):
 
     def _start(self, op: SimOp) -> None:
         for arg in op.args:
-            if isinstance(arg, FutureStep):
-                flat = arg.model_worker_batch
+            if isinstance(arg, Step):
+                flat = arg.flat
                 lists = (value for value in vars(flat).values() if isinstance(value, list))
                 self.counting.queued.watch(flat, INTEGER * sum(map(len, lists)))
         super()._start(op)

@@ -10,7 +10,7 @@ from ..core import ForwardMode, Lease, NoBatch, Request, Result, Row, ScheduleBa
 from ..devices.base import Device
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
-from ..worker import GenerationBatchResult
+from ..worker import Step
 from .design import OTHERS, design
 
 # -- Lazy steps on their way: what each part of a step computes, and what is kept when it is read
@@ -22,7 +22,7 @@ from .design import OTHERS, design
 class LazyTokens(NamedTuple):
     """The tokens of some rows of a launched step; on MLX nobody has computed them yet."""
 
-    step: GenerationBatchResult
+    step: Step
     rows: slice = slice(None)
 
     def tolist(self) -> list[int]:
@@ -216,9 +216,7 @@ class MlxTpModelWorker:
         if batch.mode is ForwardMode.IDLE:
             return None, [], [], None, "idle"
         self._cleanup_stale_rids()
-        self._build_logit_edit_rows(batch)
-        before = prev.lazy_tokens.step if prev and prev.lazy_tokens else None
-        tokens = LazyTokens(self.engine.run_batch(batch, before))
+        tokens = self._launch(batch, prev.lazy_tokens.step if prev and prev.lazy_tokens else None)
         if batch.mode is ForwardMode.DECODE:
             decode = self._mlx_runner.decode_batch_start(tokens, list(batch.rows))
             return tokens, [], [], decode, "decode"
@@ -230,8 +228,7 @@ class MlxTpModelWorker:
         ``batch`` is what the original lacks: it takes no slot for a chained step and advances no
         length in the scheduler (#30093).
         """
-        self._build_logit_edit_rows(batch)
-        tokens = LazyTokens(self.engine.run_batch(batch, prev.lazy_tokens.step))
+        tokens = self._launch(batch, prev.lazy_tokens.step)
         decode = self._mlx_runner.decode_batch_start_chained(tokens, prev)
         return tokens, [], [], decode, "decode"
 
@@ -255,10 +252,12 @@ class MlxTpModelWorker:
             token_of.update(zip(job.decode.req_ids, tokens, strict=True))
         return replace(result, tokens=[token_of[req.rid] for req in job.reqs])
 
-    def _build_logit_edit_rows(self, batch: ScheduleBatch) -> None:
-        """Masks and penalties, before the graph that they are to enter is built."""
-        if self.engine.needs_mask(batch):
-            self.engine.update_vocab_mask(batch)
+    def _launch(self, batch: ScheduleBatch, previous: Step | None) -> LazyTokens:
+        """Build a step's graph; masks and penalties go before it, for they enter it."""
+        step = self.engine.prepare_batch(batch, previous)
+        if self.engine.needs_mask(step):  # _build_logit_edit_rows
+            self.engine.update_vocab_mask(step)
+        return LazyTokens(self.engine.launch_batch(step))
 
     def _async_extend_batch(
         self, batch: ScheduleBatch, tokens: LazyTokens, begun: list[MlxPendingPrefill]
