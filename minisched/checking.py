@@ -27,7 +27,6 @@ from .learn.callable_check import one_argument
 from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
 from .trace import Trace
-from .worker.worker import OverlapWorker
 
 Checkable = Run | Trace | Comparison | str | Path | Design | Callable[[Engine], Turns]
 WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
@@ -197,7 +196,7 @@ def spec_of(loop: Design | Callable[[Engine], Turns], name: str) -> Design:
         return loop
     if problem := one_argument(loop, name, "engine", generator=True):
         raise ValueError(problem)
-    return Design(loop, ("ring", "pool"), depth=2, worker=OverlapWorker)
+    return Design(loop, ("ring", "pool"), depth=2, pins=2)
 
 
 def told(tally: Tally, call: str, named_loops: bool) -> Iterator[str]:

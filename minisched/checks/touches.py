@@ -17,7 +17,7 @@ from ..trace import Trace
 from ..trace.events import is_host
 from ..trace.program import spans_of, to_text
 from ..trace.recorder import named
-from ..worker.touches import DraftTouches
+from ..worker.pipeline import Stage
 from .races import Words
 
 NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device
@@ -86,7 +86,7 @@ class Touched:
         failed = {steps.get(op, 0) for op in stopped}
         stand_ins = {item.id: item.step for item in trace.slices if item.name == STAND_IN}
         failed |= {*stand_ins.values()}
-        drafts = any(isinstance(engine.worker.touches, DraftTouches) for engine in self.engines)
+        drafts = any(engine.worker.touches.num_draft_tokens for engine in self.engines)
         lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
         for op, name in sorted(real.keys() | said.keys()):
             cells, claimed = real[op, name], said[op, name]
@@ -134,9 +134,10 @@ def kv_of(engine: Engine) -> Iterator[tuple[SimMemory, str]]:
     """The layers of a model's KV, and what they are called in a program."""
     worker: Any = engine.worker
     yield from ((memory, "kv") for memory in worker.model.kv)
-    for stage in getattr(worker, "stages", ()):
-        yield from ((worker.model.kv[layer], f"{stage.place}kv") for layer in stage.layers)
-    draft_model = getattr(getattr(worker, "drafter", None), "model", None)
+    for stage in (op.run for op in worker.recipe if isinstance(op.run, Stage)):
+        layers = stage.layers(worker.model)
+        yield from ((worker.model.kv[layer], f"{stage.place}kv") for layer in layers)
+    draft_model = getattr(worker.touches.drafter, "model", None)
     yield from ((memory, "draft kv") for memory in (draft_model.kv if draft_model else ()))
 
 

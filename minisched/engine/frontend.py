@@ -6,16 +6,15 @@ import heapq
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from ..core import FinishReason, Output, Request
 from ..core.sampling import is_short, is_whole, shown
 
-# -- What clients can ask for, and who in the scheduler handles it: one handler for each type ------
+# -- What clients can ask for, beside a request ----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -37,32 +36,6 @@ class FlushCacheReq:
 
 
 Message = Request | AbortReq | FlushCacheReq
-Handler = Callable[[Any], list[Output]]
-
-
-class TypeBasedDispatcher:
-    """Calls the handler of a message's type (SGLang ``utils.py:TypeBasedDispatcher``).
-
-    ``mapping`` lists types with their handlers; the first that fits is called, and what it gives
-    is what clients hear.
-    """
-
-    def __init__(self, mapping: Sequence[tuple[type, Handler]]) -> None:
-        self.mapping = mapping
-
-    def __call__(self, message: object) -> list[Output]:
-        """Handle one message.
-
-        Raises:
-            TypeError: nobody handles that type.
-        """
-        for kind, handle in self.mapping:
-            if isinstance(message, kind):
-                return handle(message)
-        known = ", ".join(kind.__name__ for kind, _ in self.mapping)
-        raise TypeError(
-            f"a message of type {type(message).__name__} came, but the types handled are {known}."
-        )
 
 
 def arrival_of(request: Request) -> int:

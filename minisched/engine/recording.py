@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -10,7 +10,7 @@ from ..core import Output, Request, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..scheduler import Scheduler
 from ..trace import Slice
-from ..worker.token_edges import Input
+from ..worker import Step
 
 
 @dataclass
@@ -22,12 +22,6 @@ class Recording:
     delivered_by: dict[str, int] = field(default_factory=dict)  # live request -> process slice id,
     known_by: dict[str, int] = field(default_factory=dict)  # also when a step has taken the token
     counted: dict[str, int] = field(default_factory=dict)  # counters as they were recorded last
-
-    def label(self, batch: ScheduleBatch) -> Label:
-        """Which step, mode and requests a slice belongs to."""
-        if not self.device.recorder.is_on:
-            return NO_LABEL
-        return Label(batch.step, batch.mode.value, batch.rids)
 
     def arrival(self, messages: Iterable[object]) -> Label:
         """Whose coming a receive slice belongs to."""
@@ -86,14 +80,14 @@ class Recording:
             else:
                 self.delivered_by[output.rid] = self.known_by[output.rid] = process
 
-    def tokens_by_host(
-        self, batch: ScheduleBatch, prepare: int, others: Sequence[Input] = ()
-    ) -> None:
+    def tokens_by_host(self, step: Step, prepare: int) -> None:
         """An edge to ``prepare`` for each row whose input tokens came over the host.
 
-        ``others`` are rows with a token that is not the host's; some are given an old one of its.
+        Of the rows with a token that is not the host's some are given an old one of its.
         """
-        edge, elsewhere = self.device.recorder.edge, {item.row for item in others}
+        edge, batch = self.device.recorder.edge, step.batch
+        others = step.edges.inputs if step.edges else []
+        elsewhere = {item.row for item in others}
         for at, row in enumerate(batch.rows if self.delivered_by else ()):
             is_known = None not in row.ids and at not in elsewhere
             if is_known and row.req.rid in self.delivered_by:

@@ -10,7 +10,7 @@ from typing import Any
 from ..devices.base import Event
 from ..devices.sim import SimDevice, SimEvent, SimMemory, SimOp, SimStream
 from ..devices.vector import Vector, VectorArrays
-from ..loops.overlap_thread import FutureStep
+from ..worker import Step
 
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch
 
@@ -65,8 +65,8 @@ class CountingThread(SimStream):
 
     def _start(self, op: SimOp) -> None:
         for arg in op.args:
-            if isinstance(arg, FutureStep):
-                flat = arg.model_worker_batch
+            if isinstance(arg, Step):
+                flat = arg.flat
                 lists = (value for value in vars(flat).values() if isinstance(value, list))
                 self.counting.queued.watch(flat, INTEGER * sum(map(len, lists)))
         super()._start(op)

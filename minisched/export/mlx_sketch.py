@@ -15,7 +15,7 @@ from ..core import NoBatch, Result, ScheduleBatch
 from ..engine.engine import Engine
 from ..loops.design import Design
 from ..relay import HostTrip
-from ..worker import GenerationBatchResult
+from ..worker import Step
 
 
 def mlx_sketch(engine: Engine, hands_over: bool = False) -> Iterator[ScheduleBatch | NoBatch]:
@@ -32,8 +32,8 @@ def mlx_sketch(engine: Engine, hands_over: bool = False) -> Iterator[ScheduleBat
     """
     if not hands_over:
         engine.worker.relay = NewestKnown()
-    pending_curr: GenerationBatchResult | None = None
-    pending_next: GenerationBatchResult | None = None
+    pending_curr: Step | None = None
+    pending_next: Step | None = None
     tokens = Result(())
     while True:
         engine.recv_requests()

@@ -16,7 +16,7 @@ from ..trace import Trace
 from ..trace.events import is_forward
 from ..worker import Worker
 from ..worker.pipeline import recv_tensors
-from ..worker.worker import Uploads
+from ..worker.worker import copy, upload
 from .arrow_words import says
 from .lane import Lane, in_order
 from .layout import Arrow, Box, View, boxes_of
@@ -28,9 +28,9 @@ from .words_busy import busy_of_run
 
 HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
 CODE: Code = {
-    "launch": Worker.launch_forward,
-    "copy": Worker.launch_copy,
-    "upload": Uploads.launch,
+    "launch": Worker.launch,
+    "copy": copy,
+    "upload": upload,
     "recv": recv_tensors,
     "send": PrefillEngine.send_kv_chunk,
 }

@@ -7,13 +7,13 @@ from typing import Any
 
 from ..core import ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import GenerationBatchResult
+from ..worker import Step
 from .blame import Mistake
 from .step_notes import StepNotes
 from .trial import Loop
 from .wording import joined
 
-Turn = Callable[[Engine, GenerationBatchResult], Any]
+Turn = Callable[[Engine, Step], Any]
 MayChain = Callable[[Sequence[str], Sequence[str], Sequence[str]], Any]
 Turns = Iterator[ScheduleBatch | None]
 
@@ -24,7 +24,7 @@ def loop_of_turns(turn: Turn) -> Loop:
     def loop(engine: Engine) -> Turns:
         steps = StepNotes()
         steps.watch(engine)
-        pending: GenerationBatchResult | None = None
+        pending: Step | None = None
         while True:
             engine.recv_requests()
             if pending is not None:
@@ -40,7 +40,7 @@ def loop_that_asks(may_chain: MayChain, waited: list[tuple[int, str]]) -> Loop:
     """A loop that chains where ``may_chain`` says so; notes (step, request) of who waited then."""
 
     def loop(engine: Engine) -> Turns:
-        pending: GenerationBatchResult | None = None
+        pending: Step | None = None
         while True:
             engine.recv_requests()
             following = None
@@ -54,7 +54,7 @@ def loop_that_asks(may_chain: MayChain, waited: list[tuple[int, str]]) -> Loop:
     return loop
 
 
-def launch_fresh(engine: Engine) -> GenerationBatchResult | None:
+def launch_fresh(engine: Engine) -> Step | None:
     """Nothing is in flight, so the scheduler may decide as it likes."""
     batch = engine.get_next_batch_to_run()
     if batch:
@@ -63,18 +63,14 @@ def launch_fresh(engine: Engine) -> GenerationBatchResult | None:
     return None
 
 
-def _state(
-    engine: Engine, pending: GenerationBatchResult
-) -> tuple[list[str], list[str], list[str]]:
+def _state(engine: Engine, pending: Step) -> tuple[list[str], list[str], list[str]]:
     """Ids of who is in the step in flight, of who waits, and of who in that step has ended."""
     batch, waiting = pending.batch, engine.scheduler.waiting_queue
     ended = [req.rid for req in batch.reqs if req.finished]
     return list(batch.rids), [req.rid for req in waiting], ended
 
 
-def _chain(
-    engine: Engine, pending: GenerationBatchResult, waited: list[tuple[int, str]]
-) -> GenerationBatchResult | None:
+def _chain(engine: Engine, pending: Step, waited: list[tuple[int, str]]) -> Step | None:
     """The same rows once more, whoever waits; None for a prompt, which cannot be repeated."""
     batch, waiting, ended = _state(engine, pending)
     if ended:
@@ -89,15 +85,13 @@ def _chain(
     return following
 
 
-def _after_a_turn(
-    steps: StepNotes, pending: GenerationBatchResult, given: Any
-) -> GenerationBatchResult | None:
+def _after_a_turn(steps: StepNotes, pending: Step, given: Any) -> Step | None:
     """The step that a turn gave back, or None.
 
     Raises:
         Mistake: it gave something else, or left a step behind.
     """
-    if given is not None and not isinstance(given, GenerationBatchResult):
+    if given is not None and not isinstance(given, Step):
         kind = type(given).__name__
         raise Mistake(f"`turn` gave back a {kind}, but it must give the step it launched, or None")
     step = pending.batch.step

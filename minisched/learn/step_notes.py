@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.engine import Engine
-from ..worker import GenerationBatchResult
+from ..worker import Step
 from .blame import Mistake
 
 
@@ -33,7 +33,7 @@ class StepNotes:
         """
         run, process, on_idle = engine.run_batch, engine.process_batch_result, engine.on_idle
 
-        def run_batch(batch: Any, *rest: Any, **options: Any) -> GenerationBatchResult:
+        def run_batch(batch: Any, *rest: Any, **options: Any) -> Step:
             self.calls += 1
             if not batch:
                 raise Mistake(
@@ -46,13 +46,13 @@ class StepNotes:
                 self.deepest = count, pending.batch.step
             return pending
 
-        def process_batch_result(pending: GenerationBatchResult) -> None:
+        def process_batch_result(step: Step) -> None:
             self.calls += 1
-            step = pending.batch.step
-            if step in self.processed:
-                raise Mistake(f"step {step} has already been processed")
-            process(pending)
-            self.processed.add(step)
+            number = step.batch.step
+            if number in self.processed:
+                raise Mistake(f"step {number} has already been processed")
+            process(step)
+            self.processed.add(number)
 
         def idle() -> None:
             self.calls += 1

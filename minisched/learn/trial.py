@@ -16,7 +16,6 @@ from ..loops.design import Design, line_of
 from ..loops.run import wire
 from ..models.hash import HashModel
 from ..trace import Trace
-from ..worker.worker import OverlapWorker
 from .blame import blame
 from .guard import TooLong, bounded, unwatched
 from .simulate import VOCAB, milliseconds
@@ -75,7 +74,7 @@ def play(
     """
     device, spec = (
         open_device("sim"),
-        Design(loop, (relay,), depth=2, overrun=overrun, worker=OverlapWorker),
+        Design(loop, (relay,), depth=2, overrun=overrun, pins=2),
     )
     trial = Trial(workload, Trace(name, "sim", "hash", "virtual", (), (), (), ()))
     hear = _listener(trial)

@@ -21,7 +21,7 @@ from ..engine.engine import Engine
 from ..engine.metrics import Metrics
 from ..relay.registry import check_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..worker import Worker
+from ..worker.worker import PLAIN, Recipe
 
 Turns = Iterator[ScheduleBatch | NoBatch]
 Loop = TypeVar("Loop", bound=Callable[..., Turns])
@@ -53,7 +53,8 @@ class Design:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler, whoever asks
     options: Mapping[str, Any] = field(default_factory=dict)  # given to the loop, in the same way
     depth_option: str = "depth"  # the option of the loop, if it has it, that is its depth
-    worker: Callable[..., Worker] = Worker
+    recipe: Recipe = PLAIN  # the ops of a step
+    pins: int = 0  # steps whose arrays stay named after their launch; none, if nobody goes on
     refuses: Mapping[str, str] = field(default_factory=dict)
     scheduler: Callable[..., Scheduler] = Scheduler
     engine: Callable[..., Engine] = Engine

@@ -22,7 +22,7 @@ from ..core import Lease, NoBatch, Request, ScheduleBatch
 from ..engine.engine import Engine
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN
 from ..trace import Recorder
-from ..worker import GenerationBatchResult
+from ..worker import Step
 from .design import design
 from .mindie_plugin import (
     MINDIE_REFUSES,
@@ -59,7 +59,7 @@ def mindie_placeholder(
     """
     check_gate(engine, max_async_schedule_times)
     ledger = PlaceholderLedger(max_async_schedule_times + 1, engine.device.recorder)
-    outstanding: deque[GenerationBatchResult] = deque()  # its length is asyncBatchNum
+    outstanding: deque[Step] = deque()  # its length is asyncBatchNum
     while True:
         engine.recv_requests()
         if len(outstanding) >= max_async_schedule_times:
@@ -93,7 +93,7 @@ def check_gate(engine: Engine, gate: int) -> None:
         )
 
 
-def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: GenerationBatchResult) -> None:
+def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Step) -> None:
     """Block on a step; its tokens take the place of placeholders, then the clients hear of them."""
     result = engine.wait_for(pending)
     rows = zip(pending.batch.rows, result.tokens, strict=not result.error)
@@ -105,9 +105,7 @@ def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: GenerationBatc
     ledger.clear_terminated()
 
 
-def sample_delayed(
-    engine: Engine, ledger: PlaceholderLedger, in_flight: deque[GenerationBatchResult]
-) -> None:
+def sample_delayed(engine: Engine, ledger: PlaceholderLedger, in_flight: deque[Step]) -> None:
     """Sample the newest step, if it was launched without; reconcile those before it first.
 
     In MindIE no C++ call ever needs this: the gate is at 1, and masks are the plugin's.
@@ -116,7 +114,7 @@ def sample_delayed(
     if newest.delay_sample_func is not None:
         while len(in_flight) > 1:
             reconcile(engine, ledger, in_flight.popleft())
-        engine.update_vocab_mask(newest.batch)
+        engine.update_vocab_mask(newest)
         engine.launch_batch_sample_if_needed(newest)
 
 
@@ -287,7 +285,7 @@ def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     A step that needs a token in flight for its mask is sampled when that is reconciled.
     """
     ledger = PlaceholderLedger(DEPTH, engine.device.recorder)
-    in_flight: deque[GenerationBatchResult] = deque()
+    in_flight: deque[Step] = deque()
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()
@@ -306,9 +304,7 @@ def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         yield batch
 
 
-def flush(
-    engine: Engine, ledger: PlaceholderLedger, in_flight: deque[GenerationBatchResult]
-) -> None:
+def flush(engine: Engine, ledger: PlaceholderLedger, in_flight: deque[Step]) -> None:
     """Reconcile all that is in flight: nothing can be scheduled before."""
     while in_flight:
         reconcile(engine, ledger, in_flight.popleft())

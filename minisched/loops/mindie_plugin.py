@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
 
 from ..core import (
     ForwardMode,
@@ -28,17 +27,14 @@ from ..core import (
     Request,
     Result,
     ScheduleBatch,
-    get_model_worker_batch,
 )
 from ..devices.base import WRONG_TOKEN, Op, Signal
 from ..engine.engine import Engine
-from ..models.base import ForwardBatch, make_forward_batch
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, PlaceholderFill
 from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
-from ..worker import GenerationBatchResult
+from ..worker import Step
 from ..worker.failure import is_out_of_memory
-from ..worker.lost_step import left_behind, lose_step
 from ..worker.sampling_info import has_history
 from ..worker.touches import INPUTS
 from .design import design
@@ -100,13 +96,6 @@ def deliver(engine: Engine, output: GenerationOutput) -> None:
 # -- What goes through the two queues, and what comes back -----------------------------------------
 
 
-class Unshipped(NamedTuple):
-    """Inputs that found no memory on the device: the step has failed before it was put."""
-
-    flat: ModelWorkerBatch
-    error: Exception
-
-
 @dataclass(eq=False)
 class ModelInput:
     """What is put into the input queue (MindIE ``ModelInputWrapper``).
@@ -116,16 +105,10 @@ class ModelInput:
     are not known yet, and sampling has to wait until they are.
     """
 
-    batch: ScheduleBatch
-    inputs: ForwardBatch | Unshipped
+    step: Step
     postprocess_done: Signal
     newest: Mapping[str, int] | None = None
     waits: bool = False
-
-    @property
-    def laid_out(self) -> ForwardBatch | ModelWorkerBatch:
-        """The step as far as it came."""
-        return self.inputs.flat if isinstance(self.inputs, Unshipped) else self.inputs
 
 
 @dataclass(eq=False)
@@ -133,15 +116,14 @@ class ModelOutput:
     """What the output queue holds (MindIE ``ModelOutputWrapper``).
 
     The thread says ``launch_done`` when it has launched the forward pass of the step *after* this
-    one. ``launched`` and ``verified`` are its first and its last call for this one; the value of
-    the last is ``pending``. ``result`` is there once the caller has waited for the tokens.
+    one. ``verified`` is its last call for this one, ``launched_by`` the slice of its first.
+    ``result`` is there once the caller has waited for the tokens.
     """
 
-    item: ModelInput
+    step: Step
     launch_done: Signal
-    launched: Op
+    launched_by: int
     verified: Op
-    pending: GenerationBatchResult | None = None
     result: Result | None = None
 
 
@@ -153,7 +135,7 @@ class GenerationOutput:
     the first response has none.
     """
 
-    pending: GenerationBatchResult | None = None
+    pending: Step | None = None
     result: Result = field(default_factory=lambda: Result(()))
     token_ids: dict[str, int] = field(default_factory=dict)
     finished: list[str] = field(default_factory=list)
@@ -192,32 +174,31 @@ class PluginManager:
         ``on_put`` is what the caller does as soon as N is on its way, without waiting for the
         answer.
         """
-        flat = self.preprocess(batch)  # while the device still runs N-1
+        step = self.preprocess(batch)  # while the device still runs N-1
         last = self.get()
-        item = self.put(batch, self.fill_in_model_result(batch, flat, last), last)
+        self.fill_in_model_result(step, last)
+        item = self.put(step, last)
         try:
             on_put(batch)
             self.wait_to_postprocess(item, last)
             output = self.postprocess(last)  # while the device runs N
             if item.waits:
-                self.engine.update_vocab_mask(batch, self.newest_tokens(batch, last))
+                self.engine.update_vocab_mask(step, self.newest_tokens(batch, last))
         finally:
             item.postprocess_done.set()
         for rid in batch.rids:
             output.token_ids.setdefault(rid, PLACEHOLDER_TOKEN)
         return output
 
-    def preprocess(self, batch: ScheduleBatch) -> ModelWorkerBatch:
+    def preprocess(self, batch: ScheduleBatch) -> Step:
         """Lay N out with holes, at the positions of a context that is one step behind."""
-        engine, worker = self.engine, self.engine.worker
-        label, cost = engine.recording.label(batch), engine.cost.phase("prepare", *batch.size)
-        with self.device.host("prepare", cost, label) as prepare:
-            ids, dests = self.relay.bind(batch, None)
-            flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
-            worker.declare(batch, flat)
-            flat = self.context.join_context(batch, flat)
-        engine.recording.tokens_by_host(batch, prepare, worker.token_edges.inputs_of(batch))
-        return flat
+        step, cost = Step(batch), self.engine.cost.phase("prepare", *batch.size)
+        with self.device.host("prepare", cost, step.label) as prepare:
+            self.engine.worker.lay_out(step)
+            assert step.flat is not None
+            step.flat = self.context.join_context(batch, step.flat)
+        self.engine.recording.tokens_by_host(step, prepare)
+        return step
 
     def get(self) -> ModelOutput | None:
         """``output_queue.get``: N-1, when the thread has put it; None is the empty output.
@@ -227,20 +208,18 @@ class PluginManager:
         last = self.output_queue.popleft()
         if last is None:
             return None
-        item, launched = last.item, last.launched
+        step = last.step
         try:
-            last.pending = pending = self.block_on(last.verified, item.batch)
+            self.block_on(last.verified, step)
         except Exception as error:  # the thread's
-            worker = self.engine.worker
-            last.pending = pending = left_behind(worker, item.batch, item.laid_out, launched, error)
-        self.device.recorder.edge("launch", launched.slice_id, pending.logits_output.slice_id)
-        if self.fill_host is not None and pending.copy_done is not None:
+            self.engine.worker.lose(step, error)
+        if step.logits_output is not None:
+            self.device.recorder.edge("launch", last.launched_by, step.logits_output.slice_id)
+        if self.fill_host is not None and step.copy_done is not None:
             self.fetch(last)
         return last
 
-    def fill_in_model_result(
-        self, batch: ScheduleBatch, flat: ModelWorkerBatch, last: ModelOutput | None
-    ) -> ForwardBatch | Unshipped:
+    def fill_in_model_result(self, step: Step, last: ModelOutput | None) -> None:
         """Write N-1's tokens into N, advance the positions of those rows, and ship it.
 
         Where the device fills, only the tokens are missing from what is shipped.
@@ -248,27 +227,26 @@ class PluginManager:
         Raises:
             Exception: it can't be shipped, for another reason than lack of memory.
         """
-        worker, masks, cost = self.engine.worker, self.relay.filling_masks, 0
+        batch, masks, cost = step.batch, self.relay.filling_masks, 0
         if self.fill_host is not None and masks.hit_rows:
             cost = self.engine.cost.phase("fill", *batch.size)
-        with self.device.host("fill", cost, self.engine.recording.label(batch)):
+        with self.device.host("fill", cost, step.label):
+            assert step.flat is not None
             if self.fill_host is not None and last is not None and last.result is not None:
-                self.fill_host.fill(flat, last.result.tokens)
-                rows = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
-                assert last.pending is not None
-                worker.token_edges.filled(batch, rows, last.pending)
-            flat = advance_positions(flat, masks)
+                self.fill_host.fill(step.flat, last.result.tokens)
+                if step.edges is not None:
+                    rows = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
+                    step.edges.fill(rows, last.step.copy_done)
+            step.flat = advance_positions(step.flat, masks)
             self.device.recorder.program.touch("write", INPUTS, [batch.step])
             try:
-                return make_forward_batch(flat, self.device.xp, worker.model.pad_to)
+                self.engine.worker.ship(step)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                return Unshipped(flat, error)
+                step.error = error
 
-    def put(
-        self, batch: ScheduleBatch, inputs: ForwardBatch | Unshipped, last: ModelOutput | None
-    ) -> ModelInput:
+    def put(self, step: Step, last: ModelOutput | None) -> ModelInput:
         """``input_queue.put``: N is the thread's, and its output comes in its turn.
 
         If it needs a mask, the thread builds it from N-1's tokens, first of all; where these are
@@ -282,8 +260,8 @@ class PluginManager:
         tokens as it samples; here whoever gets them does.
         """
         engine, thread, cost = self.engine, self.forward_loop, self.engine.cost
-        item = ModelInput(batch, inputs, self.device.signal(f"postprocess_done {batch.step}"))
-        label = engine.recording.label(batch)
+        batch, label = step.batch, step.label
+        item = ModelInput(step, self.device.signal(f"postprocess_done {batch.step}"))
         if self.fill_host is None and engine.must_delay_sample(batch):
             item.waits = True
         elif has_history(batch):
@@ -291,17 +269,17 @@ class PluginManager:
             if reason := engine.missing_history(batch):  # the mask goes before the launch
                 engine.recording.must_wait(batch, reason, "forward")
             thread.launch(
-                engine.worker.unsampled.update_vocab_mask, batch, item.newest,
+                engine.worker.update_vocab_mask, step, item.newest,
                 name="mask", cost=cost.phase("mask", *batch.size), label=label,
             )  # fmt: skip
         launched = thread.launch(
-            self.forward, item, self.launch_done,
+            self.forward, step, self.launch_done,
             name="launch", cost=engine.launch_cost(batch), label=label,
         )  # fmt: skip
         if item.waits:
             thread.wait(item.postprocess_done)
         sampled = thread.launch(
-            self.sample, item, launched,
+            engine.worker.launch_or_lose, launched,
             name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
         )  # fmt: skip
         thread.wait(item.postprocess_done)
@@ -309,37 +287,21 @@ class PluginManager:
             self.verify, sampled, name="verify", cost=cost.phase("verify"), label=label
         )
         self.launch_done = self.device.signal(f"launch_done {batch.step}")
-        self.output_queue.append(ModelOutput(item, self.launch_done, launched, verified))
+        output = ModelOutput(step, self.launch_done, launched.slice_id, verified)
+        self.output_queue.append(output)
         return item
 
-    def forward(
-        self, item: ModelInput, previous_launch_done: Signal | None
-    ) -> GenerationBatchResult:
+    def forward(self, step: Step, previous_launch_done: Signal | None) -> Step:
         """Launch the forward pass, and tell who waits to post-process the step before."""
-        worker, inputs = self.engine.worker, item.inputs
         try:
-            if isinstance(inputs, Unshipped):
-                return lose_step(worker, item.batch, inputs.flat, inputs.error)
-            return worker.launch_forward(item.batch, inputs)
-        except Exception as error:
-            return lose_step(worker, item.batch, item.laid_out, error)
+            return self.engine.worker.launch_or_lose(step, upto="logits_output")
         finally:  # whatever happened: nobody may wait for ever
             if previous_launch_done is not None:
                 previous_launch_done.set()
 
-    def sample(self, item: ModelInput, pending: GenerationBatchResult) -> GenerationBatchResult:
-        """Launch sampling, and the copy of the tokens; not of a step that has failed by now."""
-        try:
-            if not pending.has_failed and not isinstance(item.inputs, Unshipped):
-                self.engine.worker.launch_sample(pending, item.inputs)
-        except Exception as error:
-            pending.fail(error)
-            return lose_step(self.engine.worker, item.batch, None, error)
-        return pending
-
-    def verify(self, pending: GenerationBatchResult) -> GenerationBatchResult:
+    def verify(self, step: Step) -> Step:
         """``output_queue.put``: the output is complete."""
-        return pending
+        return step
 
     def newest_tokens(self, batch: ScheduleBatch, last: ModelOutput | None) -> dict[str, int]:
         """What N-1 gave to those rows of N, bound last, that it was to fill; by sequence.
@@ -361,20 +323,21 @@ class PluginManager:
         """
         if last is None:
             return
-        both = item.batch.mode is last.item.batch.mode is ForwardMode.DECODE
-        late_fill = self.fill_host is None and item.batch.mode is ForwardMode.DECODE
+        mode = item.step.batch.mode
+        both = mode is last.step.batch.mode is ForwardMode.DECODE
+        late_fill = self.fill_host is None and mode is ForwardMode.DECODE
         if both or late_fill or item.newest is not None:
-            self.block_on(last.launch_done, item.batch)
+            self.block_on(last.launch_done, item.step)
 
     def postprocess(self, last: ModelOutput | None) -> GenerationOutput:
         """What N-1's tokens mean to the plugin; nothing for the empty output."""
-        if last is None or last.pending is None:
+        if last is None:
             return GenerationOutput()
-        result, engine, batch = self.fetch(last), self.engine, last.item.batch
-        cost = engine.cost.phase("postprocess", *batch.size)
-        with self.device.host("postprocess", cost, engine.recording.label(batch)):
+        result, batch = self.fetch(last), last.step.batch
+        cost = self.engine.cost.phase("postprocess", *batch.size)
+        with self.device.host("postprocess", cost, last.step.label):
             output = self.context.update(batch, result)
-        output.pending = last.pending
+        output.pending = last.step
         return output
 
     @property
@@ -396,16 +359,14 @@ class PluginManager:
     def fetch(self, output: ModelOutput) -> Result:
         """Block until a step's tokens are on the host."""
         if output.result is None:
-            assert output.pending is not None
-            output.result = self.engine.wait_for(output.pending)
+            output.result = self.engine.wait_for(output.step)
         return output.result
 
-    def block_on(self, op: Op | Signal, batch: ScheduleBatch) -> Any:
+    def block_on(self, op: Op | Signal, step: Step) -> None:
         """Wait for the thread; the time is a slice, but no work."""
         start = self.device.now()
-        value = op.synchronize()
-        self.engine.recording.wait(start, self.engine.recording.label(batch))
-        return value
+        op.synchronize()
+        self.engine.recording.wait(start, step.label)
 
 
 # -- The plugin's book of sequences: one step behind, and cleared in two phases --------------------

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from ..core import FinishReason, NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
-from ..worker import GenerationBatchResult, Worker
+from ..worker import Step
+from ..worker.worker import UPLOAD, with_upload
 from .design import design
 
 NOT_THERE = {
@@ -42,7 +42,7 @@ NOT_THERE = {
     follows="mini-sglang scheduler/scheduler.py:normal_loop",
     relays=("token_pool", "host"),
     rules="mini-sglang",
-    worker=partial(Worker, scheduler_stream="forward"),  # all of it is on the engine's stream
+    recipe=with_upload("forward"),  # all of it is on the engine's stream
     refuses=NOT_THERE,
 )
 def mini_normal(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
@@ -65,6 +65,7 @@ def mini_normal(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     relays=("token_pool", "ring", "pool", "prev_sampled", "fill_device"),
     depth=2,
     rules="mini-sglang",
+    recipe=UPLOAD,
     refuses=NOT_THERE,
 )
 def mini_overlap(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
@@ -80,7 +81,7 @@ def mini_overlap(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     (``complete_one``: the cached length is the device's, which grows by one), and whoever may go on
     joins those who decode (``filter_reqs``); a chunk does not. Here ``scheduler.py`` does both.
     """
-    last: GenerationBatchResult | None = None
+    last: Step | None = None
     while True:
         if last is None and not engine.scheduler.live:
             engine.on_idle()
@@ -105,7 +106,7 @@ class DetokenizeMsg:
     finished: bool
 
 
-def process_last_data(engine: Engine, last: GenerationBatchResult) -> None:
+def process_last_data(engine: Engine, last: Step) -> None:
     """Block until a step's tokens are there, process them, and send what clients get of them.
 
     The messages are marks in the trace, as nobody here takes them. A request that is aborted,

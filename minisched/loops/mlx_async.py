@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..core import ForwardMode, NoBatch, Request, Result, ScheduleBatch
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
-from ..worker import GenerationBatchResult
+from ..worker import Step
 from .design import OTHERS, design
 
 # -- The loop: when the next step is chained, and when it is scheduled afresh ----------------------
@@ -154,7 +154,7 @@ class LazyTokens(NamedTuple):
     the batch's rows: ``step.batch.rows[at]``. ``cache`` is the lease there, for KV lies in pages.
     """
 
-    step: GenerationBatchResult
+    step: Step
     at: slice = slice(None)
 
     def tolist(self) -> list[int]:
@@ -231,7 +231,7 @@ class MlxTpModelWorker:
         self.engine = engine
         self._clear_steps = clear_cache_every
         self._decode_step_ct = 0
-        self._newest: GenerationBatchResult | None = None  # the step whose graph was built last
+        self._newest: Step | None = None  # the step whose graph was built last
 
     def async_forward_batch_generation_mlx(
         self, batch: ScheduleBatch, prev: LazyTokens | None = None
@@ -311,9 +311,10 @@ class MlxTpModelWorker:
         the graph is to have them in it (``_build_logit_edit_rows``).
         """
         if self._newest is None or self._newest.batch is not batch:
-            if self.engine.needs_mask(batch):
-                self.engine.update_vocab_mask(batch)
-            self._newest = self.engine.run_batch(batch, prev.step if prev else None)
+            step = self.engine.prepare_batch(batch, prev.step if prev else None)
+            if self.engine.needs_mask(step):
+                self.engine.update_vocab_mask(step)
+            self._newest = self.engine.launch_batch(step)
         return LazyTokens(self._newest, at)
 
     def finalize_mlx_result(self, job: MlxPendingJob) -> Result:

@@ -13,7 +13,7 @@ What that brings with it:
 - ``overrun``: a request that has read its stop token, which the host sees one step late, is in one
   more batch, and that row is wasted. Who ends by length is not: that the token in flight is its
   last is known without the token.
-- pins: the host goes on while the device still reads what it shipped, so the arrays of the last
+- ``pins``: the host goes on while the device still reads what it shipped, so the arrays of the last
   steps stay named (SGLang ``batch_record_buf``), or their memory would be given to others.
 - delayed sampling: a grammar's mask, or a penalty, needs to know every token before. The forward
   pass does not. So N is launched without its sampling, which follows when N-1 has been processed.
@@ -26,8 +26,7 @@ from collections.abc import Iterator
 
 from ..core import ForwardMode, NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..worker import GenerationBatchResult
-from ..worker.worker import OverlapWorker
+from ..worker import Step
 from .design import OTHERS, design
 
 # SGLang has no NGRAM_GPU. Where its spec v2 overlaps (STANDALONE), vLLM's can do so as well: both
@@ -49,7 +48,7 @@ AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}
     follows="SGLang managers/scheduler.py:event_loop_overlap",
     relays=("ring", "pool", *OTHERS),
     depth=2,
-    worker=OverlapWorker,
+    pins=2,
     refuses={"NGRAM": NO_LOOKUP},
 )
 def overlap(
@@ -69,7 +68,7 @@ def overlap(
     loop of 0.5.21, which foresees no end by length (``overrun`` 1).
     """
     engine.scheduler.decode.overrun = 0 if enable_skip_finishing_decode else 1
-    result_queue: deque[GenerationBatchResult] = deque()
+    result_queue: deque[Step] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:
         engine.recv_requests()
@@ -99,10 +98,10 @@ def overlap(
         yield batch
 
 
-def launch_batch_sample_if_needed(engine: Engine, pending: GenerationBatchResult) -> None:
+def launch_batch_sample_if_needed(engine: Engine, pending: Step) -> None:
     """Sample a step that was launched without: what its mask depends on is known by now."""
     if pending.delay_sample_func is not None:
-        engine.update_vocab_mask(pending.batch)
+        engine.update_vocab_mask(pending)
         engine.launch_batch_sample_if_needed(pending)
 
 

@@ -14,15 +14,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..core import ModelWorkerBatch, NoBatch, Result, ScheduleBatch, get_model_worker_batch
+from ..core import NoBatch, Result, ScheduleBatch
 from ..devices.base import Op, Signal
 from ..engine.engine import Engine
-from ..models.base import make_forward_batch
 from ..scheduler.config import ALGORITHMS
-from ..worker import GenerationBatchResult
+from ..worker import Step
 from ..worker.failure import is_out_of_memory
-from ..worker.lost_step import left_behind, lose_step
-from ..worker.worker import BatchRecord
+from ..worker.sampling_info import has_history
 from .design import design
 
 
@@ -31,6 +29,7 @@ from .design import design
     relays=("ring", "pool", "prev_sampled", "fill_device"),
     depth=2,
     overrun=1,
+    pins=2,
     refuses={
         "other relays": "a relay that runs ahead and needs no more than its bind: the client, "
         "which binds a step, queues no copies of prompts, waits for no tokens and names no step "
@@ -65,7 +64,7 @@ def overlap_thread(
         current: FutureStep | None = None
         if batch:
             waits = engine.must_delay_sample(batch) or delay_sample
-            current = client.forward_batch_generation(batch, waits or engine.needs_mask(batch))
+            current = client.forward_batch_generation(batch, waits or has_history(batch))
             result_queue.append(current)
             if not (waits and last_batch):  # without a last batch it is the original's DUMMY_FIRST
                 client.set_next_batch_sampling_info_done(current)
@@ -84,29 +83,26 @@ def overlap_thread(
 class FutureStep:
     """What is put into the input queue, and what the scheduler gets back at once.
 
-    ``model_worker_batch`` is still on its way when the step is put; ``sync_event`` says that it is
-    there. The thread says ``launch_done`` when the forward pass is on its stream, before it
-    samples; ``sampling_info_done`` is what it waits for before sampling, where there is a mask to
-    build. ``launched_by`` is the slice of the call ``launched``, its first one for the step.
+    ``step`` is not laid out yet when it is put; ``sync_event`` says that it is. The thread says
+    ``launch_done`` when the forward pass is on its stream, before it samples;
+    ``sampling_info_done`` is what it waits for before sampling, where there is a mask to build.
+    ``launched_by`` is the slice of the thread's first call for the step.
     """
 
-    batch: ScheduleBatch
+    step: Step
     sync_event: Signal
     launch_done: Signal
     sampling_info_done: Signal | None = None
     launched_by: int = 0
-    launched: Op | None = None
-    model_worker_batch: ModelWorkerBatch | None = None
-    error: Exception | None = None  # of the scheduler, in whose place the thread gives it back
 
 
 class TpModelWorkerClient:
     """Stands in for the worker; the worker itself is on a thread, behind two queues.
 
     ``input_queue`` is the queue of that thread, ``output_queue`` holds its answers, in the order
-    of steps: each is the step's result once its sampling is launched. All work that touches a
-    stream is the thread's; what it reads is frozen when the step's ``sync_event`` is set, and
-    pinned in ``batch_lists``.
+    of steps: each is there once the step's sampling is launched. All work that touches a stream is
+    the thread's; what it reads is frozen when the step's ``sync_event`` is set, and pinned by the
+    worker (the original's ``batch_lists``).
 
     ``forward_thread_func_`` is one loop around ``input_queue.get()``. Here the device's thread has
     the queue, a round is two calls, and a wait (for ``sync_event`` before the first one, for
@@ -117,47 +113,44 @@ class TpModelWorkerClient:
         self.engine, self.device, self.worker = engine, engine.device, engine.worker
         self.input_queue = engine.device.thread("worker thread")
         self.output_queue: deque[Op] = deque()
-        self.batch_lists = BatchRecord(engine.worker.depth)
 
     # -- the scheduler's side
 
     def forward_batch_generation(self, batch: ScheduleBatch, needs_mask: bool) -> FutureStep:
         """Put a batch into the input queue; returns before anything of it is launched."""
-        engine, worker, signal = self.engine, self.worker, self.device.signal
-        label, cost, number = engine.recording.label(batch), engine.cost, batch.step
-        step = FutureStep(batch, signal(f"sync_event {number}"), signal(f"launch_done {number}"))
+        engine, signal, number = self.engine, self.device.signal, batch.step
+        step, cost = Step(batch), engine.cost
+        future = FutureStep(step, signal(f"sync_event {number}"), signal(f"launch_done {number}"))
         if needs_mask:
-            step.sampling_info_done = signal(f"sampling_info_done {number}")
-        self.input_queue.wait(step.sync_event)
+            future.sampling_info_done = signal(f"sampling_info_done {number}")
+        self.input_queue.wait(future.sync_event)
         launched = self.input_queue.launch(
-            self.forward, step,
-            name="launch", cost=engine.launch_cost(batch), label=label,
+            self.forward, step, future.launch_done,
+            name="launch", cost=engine.launch_cost(batch), label=step.label,
         )  # fmt: skip
-        if step.sampling_info_done is not None:
-            self.input_queue.wait(step.sampling_info_done)
+        if future.sampling_info_done is not None:
+            self.input_queue.wait(future.sampling_info_done)
         sampled = self.input_queue.launch(
-            self.sample, launched,
-            name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
+            self.worker.launch_or_lose, launched,
+            name="launch sample", cost=cost.phase("launch sample", *batch.size), label=step.label,
         )  # fmt: skip
         self.output_queue.append(sampled)
-        step.launched, step.launched_by = launched, launched.slice_id
+        future.launched_by = launched.slice_id
         try:
-            with self.device.host("prepare", cost.phase("prepare", *batch.size), label) as prepare:
-                ids, dests = worker.relay.bind(batch, None)  # unknown tokens get their numbers
-                flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
-                worker.declare(batch, flat)
-            engine.recording.tokens_by_host(batch, prepare, worker.token_edges.inputs_of(batch))
-            step.model_worker_batch = flat
+            took = cost.phase("prepare", *batch.size)
+            with self.device.host("prepare", took, step.label) as prepare:
+                self.worker.lay_out(step)  # unknown tokens get their numbers
+            engine.recording.tokens_by_host(step, prepare)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             step.error = error
-        step.sync_event.set()
-        return step
+        future.sync_event.set()
+        return future
 
     def resolve_last_batch_result(
         self, last: FutureStep, launch_done: Signal | None
-    ) -> tuple[GenerationBatchResult, Result]:
+    ) -> tuple[Step, Result]:
         """Block until the last step's tokens are there, and the current step's forward launched.
 
         ``launch_done`` is the current step's. The original waits for it so that the scheduler's
@@ -165,52 +158,37 @@ class TpModelWorkerClient:
         comes back as a result, be it the device's or the thread's. (There the thread's ends the
         server.)
         """
-        start, label = self.device.now(), self.engine.recording.label(last.batch)
+        start, step = self.device.now(), last.step
         try:
-            pending: GenerationBatchResult = self.output_queue.popleft().synchronize()
+            self.output_queue.popleft().synchronize()
         except Exception as error:  # the thread has died
-            flat = last.model_worker_batch
-            pending = left_behind(self.worker, last.batch, flat, last.launched, error)
-        last.launched = None  # the call names the step: as a circle they would outlive their use
+            self.worker.lose(step, error)
         if launch_done is not None:
             launch_done.synchronize()
-        result = pending.result()  # copy_done.synchronize(), then tolist()
-        self.device.recorder.edge("launch", last.launched_by, pending.logits_output.slice_id)
-        self.engine.recording.wait(start, label)
-        return pending, result
+        result = step.result()  # copy_done.synchronize(), then tolist()
+        if step.logits_output is not None:
+            self.device.recorder.edge("launch", last.launched_by, step.logits_output.slice_id)
+        self.engine.recording.wait(start, step.label)
+        return step, result
 
     def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
         """Build the next step's mask, once the tokens before it are known, and say so."""
         if following is None or following.sampling_info_done is None:
             return
         if not following.sampling_info_done.query():
-            self.engine.update_vocab_mask(following.batch)
+            self.engine.update_vocab_mask(following.step)
             following.sampling_info_done.set()
 
     # -- the thread's side
 
-    def forward(self, step: FutureStep) -> GenerationBatchResult:
+    def forward(self, step: Step, launch_done: Signal) -> Step:
         """Ship the batch, pin it, launch its forward pass, which resolves the future tokens."""
-        worker, flat = self.worker, step.model_worker_batch
         try:
-            if step.error is not None:
-                raise step.error
-            assert flat is not None
-            inputs = make_forward_batch(flat, worker.device.xp, worker.model.pad_to)
-            worker.touches.follow(inputs)
-            self.batch_lists.record_batch_in_overlap(inputs)
-            return worker.launch(step.batch, inputs, delay_sample=True)
+            if step.error is None:
+                self.worker.ship(step)
         except Exception as error:
-            return lose_step(worker, step.batch, flat, error)
+            step.error = error
+        try:
+            return self.worker.launch_or_lose(step, upto="logits_output")
         finally:
-            step.launch_done.set()  # whatever happened: the scheduler waits for it
-
-    def sample(self, pending: GenerationBatchResult) -> GenerationBatchResult:
-        """Launch sampling, which stores to the map, and the copy to the host."""
-        try:
-            if pending.delay_sample_func is not None:
-                pending.delay_sample_func()
-        except Exception as error:
-            pending.fail(error)
-            return lose_step(self.worker, pending.batch, None, error)
-        return pending
+            launch_done.set()  # whatever happened: the scheduler waits for it

@@ -39,7 +39,7 @@ from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
 from ..trace.recorder import SideRecorder
-from ..worker import GenerationBatchResult
+from ..worker import Step
 from ..worker.touches import KV
 from .design import Design, Turns, design, line_of
 from .overlap import NO_LOOKUP, launch_batch_sample_if_needed
@@ -50,7 +50,7 @@ from .run import wire
 
 def pd_prefill(engine: PrefillEngine) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``disaggregation/prefill.py:event_loop_overlap_disagg_prefill``."""
-    result_queue: deque[GenerationBatchResult] = deque()
+    result_queue: deque[Step] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:
         engine.recv_requests()
@@ -69,7 +69,7 @@ def pd_prefill(engine: PrefillEngine) -> Iterator[ScheduleBatch | NoBatch]:
 
 def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
     """SGLang ``disaggregation/decode.py:event_loop_overlap_disagg_decode``."""
-    result_queue: deque[GenerationBatchResult] = deque()
+    result_queue: deque[Step] = deque()
     last_batch: ScheduleBatch | NoBatch = NoBatch.IDLE
     while True:
         engine.recv_requests()
@@ -361,14 +361,14 @@ class PrefillEngine(SideEngine):
                 sender.is_unwanted = True
                 self.scheduler.abort(message.room)
 
-    def process_batch_result(self, pending: GenerationBatchResult) -> None:
+    def process_batch_result(self, step: Step) -> None:
         """Process a step, and send the chunks that it has computed."""
-        super().process_batch_result(pending)
+        super().process_batch_result(step)
         page_size = self.scheduler.config.page_size
-        for row in pending.batch.rows:
+        for row in step.batch.rows:
             if not row.deliver and row.req.lease is row.lease:
                 end = row.end // page_size * page_size
-                self.send_kv_chunk(row.req.rid, row.lease, end, pending.batch.step)
+                self.send_kv_chunk(row.req.rid, row.lease, end, step.batch.step)
 
     def send_kv_chunk(
         self, rid: str, lease: Lease, end: int, step: int, last: Transferred | None = None

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
 from ..devices.base import Device
@@ -31,7 +32,7 @@ from ..speculative.registry import make_drafter, propose_from_history
 from ..trace import Trace
 from ..worker import Worker
 from ..worker.failure import memory_for
-from ..worker.verify import SpeculativeWorker
+from ..worker.verify import Speculation
 from .design import Design, find_loop, line_of
 
 
@@ -178,7 +179,13 @@ def wire(
                 "(reserves is 'prompt', as in nano-vllm) need a loop that waits for each step, "
                 "such as 'serial'."
             )
-        worker = worker_of(spec, config, device, model)(
+        pins, algorithm = spec.pins, config.speculative_algorithm
+        parts: dict[str, Any] = {"recipe": spec.recipe}
+        if algorithm:
+            drafter = None if algorithm == "NGRAM" else make_drafter(config, device.name, model)
+            speculation = Speculation(config.num_draft_tokens, drafter)
+            parts, pins = speculation.parts, max(2, pins)
+        worker = Worker(
             device,
             model,
             made,
@@ -190,30 +197,17 @@ def wire(
             cost=cost,
             late_penalties=config.late_penalties,
             cuda_graph_max_bs=config.cuda_graph_max_bs,
+            pins=pins,
+            **parts,
         )
         scheduler = spec.scheduler(config, device.recorder)
-    if config.speculative_algorithm == "NGRAM":
+    if algorithm == "NGRAM":
         scheduler.propose = propose_from_history
     if config.in_force.free_rule == "lease":  # under the others what is freed may still be written
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
     read_texts(scheduler, model)
     return spec.engine(scheduler, worker, device, frontend, cost)
-
-
-def worker_of(
-    spec: Design, config: SchedulerConfig, device: Device, model: Model
-) -> Callable[..., Worker]:
-    """What makes the worker: the design's own, or one that verifies drafts.
-
-    Raises:
-        ValueError: there is no such draft model, or it has another vocabulary.
-    """
-    if not config.speculative_algorithm:
-        return spec.worker
-    on_host = config.speculative_algorithm == "NGRAM"
-    drafter = None if on_host else make_drafter(config, device.name, model)
-    return partial(SpeculativeWorker, num_draft_tokens=config.num_draft_tokens, drafter=drafter)
 
 
 def read_texts(scheduler: Scheduler, model: Model) -> None:

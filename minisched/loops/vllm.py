@@ -22,14 +22,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
-from ..worker import GenerationBatchResult
-from ..worker.pipeline import PipelineWorker
+from ..worker import Step
+from ..worker.pipeline import pipeline
 from .design import design
 
 STALE = {"keep_stale_outputs": True}
@@ -60,19 +59,19 @@ def vllm_step(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         yield batch
 
 
-def execute_model(engine: Engine, batch: ScheduleBatch) -> GenerationBatchResult:
+def execute_model(engine: Engine, batch: ScheduleBatch) -> Step:
     """Launch the forward pass and nothing behind it; returns at once (``non_block=True``)."""
     return engine.run_batch(batch, delay_sample=True)
 
 
-def sample_tokens(engine: Engine, pending: GenerationBatchResult) -> None:
+def sample_tokens(engine: Engine, pending: Step) -> None:
     """Launch the sampling of a step, after the mask where it needs one; returns at once."""
-    if engine.needs_mask(pending.batch):
-        engine.update_vocab_mask(pending.batch)  # get_grammar_bitmask
+    if engine.needs_mask(pending):
+        engine.update_vocab_mask(pending)  # get_grammar_bitmask
     engine.launch_batch_sample_if_needed(pending)
 
 
-def update_from_output(engine: Engine, pending: GenerationBatchResult) -> None:
+def update_from_output(engine: Engine, pending: Step) -> None:
     """Block until a step's tokens are there; aborts that came meanwhile go before them.
 
     vLLM keeps a queue for aborts alone (``_process_aborts_queue``). Here everything that has
@@ -101,7 +100,7 @@ def over_stages(stages: int) -> dict[str, Any]:
         "follows": "vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
         "depth": stages,
         "options": {"depth": stages},
-        "worker": partial(PipelineWorker, stages=stages),
+        "recipe": pipeline(stages),
         "refuses": {
             "other relays": "every token over the host: its first stage reads before the last one "
             "has sampled",
@@ -172,7 +171,7 @@ def vllm_batch_queue(
     while True:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()
-        deferred: GenerationBatchResult | None = None
+        deferred: Step | None = None
         if batch is NoBatch.WAIT:
             batch_queue.appendleft(None)
             if len(batch_queue) < depth and not harvest_when_done:
@@ -203,7 +202,7 @@ def vllm_batch_queue(
         yield batch
 
 
-def is_done(pending: GenerationBatchResult | None) -> bool:
+def is_done(pending: Step | None) -> bool:
     """Whether to wait for a step would take no time: its tokens are on the host, or it has failed.
 
     vLLM asks the step's future, which ends with the copy of its tokens.
@@ -211,7 +210,7 @@ def is_done(pending: GenerationBatchResult | None) -> bool:
     return pending is None or pending.copy_done is None or pending.copy_done.query()
 
 
-def make_batch_queue(engine: Engine, depth: int) -> deque[GenerationBatchResult | None]:
+def make_batch_queue(engine: Engine, depth: int) -> deque[Step | None]:
     """An empty queue for ``depth`` steps in flight.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..core import ScheduleBatch
-from ..devices.base import Array, Buffer, Label, Op, Stream
+from ..devices.base import Array, Buffer
 from ..trace import Touch
 
 
@@ -98,15 +98,27 @@ class RowRelay(Relay, Protocol):
         """Host: what it keeps for a row of ``length`` positions: cells by resource."""
 
 
+class Prompts(NamedTuple):
+    """What a relay copies to the device for a step: ``tokens`` into ``cells``, both [num_cells]."""
+
+    cells: Array
+    tokens: Array
+    touches: Sequence[Touch]
+
+
 @runtime_checkable
 class UploadRelay(Relay, Protocol):
     """A relay that takes every input from the device, so what the host knows has to get there."""
 
-    def upload(self, stream: Stream, batch: ScheduleBatch, cost: int, label: Label) -> Op | None:
-        """Host: queue the copy of what a step's rows lack on ``stream``; None if that is nothing.
+    def upload(self, batch: ScheduleBatch) -> Prompts | None:
+        """Host: what a step's rows lack there, to be copied before it runs; None if nothing.
 
-        Called once for each step, after ``bind``. Whoever launches the step lets it wait.
+        Called once for each step, after ``bind``.
         """
+
+    def write(self, cells: Array, tokens: Array) -> Array:
+        """Device: put tokens into cells; gives the tokens."""
+        ...
 
 
 # -- The host round trip: every token goes to the host and comes back as an input ------------------

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from ..core import Lease, ScheduleBatch
 from ..core.batch import Row
-from ..devices.base import Array, Device, Label, Op, Stream
+from ..devices.base import Array, Device
 from ..trace import Touch
-from .base import placeholders
+from .base import Prompts, placeholders
 
 DUMP = 0  # a cell of row 0, which is nobody's: samples that mean nothing go there
 
@@ -47,12 +47,11 @@ class TokenPool:
         ids = [-self.cell(row, at) for row in batch.rows for at in range(row.start, row.end)]
         return ids, [self.cell(row, row.end) if row.deliver else DUMP for row in batch.rows]
 
-    def upload(self, stream: Stream, batch: ScheduleBatch, cost: int, label: Label) -> Op | None:
-        """Copy prompts, or the chunks, of this step; a new row gets its cached prefix too.
+    def upload(self, batch: ScheduleBatch) -> Prompts | None:
+        """The prompts, or the chunks, of this step; a new row gets its cached prefix too.
 
-        Tokens and cells (``pinned``, one cell for each step) are arguments of the op, which the
-        step's result holds and waits for: their memory is not handed out again while the copy may
-        still read it.
+        The step holds tokens and cells (``pinned``, one cell for each step) and its result waits
+        for their copy: their memory is not handed out again while that may still read it.
         """
         cells: list[int] = []
         tokens: list[int] = []
@@ -68,9 +67,7 @@ class TokenPool:
         source, target = self.xp.asarray(tokens), self.xp.asarray(cells)
         self.recorder.program.touch("write", "pinned", [batch.step])
         touches = [Touch("read", "pinned", [batch.step]), Touch("write", "token pool", cells)]
-        return stream.launch(
-            self.write, target, source, name="upload", cost=cost, label=label, touches=touches
-        )
+        return Prompts(target, source, touches)
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """Gather: the tokens in the cells."""

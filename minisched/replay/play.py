@@ -18,8 +18,6 @@ from ..loops.design import Design, find_loop
 from ..loops.run import drive, fit_config
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..worker import Worker
-from ..worker.worker import OverlapWorker
 from .length import LengthModel
 from .tally import Tally
 from .worker import LengthWorker
@@ -98,7 +96,7 @@ def check_replayable(loop: str, spec: Design) -> None:
         why = "it is two engines"
     elif spec.relays[0] == "token_pool":
         why = "its relay copies prompts, and there are none"
-    elif spec.worker not in (Worker, OverlapWorker):
+    elif any(op.name == "recv" for op in spec.recipe):
         why = "it cuts the model into stages, and there is none"
     if why:
         raise ValueError(f"loop {loop!r} can't be replayed: {why}; take another, such as overlap.")

@@ -1,5 +1,5 @@
 """One step on a device: resolve, forward, sample, relay, copy back."""
 
-from .worker import GenerationBatchResult, Worker
+from .worker import Step, Worker
 
-__all__ = ["GenerationBatchResult", "Worker"]
+__all__ = ["Step", "Worker"]

@@ -1,18 +1,16 @@
-"""A worker whose model is cut into pipeline stages, each on a stream of its own."""
+"""Pipeline parallelism: a recipe whose forward pass is cut into stages, each on its own stream."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, cast
 
-from ..core import ScheduleBatch
-from ..devices.base import Array, Buffer, Device, Op, Stream
+from ..devices.base import Array, Buffer
 from ..models.base import ForwardBatch, Model
-from ..relay import Relay
 from ..trace import Touch
 from .touches import KV, PAGE_TABLE
-from .worker import GenerationBatchResult, Worker
+from .worker import COPY, FORWARD, LOGPROBS, SAMPLE, Recipe, Step, StepOp, Worker
 
 
 class LayeredModel(Model, Protocol):
@@ -43,30 +41,7 @@ class IntermediateTensors(NamedTuple):
     error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One pipeline rank: some layers with their KV, a page table, a stream."""
-
-    number: int
-    layers: range
-    stream: Stream
-    page_table: Buffer
-
-    @property
-    def place(self) -> str:
-        """What the names of its own memory begin with."""
-        return f"stage {self.number} "
-
-    def part_of(self, whole: Sequence[Touch]) -> Iterator[Touch]:
-        """Of what a forward pass touches: its own page table, and KV if it has a layer."""
-        for touch in whole:
-            if touch.resource not in (PAGE_TABLE, KV):
-                yield touch
-            elif self.layers or (touch.kind, touch.resource) == ("write", PAGE_TABLE):
-                yield touch._replace(resource=self.place + touch.resource)
-
-
-class PipelineWorker(Worker):
+def pipeline(stages: int) -> Recipe:
     """Pipeline parallelism (vLLM ``v1/worker/gpu_worker.py:execute_model``, ``--pp``).
 
     The scheduler hands a batch to stage 0 and to nobody else. Each later stage receives it from
@@ -78,83 +53,85 @@ class PipelineWorker(Worker):
     evenly. The hash model behind it has so few layers that a stage may have none, and only passes
     on what it got.
     """
-
-    def __init__(
-        self, device: Device, model: Model, relay: Relay, *, stages: int, **options: Any
-    ) -> None:
-        super().__init__(device, model, relay, **options)
-        self.layered = cast(LayeredModel, model)
-        size = (self.max_running_requests + 1) * self.max_len
-        self.stages = [
-            Stage(
-                i, layers, device.stream(f"stage {i}"), device.memory(f"stage {i} page table", size)
-            )
-            for i, layers in enumerate(get_pp_indices(self.layered.num_layers, stages))
-        ]
-        self.forward_stream = self.stages[-1].stream  # where sampling is launched
-        self.touches.places = [stage.place for stage in self.stages]
-
-    def launch_forward(
-        self,
-        batch: ScheduleBatch,
-        inputs: ForwardBatch,
-        previous: GenerationBatchResult | None = None,
-        launched_by: int = 0,
-    ) -> GenerationBatchResult:
-        """Host: queue the whole pipeline; only stage 0's op is given the batch."""
-        record, whole = self.device.recorder.edge, self.touches.of(batch).forward
-        first = IntermediateTensors(inputs, inputs.ids)
-        op = self._launch_stage(self.stages[0], first, inputs, whole)
-        record("launch", launched_by, op.slice_id)
-        for stage in self.stages[1:]:
-            stage.stream.wait(op)
-            received = stage.stream.launch(
-                recv_tensors, op, name="recv", cost=self.cost.recv, label=inputs.label
-            )
-            record("recv", op.slice_id, received.slice_id)
-            op = self._launch_stage(stage, received, inputs, whole)
-        return GenerationBatchResult(batch, op, future_indices=inputs.dests)
-
-    def _launch_stage(
-        self,
-        stage: Stage,
-        tensors: Op | IntermediateTensors,
-        inputs: ForwardBatch,
-        whole: Sequence[Touch],
-    ) -> Op:
-        """Host: queue a stage's forward pass; ``inputs`` only says what it will cost.
-
-        ``whole`` is what all stages together touch.
-        """
-        cost, count = self.cost.forward(inputs.num_tokens), len(self.stages)
-        share = cost * (stage.number + 1) // count - cost * stage.number // count
-        return stage.stream.launch(
-            self._run_stage, stage, tensors,
-            name="forward", cost=share, label=inputs.label, touches=list(stage.part_of(whole)),
+    ops: list[StepOp] = []
+    for number in range(stages):
+        stage = Stage(number, stages)
+        if number:
+            receive = StepOp(
+                "recv", recv_tensors, f"stage {number}", takes=("hidden",), gives="hidden",
+                edge=("recv", "hidden"), cost=lambda worker, step: worker.cost.recv,
+            )  # fmt: skip
+            ops.append(receive)
+        is_last = number == stages - 1
+        forward = replace(
+            FORWARD, run=stage, stream=f"stage {number}", place=stage.place, edge=("", ""),
+            takes=("hidden",) if number else ("inputs",), cost=stage.cost, touches=stage.touches,
+            gives="logits_output" if is_last else "hidden",
+            awaited_by="" if is_last else f"stage {number + 1}",
         )  # fmt: skip
+        ops.append(forward)
+    last = f"stage {stages - 1}"
+    found, brought = LOGPROBS
+    return (*ops, replace(SAMPLE, stream=last), COPY, replace(found, stream=last), brought)
 
-    def _run_stage(self, stage: Stage, tensors: IntermediateTensors) -> Array:
-        """Device: through a stage's layers; the last one gives logits [num_logits, vocab]."""
-        batch, hidden, error = tensors
+
+@dataclass(frozen=True)
+class Stage:
+    """One pipeline rank: some layers with their KV, a page table, a stream."""
+
+    number: int
+    count: int  # of all stages
+
+    @property
+    def place(self) -> str:
+        """What the names of its own memory begin with."""
+        return f"stage {self.number} "
+
+    def layers(self, model: Model) -> range:
+        """Which of the model's it holds."""
+        return get_pp_indices(cast(LayeredModel, model).num_layers, self.count)[self.number]
+
+    def cost(self, worker: Worker, step: Step) -> int:
+        """Its share."""
+        cost = worker.cost.forward(step.inputs.num_tokens)
+        return cost * (self.number + 1) // self.count - cost * self.number // self.count
+
+    def touches(self, worker: Worker, step: Step) -> list[Touch]:
+        """Its part of what the whole pass touches."""
+        return list(self.part_of(step.touches.forward, bool(self.layers(worker.model))))
+
+    def part_of(self, whole: Sequence[Touch], has_layers: bool) -> Iterator[Touch]:
+        """Of what a forward pass touches: its own page table, and KV if it has a layer."""
+        for touch in whole:
+            if touch.resource not in (PAGE_TABLE, KV):
+                yield touch
+            elif has_layers or (touch.kind, touch.resource) == ("write", PAGE_TABLE):
+                yield touch._replace(resource=self.place + touch.resource)
+
+    def __call__(self, worker: Worker, given: ForwardBatch | IntermediateTensors) -> Array:
+        """Device: through the stage's layers; the last one gives logits [num_logits, vocab]."""
+        if isinstance(given, ForwardBatch):
+            given = IntermediateTensors(given, given.ids)
+        batch, hidden, error = given
+        page_table, model = worker.page_tables[self.place], cast(LayeredModel, worker.model)
+        is_last = self.number == self.count - 1
         if len(batch.table_index):
-            stage.page_table[batch.table_index] = batch.table_slots
+            page_table[batch.table_index] = batch.table_slots
         try:
             if error is not None:
                 raise error
-            if stage.number == 0:
-                hidden = self.relay.resolve(hidden, None)
-            for layer in stage.layers:
-                hidden = self.layered.forward_layer(layer, batch, hidden, stage.page_table)
+            if self.number == 0:
+                hidden = worker.relay.resolve(hidden, None)
+            for layer in self.layers(model):
+                hidden = model.forward_layer(layer, batch, hidden, page_table)
         except Exception as error:
-            if stage is self.stages[-1]:
+            if is_last:
                 raise
-            return tensors._replace(error=error)
-        if stage is self.stages[-1]:
-            return self.layered.compute_logits(batch, hidden)
-        return IntermediateTensors(batch, hidden)
+            return given._replace(error=error)
+        return model.compute_logits(batch, hidden) if is_last else given._replace(hidden=hidden)
 
 
-def recv_tensors(sent: IntermediateTensors) -> IntermediateTensors:
+def recv_tensors(worker: Worker, sent: IntermediateTensors) -> IntermediateTensors:
     """Device: take what the stage before has sent (``get_pp_group().recv_tensor_dict``)."""
     return sent
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 
 from ..core import LogitAdjustment, Request, Row, SamplingParams, ScheduleBatch
 from ..core.request import Grammar
+from ..trace import Recorder
 
 
 def missing_history(
@@ -155,3 +157,16 @@ def vocab_masks(
         ahead += 1
     grammar.rollback(ahead)
     return masks
+
+
+def mark_masks(
+    recorder: Recorder, batch: ScheduleBatch, made: Sequence[LogitAdjustment | None]
+) -> None:
+    """Mark how many tokens each row's grammar allows, at each place that it samples."""
+    rest = iter(made)
+    for req, num_samples in zip(batch.reqs, batch.sample_lens, strict=True):
+        masks = [item.vocab_mask for item in islice(rest, num_samples) if item is not None]
+        counts = [int.from_bytes(mask, "little").bit_count() for mask in masks if mask is not None]
+        if counts:
+            allowed = " ".join(map(str, counts))
+            recorder.mark("grammar mask", step=batch.step, rid=req.rid, allowed=allowed)

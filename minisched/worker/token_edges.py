@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..core import Lease, ModelWorkerBatch, ScheduleBatch
-from ..devices.base import Array, Op, OrNone
+from ..devices.base import Array, Device, Op, OrNone
 from ..devices.sim import SimMemory
 from ..relay import Relay
 from ..relay.base import placeholders
 from ..relay.lazy_chain import LazyChain
-
-if TYPE_CHECKING:
-    from .worker import GenerationBatchResult, Worker
 
 
 def is_chained(relay: Relay) -> bool:
@@ -46,12 +43,21 @@ class Input:
 
 
 @dataclass
-class Laid:
-    """A step between being laid out and being launched."""
+class StepEdges:
+    """What the recorder of edges keeps of one step, from when it is laid out until it has run."""
 
+    batch: ScheduleBatch
     dests: list[int]
     inputs: list[Input]
+    memory: SimMemory | None  # the relay's, where it can be asked who wrote it
+    before: Op | None  # whose value it takes, if the relay keeps none
     filled: dict[int, tuple[int, int]] = field(default_factory=dict)  # row -> op and cell
+    forward: int = 0  # slice id of its pass, where a virtual clock lets one look at what that took
+
+    def fill(self, rows: Mapping[int, int], copy: Op | None) -> None:
+        """Host: it has written tokens that ``copy`` brought into rows of this step."""
+        if copy is not None:
+            self.filled |= {row: (copy.slice_id, place) for row, place in rows.items()}
 
 
 class TokenEdges:
@@ -64,120 +70,96 @@ class TokenEdges:
     the arrow's two slices and, where they are known, both tokens.
     """
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.recorder = worker.device.recorder
-        self.laid: dict[int, Laid] = {}  # by step
+    def __init__(self, device: Device) -> None:
+        self.recorder = device.recorder
+        self.is_virtual = device.clock == "virtual"
         self.newest: dict[int, Made] = {}  # by row of the request table
         self.kept: dict[int, int] = {}  # cell of the relay -> the op whose token is kept there
         self.stored_for: dict[int, int] = {}  # of a step with drafts: verify -> sample
-        self.running: dict[int, tuple[int, list[Input], Op | None]] = {}  # on a virtual clock
 
-    @property
-    def memory(self) -> SimMemory | None:
-        """The relay's memory, where it can be asked who wrote it."""
-        kept_in = self.worker.relay.kept_in
-        return kept_in if isinstance(kept_in, SimMemory) else None
+    def lay_out(
+        self,
+        relay: Relay,
+        batch: ScheduleBatch,
+        known: ScheduleBatch,
+        flat: ModelWorkerBatch,
+        before: Op | None,
+    ) -> StepEdges | None:
+        """Host: the relay has bound a step; note which of its inputs are not the host's.
 
-    def lay_out(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
-        """Host: the relay has bound a step; note which of its inputs are not the host's."""
+        It was bound as ``known``: that is ``batch``, unless the host has waited for the steps in
+        front and written their tokens into rows. None where nothing is recorded.
+        """
         if not self.recorder.is_on:
-            return
-        if self.memory is not None:
-            self.memory.follow()
-        cells, ids = self.worker.relay.takes(batch, flat.input_ids), flat.input_ids
-        negative = {row: at for row, at, _ in placeholders(batch, ids)}
+            return None
+        memory = relay.kept_in if isinstance(relay.kept_in, SimMemory) else None
+        if memory is not None:
+            memory.follow()
+        cells, ids = relay.takes(known, flat.input_ids), flat.input_ids
+        negative = {row: at for row, at, _ in placeholders(known, ids)}
         inputs, start = [], 0
-        for row, tokens in enumerate(batch.ids):
+        for row, tokens in enumerate(known.ids):
             if row in cells or None in tokens:
                 at = negative.get(row, start + len(tokens) - 1)
                 inputs.append(Input(row, at, cells.get(row), ids[at] >= 0, tokens[at - start]))
             start += len(tokens)
-        dests = flat.dests or list(range(len(batch.reqs)))
-        self.laid[batch.step] = Laid(dests, inputs)
+        dests = flat.dests or list(range(len(known.reqs)))
+        edges = StepEdges(batch, dests, inputs, memory, before)
+        for row, is_hidden in enumerate(batch.start_unknown if known is not batch else ()):
+            if is_hidden and (made := self._newest(batch.leases[row])):
+                edges.filled[row] = made.brought_by, made.cell
+        return edges
 
-    def filled(
-        self, batch: ScheduleBatch, rows: Mapping[int, int], source: GenerationBatchResult
-    ) -> None:
-        """Host: it has written tokens of a step that it has read into rows of this one."""
-        laid, copy = self.laid.get(batch.step), source.copy_done
-        if laid is not None and copy is not None:
-            laid.filled |= {row: (copy.slice_id, place) for row, place in rows.items()}
-
-    def filled_with_newest(self, batch: ScheduleBatch, rows: list[int]) -> None:
-        """Host: it has waited for the steps in front, and written their tokens into these rows."""
-        if laid := self.laid.get(batch.step):
-            for row in rows:
-                if made := self._newest(batch.leases[row]):
-                    laid.filled[row] = made.brought_by, made.cell
-
-    def inputs_of(self, batch: ScheduleBatch) -> list[Input]:
-        """Rows whose token is not the host's, while their step is laid out and not yet launched."""
-        laid = self.laid.get(batch.step)
-        return laid.inputs if laid else []
-
-    def launched(
-        self, batch: ScheduleBatch, forward: Op, previous: GenerationBatchResult | None
-    ) -> None:
+    def launched(self, edges: StepEdges, forward: Op) -> None:
         """Host: the forward pass is queued."""
-        laid = self.laid.get(batch.step)
-        if laid is None:
-            return
-        before = previous.next_token_ids if previous and is_chained(self.worker.relay) else None
-        for item in laid.inputs:
+        batch = edges.batch
+        for item in edges.inputs:
             item.needs = self._newest(batch.leases[item.row])
-        for row, (op, cell) in laid.filled.items():
+        for row, (op, cell) in edges.filled.items():
             needs = self._newest(batch.leases[row])
             self.recorder.edge("token", op, forward.slice_id)
             if needs is None or (needs.brought_by, needs.cell) != (op, cell):
                 self._wrong(batch, row, op, forward.slice_id)
-        laid.inputs = [item for item in laid.inputs if item.row not in laid.filled]
-        if self.worker.device.clock == "virtual":
-            self.running[batch.step] = forward.slice_id, laid.inputs, before
+        edges.inputs = [item for item in edges.inputs if item.row not in edges.filled]
+        if self.is_virtual:
+            edges.forward = forward.slice_id
             return
-        for item in laid.inputs:
+        for item in edges.inputs:
             if item.cell is not None:
+                before = edges.before
                 source = before.slice_id if before is not None else self.kept.get(item.cell, 0)
                 self._draw(batch, item, source, forward.slice_id)
             else:
                 self._wrong(batch, item.row, item.source[0], item.source[1] or forward.slice_id)
 
-    def took(self, batch: ScheduleBatch, ids: Array) -> None:
+    def took(self, edges: StepEdges, ids: Array) -> None:
         """Device: the relay has resolved a step's inputs; on a virtual clock one may look at them.
 
         ``ids`` is what the model will be given.
         """
-        forward, inputs, before = self.running.pop(batch.step, (0, [], None))
-        for item in inputs:
+        forward, before, memory = edges.forward, edges.before, edges.memory
+        for item in edges.inputs if forward else ():
             got = int(ids[item.at])
             found, source = None, 0
             if before is not None and item.cell is not None:
                 tokens, source = OrNone(before).value, before.slice_id
                 found = tokens[item.cell] if tokens is not None else None
-            elif self.memory is not None and item.cell is not None:
-                found, source = self.memory.values[item.cell], self.memory.writers.get(item.cell, 0)
+            elif memory is not None and item.cell is not None:
+                found, source = memory.values[item.cell], memory.writers.get(item.cell, 0)
             if item.cell is None:
-                self._compare(batch, item, item.source[0], item.source[1] or forward, got)
+                self._compare(edges.batch, item, item.source[0], item.source[1] or forward, got)
             else:
-                self._draw(batch, item, source if got == found else 0, forward, got)
+                self._draw(edges.batch, item, source if got == found else 0, forward, got)
 
-    def sampled(self, batch: ScheduleBatch, tokens: Op, stored: Op, copy: Op) -> None:
+    def sampled(self, edges: StepEdges, tokens: Op, stored: Op, copy: Op) -> None:
         """Host: sampling is queued; ``stored`` is the op that leaves the tokens in the relay."""
-        laid = self.laid.pop(batch.step, None)
-        if laid is None:
-            return
-        can_look = self.worker.device.clock == "virtual" and stored is tokens
+        can_look = self.is_virtual and stored is tokens
         if stored is not tokens:
             self.stored_for[stored.slice_id] = tokens.slice_id
-        for place, (lease, cell) in enumerate(zip(batch.leases, laid.dests, strict=True)):
+        for place, (lease, cell) in enumerate(zip(edges.batch.leases, edges.dests, strict=True)):
             value = (tokens, place) if can_look else None
             made = Made(lease, tokens.slice_id, cell, copy.slice_id, value)
             self.newest[lease.row], self.kept[cell] = made, tokens.slice_id
-
-    def forget(self, batch: ScheduleBatch) -> None:
-        """Host: the step is lost."""
-        self.laid.pop(batch.step, None)
-        self.running.pop(batch.step, None)
 
     def _newest(self, lease: Lease) -> Made | None:
         made = self.newest.get(lease.row)

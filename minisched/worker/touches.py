@@ -80,32 +80,83 @@ class StepTouches(NamedTuple):
     draft: Sequence[Touch] = ()
 
 
-class Touches:
-    """The touches of every step that is laid out and not sampled yet, by step.
+NOTHING = StepTouches()
 
-    They are worked out where the step is laid out, from what the device's page table lists by then:
-    when a thread of the host launches it, the scheduler may have taken a request's pages back.
-    ``places`` are the devices that the model is cut over; each has a page table and KV of its own.
+
+class Touches:
+    """Says what each step's ops will touch, as soon as it is laid out.
+
+    From what the device's page table lists by then: when a thread of the host launches the step,
+    the scheduler may have taken a request's pages back. ``places`` are the devices that the model
+    is cut over; each has a page table and KV of its own.
+
+    Where steps carry drafts (``num_draft_tokens``) it says what they touch at most: a row whose
+    drafts before it are in flight may begin anywhere in what was reserved for it. All of that
+    counts as written; so does what it may read there, which the steps before it wrote.
     """
 
-    places: Sequence[str] = ("",)
-
-    def __init__(self, program: Program, relay: Relay, max_len: int, page_size: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        relay: Relay,
+        max_len: int,
+        page_size: int,
+        places: Sequence[str] = ("",),
+        num_draft_tokens: int = 0,
+        drafter: Drafter | None = None,
+    ) -> None:
         self.program = program
         self.relay = relay
         self.max_len = max_len
         self.page_size = page_size
+        self.places = places
+        self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
         self.table = defaultdict[int, RowSlots](RowSlots)  # what the device's page table lists
-        self.steps: dict[int, StepTouches] = {}
-        self.newest = 0  # step that was declared
 
-    def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
-        """Host: a step is laid out; its arrays (``inputs``, one cell for each step) are written."""
+    def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
+        """Host: a step is laid out; its arrays (``inputs``, one cell for each step) are written.
+
+        What each of its ops will touch; nothing where nobody keeps it.
+        """
         if not self.program.is_on:
-            return
+            return NOTHING
         self.program.touch("write", INPUTS, [batch.step])
         self._list_pages(batch)
-        self.newest, self.steps[batch.step] = batch.step, self.of_ops(batch, flat)
+        inputs = self.inputs(batch)
+        forward = [inputs, *self.relay.reads(batch, flat.input_ids), *self.memory(batch, flat)]
+        sample = [inputs, *self.relay.writes(batch, flat.dests)]
+        if not self.num_draft_tokens:
+            return StepTouches(forward, sample)
+        verify, draft, rows = sample, [inputs], flat.req_pool_indices
+        if isinstance(self.relay, DraftRelay):
+            hidden = list(compress(rows, flat.start_unknown))
+            forward.append(self.relay.touch_lens("read", hidden))
+            verify.append(self.relay.touch_lens("write", rows))
+            draft.append(self.relay.touch_drafts(rows))
+        if self.drafter is not None:
+            draft += self.drafter.touches([
+                self.reach(row, index < batch.num_extend_reqs)
+                for index, row in enumerate(batch.rows)
+            ])  # fmt: skip
+        return StepTouches(forward, [inputs], verify, draft)
+
+    def undeclared(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
+        """Host: what a step would have touched that was lost before it was laid out.
+
+        Its pages are listed all the same, and the step behind it takes its tokens from where this
+        one would have left them.
+        """
+        if not self.program.is_on:
+            return NOTHING
+        self._list_pages(batch)
+        return StepTouches([*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)])
+
+    def written(self, whole: StepTouches) -> list[Touch]:
+        """All that a step may have written that was not launched as a whole.
+
+        What it reads is nobody's: the relay's cells may lack what the lost step was to send there.
+        """
+        return [touch for touch in chain.from_iterable(whole) if touch.kind != "read"]
 
     def follow(self, inputs: ForwardBatch) -> None:
         """Host: when the last name of a step's inputs goes, their memory may be handed out again.
@@ -116,44 +167,15 @@ class Touches:
             freed = ("free", INPUTS, [inputs.label.step])
             weakref.finalize(inputs, self.program.touch, *freed).atexit = False
 
-    def of_ops(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
-        """What each op of a step will touch."""
-        inputs = self.inputs(batch)
-        return StepTouches(
-            [inputs, *self.relay.reads(batch, flat.input_ids), *self.memory(batch, flat)],
-            [inputs, *self.relay.writes(batch, flat.dests)],
-        )
-
     def inputs(self, batch: ScheduleBatch) -> Touch:
         """What every op reads that is given the step's arrays."""
         return Touch("read", INPUTS, [batch.step])
 
-    def of(self, batch: ScheduleBatch) -> StepTouches:
-        """What was declared for a step; nothing where nobody keeps it."""
-        return self.steps.get(batch.step, StepTouches())
-
-    def take(self, batch: ScheduleBatch) -> StepTouches:
-        """The same, for the last time."""
-        return self.steps.pop(batch.step, StepTouches())
-
-    def of_lost(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> list[Touch]:
-        """All that a step may have written that was not launched as a whole.
-
-        What was never laid out has declared nothing, but its pages are listed all the same, and
-        the step behind it takes its tokens from where this one would have left them. What it reads
-        is nobody's: the relay's cells may lack what the lost step was to send there.
-        """
-        whole = list(chain.from_iterable(self.take(batch)))
-        if batch.step > self.newest and self.program.is_on:
-            self._list_pages(batch)
-            whole += [*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)]
-        return [touch for touch in whole if touch.kind != "read"]
-
-    def read_back(self, batch: ScheduleBatch, buffer: int, size: int, uploaded: bool) -> None:
+    def read_back(self, step: int, buffer: int, size: int, uploaded: bool) -> None:
         """Host: the copy is read; what the step's upload was given can go."""
         self.program.touch("read", f"host output {buffer}", range(size))
         if uploaded:
-            self.program.touch("free", PINNED, [batch.step])
+            self.program.touch("free", PINNED, [step])
 
     def free_pages(self, pages: Sequence[int], lease: Lease | None) -> None:
         """Host: pages are taken back: nobody may touch them any more."""
@@ -207,47 +229,17 @@ class Touches:
 
     def end_of(self, row: Row) -> int:
         """One past the last position that a row may compute."""
+        if self.num_draft_tokens and None in row.ids:
+            return len(self.table[row.lease.row].slots)
         return row.end
+
+    def reach(self, row: Row, is_prompt: bool) -> Reach:
+        """Where a row's positions may lie."""
+        at, end = row.lease.row, self.end_of(row)
+        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at].slots)
 
     def _list_pages(self, batch: ScheduleBatch) -> None:
         """Follow what the step writes to the page table."""
         for at, (pages_at, pages) in batch.new_pages.items():
             listed = self.table[batch.leases[at].row]
             listed.replace(pages_at * self.page_size, slots_of(pages, self.page_size))
-
-
-# -- What the ops of a step with drafts touch: at most, where only the device knows its positions
-
-
-class DraftTouches(Touches):
-    """A row whose drafts before it are in flight may begin anywhere in what was reserved for it.
-
-    All of that counts as written; so does what it may read there, which the steps before it wrote.
-    """
-
-    drafter: Drafter | None = None
-
-    def of_ops(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
-        """What each of the four ops will touch at most."""
-        plain, inputs, rows = super().of_ops(batch, flat), self.inputs(batch), flat.req_pool_indices
-        forward, verify, draft = [*plain.forward], [*plain.sample], [inputs]
-        if isinstance(self.relay, DraftRelay):
-            hidden = list(compress(rows, flat.start_unknown))
-            forward.append(self.relay.touch_lens("read", hidden))
-            verify.append(self.relay.touch_lens("write", rows))
-            draft.append(self.relay.touch_drafts(rows))
-        if self.drafter is not None:
-            draft += self.drafter.touches([
-                self.reach(row, index < batch.num_extend_reqs)
-                for index, row in enumerate(batch.rows)
-            ])  # fmt: skip
-        return StepTouches(forward, [inputs], verify, draft)
-
-    def end_of(self, row: Row) -> int:
-        """One past the last position that a row may compute."""
-        return len(self.table[row.lease.row].slots) if None in row.ids else row.end
-
-    def reach(self, row: Row, is_prompt: bool) -> Reach:
-        """Where a row's positions may lie."""
-        at, end = row.lease.row, self.end_of(row)
-        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at].slots)

@@ -1,16 +1,24 @@
-"""The worker: launches one step's ops on the forward and the copy stream."""
+"""The worker: it launches a step's ops and returns before the device has run them.
+
+A ``Step`` is a batch on its way: all that is kept of it between its commit and its result is in
+that one object. What it does on the device is a list of ops, its recipe. A plain one is ``forward``
+(find the input tokens, fill the page table, compute logits), ``sample`` (choose tokens, keep them
+in the relay and in an output buffer) and ``copy`` (bring that buffer to the host, on a stream of
+its own). ``Worker.prepare`` lays a step out, ``Worker.launch`` queues its ops, all of them or up to
+one, ``Step.result`` blocks until the copy has run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..core import LogitAdjustment, ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_batch
-from ..devices.base import Array, Buffer, Device, Label, Op, OrNone, Stream
+from ..devices.base import Array, Buffer, Device, Label, Op, OrNone
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import (
     ForwardBatch,
@@ -21,18 +29,18 @@ from ..models.base import (
     without_marks,
 )
 from ..relay import Relay, UploadRelay
-from ..trace import Recorder, Touch
+from ..relay.base import Prompts
+from ..speculative.base import Drafter
+from ..trace import Touch
 from .failure import memory_for, reason_of
-from .logprobs import launch_logprobs, read_logprobs, sampled_logits
-from .sampling_info import make_adjustments
-from .token_edges import TokenEdges, is_chained
-from .touches import Touches
-
-# -- The buffers in which steps leave what the host shall read, and in which it reads that ---------
+from .logprobs import compute, read_logprobs, sampled_logits
+from .sampling_info import make_adjustments, mark_masks
+from .token_edges import StepEdges, TokenEdges, is_chained
+from .touches import NOTHING, StepTouches, Touches
 
 
 class Output(NamedTuple):
-    """One pair of buffers, and what an op says that touches them."""
+    """One pair of buffers: where a step leaves what the host shall read, and where it reads it."""
 
     number: int
     on_device: Buffer
@@ -57,11 +65,12 @@ class OutputRing:
     """
 
     def __init__(self, device: Device, size: int, depth: int) -> None:
-        self.buffers: list[tuple[Buffer, Buffer]] = []  # on the device, on the host
+        self.buffers: list[Output] = []
         with memory_for(f"the outputs of {depth} steps in flight", device.name):
             for i in range(depth):
                 on_device = device.memory(f"output {i}", size)
-                self.buffers.append((on_device, device.host_memory(f"host output {i}", size)))
+                on_host = device.host_memory(f"host output {i}", size)
+                self.buffers.append(Output(i, on_device, on_host))
         device.recorder.mark("host buffers", count=len(self), size=size)
 
     def __len__(self) -> int:
@@ -69,76 +78,84 @@ class OutputRing:
 
     def of(self, step: int) -> Output:
         """Where a step leaves its output."""
-        number = step % len(self)
-        return Output(number, *self.buffers[number])
-
-
-# -- What launching a step returns: handles on everything that it will give, under SGLang's names
+        return self.buffers[step % len(self)]
 
 
 def nothing() -> None:
     """Nothing."""
 
 
-@dataclass
-class GenerationBatchResult:
-    """A step on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
+@dataclass(eq=False, repr=False)
+class Step:
+    """A batch on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
 
-    The nine published fields come first, each with the functions that write it and that read it
-    (a test watches runs for them); of an op also those which, on the device, make its value and use
-    it. ``batch`` is the step as it was committed; SGLang puts the pair of both into its
-    ``result_queue``. A step whose sampling is delayed has neither tokens nor a copy before
-    ``delay_sample_func`` was called.
+    ``batch`` is the step as it was committed; SGLang puts the pair of both into its
+    ``result_queue``. The nine published fields come next. Each op gives one of them and takes
+    others (``StepOp.gives``, ``takes``); what else writes or reads it is said here. A step whose
+    sampling is delayed has neither tokens nor a copy before ``delay_sample_func`` was called.
     """
 
     batch: ScheduleBatch
-    logits_output: Op
-    """Logits [num_logits, vocab], before anything is sampled. Written by ``launch_forward``, when
-    the step is launched; made by ``_forward`` (with drafts ``forward``, in a pipeline
-    ``_run_stage``). Read by ``launch_sample``, on the device ``_sample`` (``sample``), and by
-    ``launch_logprobs``, on the device ``compute``; by ``launch``, which hands a lazy pass over
-    without its sampling; for the trace by ``get`` and ``resolve_last_batch_result``."""
+    logits_output: Op | None = None
+    """Logits [num_logits, vocab], before anything is sampled. Given by ``forward`` (in a pipeline
+    by its last stage); taken by ``sample`` and ``logprobs``. Whoever launches up to it delays the
+    sampling. Of a step that is lost it is what stands in for the pass."""
     next_token_ids: Op | None = None
-    """Tokens [num_samples]. Written by ``launch_sample``; made by ``_sample`` (``sample``), which
-    also leaves them in the relay. Read by the next step's ``launch_forward``, on the device
-    ``_forward``, where one is built upon the other; by ``launch_copy``; by ``launch_logprobs``, on
-    the device ``compute``; with drafts on the device by ``verify`` and ``draft``; by ``result``;
-    for the trace by ``launched``."""
+    """Tokens [num_samples]. Given by ``sample``, which also leaves them in the relay. Taken by the
+    next step's ``forward``, where one is built upon the other (``previous``); by ``logprobs``,
+    ``verify`` and ``draft``. Read by ``result``."""
     num_accepted_tokens: Op | None = None
     """How many of each row's tokens count, [num_reqs] (SGLang: accept_lens, with their sum under
-    this name); None where no step may carry drafts. Written by ``launch_sample``; made by
-    ``verify``, which also leaves the lengths in the relay. Read on the device by ``draft``; when it
-    has been copied, by ``result`` and ``_read``: the scheduler takes the rest back; for the trace
-    by ``launch_copy``."""
+    this name); None where no step may carry drafts. Given by ``verify``, which also leaves the
+    lengths in the relay; taken by ``draft``. Read by ``result``: the scheduler takes the rest
+    back."""
     next_draft_input: Op | None = None
-    """Drafts for the step behind this one, [num_reqs * k]; None where the host drafts. Written by
-    ``launch_sample``; made by ``draft``, which leaves them in the relay, where the next step's
-    forward pass finds them. Read, when it has been copied, by ``result``."""
-    extend_input_len_per_req: list[int] = field(default_factory=list)
+    """Drafts for the step behind this one, [num_reqs * k]; None where the host drafts. Given by
+    ``draft``, which leaves them in the relay, where the next step's forward pass finds them. Read,
+    when it has been copied, by ``result``."""
+    extend_input_len_per_req: Sequence[int] = ()
     """Positions that each prompt computes here, [num_extend_reqs]; empty where nobody wants
-    log-probabilities. Written by ``launch_logprobs``, from the batch: the live requests have moved
-    on when the result is there. Read by ``input_tokens``, when it is told apart."""
-    extend_logprob_start_len_per_req: list[int] = field(default_factory=list)
+    log-probabilities. Written by ``ship``, from the batch: the live requests have moved on when the
+    result is there. Read by ``result``, which tells them apart."""
+    extend_logprob_start_len_per_req: Sequence[int] = ()
     """Where in each prompt's part log-probabilities begin, [num_extend_reqs]; the part's length
-    where none are wanted. Written by ``launch_logprobs``; read by ``input_tokens``."""
+    where none are wanted. Written by ``ship``; read by ``result``."""
     copy_done: Op | None = None
-    """The copy to the host, as an event and a handle. Written by ``launch_copy``, on the copy
-    stream, behind the sampling; made by ``copy_to_host``. Read by ``is_done``, which asks whether
-    it has run, and by ``result``, which blocks on it, in an overlapping loop one step later; for
-    the trace by ``process_result``, ``get`` and ``filled``."""
+    """The copy to the host, as an event and a handle. Given by ``copy``, on the copy stream, behind
+    the sampling. Read by vLLM's ``is_done``, which asks whether it has run, and by ``result``,
+    which blocks on it, in an overlapping loop one step later."""
     delay_sample_func: Callable[[], None] | None = None
-    """Launches the sampling. Written by ``launch``, where sampling has to wait for history, and by
-    ``launch_sample``, which sets it to None again (#20697). Read, and called, when the result
-    before has been processed: by ``launch_batch_sample_if_needed``, by the thread's ``sample``, by
-    ``sample_delayed``."""
+    """Launches the rest. Written by ``launch``: set where it stops before the sampling, and None
+    again when that is launched (#20697). Read, and called, when the result before has been
+    processed, by ``launch_batch_sample_if_needed``."""
     future_indices: Array = None
     """Where the relay keeps each row's newest token, on the device, [num_reqs]. Written by
-    ``launch_forward``, from what the relay bound. Read by ``launch_sample``; on the device by
-    ``_sample`` (with drafts ``verify``), which stores there."""
-    upload: Op | None = None  # what the forward pass waited for, if the relay copies prompts
-    logprobs: Op | None = None  # the copy of log-probabilities (SGLang: part of logits_output)
+    ``ship``, from what the relay bound; taken by ``sample`` (with drafts ``verify``), which stores
+    there."""
+
+    flat: ModelWorkerBatch | None = None  # laid out on the host; None: no relay has bound it yet
+    inputs: ForwardBatch = field(init=False)  # the same on the device, once it is shipped
+    output: Output = field(init=False)  # its pair of buffers
+    num_outputs: int = 0  # integers that it leaves there
+    adjustments: list[LogitAdjustment | None] | None = None
+    """Masks and penalties, [num_samples] or empty; None: nobody has built them yet."""
+    previous: OrNone | None = None  # the tokens that it is built upon, where the relay takes an op
+    prompts: Prompts | None = None  # what the relay copies to the device for it
+    upload: Op | None = None  # that copy
+    hidden: Any = None  # what one stage of a pipeline hands to the next (pipeline.py)
+    drafts: Any = None  # where its rows begin, and what its drafter is told (verify.py)
+    found_logprobs: Op | None = None
+    logprobs: Op | None = None  # their copy (SGLang: part of logits_output)
+    touches: StepTouches = NOTHING  # what its ops will touch, as declared when it was laid out
+    edges: StepEdges | None = None  # whose tokens it takes; None: nothing is recorded
+    rest: deque[StepOp] = field(default_factory=deque)  # ops that are yet to be launched
+    launched: list[Op] = field(default_factory=list)
+    error: Exception | None = None  # of its preparation: it is lost when it is to be launched
     on_read: Callable[[], None] = nothing  # says in the trace that the host has read the copy
-    _result: Result | None = field(default=None, init=False)  # once somebody has waited for it
+    _result: Result | None = None  # once somebody has waited for it
+
+    def __post_init__(self) -> None:
+        self.label = Label(self.batch.step, self.batch.mode.value, self.batch.rids)
 
     def result(self) -> Result:
         """Block the host until the copy is there. An error comes back as a result; never raises."""
@@ -156,7 +173,9 @@ class GenerationBatchResult:
             result = self._read(values.tolist())
             if self.logprobs is not None:
                 places = self.logprobs.synchronize().tolist()
-                result = replace(result, logprobs=read_logprobs(self, result.tokens, places))
+                lens = self.extend_input_len_per_req, self.extend_logprob_start_len_per_req
+                found = read_logprobs(self.batch, *lens, result.tokens, places)
+                result = replace(result, logprobs=found)
         except Exception as error:
             return self.fail(error)
         self._result = result
@@ -170,18 +189,12 @@ class GenerationBatchResult:
     def fail(self, error: Exception) -> Result:
         """The step has no tokens; what of it is launched ends before anybody hears of that."""
         self._result = Result((), f"step {self.batch.step} failed: {reason_of(error)}")
-        for op in self._launched():
+        for op in self.launched:
             try:
                 op.synchronize()
             except Exception as kept:
                 kept.__traceback__ = None  # it names frames, and one of these this step
         return self._result
-
-    def _launched(self) -> Iterator[Op]:
-        """Its ops."""
-        ops = (self.upload, self.logits_output, self.next_token_ids, self.num_accepted_tokens,
-               self.next_draft_input, self.copy_done, self.logprobs)  # fmt: skip
-        return (op for op in ops if op is not None)
 
     def _read(self, values: list[int]) -> Result:
         """Tell apart what the copy brought: tokens, and with speculation two more columns."""
@@ -195,101 +208,195 @@ class GenerationBatchResult:
         return Result(tokens, "", accepted, drafts, nan_samples=nan_samples)
 
 
-# -- The scheduler's stream: copies of prompts to the device, beside the step that runs there ------
+def free(worker: Worker, step: Step) -> int:
+    """Takes no time on ``sim``."""
+    return 0
 
 
-class Uploads:
-    """Queues what the relay copies for each step, and lets the step wait for it.
+@dataclass(frozen=True)
+class StepOp:
+    """One op of a step: a function for the device, and what of the step it takes and gives.
 
-    mini-sglang ``scheduler/scheduler.py:overlap_loop``: the scheduler has a stream of its own, on
-    which prompts are copied, and ``engine.stream.wait_stream`` orders the step after them. With
-    any relay that is no ``UploadRelay`` there is nothing to copy and no such stream.
+    ``run`` is called as ``run(worker, *taken)``. ``takes`` and ``gives`` are fields of ``Step``: of
+    an op that is taken the function gets the value. The stream named by ``awaited_by`` waits for
+    it. ``edge`` is an arrow in the trace: its kind, and the field that it comes from.
     """
 
-    def __init__(self, device: Device, relay: Relay, stream: str) -> None:
-        self.recorder = device.recorder
-        self.relay = relay if isinstance(relay, UploadRelay) else None
-        self.stream = device.stream(stream) if self.relay else None
-        self.queued: dict[int, Op] = {}  # step -> the copy that its forward pass has to wait for
-
-    @property
-    def gives_every_input(self) -> bool:
-        """Whether a step takes all its tokens from the device, also those that the host knows."""
-        return self.relay is not None
-
-    def launch(self, batch: ScheduleBatch, reader: Stream, cost: int, label: Label) -> None:
-        """Host: queue a step's copy; what is launched on ``reader`` from now on waits for it."""
-        if self.relay is None or self.stream is None:
-            return
-        op = self.relay.upload(self.stream, batch, cost, label)
-        if op is not None:
-            reader.wait(op)
-            self.queued[batch.step] = op
-
-    def take(self, batch: ScheduleBatch, forward: Op) -> Op | None:
-        """The copy that ``forward`` waits for, if any. Whoever waits for the step must keep it."""
-        op = self.queued.pop(batch.step, None)
-        if op is not None:
-            self.recorder.edge("upload", op.slice_id, forward.slice_id)
-        return op
+    name: str
+    run: Callable[..., Any]
+    stream: str = "forward"
+    takes: tuple[str, ...] = ()
+    gives: str = ""
+    awaited_by: str = ""
+    edge: tuple[str, str] = ("", "")
+    cost: Callable[[Worker, Step], int] = free
+    touches: Callable[[Worker, Step], Sequence[Touch]] = lambda worker, step: ()
+    when: Callable[[Step], bool] = lambda step: True  # whether a step has it
+    place: str = ""  # of a pipeline's stage: what the names of its own memory begin with
+    mode: str = ""  # that its slice shows, if it is not the step's
 
 
-# -- What history does to the logits of steps that are launched and yet to be sampled --------------
+Recipe = tuple[StepOp, ...]
 
 
-class UnsampledSteps:
-    """Masks and penalties by step, from when the host builds them until sampling is launched.
+# -- What the ops do, on the device ----------------------------------------------------------------
 
-    (SGLang keeps them in the batch: ``sampling/sampling_batch_info.py:update_regex_vocab_mask``.)
-    Whoever does not ask for them before has them built when sampling is launched.
+
+def forward(
+    worker: Worker, inputs: ForwardBatch, edges: StepEdges | None, previous: Array | None
+) -> Array:
+    """Logits [num_logits, vocab]."""
+    # The table comes first: should the rest fail, the step behind this one still relies on it.
+    if len(inputs.table_index):
+        worker.page_table[inputs.table_index] = inputs.table_slots
+    ids = worker.relay.resolve(inputs.ids, previous)
+    if edges is not None:
+        worker.token_edges.took(edges, ids)
+    return worker.model.forward(inputs, ids, worker.page_table)
+
+
+def sample(
+    worker: Worker,
+    logits: Array,
+    inputs: ForwardBatch,
+    adjustments: list[LogitAdjustment | None],
+    dests: Array,
+    output: Output,
+) -> Array:
+    """Tokens [num_reqs], also left in the relay and, marked, in the output buffer."""
+    xp = worker.device.xp
+    if adjustments:
+        inputs = replace(inputs, adjustments=adjustments)
+    marked = worker.model.sample(sampled_logits(xp, inputs, logits), inputs)
+    tokens = without_marks(xp, marked)
+    worker.relay.store(dests, tokens)
+    output.on_device[: len(inputs.rows)] = marked
+    return tokens
+
+
+def copy(worker: Worker, output: Output, size: int) -> Array:
+    """The first ``size`` integers of the output buffer, on the host."""
+    return worker.device.copy_to_host(output.on_host, output.on_device, size)
+
+
+def logprobs(worker: Worker, inputs: ForwardBatch, logits: Array, tokens: Array) -> Array:
+    """How likely each place's token is, [num_places, 1 + 2 * top_logprobs_num]."""
+    return compute(worker.model, worker.device.xp, inputs.logprobs, logits, tokens)
+
+
+def copy_logprobs(worker: Worker, found: Array) -> Array:
+    """The same on the host."""
+    return worker.device.bring_to_host(found)
+
+
+def upload(worker: Worker, prompts: Prompts) -> Array:
+    """What the relay lacks of a step's rows, now in its cells."""
+    relay: Any = worker.relay
+    return relay.write(prompts.cells, prompts.tokens)
+
+
+def fill_table(worker: Worker, flat: ModelWorkerBatch, *, place: str, resolves: bool) -> Array:
+    """Of a lost step, what its forward pass begins with; nobody uses what the relay gives."""
+    table, asarray = worker.page_tables[place], worker.device.xp.asarray
+    if flat.table_index:
+        table[asarray(flat.table_index)] = asarray(flat.table_slots)
+    if resolves:
+        worker.relay.resolve(asarray(flat.input_ids), None)
+    return table[:1]
+
+
+# -- The recipes: which ops a step is made of ------------------------------------------------------
+
+FORWARD = StepOp(
+    "forward",
+    forward,
+    takes=("inputs", "edges", "previous"),
+    gives="logits_output",
+    edge=("upload", "upload"),
+    cost=lambda worker, step: worker.cost.forward_rows(step.inputs.extents),
+    touches=lambda worker, step: step.touches.forward,
+)
+SAMPLE = StepOp(
+    "sample",
+    sample,
+    takes=("logits_output", "inputs", "adjustments", "future_indices", "output"),
+    gives="next_token_ids",
+    awaited_by="copy",
+    cost=lambda worker, step: worker.cost.sample_rows(len(step.batch.reqs)),
+    touches=lambda worker, step: [*step.touches.sample, step.output.left(0, step.num_outputs)],
+)
+COPY = StepOp(
+    "copy",
+    copy,
+    "copy",
+    takes=("output", "num_outputs"),
+    gives="copy_done",
+    edge=("copy", "next_token_ids"),
+    cost=lambda worker, step: worker.cost.copy,
+    touches=lambda worker, step: step.output.copied(step.num_outputs),
+)
+LOGPROBS = (
+    StepOp(
+        "logprobs",
+        logprobs,
+        takes=("inputs", "logits_output", "next_token_ids"),
+        gives="found_logprobs",
+        awaited_by="copy",
+        cost=lambda worker, step: worker.cost.logprobs,
+        touches=lambda worker, step: [worker.touches.inputs(step.batch)],
+        when=lambda step: step.inputs.logprobs is not None,
+    ),
+    StepOp(
+        "copy logprobs",
+        copy_logprobs,
+        "copy",
+        takes=("found_logprobs",),
+        gives="logprobs",
+        edge=("copy", "found_logprobs"),
+        cost=lambda worker, step: worker.cost.copy,
+        when=lambda step: step.inputs.logprobs is not None,
+    ),
+)
+PLAIN: Recipe = (FORWARD, SAMPLE, COPY, *LOGPROBS)
+
+
+def with_upload(stream: str) -> Recipe:
+    """A plain step whose prompts are copied to the device, on a stream that the pass waits for.
+
+    mini-sglang ``scheduler/scheduler.py:overlap_loop``: the scheduler has a stream of its own, and
+    ``engine.stream.wait_stream`` orders the step after it. With any relay that is no
+    ``UploadRelay`` there is nothing to copy.
     """
+    copies = StepOp(
+        "upload",
+        upload,
+        stream,
+        takes=("prompts",),
+        gives="upload",
+        awaited_by="forward",
+        cost=lambda worker, step: worker.cost.copy,
+        touches=lambda worker, step: step.prompts.touches if step.prompts else (),
+    )
+    return (copies, *PLAIN)
 
-    def __init__(self, late_penalties: bool, recorder: Recorder) -> None:
-        self.late_penalties = late_penalties
-        self.recorder = recorder
-        self.adjustments: dict[int, list[LogitAdjustment | None]] = {}
 
-    def update_vocab_mask(
-        self, batch: ScheduleBatch, newest: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
-        """Host: build them, from what is known now; for ``newest`` see ``make_adjustments``."""
-        self.adjustments[batch.step] = made = make_adjustments(batch, self.late_penalties, newest)
-        if made and self.recorder.is_on:
-            self.record(batch, made)
+UPLOAD = with_upload("scheduler")
 
-    def take(self, batch: ScheduleBatch) -> list[LogitAdjustment | None]:
-        """Host: how each sample's logits are to be changed, [num_samples]; empty if none is."""
-        if batch.step not in self.adjustments:
-            self.update_vocab_mask(batch)
-        return self.adjustments.pop(batch.step)
 
-    def record(self, batch: ScheduleBatch, made: list[LogitAdjustment | None]) -> None:
-        """Mark how many tokens each row's grammar allows, at each place that it samples."""
-        rest = iter(made)
-        for req, num_samples in zip(batch.reqs, batch.sample_lens, strict=True):
-            masks = [item.vocab_mask for item in islice(rest, num_samples) if item is not None]
-            counts = [
-                int.from_bytes(mask, "little").bit_count() for mask in masks if mask is not None
-            ]
-            if counts:
-                allowed = " ".join(map(str, counts))
-                self.recorder.mark("grammar mask", step=batch.step, rid=req.rid, allowed=allowed)
-
-    def __contains__(self, batch: ScheduleBatch) -> bool:
-        return batch.step in self.adjustments
+def as_committed(worker: Worker, step: Step) -> ScheduleBatch:
+    """What is laid out of a plain step: its batch as it is."""
+    return step.batch
 
 
 class Worker:
     """Runs batches on one device with one model and one relay (SGLang ``managers/tp_worker.py``).
 
-    A step is three ops. ``forward`` resolves the input tokens, fills the page table and computes
-    logits; ``sample`` chooses tokens, stores them in the relay and leaves them in an output
-    buffer; ``copy``, on the copy stream, brings that buffer to the host. Output buffers come from
-    a ring, one for each of the ``depth`` steps that can be in flight: step N's must not be
-    overwritten before the host has read it.
+    ``recipe`` says which ops a step is. Output buffers come from a ring, one for each of the
+    ``depth`` steps that can be in flight: step N's must not be overwritten before the host has read
+    it. ``pins`` is how many batches stay named at least (0: none; ``record_batch_in_overlap``).
+    Where steps carry drafts, ``begin`` says at which positions and with which tokens one is laid
+    out (``verify.py``).
     """
-
-    touches_of = Touches
 
     def __init__(
         self,
@@ -303,201 +410,198 @@ class Worker:
         page_size: int = 1,
         depth: int = 2,
         cost: CostModel = NO_COST,
-        scheduler_stream: str = "scheduler",
+        recipe: Recipe = PLAIN,
+        pins: int = 0,
         late_penalties: bool = False,
         cuda_graph_max_bs: int | None = None,
+        num_draft_tokens: int = 0,
+        drafter: Drafter | None = None,
+        begin: Callable[[Worker, Step], ScheduleBatch] = as_committed,
     ) -> None:
         self.device = device
         self.model = model
         self.relay = relay
-        self.max_len, self.page_size, self.cost = max_len, page_size, cost
+        self.max_len, self.page_size, self.depth = max_len, page_size, depth
+        self.cost: CostModel = cost
+        self.begin, self.late_penalties = begin, late_penalties
+        self.gives_every_input = isinstance(relay, UploadRelay)  # also what the host knows
+        if self.gives_every_input and recipe is PLAIN:
+            recipe = UPLOAD
+        self.recipe, rows = recipe, max_running_requests
         model.allocate(device, num_slots, max_len)
-        self.page_table = device.memory("page table", (max_running_requests + 1) * max_len)
+        places = tuple(dict.fromkeys(op.place for op in recipe if op.name == "forward"))
+        size = (rows + 1) * max_len
+        self.page_tables = {place: device.memory(f"{place}page table", size) for place in places}
         if isinstance(model, GraphModel):
-            rows = max_running_requests
             max_bs = rows if cuda_graph_max_bs is None else min(rows, cuda_graph_max_bs)
-            self.page_table = model.init_cuda_graphs(device, self.page_table, max_bs)
+            self.page_tables[""] = model.init_cuda_graphs(device, self.page_tables[""], max_bs)
+        self.page_table = self.page_tables[places[0]]
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
-        self.max_running_requests = max_running_requests
-        self.depth = depth
-        self.unsampled = UnsampledSteps(late_penalties, device.recorder)
-        self.outputs = OutputRing(device, self.output_len, depth)
-        self.forward_stream = device.stream("forward")
-        self.copy_stream = device.stream("copy")
-        self.uploads = Uploads(device, relay, scheduler_stream)
-        self.touches = self.touches_of(device.recorder.program, relay, max_len, page_size)
-        self.token_edges = TokenEdges(self)
-        self.laid_out: ModelWorkerBatch | None = None  # the newest step that the relay has bound
+        each = 2 + 2 * num_draft_tokens if num_draft_tokens else 1  # integers of a row
+        self.outputs = OutputRing(device, rows * each, depth)
+        self.batch_record_buf = deque[ForwardBatch](maxlen=max(pins, depth) if pins else 0)
+        for op in recipe:
+            device.stream(op.stream)
+        self.touches: Touches = Touches(
+            device.recorder.program, relay, max_len, page_size, places, num_draft_tokens, drafter
+        )
+        self.token_edges = TokenEdges(device)
+        if drafter is not None:
+            drafter.allocate(device, num_slots, rows, max_len)
 
-    @property
-    def output_len(self) -> int:
-        """Integers that a step can leave for the host."""
-        return self.max_running_requests
+    def prepare(self, step: Step, previous: Step | None = None) -> None:
+        """Host: lay a step out and ship it; ``previous`` is whose tokens it may be built upon."""
+        self.lay_out(step, previous)
+        self.ship(step)
 
-    def prepare(
-        self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
-    ) -> ForwardBatch:
-        """Host: number the unknown tokens, lay the batch out flat, ship it."""
+    def lay_out(self, step: Step, previous: Step | None = None) -> None:
+        """Host: number the unknown tokens, lay the batch out flat, say what its ops will touch."""
+        step.output, step.num_outputs = self.outputs.of(step.batch.step), len(step.batch.reqs)
+        step.rest.extend(self.recipe)
+        batch = self.begin(self, step)
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
-        self.laid_out = flat
-        self.declare(batch, flat)
-        inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
-        self.uploads.launch(batch, self.forward_stream, self.cost.copy, inputs.label)
-        return inputs
-
-    def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> None:
-        """Host: a step is bound and laid out; say what it will touch, and whose tokens it takes."""
-        self.touches.declare(batch, flat)
-        self.token_edges.lay_out(batch, flat)
-
-    def launch(
-        self,
-        batch: ScheduleBatch,
-        inputs: ForwardBatch,
-        previous: GenerationBatchResult | None = None,
-        launched_by: int = 0,
-        delay_sample: bool = False,
-    ) -> GenerationBatchResult:
-        """Host: queue the step's three ops and return at once; ``launched_by`` is a slice's id.
-
-        With ``delay_sample`` only the forward pass is queued; ``delay_sample_func`` of what comes
-        back queues the rest.
-        """
-        pending = self.launch_forward(batch, inputs, previous, launched_by)
-        if delay_sample:
-            self.device.flush(pending.logits_output)
-            pending.delay_sample_func = partial(self.launch_sample, pending, inputs)
-        else:
-            self.launch_sample(pending, inputs)
-        return pending
-
-    def launch_forward(
-        self,
-        batch: ScheduleBatch,
-        inputs: ForwardBatch,
-        previous: GenerationBatchResult | None = None,
-        launched_by: int = 0,
-    ) -> GenerationBatchResult:
-        """Host: queue the forward pass."""
-        logits = self.forward_stream.launch(
-            self._forward, batch, replace(inputs),
-            self._built_upon(previous),
-            name="forward", cost=self.cost.forward_rows(inputs.extents), label=inputs.label,
-            touches=self.touches.of(batch).forward,
-        )  # fmt: skip
-        self.device.recorder.edge("launch", launched_by, logits.slice_id)
-        self.token_edges.launched(batch, logits, previous)
-        return GenerationBatchResult(
-            batch, logits, future_indices=inputs.dests,
-            upload=self.uploads.take(batch, logits),
-        )  # fmt: skip
-
-    def launch_sample(self, pending: GenerationBatchResult, inputs: ForwardBatch) -> None:
-        """Host: queue sampling, and the copy of the tokens to the host."""
-        batch, label, cost = pending.batch, inputs.label, self.cost
-        inputs = replace(inputs, adjustments=self.unsampled.take(batch))
-        output = self.outputs.of(batch.step)
-        pending.delay_sample_func = None
-        pending.next_token_ids = tokens = self.forward_stream.launch(
-            self._sample, pending.logits_output, inputs, pending.future_indices,
-            output.on_device, name="sample", cost=cost.sample_rows(len(batch.reqs)), label=label,
-            touches=[*self.touches.take(batch).sample, output.left(0, len(batch.reqs))],
-        )  # fmt: skip
-        self.launch_copy(pending, tokens, len(batch.reqs), inputs)
-
-    def launch_copy(
-        self, pending: GenerationBatchResult, last: Op, size: int, inputs: ForwardBatch
-    ) -> None:
-        """Host: queue the copy of the ``size`` integers that are there when ``last`` has ended.
-
-        And log-probabilities, where somebody wants some.
-        """
-        batch, tokens = pending.batch, pending.next_token_ids
-        assert tokens is not None
-        output = self.outputs.of(batch.step)
-        self.copy_stream.wait(last)
-        pending.copy_done = copy = self.copy_stream.launch(
-            self.device.copy_to_host, output.on_host, output.on_device, size,
-            name="copy", cost=self.cost.copy, label=inputs.label, touches=output.copied(size),
-        )  # fmt: skip
-        uploaded = pending.upload is not None
-        pending.on_read = partial(self.touches.read_back, batch, output.number, size, uploaded)
-        self.device.recorder.edge("copy", last.slice_id, copy.slice_id)
-        launch_logprobs(self, pending, inputs)
-        self.device.flush(tokens, copy)
-        self.token_edges.sampled(batch, tokens, pending.num_accepted_tokens or tokens, copy)
-
-    def lost(self, pending: GenerationBatchResult) -> None:
-        """Host: a step was lost (``lost_step.py``); ``pending`` stands in for it."""
-
-    def _built_upon(self, previous: GenerationBatchResult | None) -> OrNone | None:
-        """The tokens of the step before, where the relay takes them as they are.
-
-        Should that step fail, this one runs all the same: of those whose tokens are missing nobody
-        is left, and it may have others.
-        """
+        step.flat, step.touches = flat, self.touches.declare(batch, flat)
         tokens = previous.next_token_ids if previous and is_chained(self.relay) else None
-        return OrNone(tokens) if tokens else None
+        step.edges = self.token_edges.lay_out(self.relay, step.batch, batch, flat, tokens)
+        # Should the step before fail, this one runs all the same: of those whose tokens are missing
+        # nobody is left, and it may have others.
+        step.previous = OrNone(tokens) if tokens else None
 
-    def _forward(self, batch: ScheduleBatch, inputs: ForwardBatch, previous: Array | None) -> Array:
-        """Device: logits [num_logits, vocab]."""
-        # The table comes first: should the rest fail, the step behind this one still relies on it.
-        if len(inputs.table_index):
-            self.page_table[inputs.table_index] = inputs.table_slots
-        ids = self.relay.resolve(inputs.ids, previous)
-        self.token_edges.took(batch, ids)
-        return self.model.forward(inputs, ids, self.page_table)
+    def ship(self, step: Step) -> None:
+        """Host: bring what was laid out to the device, and what the relay lacks of it."""
+        assert step.flat is not None
+        step.inputs = make_forward_batch(step.flat, self.device.xp, self.model.pad_to)
+        step.future_indices, batch = step.inputs.dests, step.batch
+        if step.inputs.logprobs is not None:
+            step.extend_input_len_per_req = [*map(len, batch.ids[: batch.num_extend_reqs])]
+            step.extend_logprob_start_len_per_req = batch.extend_logprob_start_lens
+        if step.rest[0].gives == "upload":
+            copies = step.rest.popleft()
+            if isinstance(self.relay, UploadRelay) and (prompts := self.relay.upload(batch)):
+                step.prompts = prompts
+                self.queue(step, copies)
+        if self.batch_record_buf.maxlen:
+            self.record_batch_in_overlap(replace(step.inputs))
 
-    def _sample(self, logits: Array, inputs: ForwardBatch, dests: Array, output: Array) -> Array:
-        """Device: tokens [num_reqs], also left in the relay and, marked, in the output buffer."""
-        logits = sampled_logits(self.device.xp, inputs, logits)
-        marked = self.model.sample(logits, inputs)
-        tokens = without_marks(self.device.xp, marked)
-        self.relay.store(dests, tokens)
-        output[: len(inputs.rows)] = marked
-        return tokens
+    def record_batch_in_overlap(self, inputs: ForwardBatch) -> None:
+        """Keep a batch's tensors alive as long as the device may still read them.
 
-
-# -- Keeps a batch's tensors alive for as long as the device may still read them -------------------
-
-
-class BatchRecord:
-    """A ring of the newest batches (SGLang ``managers/scheduler.py:record_batch_in_overlap``).
-
-    A tensor made for one stream and read on another one belongs to the first: as soon as nobody
-    on the host names it, its memory is handed out again, and the other stream reads what somebody
-    else has written there (#18744, #2070). So the newest batches stay named, one a slot. A
-    batch is recorded before it is launched, and what falls out is as many steps older as there are
-    slots: with two, as in the original, it has ended if the host has seen its result by then, which
-    holds with two steps in flight. With ``depth`` in flight there are ``depth`` slots, and never
-    fewer than two. Here an op on ``cuda`` names what it was given by itself, too
-    (``devices/cuda.py:CudaOp``): the record is how SGLang does it, and a second safety.
-    """
-
-    def __init__(self, depth: int) -> None:
-        slots = max(2, depth)
-        self.batch_record_buf: list[ForwardBatch | None] = [None] * slots
-        self.batch_record_ct = 0
-
-    def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
-        """Pin a batch, and let go of the one that had its slot."""
-        self.batch_record_ct = (self.batch_record_ct + 1) % len(self.batch_record_buf)
-        self.batch_record_buf[self.batch_record_ct] = batch
-
-
-class OverlapWorker(Worker):
-    """A worker that pins what it ships; the host goes on while the forward stream reads it."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.batch_record = BatchRecord(self.depth)
-
-    def prepare(
-        self, batch: ScheduleBatch, previous: GenerationBatchResult | None = None
-    ) -> ForwardBatch:
-        """Host: lay the batch out, ship it, pin it."""
-        inputs = super().prepare(batch, previous)
+        (SGLang ``managers/scheduler.py:record_batch_in_overlap``.) A tensor made for one stream and
+        read on another one belongs to the first: as soon as nobody on the host names it, its memory
+        is handed out again, and the other stream reads what somebody else has written there
+        (#18744, #2070). So the newest batches stay named, and what falls out is as many steps older
+        as there are slots: with two, as in the original, it has ended if the host has seen its
+        result by then, which holds with two steps in flight. With ``depth`` in flight there are
+        ``depth`` slots. Here a step, and on ``cuda`` an op (``devices/cuda.py:CudaOp``), names what
+        it was given by itself, too: the record is how SGLang does it, and a second safety.
+        """
         self.touches.follow(inputs)
-        self.batch_record.record_batch_in_overlap(inputs)
-        return inputs
+        self.batch_record_buf.append(inputs)
+
+    def update_vocab_mask(
+        self, step: Step, newest: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Host: build what a step may sample, from what is known now (``make_adjustments``).
+
+        (SGLang ``sampling/sampling_batch_info.py:update_regex_vocab_mask``.) Where nobody has asked
+        for it before, it is built when the sampling is launched.
+        """
+        step.adjustments = made = make_adjustments(step.batch, self.late_penalties, newest)
+        if made and self.device.recorder.is_on:
+            mark_masks(self.device.recorder, step.batch, made)
+
+    def launch(self, step: Step, upto: str = "", launched_by: int = 0) -> None:
+        """Host: queue a step's ops, up to the one that gives ``upto``; a later call goes on there.
+
+        Returns at once. ``launched_by`` is the id of the host's slice.
+        """
+        edge, step.delay_sample_func = self.device.recorder.edge, None
+        while step.rest:
+            op = step.rest.popleft()
+            if op.gives == "next_token_ids" and step.adjustments is None:
+                self.update_vocab_mask(step)
+            if op.when(step):
+                kind, source = op.edge
+                before = getattr(step, source) if kind else None
+                done = self.queue(step, op)
+                if launched_by:
+                    edge("launch", launched_by, done.slice_id)
+                    launched_by = 0
+                if op.gives == "logits_output" and step.edges is not None:
+                    self.token_edges.launched(step.edges, done)
+                if before is not None:
+                    edge(kind, before.slice_id, done.slice_id)
+            if op.gives == upto:
+                break
+        self.device.flush(*step.launched)
+        if step.rest:
+            step.delay_sample_func = partial(self.launch, step)
+        else:
+            self._trace(step)
+
+    def queue(self, step: Step, op: StepOp) -> Op:
+        """Host: launch one op, and let the stream that needs it wait for it."""
+        label = replace(step.label, mode=op.mode) if op.mode else step.label
+        done = self.device.stream(op.stream).launch(
+            op.run, self, *[getattr(step, name) for name in op.takes],
+            name=op.name, cost=op.cost(self, step), label=label,
+            touches=op.touches(self, step) if self.touches.program.is_on else (),
+        )  # fmt: skip
+        if op.awaited_by:
+            self.device.stream(op.awaited_by).wait(done)
+        step.launched.append(done)
+        setattr(step, op.gives, done)
+        return done
+
+    def launch_or_lose(self, step: Step, upto: str = "") -> Step:
+        """The same on a thread of the host: whatever goes wrong there, the step has failed."""
+        try:
+            if step.error is not None:
+                raise step.error
+            if not step.has_failed:
+                self.launch(step, upto)
+        except Exception as error:
+            self.lose(step, error)
+        return step
+
+    def lose(self, step: Step, error: Exception) -> None:
+        """Host: the step has failed before all of it was launched; those behind it go on.
+
+        Its requests may be in a step behind it already, which then reads and writes through cells
+        of the page table that this one was to fill: with what stood there before, it would write
+        into pages that are somebody else's by now. So small ops fill them in the place of its
+        forward pass, and let a relay that counts steps take its turn, unless that pass has.
+        """
+        if step.launched:
+            step.fail(error)
+        batch, declared = step.batch, step.touches
+        is_bound = step.flat is not None and step.logits_output is None and step.hidden is None
+        if step.flat is None:  # the relay has not bound it: only its cells of the table are right
+            ids = [0] * sum(map(len, batch.ids))
+            dests = ids[: len(batch.reqs)]
+            step.flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
+            declared = self.touches.undeclared(batch, step.flat)
+        step.touches = StepTouches(self.touches.written(declared))
+        step.edges = step.next_token_ids = step.copy_done = step.delay_sample_func = None
+        step.rest.clear()
+        for op in self.recipe:
+            if op.name == "forward":
+                fill = partial(fill_table, place=op.place, resolves=is_bound)
+                self.queue(
+                    step, replace(op, name="page table", run=fill, takes=("flat",), cost=free)
+                )
+        self.device.flush(*step.launched)
+        step.fail(error)
+
+    def _trace(self, step: Step) -> None:
+        """A step is launched: whose its tokens are, and what to say when the host has read them."""
+        tokens, copy = step.next_token_ids, step.copy_done
+        if step.edges is not None and tokens is not None and copy is not None:
+            stored = step.num_accepted_tokens or tokens
+            self.token_edges.sampled(step.edges, tokens, stored, copy)
+        if self.touches.program.is_on and step.num_outputs:
+            step.on_read = partial(
+                self.touches.read_back, step.batch.step, step.output.number, step.num_outputs,
+                step.upload is not None,
+            )  # fmt: skip

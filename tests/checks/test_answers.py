@@ -30,7 +30,9 @@ from minisched.export.chrome import to_chrome
 from minisched.museum.patch import Edit, put_in
 from minisched.trace import Act, Mark, Slice, Trace
 
-NO_WAIT = Edit("worker.worker:Worker.launch_copy", "self.copy_stream.wait(last)", "pass")
+NO_WAIT = Edit(
+    "worker.worker:Worker.queue", "if op.awaited_by:", 'if op.awaited_by and op.name != "sample":'
+)
 LOCKED = Edit("memory.pool:LeasePool.release", "self.cache.dec_lock_ref(lease.node)", "pass")
 BREAKS = Edit(
     "scheduler.scheduler:Scheduler.process",

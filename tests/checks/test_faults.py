@@ -115,12 +115,9 @@ RETRACTED = Case(
 DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     "a chained step fails with the one before, and its plan is the next step's": (
         Edit(
-            "worker.worker:Worker._built_upon",
-            """\
-    tokens = previous.next_token_ids if previous and is_chained(self.relay) else None
-    return OrNone(tokens) if tokens else None
-""",
-            "    return previous.next_token_ids if previous else None\n",
+            "worker.worker:Worker.lay_out",
+            "OrNone(tokens) if tokens else None",
+            "previous.next_token_ids if previous else None",
         ),
         Case(
             small([greedy("a", [7], 2), greedy("b", [8], 1)], [0, 2], kv_tokens=20),
@@ -129,7 +126,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         SamplingRaises(3),
     ),
     "who is built on lazy tokens of a step that fails ends with those whose tokens they are": (
-        Edit("worker.worker:Worker._built_upon", "OrNone(tokens)", "tokens"),
+        Edit("worker.worker:Worker.lay_out", "OrNone(tokens) if", "tokens if"),
         Case(
             small([greedy("a", [7], 2), greedy("b", [8], 1)], [0, 1], kv_tokens=20),
             "mlx_async", "chain", {"chain_extend": True},
@@ -138,8 +135,8 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     ),
     "drafts that follow a failed step are written into a prefix that others read": (
         Edit(
-            "worker.verify:VerifyStep.resolve_starts",
-            "max(starts[row], min(start, self.room[row] - inputs.extend_lens[row]))",
+            "worker.verify:resolve_starts",
+            "max(starts[row], min(start, room[row] - inputs.extend_lens[row]))",
             "start",
         ),
         Case(
@@ -155,8 +152,8 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     ),
     "the next stage of a pipeline writes through cells that a failed one has left": (
         Edit(
-            "worker.pipeline:PipelineWorker._run_stage",
-            "return tensors._replace(error=error)",
+            "worker.pipeline:Stage.__call__",
+            "return given._replace(error=error)",
             "raise",
         ),
         Case(
@@ -206,7 +203,11 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         OutOfMemory(15),
     ),
     "a chained step whose inputs find no memory ends the run": (
-        Edit("engine.engine:Engine.advance_step", "except Exception", "except KeyError"),
+        Edit(
+            "engine.engine:Engine._prepare",
+            "if not is_out_of_memory(error):",
+            'if phase == "advance step":',
+        ),
         Case(
             small([greedy("a", [7], 4), greedy("b", [8], 2)], [0, 2]), "multi_step", "prev_sampled",
         ),

@@ -227,8 +227,10 @@ def test_who_got_it_back_may_touch_it(
 
 # -- a line of the engine changed ------------------------------------------------------------------
 
-NO_WAIT = Edit("worker.worker:Worker.launch_copy", "    self.copy_stream.wait(last)\n", "")
-ONE_SLOT = Edit("worker.worker:BatchRecord.__init__", "max(2, depth)", "1")
+NO_WAIT = Edit(
+    "worker.worker:Worker.queue", "if op.awaited_by:", 'if op.awaited_by and op.name != "sample":'
+)
+ONE_SLOT = Edit("worker.worker:Worker.__init__", "max(pins, depth)", "1")
 FREE_AT_ONCE = Edit(
     "memory.pool:lease", "    return lease.last_step <= pool.returned_step\n", "    return True\n"
 )

@@ -25,7 +25,7 @@ from minisched.engine.frontend import (
     ClientStreams,
     FlushCacheReq,
     Frontend,
-    TypeBasedDispatcher,
+    Message,
 )
 from minisched.export.state.requests import arrivals
 from minisched.loops.design import LOOPS
@@ -237,7 +237,7 @@ def test_books_do_not_grow_with_the_number_of_ended_requests(loop: str) -> None:
     frontend = Frontend(on_output=streams.hear)
     config = SchedulerConfig(kv_tokens=64, max_running_requests=3)
     engine = make_engine(loop, device, HashModel(), config, frontend)
-    engine.metrics = engine.inbox.metrics = FlatMetrics()
+    engine.metrics = FlatMetrics()
     turns, rounds, kept = LOOPS[loop].start(engine), 2 * many(6, 30), list[int]()
     for number in range(rounds):
         for at in range(3):
@@ -259,30 +259,32 @@ def test_books_do_not_grow_with_the_number_of_ended_requests(loop: str) -> None:
 # -- messages --------------------------------------------------------------------------------------
 
 
-def test_each_message_goes_to_the_handler_of_its_type() -> None:
+def test_each_message_is_handled_by_its_type() -> None:
     engine, *_ = live()
-    handle = engine.inbox.process_input_requests
+
+    def handle(messages: list[Message]) -> list[Output]:
+        return [output for item in messages for output in engine._handle(item)]
+
     assert handle([a_request("r0")]) == [] and list(engine.scheduler.live) == ["r0"]
     twice = AbortReq("r0")
     assert [output.rid for output in handle([AbortReq("nobody"), twice, twice])] == ["r0"]
     handle([a_request("r1"), a_request("r2")])
     assert [output.rid for output in handle([AbortReq(abort_all=True)])] == ["r1", "r2"]
-    dispatch = TypeBasedDispatcher([(AbortReq, lambda message: []), (Request, lambda message: [])])
-    with pytest.raises(TypeError, match=r"type str came, but .* are AbortReq, Request"):
-        dispatch("hello")
+    with pytest.raises(TypeError, match=r"type str came, but .* are Request, AbortReq"):
+        engine._handle("hello")  # type: ignore[arg-type]
 
 
 def test_the_cache_is_flushed_only_while_nothing_runs() -> None:
     engine, turns, frontend, _ = live()
     frontend.push(a_request("r0"))
     finish(engine, turns)
-    tree, handle = engine.scheduler.tree, engine.inbox.process_input_requests
+    tree, handle = engine.scheduler.tree, engine._handle
     assert tree is not None and tree.total_size > 0
-    handle([FlushCacheReq()])
+    handle(FlushCacheReq())
     assert tree.total_size == 0
-    handle([a_request("r1")])
+    handle(a_request("r1"))
     engine.get_next_batch_to_run()
-    handle([FlushCacheReq()])
+    handle(FlushCacheReq())
     marks = engine.device.recorder.trace("", "", "", "virtual").marks
     assert [mark.attrs["done"] for mark in marks if mark.name == "flush cache"] == [True, False]
 

@@ -99,7 +99,7 @@ def test_no_request_changes_while_the_thread_builds_a_bitmask() -> None:
     device, request = open_device("thread"), Request("r", [1, 2], params)
     model = hash_model("thread", frozenset())
     engine = make_engine("mindie_plugin", device, model, SchedulerConfig(), Frontend([request]))
-    update, process = engine.worker.unsampled.update_vocab_mask, engine.process_result
+    update, process = engine.worker.update_vocab_mask, engine.process_result
     changed, seen = threading.Event(), []
 
     def slowly(*args: Any) -> None:
@@ -111,7 +111,7 @@ def test_no_request_changes_while_the_thread_builds_a_bitmask() -> None:
         process(*args)
         changed.set()
 
-    engine.worker.unsampled.update_vocab_mask = slowly  # type: ignore[method-assign]
+    engine.worker.update_vocab_mask = slowly  # type: ignore[method-assign]
     engine.process_result = process_result  # type: ignore[method-assign]
     try:
         drive(LOOPS["mindie_plugin"].start(engine), engine)

@@ -46,13 +46,12 @@ from minisched.loops.mlx_async import (
 from minisched.loops.overlap import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
 from minisched.loops.run import Run, fresh, make_engine, run_loop
-from minisched.models.base import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.models.hash_arrays import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-from minisched.worker import GenerationBatchResult
+from minisched.worker import Step
 from tests.support import (
     EVERY_BACKEND,
     Workload,
@@ -153,12 +152,10 @@ def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> Non
 
     first, second = put(), put()
     assert not second.launch_done.query()  # nobody has launched it
-    assert first.model_worker_batch is not None and second.batch.ids == [(None,)]
-    futures = [-slot for slot in first.model_worker_batch.dests]
-    record = client.batch_lists
+    assert first.step.flat is not None and second.step.batch.ids == [(None,)]
+    futures = [-slot for slot in first.step.flat.dests]
     second.launch_done.synchronize()
-    inputs = record.batch_record_buf[record.batch_record_ct]
-    assert isinstance(inputs, ForwardBatch) and inputs.ids == futures == [-1]
+    assert engine.worker.batch_record_buf[-1].ids == futures == [-1]
 
 
 # -- overlap_thread: nothing stays behind ----------------------------------------------------------
@@ -221,19 +218,17 @@ def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
     workload: Workload,
 ) -> None:
     def watch(engine: Engine) -> None:
-        run_batch = engine.run_batch
+        prepare_batch = engine.prepare_batch
 
-        def look(
-            batch: ScheduleBatch, previous: GenerationBatchResult | None = None
-        ) -> GenerationBatchResult:
+        def look(batch: ScheduleBatch, previous: Step | None = None) -> Step:
             assert engine.scheduler.batches_in_flight <= 2
             if previous is not None:
                 assert not engine.scheduler.waiting_queue
                 assert batch.reqs == previous.batch.reqs and batch.mode is ForwardMode.DECODE
                 assert batch.step == previous.batch.step + 1
-            return run_batch(batch, previous)
+            return prepare_batch(batch, previous)
 
-        engine.run_batch = look  # type: ignore[method-assign,assignment]
+        engine.prepare_batch = look  # type: ignore[method-assign,assignment]
 
     play_timed(workload, "mlx_async", "chain", {}, watch)
 
@@ -302,18 +297,16 @@ def test_what_chaining_prompts_brings(gap: int, places: int, least: float, most:
 @settings(max_examples=many(12, 200))
 def test_a_chained_step_takes_no_token_but_from_the_one_step_in_flight(workload: Workload) -> None:
     def watch(engine: Engine) -> None:
-        run_batch = engine.run_batch
+        prepare_batch = engine.prepare_batch
 
-        def look(
-            batch: ScheduleBatch, previous: GenerationBatchResult | None = None
-        ) -> GenerationBatchResult:
+        def look(batch: ScheduleBatch, previous: Step | None = None) -> Step:
             assert engine.scheduler.batches_in_flight <= 2
             made = previous.batch.leases if previous else []
             for row in batch.rows:
                 assert None not in row.ids or row.lease in made
-            return run_batch(batch, previous)
+            return prepare_batch(batch, previous)
 
-        engine.run_batch = look  # type: ignore[method-assign,assignment]
+        engine.prepare_batch = look  # type: ignore[method-assign,assignment]
 
     play_timed(workload, "mlx_async", "chain", CHAINS_ALL, watch)
 
@@ -451,12 +444,12 @@ def test_every_step_is_launched_by_the_start_of_its_first_row(
 
         return start
 
-    def run_batch(self: Engine, *args: Any) -> GenerationBatchResult:
+    def launch_batch(self: Engine, *args: Any) -> Step:
         launched.append(begun)
         return launch(self, *args)
 
-    launch = Engine.run_batch
-    monkeypatch.setattr(Engine, "run_batch", run_batch)
+    launch = Engine.launch_batch
+    monkeypatch.setattr(Engine, "launch_batch", launch_batch)
     for name in STARTS:
         monkeypatch.setattr(MlxTpModelWorker, name, watch(name, getattr(MlxTpModelWorker, name)))
     config, requests = SchedulerConfig(chunked_prefill_size=4), [of_length("a", 9, 5)]

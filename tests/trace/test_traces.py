@@ -62,9 +62,8 @@ def test_what_holds_of_every_program(workload: Workload, which: Any, rule: str) 
     """What goes back is freed where the rule promises that nobody names it any more."""
     workload.config = replace(workload.config, free_rule=rule)
     device, model = SimDevice(), HashModel(VOCAB, eos_ids=workload.eos_ids)
-    engine, _ = play(workload, *which, device, model)
+    play(workload, *which, device, model)
     trace = device.recorder.trace("", "", "", "virtual")
-    assert not engine.worker.touches.steps, "every step that was laid out was launched"
     check_program(trace.program)
     lanes, running = {item.id: item.lane for item in trace.slices}, dict[str, int]()
     for act in trace.program:

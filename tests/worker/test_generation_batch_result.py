@@ -22,15 +22,14 @@ from minisched.models.base import ForwardBatch
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
-from minisched.worker import GenerationBatchResult
-from minisched.worker.worker import BatchRecord
+from minisched.worker import Step, Worker
 from tests.support import EVERY_BACKEND, Workload, hash_model, open_device
 
 # -- generation_batch_result: nine fields, and one answer ------------------------------------------
 
 
 def test_a_step_s_result_has_the_nine_published_fields() -> None:
-    assert [item.name for item in fields(GenerationBatchResult)][1:10] == [
+    assert [item.name for item in fields(Step)][1:10] == [
         "logits_output", "next_token_ids", "num_accepted_tokens", "next_draft_input",
         "extend_input_len_per_req", "extend_logprob_start_len_per_req", "copy_done",
         "delay_sample_func", "future_indices",
@@ -43,14 +42,14 @@ def test_who_asks_again_gets_the_same(monkeypatch: pytest.MonkeyPatch, backend: 
 
     Chunks of 4 of a prompt of 10, of which log-probabilities are wanted from 6 on (SGLang).
     """
-    kept: list[tuple[GenerationBatchResult, Any]] = []
-    result = GenerationBatchResult.result
+    kept: list[tuple[Step, Any]] = []
+    result = Step.result
 
-    def keep(pending: GenerationBatchResult) -> Any:
+    def keep(pending: Step) -> Any:
         kept.append((pending, result(pending)))
         return kept[-1][1]
 
-    monkeypatch.setattr(GenerationBatchResult, "result", keep)
+    monkeypatch.setattr(Step, "result", keep)
     params = SamplingParams(max_new_tokens=2, return_logprob=True, logprob_start_len=6)
     requests = [Request("r", list(range(10)), params), Request("plain", [5, 6])]
     config = SchedulerConfig(chunked_prefill_size=4)
@@ -61,7 +60,7 @@ def test_who_asks_again_gets_the_same(monkeypatch: pytest.MonkeyPatch, backend: 
 
 
 def test_sampling_that_nobody_launched_is_a_result_with_an_error() -> None:
-    edit = Edit("worker.worker:Worker.launch", "self.launch_sample(pending, inputs)", "pass")
+    edit = Edit("worker.worker:Worker.launch", "if op.gives == upto:", "if True:")
     with put_in([edit]):
         run = run_loop("serial", SimDevice(), HashModel(), [Request("r", [1])])
     assert "nobody has launched it since" in run.errors["r"]
@@ -80,24 +79,22 @@ def test_a_failed_step_has_ended_before_anybody_hears_of_it() -> None:
 
     batch = ScheduleBatch(7, ForwardMode.DECODE, 0)
     late = RuntimeError("no memory")
-    pending = GenerationBatchResult(batch, op("logits"), op("tokens"), copy_done=op("copy", late))
+    pending = Step(batch, op("logits"), op("tokens"), copy_done=op("copy", late))
+    pending.launched = [op for op in (pending.logits_output, pending.next_token_ids) if op]
+    pending.launched += [pending.copy_done] if pending.copy_done else []
     assert "step 7 failed: no memory" in pending.result().error and pending.has_failed
     assert ended == ["copy", "logits", "tokens", "copy"]
 
 
-SLOTS = "worker.worker:BatchRecord.__init__"
-
-
-class Reusing(BatchRecord):
+def reuse_at_once(worker: Worker, inputs: ForwardBatch) -> None:
     """What a caching allocator does: memory that nobody names any more belongs to somebody else."""
-
-    def record_batch_in_overlap(self, batch: ForwardBatch) -> None:
-        old = self.batch_record_buf[(self.batch_record_ct + 1) % len(self.batch_record_buf)]
-        super().record_batch_in_overlap(batch)
-        for name, residence in residences(ForwardBatch).items() if old is not None else ():
-            if residence.where == "device":
-                array = getattr(old, name)
-                array[:] = [WRONG_TOKEN] * len(array)
+    record = worker.batch_record_buf
+    old = record[0] if len(record) == record.maxlen else None
+    record.append(inputs)
+    for name, residence in residences(ForwardBatch).items() if old is not None else ():
+        if residence.where == "device":
+            array = getattr(old, name)
+            array[:] = [WRONG_TOKEN] * len(array)
 
 
 @pytest.mark.parametrize("loop", ["overlap", "overlap_thread"])
@@ -109,10 +106,9 @@ def test_with_an_allocator_that_reuses_at_once_one_slot_less_gives_wrong_tokens(
     workload = Workload(requests, [0, 0], {}, SchedulerConfig(kv_tokens=40, context_len=32))
     cost = CostModel({"schedule": 1, "launch": 1}, forward_base=50, sample=5, copy=3)
     case = Case(workload, loop, "pool", {}, cost)
-    for module in ("worker.worker", "loops.overlap_thread"):
-        monkeypatch.setattr(f"minisched.{module}.BatchRecord", Reusing)
+    monkeypatch.setattr(Worker, "record_batch_in_overlap", reuse_at_once)
     assert not judge(case).broke("identity")
-    with put_in([Edit(SLOTS, "slots = max(2, depth)", "slots = 1")]):
+    with put_in([Edit("worker.worker:Worker.__init__", "max(pins, depth)", "1")]):
         assert judge(case).broke("identity")
 
 

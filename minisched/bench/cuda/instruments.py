@@ -112,9 +112,9 @@ class DecodeLaunches:
 
         prepare, launch = Worker.prepare, CudaStream.launch
 
-        def prepared(worker: Any, batch: Any, *rest: Any) -> Any:
-            with self.forbidden(batch.mode.value):
-                return prepare(worker, batch, *rest)
+        def prepared(worker: Any, step: Any, *rest: Any) -> Any:
+            with self.forbidden(step.batch.mode.value):
+                return prepare(worker, step, *rest)
 
         def launched(stream: Any, *args: Any, label: Any = NO_LABEL, **options: Any) -> Any:
             self.count += label.mode == "decode"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ...devices.base import Device
 from ...engine.engine import Engine
 from ...loops.pd import PrefillEngine
 from ...models.base import ForwardBatch
-from ...worker.pipeline import PipelineWorker
+from ...worker import Step
+from ...worker.worker import COPY, StepOp
 from ..workload import Failure
 from .fault import Fault, wrap
 
@@ -29,7 +26,7 @@ class ForwardRaises(Fault):
 
     def put_in(self, engine: Engine) -> None:
         """Wrap the model's pass, or its layers where these run in stages."""
-        is_cut = isinstance(engine.worker, PipelineWorker)
+        is_cut = len(engine.worker.page_tables) > 1
         wrap(engine.worker.model, "forward_layer" if is_cut else "forward", self.around)
 
     def around(self, forward: Any, *args: Any) -> Any:
@@ -101,7 +98,7 @@ class NotNumbers(Fault):
 
     def put_in(self, engine: Engine) -> None:
         """Wrap what gives logits."""
-        is_cut = isinstance(engine.worker, PipelineWorker)
+        is_cut = len(engine.worker.page_tables) > 1
         wrap(engine.worker.model, "compute_logits" if is_cut else "forward", self.around)
 
     def around(self, forward: Any, batch: ForwardBatch, ids: Any, *args: Any) -> Any:
@@ -131,24 +128,24 @@ class CopyFails(Fault):
 
     name: ClassVar[str] = "copy fails"
     says: ClassVar[str] = "did not arrive"
+    failing: tuple[int, str] = (0, "")  # step, and which of its copies
 
     def put_in(self, engine: Engine) -> None:
         """Wrap what launches it; a transfer is one launch of its own."""
         if isinstance(engine, PrefillEngine) and self.pick % 2:
             wrap(engine, "copy_kv", self.around_transfer)
         else:
-            wrap(engine.worker, "launch_copy", partial(self.around, engine.device))
+            wrap(engine.worker, "queue", self.around)
 
-    def around(self, device: Device, launch_copy: Any, pending: Any, *args: Any) -> None:
+    def around(self, queue: Any, step: Step, op: StepOp) -> Any:
         """Launch a copy that raises, once."""
-        if not self.is_due(pending.batch):
-            launch_copy(pending, *args)
-            return
-        self.hit(*pending.batch.rids)
-        wants = any(req.params.return_logprob for req in pending.batch.reqs)
-        name = "bring_to_host" if wants and self.pick % 2 else "copy_to_host"
-        with replaced(device, name, fail):
-            launch_copy(pending, *args)
+        if op.name == COPY.name and self.is_due(step.batch):
+            self.hit(*step.batch.rids)
+            wants = any(req.params.return_logprob for req in step.batch.reqs)
+            self.failing = step.batch.step, "logprobs" if wants and self.pick % 2 else COPY.gives
+        if (step.batch.step, op.gives) == self.failing:
+            op = replace(op, run=fail)
+        return queue(step, op)
 
     def around_transfer(self, copy: Any, rid: str, *args: Any) -> None:
         """Fail to send a request's KV, once."""
@@ -161,19 +158,6 @@ class CopyFails(Fault):
 def fail(*args: Any) -> Any:
     """A copy that does not arrive."""
     raise BadLuck("the copy did not arrive")
-
-
-@contextmanager
-def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
-    """Meanwhile an object's method is another one; it may have been replaced already."""
-    before = vars(owner).get(name)
-    setattr(owner, name, by)
-    try:
-        yield
-    finally:
-        delattr(owner, name)
-        if before is not None:
-            setattr(owner, name, before)
 
 
 STEP_FAULTS: dict[str, type[Fault]] = {

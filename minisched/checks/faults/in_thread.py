@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ...core import ScheduleBatch
 from ...engine.engine import Engine
+from ...worker import Step
+from ...worker.worker import SAMPLE
 from .fault import EVERYBODY, Fault, wrap
 
 THREAD_OF = {
@@ -109,14 +110,14 @@ class ThreadRaises(Fault):
 
     def put_in(self, engine: Engine) -> None:
         """Wrap what the thread does first for a step."""
-        wrap(engine.worker, "launch_forward", self.around)
+        wrap(engine.worker, "launch", self.around)
 
-    def around(self, launch_forward: Any, batch: ScheduleBatch, *args: Any) -> Any:
+    def around(self, launch: Any, step: Step, *args: Any) -> Any:
         """Raise instead, once."""
-        if self.is_due():
-            self.hit(*batch.rids)
+        if not step.launched and self.is_due():
+            self.hit(*step.batch.rids)
             raise Death(self.says)
-        return launch_forward(batch, *args)
+        return launch(step, *args)
 
 
 class StreamDies(ThreadDies):
@@ -135,7 +136,8 @@ class StreamDies(ThreadDies):
             self.runner: Any = vars(engine.device)["_runner"]
             wrap(self.runner, "submit", self.around_submit)
         else:
-            self.kill(engine.worker.forward_stream)
+            stream = next(op.stream for op in engine.worker.recipe if op.name == SAMPLE.name)
+            self.kill(engine.device.stream(stream))
 
     def around_submit(self, submit: Any, *args: Any) -> None:
         """End one of its two threads before a step."""

@@ -37,7 +37,7 @@ PREV_SAMPLED = Story(
         "copy": ["copy: copy {step}\n{ms} ms"],
         "copy end": ["copy ->> host: tokens of {step}"],
     },
-    code={"launch": Worker.launch_forward},
+    code={"launch": Worker.launch},
 )
 TITLES = {
     "vllm_batch_queue": "vllm_batch_queue: two batches take turns, and neither runs ahead",

@@ -12,18 +12,16 @@ from ..exhibit import Exhibit
 from ..patch import Edit
 
 IN_THE_FORWARD_PASS = """\
-    self.declare(batch, flat)
-    inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
+    step.flat, step.touches = flat, self.touches.declare(batch, flat)
 """
 ON_THE_SCHEDULE_STREAM = """\
     table, flat = flat, replace(flat, table_index=[], table_slots=[])
-    self.declare(batch, flat)
-    inputs = make_forward_batch(flat, self.device.xp, self.model.pad_to)
+    step.flat, step.touches = flat, self.touches.declare(batch, flat)
     at, slots, stream = table.table_index, table.table_slots, self.device.stream("schedule")
     touch = self.touches.inputs(batch)._replace(kind="write", resource="page table", cells=at)
-    self.forward_stream.wait(stream.launch(
+    self.device.stream("forward").wait(stream.launch(
         self.page_table.__setitem__, self.device.xp.asarray(at), self.device.xp.asarray(slots),
-        name="req_to_token", label=inputs.label, touches=[touch],
+        name="req_to_token", label=step.label, touches=[touch],
     ))
 """
 BARRIER = ON_THE_SCHEDULE_STREAM.replace(
@@ -83,17 +81,18 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "worker.worker:Worker.prepare", healthy=IN_THE_FORWARD_PASS, bug=ON_THE_SCHEDULE_STREAM
+            "worker.worker:Worker.lay_out", healthy=IN_THE_FORWARD_PASS, bug=ON_THE_SCHEDULE_STREAM
         ),
     ),
     original_cure=(
-        Edit("worker.worker:Worker.prepare", healthy=IN_THE_FORWARD_PASS, bug=BARRIER),
+        Edit("worker.worker:Worker.lay_out", healthy=IN_THE_FORWARD_PASS, bug=BARRIER),
         Edit(
-            "worker.worker:Worker.launch_forward",
-            healthy='    self.device.recorder.edge("launch", launched_by, logits.slice_id)\n',
+            "worker.worker:Worker.queue",
+            healthy="    step.launched.append(done)\n",
             bug="""\
-    self.device.recorder.edge("launch", launched_by, logits.slice_id)
-    self.newest_forward = logits
+    step.launched.append(done)
+    if op.gives == "logits_output":
+        self.newest_forward = done
 """,
         ),
     ),

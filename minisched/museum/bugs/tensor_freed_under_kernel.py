@@ -45,9 +45,9 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "worker.worker:BatchRecord.__init__",
-            healthy="slots = max(2, depth)",
-            bug="slots = 1",
+            "worker.worker:Worker.__init__",
+            healthy="max(pins, depth) if pins",
+            bug="1 if pins",
         ),
     ),
 )
