@@ -21,7 +21,8 @@ from ..engine.engine import Engine
 from ..engine.metrics import Metrics
 from ..relay.registry import check_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..worker.worker import PLAIN, Recipe
+from ..worker.step import Recipe
+from ..worker.worker import PLAIN
 
 Turns = Iterator[ScheduleBatch | NoBatch]
 Loop = TypeVar("Loop", bound=Callable[..., Turns])

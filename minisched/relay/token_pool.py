@@ -50,8 +50,9 @@ class TokenPool:
     def upload(self, batch: ScheduleBatch) -> Prompts | None:
         """The prompts, or the chunks, of this step; a new row gets its cached prefix too.
 
-        The step holds tokens and cells (``pinned``, one cell for each step) and its result waits
-        for their copy: their memory is not handed out again while that may still read it.
+        Tokens and cells (``pinned``, one cell for each step) are arguments of the op, which the
+        step holds and its result waits for: their memory is not handed out again while the copy may
+        still read it.
         """
         cells: list[int] = []
         tokens: list[int] = []

@@ -33,8 +33,12 @@ class LengthWorker(Worker):
         self.peak_tokens = 0  # computed in one step: what activations need memory for
 
     def prepare(self, step: Step, previous: Step | None = None) -> None:
-        """Host: there is nothing to ship, and nothing that sampling had to know."""
+        """Host: there is nothing to lay out, unless a loop does that by itself."""
         step.rest.extend(self.recipe)
+        self.ship(step)
+
+    def ship(self, step: Step) -> None:
+        """Host: there is nothing to ship, and nothing that sampling had to know."""
         step.adjustments = []
         self.num_steps += 1
         self.peak_tokens = max(self.peak_tokens, step.batch.size[1])

@@ -1,5 +1,6 @@
 """One step on a device: resolve, forward, sample, relay, copy back."""
 
-from .worker import Step, Worker
+from .step import Step
+from .worker import Worker
 
 __all__ = ["Step", "Worker"]

@@ -133,6 +133,7 @@ FOREIGN = {  # names that stand in the originals only
     "max_num_batched_tokens", "step_with_batch_queue", "EngineCore", "AsyncScheduler",  # vLLM
     "non_block", "take_draft_token_ids", "deferred_scheduler_output",  # vLLM
     "StructuredOutputManager", "get_grammar_bitmask", "event_loop_overlap", "table_idx",  # SGLang
+    "GenerationBatchResult",
     "complete_one", "filter_reqs",  # mini-sglang
     "LlmEngine", "AddNextTokenPlaceHolder", "ReplacePlaceHolderWithToken",  # MindIE-LLM
 }  # fmt: skip

@@ -9,7 +9,8 @@ from ...engine.engine import Engine
 from ...loops.pd import PrefillEngine
 from ...models.base import ForwardBatch
 from ...worker import Step
-from ...worker.worker import COPY, StepOp
+from ...worker.step import StepOp
+from ...worker.worker import COPY
 from ..workload import Failure
 from .fault import Fault, wrap
 
