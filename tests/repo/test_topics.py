@@ -75,6 +75,30 @@ def test_imports_point_up() -> None:
     assert wrong == []
 
 
+def test_no_two_modules_import_each_other() -> None:
+    """Neither directly nor in a ring, and an import for types alone counts, too."""
+    files = {path.relative_to(ROOT).with_suffix("").parts: path for path in PACKAGE.rglob("*.py")}
+    modules = {name[:-1] if name[-1] == "__init__" else name: p for name, p in files.items()}
+    graph: dict[tuple[str, ...], set[tuple[str, ...]]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        folder = path.relative_to(ROOT).parts[:-1]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            base = folder[: len(folder) - node.level + 1] if node.level else ()
+            named = (*base, *(node.module.split(".") if node.module else ()))
+            for alias in node.names:
+                other = (*named, alias.name) if (*named, alias.name) in modules else named
+                graph[name] |= {other} & modules.keys() - {name}
+    while True:  # who imports nobody is in no ring, nor is whom nobody imports
+        imported = set().union(*graph.values())
+        free = {name for name, others in graph.items() if not others or name not in imported}
+        if not free:
+            break
+        graph = {name: others - free for name, others in graph.items() if name not in free}
+    assert graph == {}
+
+
 def test_the_scheduler_knows_no_tensor_library() -> None:
     wrong = [
         (path, name)
