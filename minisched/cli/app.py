@@ -15,7 +15,7 @@ from .calibrate_command import calibrate
 from .check_command import check
 from .exit import complain, complain_of, exit_with, guarded_output
 from .fidelity_command import fidelity
-from .look_commands import stepper, view, watch
+from .look_commands import stepper, view
 from .museum_commands import museum
 from .option_groups import with_option_groups
 from .options import ReportOptions, WorkloadOptions
@@ -47,7 +47,6 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "scenario": "minisched scenario long-document",
     "stepper": "minisched stepper out/serial.json out/overlap.json",
     "view": "minisched view decode out/overlap.json --form text",
-    "watch": "minisched watch --loop overlap --at 20",
 }
 
 
@@ -145,7 +144,7 @@ def diagrams(
     exit_with(lambda: run_diagrams(names or [], check, svg, server=server))
 
 
-for command in (bench, calibrate, check, fidelity, view, watch, stepper, replay, scenario):
+for command in (bench, calibrate, check, fidelity, view, stepper, replay, scenario):
     app.command(epilog=example(command.__name__))(command)
 app.add_typer(museum, name="museum")
 

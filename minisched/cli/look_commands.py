@@ -1,4 +1,4 @@
-"""The commands that show a recorded run: ``view``, ``watch`` and ``stepper``."""
+"""The commands that show a recorded run: ``view`` and ``stepper``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ..topics import TOPICS
-from .exit import exit_with
 
 
 def view(
@@ -35,28 +34,6 @@ def view(
     from .view import run_view
 
     run_view(topic, trace, form, part, out)
-
-
-def watch(
-    trace: Annotated[
-        Path | None, typer.Argument(help="A recorded run; a small one is made if none is named.")
-    ] = None,
-    loop: Annotated[
-        str | None, typer.Option(help="The loop of the run that is made; overlap.")
-    ] = None,
-    at: Annotated[float, typer.Option(help="Begin at this moment, in milliseconds.")] = 0.0,
-    delay: Annotated[float, typer.Option(help="Play, with so many seconds between events.")] = 0.0,
-    frames: Annotated[int, typer.Option(help="How many moments where it is no terminal.")] = 8,
-) -> None:
-    """Step through a run in the terminal: its lanes, its source, its queue, set, slots and pages.
-
-    Keys: right, space or n: next event; left or b: the one before; down or N: next step;
-    up or P: the one before; home, end; p: play and pause; q: quit.
-    Where it is no terminal, some moments are printed.
-    """
-    from .watch import run_watch
-
-    exit_with(lambda: run_watch(trace, loop, at, delay, frames))
 
 
 def stepper(

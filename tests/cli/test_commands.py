@@ -194,7 +194,6 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "run": "run --requests 2 --max-new-tokens 4",
     "check": "check out/serial.json out/overlap.json",
     "view": "view overlap out/overlap.json --form text",
-    "watch": "watch out/overlap.json --at 12",
     "stepper": "stepper out/serial.json out/overlap.json",
     "replay": "replay requests.csv",
     "scenario": "scenario long-document --json",
