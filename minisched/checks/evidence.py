@@ -16,7 +16,7 @@ def lacking(law: str, trace: Trace) -> str:
 
     Laws are called as in ``checks/many.py:LAWS``.
     """
-    return LOOKED_AT.get(law, _steps)(trace)
+    return LOOKED_AT.get(law, _no_steps)(trace)
 
 
 def _tokens(trace: Trace) -> str:
@@ -80,7 +80,7 @@ def _abort(trace: Trace) -> str:
     return "" if given_up else "nobody was given up"
 
 
-def _steps(trace: Trace) -> str:
+def _no_steps(trace: Trace) -> str:
     return "" if trace.slices else "nothing is recorded that ran"
 
 

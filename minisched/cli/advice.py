@@ -169,6 +169,6 @@ def table(loop: str, advice: Sequence[Advice]) -> Table:
     return result
 
 
-def as_json(run: Run, config: SchedulerConfig) -> list[dict[str, Any]]:
+def advice_json(run: Run, config: SchedulerConfig) -> list[dict[str, Any]]:
     """The same for ``--json``."""
     return [vars(item) for item in advise(run.metrics, config)]

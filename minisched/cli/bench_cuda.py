@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, Load, TransformersPeer, cuda_figures
+from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, GpuLoad, TransformersPeer, cuda_figures
 from ..bench.cuda.random_llama import COMMON, SHAPES, folder_for, write_random_llama
 from ..bench.kept import FOLDER
 from ..bench.rows import Figure, not_measured, ratio
@@ -56,13 +56,13 @@ def measure(call: BenchCall) -> list[Figure]:
     return found
 
 
-def load_of(call: BenchCall) -> Load:
+def load_of(call: BenchCall) -> GpuLoad:
     """The usual load, or as many requests and tokens as were asked for.
 
     Raises:
         ValueError: there are too few or too many.
     """
-    usual = Load()
+    usual = GpuLoad()
     rows = usual.rows if call.requests is None else call.requests
     new = usual.new_tokens if call.max_new_tokens is None else call.max_new_tokens
     most = CONTEXT_LEN - usual.prompt_len
@@ -70,11 +70,11 @@ def load_of(call: BenchCall) -> Load:
         raise ValueError(f"--requests is {rows}, but it must be at least 1.")
     if not FEWEST <= new <= most:
         raise ValueError(f"--max-new-tokens is {new}, but it must be between {FEWEST} and {most}.")
-    return Load(rows, new_tokens=new)
+    return GpuLoad(rows, new_tokens=new)
 
 
 def one_shape(
-    shape: str, settings: dict[str, Any], folder: Path, asked: Load, call: BenchCall
+    shape: str, settings: dict[str, Any], folder: Path, asked: GpuLoad, call: BenchCall
 ) -> list[Figure]:
     """Speed and occupancy, then the sanitizer."""
     call.report(f"drawing {shape} weights")

@@ -21,8 +21,8 @@ from .layout import Fitted, say, say_command
 from .progress import named_progress
 
 TIMES = 1  # each fault on each loop, unless --workloads says otherwise
-MOST_SHOWN = 5  # failures that are told
-COLUMNS = 6  # faults side by side in one table
+MOST_FAILURES = 5  # failures that are told
+FAULTS_A_TABLE = 6  # faults side by side in one table
 
 
 def run_check_faults(
@@ -52,17 +52,17 @@ def check_faults(wanted: Wanted, as_json_only: bool) -> int:
     clock = check_wanted(wanted)
     jobs = wanted.jobs or (num_cores() if clock == "virtual" else 1)
     began = time.monotonic()
-    counted = run_all(wanted, jobs)
+    counted = run_faults(wanted, jobs)
     seconds = time.monotonic() - began
     if as_json_only:
         print(json.dumps(counted.as_json()))
     else:
-        report(Console(highlight=False, emoji=False), counted, seconds)
+        report_faults(Console(highlight=False, emoji=False), counted, seconds)
     total = counted.of()
     return 0 if total.survived == total.tried and not counted.failures else 1
 
 
-def run_all(wanted: Wanted, jobs: int) -> Counted:
+def run_faults(wanted: Wanted, jobs: int) -> Counted:
     """All the trials, with a bar on stderr meanwhile."""
     todo = places(wanted.device, wanted.seed, wanted.workloads or TIMES, wanted.loops)
     cells = []
@@ -73,7 +73,7 @@ def run_all(wanted: Wanted, jobs: int) -> Counted:
     return Counted(wanted.device, wanted.seed, cells)
 
 
-def report(console: Console, counted: Counted, seconds: float) -> None:
+def report_faults(console: Console, counted: Counted, seconds: float) -> None:
     """The counts by fault, then by fault and loop, then what did not hold."""
     total = counted.of()
     console.print(
@@ -82,18 +82,18 @@ def report(console: Console, counted: Counted, seconds: float) -> None:
         f"({total.hit_nobody} hit nobody), in {seconds:.1f} s"
     )
     console.print(Fitted(by_fault(counted)))
-    for at in range(0, len(counted.faults), COLUMNS):
-        console.print(Fitted(by_loop(counted, counted.faults[at : at + COLUMNS])))
-    for cell in counted.failures[:MOST_SHOWN]:
+    for at in range(0, len(counted.faults), FAULTS_A_TABLE):
+        console.print(Fitted(faults_by_loop(counted, counted.faults[at : at + FAULTS_A_TABLE])))
+    for cell in counted.failures[:MOST_FAILURES]:
         finding = cell.trial.findings[0]
         said = f"{finding.law}: {escape(shortened(finding.sentence))}"
         say(console, f"[red]✗[/] {cell.place.fault} on {cell.loop}: {said}", 2)
         where = f"--loop {cell.place.loop} --device {counted.device} --seed {cell.place.seed}"
         say_command(console, f"minisched check --faults {where}")
-    say(console, verdict(total), 2)
+    say(console, verdict_on_faults(total), 2)
 
 
-def verdict(total: Count) -> str:
+def verdict_on_faults(total: Count) -> str:
     """One sentence on all of it."""
     if lost := total.tried - total.survived:
         return f"[red]✗[/] {lost} of {total.tried} faults were not survived."
@@ -116,11 +116,11 @@ def by_fault(counted: Counted) -> Table:
     for fault in counted.faults:
         count = counted.of(fault)
         numbers = (count.tried, count.survived, count.ended, count.whole)
-        table.add_row(sign(count), fault, *map(str, numbers))
+        table.add_row(sign_of(count), fault, *map(str, numbers))
     return table
 
 
-def by_loop(counted: Counted, faults: list[str]) -> Table:
+def faults_by_loop(counted: Counted, faults: list[str]) -> Table:
     """Some faults side by side, on every loop: survived of tried; empty where it can't happen."""
     table = Table("loop", *faults, box=SIMPLE_HEAD, padding=(0, 0))
     table.columns[0].no_wrap = True
@@ -141,7 +141,7 @@ def cell_of(count: Count) -> str:
     return text if count.survived == count.tried else f"[red]{text}[/]"
 
 
-def sign(count: Count) -> str:
+def sign_of(count: Count) -> str:
     """Whether all were survived, at a glance and without colour."""
     if not count.tried:
         return "?"

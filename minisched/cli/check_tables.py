@@ -54,10 +54,10 @@ def print_tally(
         print_axes(console, tally)
     console.print(Fitted(by_law(tally)))
     console.print(Fitted(by_loop(tally)))
-    say(console, verdict(tally, broken), 2)
+    say(console, verdict_on_cases(tally, broken), 2)
 
 
-def verdict(tally: Tally, broken: int) -> str:
+def verdict_on_cases(tally: Tally, broken: int) -> str:
     """One sentence on all of it; ``broken`` cases broke a law."""
     cases = len(tally.cases)
     if broken:

@@ -50,9 +50,9 @@ def check_traces(
         answers = answer_all(runs)
     holds = verdict(runs, answers)
     if as_json_only:
-        print(json.dumps(as_json(runs, answers, holds)))
+        print(json.dumps(answers_json(runs, answers, holds)))
     else:
-        report(Console(highlight=False, emoji=False), runs, answers)
+        report_answers(Console(highlight=False, emoji=False), runs, answers)
     if draw is not None:
         draw_first(draw, runs, answers)
     return 1 if holds is False else 0
@@ -67,7 +67,9 @@ def no_more_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
-def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[Answer]]) -> None:
+def report_answers(
+    console: Console, runs: Sequence[Recorded], answers: dict[str, list[Answer]]
+) -> None:
     """Four lines for each run, each with its details."""
     for run in runs:
         trace = run.trace
@@ -82,18 +84,18 @@ def report(console: Console, runs: Sequence[Recorded], answers: dict[str, list[A
                 sign = "-"  # no law is broken
             question = f"{answer.question}?"
             say(console, f"  {sign} {question:<11} {escape(answer.sentence)}", HANG)
-            for line in shortened(answer.details):
+            for line in first_few(answer.details):
                 say(console, f"    {'':<11} {escape(line)}", HANG)
 
 
-def shortened(details: Sequence[str]) -> Iterator[str]:
+def first_few(details: Sequence[str]) -> Iterator[str]:
     """The first of them, and how many more there are."""
     yield from details[:MOST_SHOWN]
     if len(details) > MOST_SHOWN:
         yield f"and {len(details) - MOST_SHOWN} more; --json has them all"
 
 
-def as_json(
+def answers_json(
     runs: Sequence[Recorded], answers: dict[str, list[Answer]], holds: bool | None
 ) -> dict[str, Any]:
     """``holds``, and of each of ``runs`` its ``file``, its header, and the answers by question.

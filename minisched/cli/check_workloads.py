@@ -55,7 +55,7 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
     count = wanted.workloads or (IN_VIRTUAL_TIME if clock == "virtual" else IN_REAL_TIME)
     jobs = wanted.jobs or (num_cores() if clock == "virtual" else 1)
     began = time.monotonic()
-    tally = run_all(wanted, count, jobs)
+    tally = run_cases(wanted, count, jobs)
     seconds = time.monotonic() - began
     files = save_failure(tally, wanted.out) if wanted.out and tally.failures else []
     if as_json_only:
@@ -69,7 +69,7 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
     return 1 if tally.failures else 0
 
 
-def run_all(wanted: Wanted, count: int, jobs: int) -> Tally:
+def run_cases(wanted: Wanted, count: int, jobs: int) -> Tally:
     """All the cases, with a bar on stderr meanwhile."""
     seeds, cases = range(wanted.seed, wanted.seed + count), []
     with named_progress(count) as hear:

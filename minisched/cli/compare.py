@@ -17,7 +17,7 @@ from ..loops.run import RunStopped
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from . import advice
-from .compare_json import as_json
+from .compare_json import comparison_json
 from .exit import complain
 from .layout import say
 from .loop_choice import choose_loops
@@ -61,9 +61,11 @@ def run_compare(
         return report_stop(stopped, out, wanted.json)
     files = [str(path) for path in write_pictures(comparison, out)]
     if wanted.json:
-        result = as_json(comparison, files, with_tokens)
+        result = comparison_json(comparison, files, with_tokens)
         if wanted.advise:
-            result["advice"] = {run.loop: advice.as_json(run, config) for run in comparison.runs}
+            result["advice"] = {
+                run.loop: advice.advice_json(run, config) for run in comparison.runs
+            }
         print(json.dumps(result))
     else:
         show(comparison, config, wanted, out)

@@ -16,7 +16,7 @@ JSON_FIELDS = (
 )  # fmt: skip
 
 
-def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dict[str, Any]:
+def comparison_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dict[str, Any]:
     """The object; times are integer nanoseconds."""
     trace, lost = comparison.runs[0].trace, comparison.lost_ns
     result: dict[str, Any] = {
@@ -44,7 +44,7 @@ def as_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dic
     if with_outputs:
         result["outputs"] = comparison.runs[0].outputs
         if comparison.logprob_difference is not None:
-            result["logprobs"] = logprobs.as_json(comparison.runs[0].requests)
+            result["logprobs"] = logprobs.logprobs_json(comparison.runs[0].requests)
     return result
 
 

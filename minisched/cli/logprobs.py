@@ -12,7 +12,7 @@ from ..core import Request, TokenLogprob
 from ..models.base import Model
 
 
-def as_json(requests: Iterable[Request]) -> dict[str, dict[str, Any]]:
+def logprobs_json(requests: Iterable[Request]) -> dict[str, dict[str, Any]]:
     """By id of who wanted some: pairs of log-probability and token (SGLang ``meta_info``)."""
     return {
         req.rid: {

@@ -119,7 +119,7 @@ LEGEND = (
 def run_presets(as_json_only: bool) -> None:
     """Print the table, and below it the recommendations."""
     if as_json_only:
-        print(json.dumps({"presets": [as_json(preset) for preset in PRESETS]}))
+        print(json.dumps({"presets": [preset_json(preset) for preset in PRESETS]}))
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in COLUMNS:
@@ -156,7 +156,7 @@ def memory(preset: Preset) -> str:
     return f"{preset.min_gib:g}-{preset.below_gib:g}"
 
 
-def as_json(preset: Preset) -> dict[str, object]:
+def preset_json(preset: Preset) -> dict[str, object]:
     """A preset with its ratio; JSON knows no infinity, so no upper end is null."""
     below = None if preset.below_gib == inf else preset.below_gib
     ratio = preset.prefill_decode_ratio

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..engine.metrics import Metrics, RequestMetrics
 
-COLUMNS = ("prompt_tokens", "cached_tokens", "output_tokens", "queue_ms", "ttft_ms", "itl_ms")
+METRICS = ("prompt_tokens", "cached_tokens", "output_tokens", "queue_ms", "ttft_ms", "itl_ms")
 
 
 def figures(request: RequestMetrics) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def figures(request: RequestMetrics) -> dict[str, Any]:
     }
 
 
-def as_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
+def metrics_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
     """Every request's figures, by id."""
     return {request.rid: figures(request) for request in in_order(metrics)}
 
@@ -35,11 +35,11 @@ def table(metrics: Metrics) -> Table:
     """The same to read."""
     result = Table(box=SIMPLE_HEAD, pad_edge=False)
     result.add_column("request")
-    for column in COLUMNS:
+    for column in METRICS:
         result.add_column(column.replace("_", " "), justify="right")
     for request in in_order(metrics):
         found = figures(request)
-        result.add_row(request.rid, *(as_text(found[column]) for column in COLUMNS))
+        result.add_row(request.rid, *(as_text(found[column]) for column in METRICS))
     return result
 
 

@@ -51,11 +51,11 @@ def run_run(
     if wanted.json:
         about = {"loop": loop, "dtype": run.trace.dtype}
         result = {**about, "outputs": run.outputs, "errors": run.errors}
-        result["requests"] = request_metrics.as_json(run.metrics)
+        result["requests"] = request_metrics.metrics_json(run.metrics)
         result |= drafts_as_json(run)
         if workload.return_logprob:
-            result["logprobs"] = logprobs.as_json(run.requests)
-        advised = {"advice": advice.as_json(run, config)} if wanted.advise else {}
+            result["logprobs"] = logprobs.logprobs_json(run.requests)
+        advised = {"advice": advice.advice_json(run, config)} if wanted.advise else {}
         print(json.dumps(result | advised))
     logprobs.print_logprobs(say, model, run.requests)
     say.print(Fitted(request_metrics.table(run.metrics)))

@@ -42,13 +42,13 @@ def run_scenario(
     outcomes = long_document(loop, machine)
     found = verdicts(outcomes)
     if as_json_only:
-        print(json.dumps(as_json(name, loop, machine, outcomes, found)))
+        print(json.dumps(document_json(name, loop, machine, outcomes, found)))
     else:
         print_scenario(Console(highlight=False), loop, machine, outcomes, found)
     return 0
 
 
-def as_json(
+def document_json(
     name: str, loop: str, machine: Profile, outcomes: Sequence[Outcome], found: Sequence[Verdict]
 ) -> dict[str, Any]:
     """What ``--json`` prints; virtual times in integer nanoseconds."""
@@ -87,7 +87,7 @@ def print_scenario(
         f"{case.SHORT:,}, one every {case.EVERY / 1e6:.0f} ms; it comes after "
         f"{case.DOCUMENT_AT / SECOND:.0f} s. {machine.description}, loop {loop}, virtual time."
     )
-    console.print(Fitted(figures(outcomes)))
+    console.print(Fitted(document_figures(outcomes)))
     for claim in CLAIMS:
         said = [verdict_in_words(item) for item in found if item.claim is claim]
         console.print(f"[bold]{claim.about}: {claim.words}.[/bold] {' '.join(said)} {claim.why}\n")
@@ -102,7 +102,7 @@ TIMES = (
 )
 
 
-def figures(outcomes: Sequence[Outcome]) -> Table:
+def document_figures(outcomes: Sequence[Outcome]) -> Table:
     """A column for each setting, and what the guide says of two of them."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("figure")

@@ -26,7 +26,7 @@ def run_guide_case(name: str, loop: str, machine: Profile, as_json_only: bool) -
     case = GUIDE_CASES[name]
     rounds = guide_case(case, loop, machine)
     if as_json_only:
-        print(json.dumps(as_json(name, case, loop, machine, rounds)))
+        print(json.dumps(guide_json(name, case, loop, machine, rounds)))
         return
     console = Console(highlight=False)
     beside = f"beside {case.beside} requests that decode" if case.beside else "alone"
@@ -39,14 +39,14 @@ def run_guide_case(name: str, loop: str, machine: Profile, as_json_only: bool) -
     table.add_column("figure")
     table.add_column("here", justify="right")
     table.add_column("the guide", justify="right")
-    for key, (title, value) in figures(rounds).items():
+    for key, (title, value) in guide_figures(rounds).items():
         claimed = f"{case.claimed[key]:,}" if key in case.claimed else ""
         table.add_row(title, value, claimed)
     console.print(Fitted(table))
     console.print(case.why)
 
 
-def figures(rounds: Rounds) -> dict[str, tuple[str, str]]:
+def guide_figures(rounds: Rounds) -> dict[str, tuple[str, str]]:
     """Title and value of each row, by its name in ``GuideCase.claimed``."""
     return {
         "rounds": ("rounds of the prompt", f"{len(rounds.chunks):,}"),
@@ -58,7 +58,7 @@ def figures(rounds: Rounds) -> dict[str, tuple[str, str]]:
     }
 
 
-def as_json(
+def guide_json(
     name: str, case: GuideCase, loop: str, machine: Profile, rounds: Rounds
 ) -> dict[str, Any]:
     """What ``--json`` prints; virtual times in integer nanoseconds."""

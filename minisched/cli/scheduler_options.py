@@ -19,7 +19,7 @@ from ..speculative.draft_model import DRAFT_MODELS
 from .preset_here import preset_named
 
 
-def option(help: str, *names: str, default: str = "") -> Any:
+def scheduler_option(help: str, *names: str, default: str = "") -> Any:
     """An option that ``--help`` lists under Scheduler.
 
     ``default`` says what holds without it; left out where that differs from command to command.
@@ -39,58 +39,70 @@ class SchedulerOptions:
 
     chunked_prefill_size: Annotated[
         int | None,
-        option("The most prompt tokens of one step; -1: no limit.",
+        scheduler_option("The most prompt tokens of one step; -1: no limit.",
                "--chunked-prefill-size", "--chunk"),
     ] = None  # fmt: skip
     enable_mixed_chunk: Annotated[
-        bool, option("Decode beside the prompts, in one batch.", "--enable-mixed-chunk")
+        bool, scheduler_option("Decode beside the prompts, in one batch.", "--enable-mixed-chunk")
     ] = False
     max_prefill_tokens: Annotated[
-        int | None, option("Over this a batch takes no further prompt.", default="16384")
+        int | None, scheduler_option("Over this a batch takes no further prompt.", default="16384")
     ] = None
-    max_running_requests: Annotated[int | None, option("Requests that run at once.")] = None
+    max_running_requests: Annotated[int | None, scheduler_option("Requests that run at once.")] = (
+        None
+    )
     cuda_graph_max_bs: Annotated[
-        int | None, option("Larger decode batches are launched op by op.", default="no limit")
+        int | None,
+        scheduler_option("Larger decode batches are launched op by op.", default="no limit"),
     ] = None
-    page_size: Annotated[int | None, option("KV slots to a page.")] = None
-    kv_tokens: Annotated[int | None, option("KV slots in all.")] = None
+    page_size: Annotated[int | None, scheduler_option("KV slots to a page.")] = None
+    kv_tokens: Annotated[int | None, scheduler_option("KV slots in all.")] = None
     schedule_policy: Annotated[
         str | None,
-        option(f"Who is admitted first: {', '.join(SCHEDULE_POLICIES)}.", default="fcfs"),
+        scheduler_option(f"Who is admitted first: {', '.join(SCHEDULE_POLICIES)}.", default="fcfs"),
     ] = None
     enable_priority_scheduling: Annotated[
         bool,
-        option("Higher priorities first, before fcfs or lof.", "--enable-priority-scheduling"),
+        scheduler_option(
+            "Higher priorities first, before fcfs or lof.", "--enable-priority-scheduling"
+        ),
     ] = False
     priority_scheduling_preemption_threshold: Annotated[
         int | None,
-        option("With priorities: preempt who is lower by more than this.", default="10"),
+        scheduler_option("With priorities: preempt who is lower by more than this.", default="10"),
     ] = None
     schedule_conservativeness: Annotated[
-        float | None, option("Scales the memory kept back for running requests.", default="1")
+        float | None,
+        scheduler_option("Scales the memory kept back for running requests.", default="1"),
     ] = None
-    random_seed: Annotated[int | None, option("Of the policy random.", default="0")] = None
+    random_seed: Annotated[int | None, scheduler_option("Of the policy random.", default="0")] = (
+        None
+    )
     rules: Annotated[
         str | None,
-        option(
+        scheduler_option(
             f"Whose rules: {', '.join(RULES)}; with some changed: sglang,free_rule=at_once.",
             default="those of the loop's system",
         ),
     ] = None
     run_first: Annotated[
         str | None,
-        option("prefill, decode, or unified: one budget for both.", default="as the rules say"),
+        scheduler_option(
+            "prefill, decode, or unified: one budget for both.", default="as the rules say"
+        ),
     ] = None
     disable_radix_cache: Annotated[
-        bool, option("Share no prefixes between requests.", "--disable-radix-cache")
+        bool, scheduler_option("Share no prefixes between requests.", "--disable-radix-cache")
     ] = False
     radix_eviction_policy: Annotated[
         str | None,
-        option(f"Which prefix is evicted first: {', '.join(EVICTION_POLICIES)}.", default="lru"),
+        scheduler_option(
+            f"Which prefix is evicted first: {', '.join(EVICTION_POLICIES)}.", default="lru"
+        ),
     ] = None
     free_rule: Annotated[
         str | None,
-        option(
+        scheduler_option(
             f"When a finished request's memory goes back: {', '.join(FREE_RULES)}. Only the first "
             "is right with any loop and relay.",
             default="as the rules say",
@@ -98,26 +110,32 @@ class SchedulerOptions:
     ] = None
     speculative_algorithm: Annotated[
         str | None,
-        option(f"How to draft: {', '.join(ALGORITHMS)}.", default="no speculation"),
+        scheduler_option(f"How to draft: {', '.join(ALGORITHMS)}.", default="no speculation"),
     ] = None
     speculative_num_draft_tokens: Annotated[
-        int | None, option("Drafts that a step may carry for a request.", default="4")
+        int | None, scheduler_option("Drafts that a step may carry for a request.", default="4")
     ] = None
     speculative_draft_model_path: Annotated[
-        str | None, option(f"Of STANDALONE: {DRAFT_MODELS}.")
+        str | None, scheduler_option(f"Of STANDALONE: {DRAFT_MODELS}.")
     ] = None
     late_penalties: Annotated[
-        bool, option("Penalties do without the newest token; nothing waits.", "--late-penalties")
+        bool,
+        scheduler_option(
+            "Penalties do without the newest token; nothing waits.", "--late-penalties"
+        ),
     ] = False
     late_stop_strings: Annotated[
-        bool, option("A request goes on for a token after its stop text.", "--late-stop-strings")
+        bool,
+        scheduler_option(
+            "A request goes on for a token after its stop text.", "--late-stop-strings"
+        ),
     ] = False
     disable_overlap_schedule: Annotated[
-        bool, option("Run the serial loop and no other.", "--disable-overlap-schedule")
+        bool, scheduler_option("Run the serial loop and no other.", "--disable-overlap-schedule")
     ] = False
     preset: Annotated[
         str | None,
-        option(
+        scheduler_option(
             "Chunk and graph sizes for a GPU: a name that minisched presets lists, 24GiB, auto."
         ),
     ] = None

@@ -81,10 +81,10 @@ def guide_case(case: GuideCase, loop: str, profile: Profile) -> Rounds:
         enable_mixed_chunk=case.beside > 0,
     )
     reqs = [
-        make_request(f"d{n}", n, BESIDE_PROMPT, case.answer + MEANWHILE, 0)
+        guide_request(f"d{n}", n, BESIDE_PROMPT, case.answer + MEANWHILE, 0)
         for n in range(1, case.beside + 1)
     ]
-    reqs.append(make_request(RID, 0, case.prompt, case.answer, AT))
+    reqs.append(guide_request(RID, 0, case.prompt, case.answer, AT))
     recorder = Recorder()
     model = LengthModel(len(reqs), len(reqs), longest)
     play(loop, model, iter(reqs), config, profile.cost, tally=RecordedTally(recorder))
@@ -94,7 +94,7 @@ def guide_case(case: GuideCase, loop: str, profile: Profile) -> Rounds:
 RID = "request"
 
 
-def make_request(rid: str, number: int, prompt: int, answer: int, arrival: int) -> Request:
+def guide_request(rid: str, number: int, prompt: int, answer: int, arrival: int) -> Request:
     """A request whose prompt is like no other's, and which answers with so many tokens."""
     params = SamplingParams(max_new_tokens=answer, ignore_eos=True, seed=number)
     return Request(rid, BlockPrompt((number,), prompt, prompt), params, arrival)

@@ -84,12 +84,14 @@ def run_one(loop: str, profile: Profile, name: str) -> tuple[Played, Trace]:
 
 def requests() -> Iterator[Request]:
     """All 21 requests in order of arrival; no two share a prefix."""
-    document = make_request("document", 0, DOCUMENT, DOCUMENT_AT)
-    others = [make_request(f"r{n}", n, SHORT, (n - 1) * EVERY) for n in range(1, NUM_OTHERS + 1)]
+    document = document_request("document", 0, DOCUMENT, DOCUMENT_AT)
+    others = [
+        document_request(f"r{n}", n, SHORT, (n - 1) * EVERY) for n in range(1, NUM_OTHERS + 1)
+    ]
     return iter(sorted([document, *others], key=lambda req: req.arrival_time))
 
 
-def make_request(rid: str, number: int, length: int, arrival: int) -> Request:
+def document_request(rid: str, number: int, length: int, arrival: int) -> Request:
     """A request whose prompt is like no other's."""
     params = SamplingParams(max_new_tokens=OUTPUT, ignore_eos=True, seed=number)
     return Request(rid, BlockPrompt((number,), length, length), params, arrival)

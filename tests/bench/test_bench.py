@@ -24,7 +24,7 @@ from minisched.bench.mlx import answers
 from minisched.bench.mlx.caches import WAYS
 from minisched.bench.mlx.caches import Shape as KvShape
 from minisched.bench.overlap import cells as overlap_cells
-from minisched.bench.overlap.shares import AIM, rows_of
+from minisched.bench.overlap.shares import AIM, share_rows
 from minisched.bench.overlap.step import Step
 from minisched.bench.overlap.ways import PROCESS, PYTHON, QUICK, SERIAL, SLEEP
 from minisched.bench.peers.peer import Peer, PeerError
@@ -94,7 +94,7 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
     taken = serial - share * hideable
     beside = [Step(taken, device, host, hideable / 4)]
     steps = {SERIAL: [Step(serial, device, host, 0.0)], PYTHON: beside, QUICK: beside}
-    rows = {row.name: row for row in rows_of("it", {**steps, PROCESS: [], SLEEP: []})}
+    rows = {row.name: row for row in share_rows("it", {**steps, PROCESS: [], SLEEP: []})}
     found = {name.removeprefix("it: "): row.median for name, row in rows.items()}
     assert len(rows) == 8 and found["host"] == pytest.approx(host)
     assert found["side by side"] == pytest.approx(25.0)

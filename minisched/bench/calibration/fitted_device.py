@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import accumulate
 
 from ...devices.cost import MeasuredCost, Pace
-from .least_squares import not_negative, predict
+from .least_squares import not_negative, value_at
 from .observed import Observed, Piece
 from .pieces import alone, by_name, middle
 
@@ -51,7 +51,7 @@ def fit_passes(
             [*bends(knots, padded(piece, pad_to)), *attention(piece)[:kept]] for piece in passes
         ]
         found = not_negative(rows, values, free=width)
-        heights = [round(predict(found[:width], bends(knots, at))) for at in knots]
+        heights = [round(value_at(found[:width], bends(knots, at))) for at in knots]
         if heights == sorted(heights) and heights[0] >= 0:
             break
     return knots, list(accumulate(heights, max, initial=0))[1:], [*found[width:], *NOTHING][:3]

@@ -7,7 +7,7 @@ from fractions import Fraction
 from statistics import median
 
 OUTLIER = 4  # residuals beyond so many times their median are left out
-ROUNDS = 3
+TRIMMINGS = 3
 SCALE = 10**24  # of the weights, which are integers
 
 Row = Sequence[int]  # one observation's features
@@ -56,8 +56,8 @@ def trimmed(rows: Sequence[Row], values: Sequence[int]) -> list[Fraction]:
     """``fit``, without what a busy machine has disturbed: observations far from their fit."""
     kept = list(zip(rows, values, strict=True))
     found = fit(rows, values)
-    for _ in range(ROUNDS):
-        residuals = [abs(value - predict(found, row)) / max(1, value) for row, value in kept]
+    for _ in range(TRIMMINGS):
+        residuals = [abs(value - value_at(found, row)) / max(1, value) for row, value in kept]
         limit = OUTLIER * median(residuals) if residuals else 0
         near = [pair for pair, far in zip(kept, residuals, strict=True) if far <= limit]
         if len(near) == len(kept) or len(near) < len(found):
@@ -78,6 +78,6 @@ def not_negative(rows: Sequence[Row], values: Sequence[int], free: int = 0) -> l
         rows = [[0 if at == worst else value for at, value in enumerate(row)] for row in rows]
 
 
-def predict(coefficients: Sequence[Fraction], row: Row) -> Fraction:
+def value_at(coefficients: Sequence[Fraction], row: Row) -> Fraction:
     """What the fit says of one observation."""
     return sum((a * b for a, b in zip(coefficients, row, strict=True)), Fraction(0))

@@ -43,7 +43,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Load:
+class GpuLoad:
     """So many requests of one length, all at once."""
 
     rows: int = 32
@@ -99,7 +99,7 @@ class Side:
     runs: list[Run] = field(default_factory=list)
     beyond: list[float] = field(default_factory=list)
 
-    def tokens_per_second(self, load: Load) -> float:
+    def tokens_per_second(self, load: GpuLoad) -> float:
         """One run, prompts included."""
         import torch
 
@@ -131,7 +131,7 @@ def cuda_figures(
     settings: dict[str, Any],
     model: Model,
     make_peer: Callable[[], Peer],
-    load: Load,
+    load: GpuLoad,
     repetitions: int,
     report: Callable[[str], None],
     keep: Keep = keep_nothing,
@@ -186,18 +186,18 @@ def cuda_figures(
     return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, config, report, keep)
 
 
-def answer(model: Model, loop: str, load: Load, new_tokens: int) -> Run:
+def answer(model: Model, loop: str, load: GpuLoad, new_tokens: int) -> Run:
     """One run of ours, in the memory of the whole load: graphs are of that."""
     requests = replace(load, new_tokens=new_tokens).requests()
     return run_to_end(loop, DEVICE, model, requests, load.config())
 
 
-def peer_answer(peer: Peer, load: Load, new_tokens: int) -> None:
+def peer_answer(peer: Peer, load: GpuLoad, new_tokens: int) -> None:
     """The same prompts, and as many tokens."""
     peer.generate([list(request.prompt) for request in load.requests()], new_tokens)
 
 
-def warm_peer(make_peer: Callable[[], Peer], load: Load) -> tuple[Peer | None, str]:
+def warm_peer(make_peer: Callable[[], Peer], load: GpuLoad) -> tuple[Peer | None, str]:
     """The peer, which has answered the load once; or why there is none."""
     peer = None
     try:
@@ -219,7 +219,7 @@ class TransformersPeer:
     shares no prefixes, as ours does not, since every run has the same prompts.
     """
 
-    def __init__(self, folder: Path, load: Load, device: str = "cuda") -> None:
+    def __init__(self, folder: Path, load: GpuLoad, device: str = "cuda") -> None:
         import torch
         from transformers import AutoModelForCausalLM, GenerationConfig
         from transformers.generation import ContinuousBatchingConfig

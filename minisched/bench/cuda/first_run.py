@@ -43,7 +43,7 @@ from ...trace import Trace
 from ...trace.files import write_whole
 from ..machine import machine
 from ..rows import Figure, as_json
-from .cuda import CONTEXT_LEN, GIB, PEER, Load, TransformersPeer, cuda_figures
+from .cuda import CONTEXT_LEN, GIB, PEER, GpuLoad, TransformersPeer, cuda_figures
 from .instruments import (
     DecodeLaunches,
     NotRun,
@@ -419,7 +419,7 @@ def quick_figures(errand: Errand) -> str:
 
 
 NEEDED = 20 * GIB  # both engines' weights, KV, and what measures the bandwidth
-QUICK = Load(new_tokens=64)
+QUICK = GpuLoad(new_tokens=64)
 TOLD = (
     "overlap", PEER, "transformers / overlap", "overlap, GPU busy in steady decode",
     "overlap, a step / its limit",

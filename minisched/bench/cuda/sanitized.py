@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ...loops.run import run_to_end
 from ...models.llama_graphs import LlamaGraphs
-from .cuda import CONTEXT_LEN, Load
+from .cuda import CONTEXT_LEN, GpuLoad
 
-LOAD = Load(rows=4, prompt_len=64, new_tokens=16)
+LOAD = GpuLoad(rows=4, prompt_len=64, new_tokens=16)
 
 
 def watched(folder: Path, loop: str, device: str = "cuda") -> int:

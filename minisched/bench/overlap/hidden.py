@@ -44,7 +44,7 @@ def hidden(
     for repetition in range(repetitions):
         report(f"serial and {loop}, repetition {repetition + 1} of {repetitions}")
         taken.append(in_turn(case, entries, rounds))
-    return rows_of(
+    return hidden_rows(
         case.device,
         loop,
         works_ms,
@@ -52,7 +52,7 @@ def hidden(
     )
 
 
-def rows_of(
+def hidden_rows(
     device: str, loop: str, works_ms: Sequence[float], steps: Mapping[str, list[float]]
 ) -> list[Figure]:
     """The figures of all steps, in milliseconds by name; then what is hidden of each work."""

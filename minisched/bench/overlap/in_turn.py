@@ -11,7 +11,7 @@ from ...devices.cost import MILLISECOND, NO_COST
 from ...devices.wall_clock import Way, compute, done_by
 from ..arm import SETTLING, running
 from ..case import Case
-from .step import ROUND, Step, rounds_of, typical
+from .step import ROUND, Step, steps_by_round, typical
 
 SPARE = 3  # tokens of a request that come after the last round: nobody ends in one
 
@@ -66,6 +66,6 @@ def in_turn(case: Case, entries: Mapping[str, Entry], rounds: int) -> dict[str, 
             for name, arm in arms.items():
                 with entries[name].at_work():
                     arm.go_on(ROUND)
-        found = {name: rounds_of(arm.finish().trace, rounds) for name, arm in arms.items()}
+        found = {name: steps_by_round(arm.finish().trace, rounds) for name, arm in arms.items()}
     first = next(iter(found.values()))
     return {name: typical(steps, first) for name, steps in found.items()}

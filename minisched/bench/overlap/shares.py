@@ -83,7 +83,7 @@ def overlap_figures(
     rows: list[Figure] = []
     for cell, found, reason in zip(cells, steps, reasons, strict=True):
         missing = not_measured(f"{cell.name}: hidden", "%", reason)
-        rows += [missing] if reason else rows_of(cell.name, found)
+        rows += [missing] if reason else share_rows(cell.name, found)
     return rows
 
 
@@ -101,7 +101,7 @@ def side_by_side(cell: Cell, ways: Mapping[str, Way]) -> dict[str, Step]:
     return in_turn(cell.case, entries, cell.rounds)
 
 
-def rows_of(name: str, steps: Steps) -> list[Figure]:
+def share_rows(name: str, steps: Steps) -> list[Figure]:
     """The figures of one cell. Without added work nobody else does it."""
     taken = {way: [step.whole_ms for step in found] for way, found in steps.items()}
     whole, alone = taken[SERIAL], [step.device_ms for step in steps[SERIAL]]
@@ -115,8 +115,10 @@ def rows_of(name: str, steps: Steps) -> list[Figure]:
         why += f"; the lock costs {median(lock):.1f} ms, and the cores {median(cores):.1f}"
         aside = f"the cores cost {median(cores):.1f} ms"
         costs = [
-            hidden(f"{name}: hidden, by a worker process", whole, ideal, taken[PROCESS], aside),
-            hidden(f"{name}: hidden, by a sleep", whole, ideal, taken[SLEEP]),
+            hidden_share(
+                f"{name}: hidden, by a worker process", whole, ideal, taken[PROCESS], aside
+            ),
+            hidden_share(f"{name}: hidden, by a sleep", whole, ideal, taken[SLEEP]),
             figure(f"{name}: the lock costs", lock, "ms"),
             figure(f"{name}: the cores cost", cores, "ms"),
         ]
@@ -127,13 +129,13 @@ def rows_of(name: str, steps: Steps) -> list[Figure]:
         figure(f"{name}: makespan / max(host, device)", divided(taken[PYTHON], ideal), "ratio"),
         figure(f"{name}: speed-up / ideal", divided(ideal, taken[PYTHON]), "ratio"),
         figure(f"{name}: side by side", [step.beside_percent for step in steps[PYTHON]], "%"),
-        hidden(f"{name}: hidden", whole, ideal, taken[PYTHON], why),
-        hidden(f"{name}: hidden, {QUICK}", whole, ideal, taken[QUICK]),
+        hidden_share(f"{name}: hidden", whole, ideal, taken[PYTHON], why),
+        hidden_share(f"{name}: hidden, {QUICK}", whole, ideal, taken[QUICK]),
         *costs,
     ]
 
 
-def hidden(
+def hidden_share(
     name: str, serial: list[float], ideal: list[float], taken: list[float], why: str = ""
 ) -> Figure:
     """The share of what could be hidden that is hidden; ``why`` it is no more than that."""

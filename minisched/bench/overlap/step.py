@@ -46,7 +46,7 @@ class Step:
         return Step(*(factor * part for part in astuple(self)))
 
 
-def rounds_of(trace: Trace, rounds: int) -> list[Step]:
+def steps_by_round(trace: Trace, rounds: int) -> list[Step]:
     """A step of each round: the mean of those that count."""
     starts = [item.start for item in forwards(trace)]
     device, host = device_busy(trace), host_busy(trace)

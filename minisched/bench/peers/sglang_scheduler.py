@@ -15,7 +15,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from ..scheduling.engines import ANY_TOKEN, NEW_TOKENS, VOCAB_SIZE, Workload, prompt
+from ..scheduling.engines import ANY_TOKEN, NEW_TOKENS, VOCABULARY, Workload, prompt
 from .missing import PACKAGES, stand_in
 from .serve import Answer, serve
 from .steps import answer_with
@@ -59,7 +59,7 @@ class SGLangScheduler:
             token_to_kv_pool_allocator=self.allocator,
         )  # fmt: skip
         self.tree = import_module(f"{memory}.radix_cache").RadixCache(params)
-        self.model = Nothing(vocab_size=VOCAB_SIZE)
+        self.model = Nothing(vocab_size=VOCABULARY)
         tokens = [(number, prompt(number, load.prompt_len)) for number in range(load.running)]
         self.reqs = [make_req(str(number), each, NEW_TOKENS) for number, each in tokens]
         self.batch = self.make_batch(load.prompt_len)
@@ -85,7 +85,7 @@ class SGLangScheduler:
         batch.seq_lens, batch.seq_lens_cpu = lens, lens.clone()
         batch.orig_seq_lens = lens.to(torch.int32)
         info = import_module("sglang.srt.sampling.sampling_batch_info").SamplingBatchInfo
-        batch.sampling_info = info.from_schedule_batch(batch, VOCAB_SIZE)
+        batch.sampling_info = info.from_schedule_batch(batch, VOCABULARY)
         return batch
 
     def step(self) -> int:
@@ -134,7 +134,7 @@ def make_req(
     )
     params.normalize(None)
     return import_module("sglang.srt.managers.schedule_batch").Req(
-        rid, "", array("q", prompt), params, eos_token_ids=set(eos_ids), vocab_size=VOCAB_SIZE,
+        rid, "", array("q", prompt), params, eos_token_ids=set(eos_ids), vocab_size=VOCABULARY,
         priority=priority,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ PAGE = 256  # tokens; nano-vllm allows no other
 NEW_TOKENS = 250  # of each request that runs: none ends while it is timed
 PREFILL_TOKENS = 16384  # prompt tokens of one step: the default of nano-vllm and of SGLang
 ANY_TOKEN = 7
-VOCAB_SIZE = 1 << 20  # a prompt's first token is its number, so that no two share a prefix
+VOCABULARY = 1 << 20  # a prompt's first token is its number, so that no two share a prefix
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Minisched:
             kv_tokens=load.num_pages * load.page_size, page_size=load.page_size,
             max_running_requests=load.running + load.spare_rows,
             chunked_prefill_size=-1, max_prefill_tokens=PREFILL_TOKENS,
-            context_len=load.num_pages * load.page_size, vocab_size=VOCAB_SIZE, run_ahead=run_ahead,
+            context_len=load.num_pages * load.page_size, vocab_size=VOCABULARY, run_ahead=run_ahead,
         )  # fmt: skip
         self.scheduler = Scheduler(config)
         self.numbers = count()
@@ -128,7 +128,7 @@ def settle(admit: Callable[[], int], load: Workload, add: Callable[[list[int]], 
 
 def prompt(number: int, length: int) -> list[int]:
     """A prompt that differs from all others in its first token."""
-    return [number % VOCAB_SIZE] + [ANY_TOKEN] * (length - 1)
+    return [number % VOCABULARY] + [ANY_TOKEN] * (length - 1)
 
 
 @cache

@@ -14,9 +14,9 @@ from .engines import PAGE
 from .nano_vllm import NanoVllm
 from .prompts import OWN, SHARED, cached_prompts, new_prompts, prompts
 
-PEER = "nano-vllm"
+OTHER = "nano-vllm"
 PAGE_SIZES = (1, 16, PAGE)
-TREES = (1_000, 10_000, 100_000, 1_000_000)  # tokens
+TREE_SIZES = (1_000, 10_000, 100_000, 1_000_000)  # tokens
 SPARE_BLOCKS = 256
 
 
@@ -25,21 +25,21 @@ def radix_cases(nano: NanoVllm | None, reason: str) -> SideBySide:
     ours: dict[str, Measure] = {}
     theirs: dict[str, Measure | None] = {}
     for page in PAGE_SIZES:
-        for size in TREES:
+        for size in TREE_SIZES:
             ours[named("match", page, size)] = partial(match_us, page, size)
             ours[named("insert", page, size)] = partial(insert_us, page, size)
-        ours[scattered(page)] = partial(match_us, page, TREES[-1], spread=True)
-    for size in TREES:
+        ours[scattered(page)] = partial(match_us, page, TREE_SIZES[-1], spread=True)
+    for size in TREE_SIZES:
         theirs[named("match", PAGE, size)] = partial(hash_match_us, nano, size) if nano else None
         theirs[named("insert", PAGE, size)] = partial(hash_insert_us, nano, size) if nano else None
-    largest = partial(hash_match_us, nano, TREES[-1], spread=True) if nano else None
+    largest = partial(hash_match_us, nano, TREE_SIZES[-1], spread=True) if nano else None
     theirs[scattered(PAGE)] = largest
     growth = [
-        (named(what, page, TREES[-1]), named(what, page, TREES[0]))
+        (named(what, page, TREE_SIZES[-1]), named(what, page, TREE_SIZES[0]))
         for page in PAGE_SIZES
         for what in ("match", "insert")
     ]
-    return SideBySide(PEER, ours, theirs, growth, reason=reason)
+    return SideBySide(OTHER, ours, theirs, growth, reason=reason)
 
 
 def named(what: str, page_size: int, num_tokens: int) -> str:
@@ -49,7 +49,7 @@ def named(what: str, page_size: int, num_tokens: int) -> str:
 
 def scattered(page_size: int) -> str:
     """The name of a case where the processor's caches are no help."""
-    return f"{named('match', page_size, TREES[-1])}, all over it"
+    return f"{named('match', page_size, TREE_SIZES[-1])}, all over it"
 
 
 # -- ours --------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from .trace import (
     build,
 )
 
-OPS = {"kernel", "gpu_memcpy", "gpu_memset"}
+DEVICE_OPS = {"kernel", "gpu_memcpy", "gpu_memset"}
 CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver"}
 RANGES = {"cpu_op", "user_annotation", "python_function", "operator"}
 NEITHER = (
@@ -122,16 +122,16 @@ def see(event: dict[str, Any], index: int, seen: Seen) -> None:
         BadEvent: it has no time, or no duration, or is of no thread.
     """
     cat = str(event.get("cat", "")).lower()
-    if event.get("ph") != "X" or cat not in OPS | CALLS | RANGES:
+    if event.get("ph") != "X" or cat not in DEVICE_OPS | CALLS | RANGES:
         return
     check_span(event, index)
-    if cat not in OPS and "tid" not in event:
+    if cat not in DEVICE_OPS and "tid" not in event:
         raise BadEvent(f"traceEvents[{index}] lacks 'tid'")
     start = round(event["ts"] * 1000)
     end = start + round(event["dur"] * 1000)
     args, name = event.get("args") or {}, intern(str(event.get("name", "")))
     correlation = intern(str(args.get("correlation", args.get("Correlation ID", ""))))
-    if cat in OPS:
+    if cat in DEVICE_OPS:
         place = f"device {args.get('device', event.get('pid'))}"
         place += f" stream {args.get('stream', event.get('tid'))}"
         kind = _kind(cat, name)

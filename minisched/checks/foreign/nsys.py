@@ -34,7 +34,7 @@ from .trace import (
 MAGIC = b"SQLite format 3\x00"
 CUPTI = "CUPTI_ACTIVITY_KIND_"
 COPIES = {1: TO_DEVICE, 2: TO_HOST}
-OPS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+TABLES = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 
 
 def read_nsys(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
@@ -102,7 +102,7 @@ def _seen(tables: Tables, path: Path) -> Seen:
         )
     texts = {row["id"]: str(row["value"]) for row in tables.rows("StringIds")}
     seen = Seen("nsys")
-    for kind in OPS:
+    for kind in TABLES:
         seen.ops += [_op(row, kind, texts) for row in tables.rows(CUPTI + kind)]
     for row in tables.rows(CUPTI + "RUNTIME"):
         name = texts.get(row.get("nameId"), "")
