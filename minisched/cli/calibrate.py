@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from ..bench.calibration.calibrate import calibrate, check_model
+from ..bench.calibration.calibrate import check_model, fit_costs
 from ..bench.machine import machine
 from ..bench.rows import versions
 from ..devices.cost import MeasuredCost, Profile, as_json
@@ -44,7 +44,7 @@ def run_calibrate(
     check_model(model)
     file = check_file(out or Path(f"{device}-{model.name}.json"))
     with Console(stderr=True).status("warming up") as status:
-        cost = calibrate(device, model, names, repetitions, report=status.update)
+        cost = fit_costs(device, model, names, repetitions, report=status.update)
     computing = f"{model.name} on {device}" + f" in {model.dtype}" * bool(model.dtype)
     description = f"{computing}, measured with {repetitions} repetitions"
     profile = Profile(file.stem, description, cost, KV_TOKENS)

@@ -8,7 +8,7 @@ from ..checks.drafts import count_drafts
 from ..comparison import Comparison
 from ..export.pd_or_mixed import find_runs, rows
 from ..loops.run import Run
-from . import logprobs
+from .logprobs import logprobs_json
 
 JSON_FIELDS = (
     "loop", "steps", "tokens", "makespan_ns", "device_busy_ns", "host_busy_ns", "host_hidden_ns",
@@ -44,7 +44,7 @@ def comparison_json(comparison: Comparison, files: list[str], with_outputs: bool
     if with_outputs:
         result["outputs"] = comparison.runs[0].outputs
         if comparison.logprob_difference is not None:
-            result["logprobs"] = logprobs.logprobs_json(comparison.runs[0].requests)
+            result["logprobs"] = logprobs_json(comparison.runs[0].requests)
     return result
 
 

@@ -14,7 +14,7 @@ from ..replay.guide_cases import GUIDE_CASES, GuideCase, guide_case
 from ..replay.rounds import Rounds
 from .layout import Fitted
 
-SECOND = 1e9  # nanoseconds
+A_SECOND = 1e9  # nanoseconds
 
 
 def run_guide_case(name: str, loop: str, machine: Profile, as_json_only: bool) -> None:
@@ -53,8 +53,8 @@ def guide_figures(rounds: Rounds) -> dict[str, tuple[str, str]]:
         "first": ("tokens of the first", f"{rounds.chunks[0]:,}"),
         "last": ("tokens of the last", f"{rounds.chunks[-1]:,}"),
         "steps": ("steps until it has ended", f"{rounds.num_steps:,}"),
-        "round": ("a round, mean (s)", f"{rounds.mean_ns / SECOND:.3f}"),
-        "prompt": ("the whole prompt (s)", f"{(rounds.end - rounds.start) / SECOND:.2f}"),
+        "round": ("a round, mean (s)", f"{rounds.mean_ns / A_SECOND:.3f}"),
+        "prompt": ("the whole prompt (s)", f"{(rounds.end - rounds.start) / A_SECOND:.2f}"),
     }
 
 

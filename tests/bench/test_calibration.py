@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minisched.bench.calibration.calibrate import calibrate, makespan, observe, predict
+from minisched.bench.calibration.calibrate import fit_costs, makespan, observe, predict
 from minisched.bench.calibration.design import Load
 from minisched.checks.laws import check_times
 from minisched.cli.advice import advise
@@ -73,7 +73,7 @@ def check_foreseen(truth: MeasuredCost, found: MeasuredCost, most: float) -> Non
 
 
 def test_calibrating_a_simulated_machine_gives_back_its_costs() -> None:
-    found, serial = calibrate("sim", HashModel(), LOOPS, 1, MACHINE), MACHINE.loops["serial"]
+    found, serial = fit_costs("sim", HashModel(), LOOPS, 1, MACHINE), MACHINE.loops["serial"]
     ours = found.loops["serial"]
     assert ours.base == {name: serial.base[name] for name in ours.base}
     assert found.loops["mindie_plugin"].base["fill"] == serial.base["fill"]
@@ -91,7 +91,7 @@ def test_calibrating_a_simulated_machine_gives_back_its_costs() -> None:
 
 def test_what_both_sides_lose_is_found_too() -> None:
     truth = replace(MACHINE, pace=replace(MACHINE.pace, host_lost=310, device_lost=170))
-    check_foreseen(truth, calibrate("sim", HashModel(), LOOPS, 1, truth), 2e-3)
+    check_foreseen(truth, fit_costs("sim", HashModel(), LOOPS, 1, truth), 2e-3)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 900), st.integers(0, 900))

@@ -14,7 +14,7 @@ import torch
 
 from minisched.checks.case import Case
 from minisched.checks.draw.designs import read_design
-from minisched.checks.draw.draw import ALGORITHMS, draw
+from minisched.checks.draw.draw import DRAFTERS, draw
 from minisched.checks.faults.fault import Fault
 from minisched.checks.faults.from_client import Aborted, CtrlC
 from minisched.checks.faults.in_step import (
@@ -333,7 +333,7 @@ def test_only_the_row_with_nan_ends_and_the_others_keep_their_tokens(
 
 @pytest.mark.parametrize("loop", ["overlap:pool", "vllm_async:pool", "mlx_async:pool", "serial"])
 def test_a_row_with_drafts_keeps_the_tokens_before_nan(loop: str) -> None:
-    drafted = (seed for seed in range(many(9, 300)) if ALGORITHMS[seed % len(ALGORITHMS)])
+    drafted = (seed for seed in range(many(9, 300)) if DRAFTERS[seed % len(DRAFTERS)])
     for seed in drafted:
         fault = NotNumbers(1 + seed % 6, pick=seed)
         assert not try_fault(draw(seed, odd=False).on(read_design(loop)), fault).findings, seed

@@ -14,7 +14,7 @@ from itertools import cycle
 import pytest
 
 from minisched.checks.draw.designs import Design, all_designs, read_design
-from minisched.checks.draw.draw import ALGORITHMS, THEMES, dealt
+from minisched.checks.draw.draw import DRAFTERS, THEMES, dealt
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
 from minisched.checks.tally import Failure
@@ -44,10 +44,10 @@ def seeds_of(design: Design, count: int) -> list[int]:
 
     too little memory; drafts, or where it takes none, urgent requests; and whatever comes.
     """
-    drafts = {*ALGORITHMS} - design.refuses() - {""}
+    drafts = {*DRAFTERS} - design.refuses() - {""}
     seeds, seed = list[int](), 1001 * DESIGNS.index(design)
     while len(seeds) < count:
-        theme, algorithm = dealt(THEMES, seed, "theme"), ALGORITHMS[seed % len(ALGORITHMS)]
+        theme, algorithm = dealt(THEMES, seed, "theme"), DRAFTERS[seed % len(DRAFTERS)]
         kind = len(seeds) % 3
         if kind == 0:
             is_wanted = theme == "crowded" and not algorithm

@@ -13,7 +13,7 @@ import pytest
 
 from minisched.checks.case import Case
 from minisched.checks.draw.designs import Design
-from minisched.checks.draw.draw import ALGORITHMS, draw
+from minisched.checks.draw.draw import DRAFTERS, draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap.overlap import measure
 from minisched.checks.overlap.waits import ARRIVAL, HOST, lost_ns, num_waits, waits
@@ -126,7 +126,7 @@ def lacks(batch: ScheduleBatch, late: bool) -> str:
 
 
 def has_sampling_extras(seed: int) -> bool:
-    requests = [] if ALGORITHMS[seed % len(ALGORITHMS)] else drawn(seed).workload.requests
+    requests = [] if DRAFTERS[seed % len(DRAFTERS)] else drawn(seed).workload.requests
     return any(req.params.has_grammar or req.params.has_penalties for req in requests)
 
 

@@ -55,7 +55,7 @@ def predict(loop: str, model: Model, load: Load, cost: CostModel) -> Run:
     return run_to_end(loop, "sim", model, requests, load.config, cost.with_host_work(load.work))
 
 
-def calibrate(
+def fit_costs(
     device: str,
     model: Model,
     loops: Sequence[str],

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ...checks.draw.designs import Design, all_designs
-from ...checks.draw.draw import ALGORITHMS, designs_by_loop, designs_for, draw
+from ...checks.draw.draw import DRAFTERS, designs_by_loop, designs_for, draw
 from ...checks.judge import judge
 from ...checks.many import LAWS
 from ...checks.tally import CAUSES
@@ -125,7 +125,7 @@ def driver() -> str:
 
 def hold_laws(errand: Errand) -> str:
     """Each loop with each relay and option, plain and with drafts of each kind."""
-    return judge_cases(errand, "hash", tuple(dict.fromkeys(ALGORITHMS)))
+    return judge_cases(errand, "hash", tuple(dict.fromkeys(DRAFTERS)))
 
 
 def hold_laws_in_hostile_memory(errand: Errand) -> str:

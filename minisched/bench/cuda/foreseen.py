@@ -10,7 +10,7 @@ from ...loops.run import Run, run_to_end
 from ...models.base import Model
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
-from ..calibration.calibrate import calibrate, makespan, observe_all, stand_in
+from ..calibration.calibrate import fit_costs, makespan, observe_all, stand_in
 from ..calibration.design import WORK, Design, Load
 from ..calibration.prediction import off, row
 from ..rows import Figure, figure
@@ -58,7 +58,7 @@ def foreseen_figures(
     """
     design = design_of(make_requests(), config)
     observe_all(device, model, list(runs), report=report, design=design)  # captures graphs
-    cost = calibrate(device, model, list(runs), REPETITIONS, report=report, design=design)
+    cost = fit_costs(device, model, list(runs), REPETITIONS, report=report, design=design)
     found = []
     for loop, kept in runs.items():
         report(f"predicting {loop}")

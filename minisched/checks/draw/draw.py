@@ -29,7 +29,7 @@ from .requests import (
     several,
 )
 
-ALGORITHMS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
+DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
 THEMES = ("any", "any", "crowded", "urgent", "conversation")
 """What a workload is about: nothing, too little memory, priorities, prompts that go on from another
 one's answer. By chance alone hardly a workload retracts, preempts, or finds an answer cached."""
@@ -95,7 +95,7 @@ def draw(seed: int, odd: bool = True) -> Drawn:
     alone, and it tells by its id whom it has to do with.
     """
     rng = Random(seed)
-    algorithm = ALGORITHMS[seed % len(ALGORITHMS)]
+    algorithm = DRAFTERS[seed % len(DRAFTERS)]
     letters = FEW if algorithm else PLAIN
     wishes, logprobs = rng.choice(WISHES), rng.random() < 0.2
     requests = draw_requests(rng, letters, wishes, logprobs)
@@ -405,9 +405,9 @@ def loops_that_refuse(drawn: Drawn, device: str = "sim") -> set[str]:
 
 def like_before(seed: int) -> int:
     """How many seeds below this one draw the same kind of speculation."""
-    rounds, at = divmod(seed, len(ALGORITHMS))
-    algorithm = ALGORITHMS[at]
-    return rounds * ALGORITHMS.count(algorithm) + ALGORITHMS[:at].count(algorithm)
+    rounds, at = divmod(seed, len(DRAFTERS))
+    algorithm = DRAFTERS[at]
+    return rounds * DRAFTERS.count(algorithm) + DRAFTERS[:at].count(algorithm)
 
 
 def without_refused(workload: Workload, design: Design) -> Workload:
