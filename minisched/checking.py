@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .checks.answers import Answer, Recorded
 from .checks.case_text import case_text
-from .checks.identical import answer_all, verdict
+from .checks.identical import answer_all, verdict_on
 from .checks.judge import Finding, judge
 from .checks.many import case_of, try_workloads
 from .checks.shrink import MOST_TRIALS, breaks_the_same, shrink
@@ -85,7 +85,7 @@ def check_runs(what: Sequence[Run | Trace | Comparison | str | Path]) -> Check:
     runs = named(list(recorded(what)))
     answers = answer_all(runs)
     lines = [line for run in runs for line in said_of(run, answers[run.file])]
-    return Check(verdict(runs, answers), tuple(lines), answers)
+    return Check(verdict_on(runs, answers), tuple(lines), answers)
 
 
 def recorded(what: Sequence[Run | Trace | Comparison | str | Path]) -> Iterator[Recorded]:

@@ -12,7 +12,7 @@ from .evidence import lacking
 from .leaks.leaks import find_leaks, not_checked
 from .offence import Offence
 from .overlap.report import report
-from .races import Race, WaitsForEver, examine, offence_of
+from .races import Race, WaitsForEver, examine, race_offence
 from .stopped import is_cut_short, without_cut_short
 from .tokens.ends import find_ends, find_misreads
 
@@ -99,7 +99,7 @@ def races(recorded: Recorded) -> Answer:
         words.append(counted(len(seen.races), "race"))
     if waits:
         words.append(counted(len(waits), "wait that never ends", "waits that never end"))
-    offences = tuple(offence_of(item, recorded.trace) for item in found)
+    offences = tuple(race_offence(item, recorded.trace) for item in found)
     return no("races", " and ".join(words), tuple(map(str, found)), offences)
 
 

@@ -12,7 +12,7 @@ from .offence import Offence
 from .stopped import stopped_with
 from .tokens.identity import Difference, differences, tokens_heard
 from .tokens.same_workload import another_workload, only_lengths_differ
-from .tokens.wrong_token import explain, offence_of
+from .tokens.wrong_token import explain, token_offence
 
 QUESTION = "identical"
 ORACLE = "-oracle"  # what the file of a baseline is called after its run's
@@ -32,7 +32,7 @@ def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
     }  # fmt: skip
 
 
-def verdict(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
+def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
     """Whether every law held that could be looked at; None if none of them could be.
 
     A run that stopped with an error broke one.
@@ -97,7 +97,7 @@ def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence,
     if not trace.program:
         return ["No accesses are recorded in this file: nothing can be said about why."], ()
     story = explain(found, trace)
-    return str(story).splitlines(), (offence_of(story),)
+    return str(story).splitlines(), (token_offence(story),)
 
 
 def has_tokens(trace: Trace) -> bool:

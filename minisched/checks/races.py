@@ -355,7 +355,7 @@ def find_races(trace: Trace) -> list[Race]:
     return list(examine(trace).races)
 
 
-def offence_of(found: Race | WaitsForEver, trace: Trace) -> Offence:
+def race_offence(found: Race | WaitsForEver, trace: Trace) -> Offence:
     """What a picture of it shows in red."""
     ids = {item.id for item in trace.slices}
     if isinstance(found, WaitsForEver):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ..checks.judge import Finding, Verdict
 from ..checks.leaks.leaks import find_leaks
 from ..checks.offence import Offence
-from ..checks.races import Race, WaitsForEver, examine, offence_of
+from ..checks.races import Race, WaitsForEver, examine, race_offence
 from ..checks.tokens.ends import find_ends
 from ..checks.tokens.identity import Difference, first_difference
 from ..checks.tokens.oracle import tokens_alone
 from ..checks.tokens.wrong_token import explain
-from ..checks.tokens.wrong_token import offence_of as wrong_token_offence
+from ..checks.tokens.wrong_token import token_offence as wrong_token_offence
 from ..export.offence import draw
 from ..export.offence_text import to_text
 from ..trace import Trace
@@ -31,7 +31,7 @@ def offence_in(verdict: Verdict, finding: Finding) -> Offence:
         seen = examine(trace)
         every: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
         for found in every:
-            return offence_of(found, trace)
+            return race_offence(found, trace)
     if finding.law == "ends":
         for breach in find_ends(trace):
             return breach.offence

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..checks.answers import Answer, Recorded
-from ..checks.identical import answer_all, verdict
+from ..checks.identical import answer_all, verdict_on
 from ..checks.offence import Offence
 from ..checks.stopped import stopped_with
 from ..export.recorded import read_recorded
@@ -48,7 +48,7 @@ def check_traces(
         gc.freeze()
         work.at("looking at what ran")
         answers = answer_all(runs)
-    holds = verdict(runs, answers)
+    holds = verdict_on(runs, answers)
     if as_json_only:
         print(json.dumps(answers_json(runs, answers, holds)))
     else:

@@ -15,7 +15,7 @@ from ..export.offence_text import MARK
 from ..museum import Exhibit, Refuted
 from ..museum.form import to_html
 from ..museum.page import Part, page, refuted_page
-from ..museum.picture import draw, lines_of
+from ..museum.picture import draw, exhibit_lines
 from ..museum.references import address
 from ..museum.standing import Standing
 from ..trace.files import write_whole
@@ -54,7 +54,7 @@ def parts_of(item: Exhibit | Refuted) -> list[Part]:
 def body(part: Part, item: Exhibit | Refuted, columns: int) -> Iterator[Text]:
     """A part's lines as they are coloured."""
     if part.kind == "picture" and isinstance(item, Exhibit):
-        for line in lines_of(item, columns - 2):
+        for line in exhibit_lines(item, columns - 2):
             yield Text(line, style="bold red" if MARK in line else "")
     for line in part.body.splitlines():
         if part.kind == "diff":

@@ -12,7 +12,7 @@ from ..checks.offence import Offence
 from ..checks.overlap.overlap import forwards
 from ..checks.overlap.waits import idle_times
 from ..checks.races import find_races
-from ..checks.races import offence_of as races_offence
+from ..checks.races import race_offence as races_offence
 from ..checks.tokens.identity import first_difference
 from ..checks.tokens.oracle import tokens_alone
 from ..checks.tokens.wrong_token import explain
@@ -26,7 +26,7 @@ TWICE = ("freed", "given", "used")  # kinds of leaks in which somebody has it wh
 TURNS = 3  # of a loop in which nothing happens any more
 
 
-def offence_of(exhibit: Exhibit, verdict: Verdict) -> Offence:
+def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
     """What the picture of a bug shows, of the verdict with the bug.
 
     Raises:

@@ -20,7 +20,7 @@ from ..export.svg_run import Frame, draw_lanes, draw_run
 from ..export.svg_waits import draw_flags, wait_style
 from ..export.units import MILLISECOND
 from .exhibit import Exhibit
-from .offence import offence_of
+from .offence import exhibit_offence
 from .paper import heading, title_of_run
 from .text_picture import text_picture
 
@@ -60,7 +60,7 @@ def in_red(frame: Frame, scene: Scene) -> list[str]:
     return [*draw_missing(frame, scene), *draw_culprits(frame, scene), *words]
 
 
-def lines_of(exhibit: Exhibit, columns: int = 100) -> list[str]:
+def exhibit_lines(exhibit: Exhibit, columns: int = 100) -> list[str]:
     """The same as text.
 
     Raises:
@@ -77,7 +77,7 @@ def seen(exhibit: Exhibit) -> tuple[Scene, View, Offence]:
     what this picture is about.
     """
     bug, healthy = exhibit.with_bug(), exhibit.healthy()
-    offence = offence_of(exhibit, bug)
+    offence = exhibit_offence(exhibit, bug)
     ends = [item.end for item in bug.trace.slices if item.id in offence.slices]
     last = min(bug.trace.end, max(ends, default=0) + LONGEST // 8)
     start = max(0, last - LONGEST)

@@ -17,7 +17,7 @@ from minisched.checks.leaks.leaks import find_leaks, not_checked
 from minisched.checks.many import case_of
 from minisched.checks.tokens.ends import find_ends, find_misreads
 from minisched.checks.tokens.identity import Difference, differences
-from minisched.checks.tokens.wrong_token import explain, offence_of
+from minisched.checks.tokens.wrong_token import explain, token_offence
 from minisched.checks.touches import Ops, Touched
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, SIM_COST, CostModel
@@ -313,7 +313,7 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
         assert culprit in {(slices[at].name, slices[at].step) for at in story.culprit.slices}, bug
         assert difference.rid in story.chain[0].sentence
         assert story.is_known == (bug != "unresolved placeholder")
-        assert offence_of(story).missing == story.missing
+        assert token_offence(story).missing == story.missing
         assert (story.missing is not None) == (bug == "copy without wait")
         if relay == "ring" and not story.missing:
             marks = [mark.attrs for mark in traces[1].marks if mark.name == "wrong token"]

@@ -31,7 +31,7 @@ from minisched.checks.overlap.idle import idle_gaps
 from minisched.checks.overlap.launches import launches
 from minisched.checks.overlap.overlap import length, union
 from minisched.checks.overlap.report import OverlapFindings, report
-from minisched.checks.overlap.verdict import verdict
+from minisched.checks.overlap.verdict import overlap_verdict
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
@@ -117,7 +117,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
                 database.execute(f"DROP TABLE CUPTI_ACTIVITY_KIND_{name}")
         theirs = read_foreign(path)
         assert all(word in line for word, line in zip(said, theirs.lacks, strict=False))
-        assert theirs.lacks and verdict(theirs.trace).word == "unknown"
+        assert theirs.lacks and overlap_verdict(theirs.trace).word == "unknown"
 
 
 # -- engines: what a step is -----------------------------------------------------------------------

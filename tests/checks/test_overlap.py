@@ -19,7 +19,7 @@ from minisched.checks.overlap.overlap import ideal_speedup, measure, step_interv
 from minisched.checks.overlap.removal import largest_bubble
 from minisched.checks.overlap.replay import replay
 from minisched.checks.overlap.report import report
-from minisched.checks.overlap.verdict import verdict
+from minisched.checks.overlap.verdict import overlap_verdict
 from minisched.checks.overlap.waits import ARRIVAL, HOST, lost_ns
 from minisched.checks.overlap.what_if import (
     free,
@@ -295,7 +295,7 @@ def test_a_program_that_waits_in_a_circle_and_a_trace_of_nothing_are_no_crash() 
 )  # fmt: skip
 def test_the_verdict_on_our_own_loops(loop: str, word: str) -> None:
     trace = run(loop, asks("r", 30))
-    found = verdict(trace)
+    found = overlap_verdict(trace)
     dry = sum(end - start for start, end in found.dry)
     assert (found.word, dry) == (word, measure(trace).bubble_ns), "it ran dry whenever it idled"
 
@@ -309,7 +309,7 @@ def test_who_was_blocked_is_named_and_only_who_was() -> None:
             ("forward", "forward", 9, 12, 2), ("host", "launch", 9, 10, 3),
             ("forward", "forward", 12, 14, 3), edges="1-2 4-5 6-7",
         )  # fmt: skip
-        found = verdict(trace)
+        found = overlap_verdict(trace)
         assert found.dry == ((5 * US, 9 * US),)
         assert ("no blocking call" in found.blocking) is not blocks
         assert ("the host was blocked in" in found.sentence) is blocks

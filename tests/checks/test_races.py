@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from minisched.checks.overlap.launches import launches
-from minisched.checks.races import Words, examine, find_races, offence_of
+from minisched.checks.races import Words, examine, find_races, race_offence
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
@@ -268,7 +268,7 @@ def test_a_changed_engine_is_seen_and_told_once(
         if edit is NO_WAIT:
             assert race.count == sum(item.name == "sample" for item in trace.slices)
             assert "(copy stream; r0, r1)" in str(race) and "(forward stream; r0, r1)" in str(race)
-        drawn = pictures.draw(trace, offence := offence_of(race, trace))
+        drawn = pictures.draw(trace, offence := race_offence(race, trace))
         assert offence.slices and all(f'data-offence="{one}"' in drawn for one in offence.slices)
         if offence.missing:
             assert f'data-missing="{offence.missing[0]} {offence.missing[1]}"' in drawn

@@ -15,14 +15,14 @@ import pytest
 
 import minisched
 from minisched.checks.races import find_races
-from minisched.checks.races import offence_of as races_offence
+from minisched.checks.races import race_offence as races_offence
 from minisched.cli import museum
 from minisched.export.offence_text import MARK
 from minisched.museum import Exhibit, exhibits
 from minisched.museum.form import to_html
-from minisched.museum.offence import offence_of
+from minisched.museum.offence import exhibit_offence
 from minisched.museum.patch import Edit, StalePatch, put_in
-from minisched.museum.picture import draw, lines_of
+from minisched.museum.picture import draw, exhibit_lines
 
 SPECIMEN = '''
 from functools import cached_property, wraps
@@ -157,13 +157,13 @@ EXHIBITS = exhibits()
 def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     """And nothing is red in the healthy run below; the text marks it too, within its columns."""
     verdict = exhibit.with_bug()
-    by_law_alone = offence_of(replace(exhibit, points_at=None), verdict)
+    by_law_alone = exhibit_offence(replace(exhibit, points_at=None), verdict)
     assert by_law_alone.sentence and by_law_alone.slices
     if exhibit.law == "race":
         race = find_races(verdict.trace)[0]
         assert by_law_alone == races_offence(race, verdict.trace)
         assert len(by_law_alone.slices) == 2
-    offence, drawn = offence_of(exhibit, verdict), draw(exhibit)
+    offence, drawn = exhibit_offence(exhibit, verdict), draw(exhibit)
     assert drawn.count("http") == drawn.count("http://www.w3.org/")
     root = ElementTree.fromstring(drawn)
     marked = [item for item in root.iter() if "data-offence" in item.attrib]
@@ -172,7 +172,7 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     assert all(float(item.attrib["y"]) < float(below.attrib["y"]) for item in marked)
     assert exhibit.title in (words := "".join(root.itertext()))
     assert f"{exhibit.law}: {offence.sentence[:20]}" in words
-    lines = lines_of(exhibit, 80)
+    lines = exhibit_lines(exhibit, 80)
     first, second = "\n".join(lines).split("without it:")
     assert max(map(len, lines)) <= 80
     assert MARK in first and MARK not in second.split("\n\n")[0]

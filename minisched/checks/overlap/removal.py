@@ -9,7 +9,7 @@ from ...trace import Trace
 from .bubble_words import milliseconds
 from .bubbles import Bubble, by_cause, by_phase
 from .course import Course, course_of
-from .verdict import Verdict, verdict
+from .verdict import Verdict, overlap_verdict
 from .waits import ARRIVAL
 from .what_if import Change, free, launch_ahead, makespan, makespan_of, sample_at_once
 
@@ -82,7 +82,7 @@ def largest_bubble(
     phase = next(iter(phases))
     course = course or course_of(trace)
     was = makespan_of(course.ran)
-    said = said or verdict(trace)
+    said = said or overlap_verdict(trace)
     tried = [Removal(name, ns, was) for name, ns in _tried(trace, course, said, cause, phase)]
     better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())

@@ -16,7 +16,7 @@ from .critical_path import critical_path, shares
 from .idle import HOST_WAIT, host_words, idle_words
 from .overlap import device_runs, is_profiled, measure, span
 from .removal import Largest, largest_bubble
-from .verdict import Verdict, verdict
+from .verdict import Verdict, overlap_verdict
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class OverlapFindings:
     causes: dict[str, int]
     phases: dict[str, int]
     critical: dict[str, int]
-    verdict: Verdict
+    overlap_verdict: Verdict
     bound: Bound
     largest: Largest | None
     lacks: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
     lanes = {item.lane for item in trace.slices if is_forward(item.lane)}
     idle = measure(trace).bubble_ns
     whole = sum(span(device_runs(trace, lane)) for lane in lanes)
-    said = verdict(trace)
+    said = overlap_verdict(trace)
     on_idle = idle_words(trace) if is_profiled(trace) else ()
     on_few = host_words(trace) if is_profiled(trace) and said.word == "unknown" else ()
     return OverlapFindings(

@@ -64,7 +64,7 @@ class Verdict:
         return 100 * self.ahead / self.pairs if self.pairs else 0.0
 
 
-def verdict(trace: Trace) -> Verdict:
+def overlap_verdict(trace: Trace) -> Verdict:
     """The verdict on a trace, of this program or of a real engine."""
     lane = forward_lane(trace)
     ops, known = in_time(trace.on(lane)), launches(trace)

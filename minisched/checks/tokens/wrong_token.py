@@ -46,7 +46,7 @@ class Story:
         return "\n".join([self.culprit.sentence, *(f"  {link.sentence}" for link in self.chain)])
 
 
-def offence_of(story: Story) -> Offence:
+def token_offence(story: Story) -> Offence:
     """What a picture of the story shows in red."""
     return Offence(story.culprit.slices, story.culprit.sentence, story.missing)
 
