@@ -38,7 +38,7 @@ class OverlapFindings:
     causes: dict[str, int]
     phases: dict[str, int]
     critical: dict[str, int]
-    overlap_verdict: Verdict
+    verdict: Verdict
     bound: Bound
     largest: Largest | None
     lacks: tuple[str, ...] = ()
