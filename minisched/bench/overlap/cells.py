@@ -38,12 +38,12 @@ def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> l
         reason = f"a step takes {step_s:.1f} s, and {WORKS_MS[-1]:g} ms are {share:.1%} of it"
         return [Cell(name, probe, loop, 0.0, 0, reason)]
     cells = []
-    for work in WORKS_MS:
-        round_s = ROUND * len(ways_for(work)) * (step_s + work / 1000)
+    for added in WORKS_MS:
+        round_s = ROUND * len(ways_for(added)) * (step_s + added / 1000)
         most = min(MOST, rounds_in(model.context_len - PROMPT_LEN))
         rounds = min(most, max(FEWEST, round(MEASURE_S / round_s)))
         case = make_case(device, model, batch, tokens_for(rounds))
-        cells.append(Cell(f"{name}, {work:g} ms", case, loop, work, rounds))
+        cells.append(Cell(f"{name}, {added:g} ms", case, loop, added, rounds))
     return cells
 
 

@@ -36,8 +36,8 @@ def hidden(
         )
     warm_up(case.device, case.model, case.config)
     entries = {
-        f"{name} step, {work:g} ms added": Entry(name, work)
-        for work in (0.0, *works_ms)
+        f"{name} step, {added:g} ms added": Entry(name, added)
+        for added in (0.0, *works_ms)
         for name in ("serial", loop)
     }
     taken: list[dict[str, Step]] = []
@@ -57,11 +57,11 @@ def hidden_rows(
 ) -> list[Figure]:
     """The figures of all steps, in milliseconds by name; then what is hidden of each work."""
     figures = [figure(name, times, "ms") for name, times in steps.items()]
-    for work in works_ms:
+    for added in works_ms:
         serial, other = (
-            less(steps[f"{name} step, {work:g} ms added"], steps[f"{name} step, 0 ms added"])
+            less(steps[f"{name} step, {added:g} ms added"], steps[f"{name} step, 0 ms added"])
             for name in ("serial", loop)
         )
-        aim = AIMS_MS.get((device, work))
-        figures.append(figure(f"{loop} hides, of {work:g} ms", less(serial, other), "ms", aim))
+        aim = AIMS_MS.get((device, added))
+        figures.append(figure(f"{loop} hides, of {added:g} ms", less(serial, other), "ms", aim))
     return figures

@@ -1,4 +1,4 @@
-"""What an engine's authors call their steps, and the phases of a step: the annotations of a thread.
+"""An engine's steps, and the phases of a step, as their authors call them in annotations.
 
 A *step* is one turn of an engine, from the launch of a batch's forward pass to its tokens. Who
 writes an engine says where one begins and ends, with ``torch.profiler.record_function``, an NVTX

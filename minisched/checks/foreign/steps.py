@@ -15,8 +15,9 @@ Else it is unknown what a step is, and the sentence tells how to mark one.
 
 from __future__ import annotations
 
+import collections
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -181,7 +182,7 @@ def _repeated_sentence(
 
 def _instead(lanes: Mapping[str, list[Slice]], ranges: Mapping[str, Sequence[Range]]) -> str:
     """The annotations that there are, the most frequent first, as a sentence that follows."""
-    names: Counter[str] = Counter()
+    names: collections.Counter[str] = collections.Counter()
     for lane in lanes:
         every = (plain(item.name) for item in ranges.get(lane, ()) if item.is_annotation)
         names.update(name for name in every if not name.startswith("aten::"))

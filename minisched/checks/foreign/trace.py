@@ -1,4 +1,4 @@
-"""A trace of a real engine, put together from what a profiler saw: device ops and calls of threads.
+"""A trace of a real engine, put together from what a profiler saw: ops and calls of threads.
 
 The readers (``chrome.py`` for torch.profiler, ``nsys.py`` for Nsight Systems) only
 say what is in a file; here it becomes lanes, steps and edges.
@@ -6,8 +6,9 @@ say what is in a file; here it becomes lanes, steps and edges.
 
 from __future__ import annotations
 
+import collections
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -114,8 +115,8 @@ def from_zero(slices: list[Slice]) -> list[Slice]:
 
 def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:
     """The lane of each stream: where most kernels run is ``forward``, a stream of copies a copy."""
-    busy: Counter[str] = Counter()
-    kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    busy: collections.Counter[str] = collections.Counter()
+    kinds: defaultdict[str, collections.Counter[str]] = defaultdict(collections.Counter)
     for op in ops:
         busy[op.stream] += (op.end - op.start) * (op.kind == KERNEL)
         kinds[op.stream][op.kind] += 1
@@ -142,7 +143,7 @@ def device_of(stream: str) -> str:
 def threads_of(seen: Seen, lanes: dict[str, str]) -> Iterator[tuple[str, str]]:
     """The lane of each thread that calls the API: who launches most of ``forward`` is ``host``."""
     forwards = {op.correlation: lanes[op.stream] for op in seen.ops if op.correlation}
-    launched: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    launched: defaultdict[str, collections.Counter[str]] = defaultdict(collections.Counter)
     for call in seen.calls:
         if (lane := forwards.get(call.correlation, "")).endswith("forward"):
             launched[lane][call.thread] += 1

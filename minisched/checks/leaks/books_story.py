@@ -1,4 +1,4 @@
-"""What a live scheduler's own marks tell of a page, a row or a lock that is not where it should be.
+"""What a live scheduler's own marks tell of a page, row or lock that is not where it should be.
 
 ``books.py`` sees what is wrong after a turn; who took it, and who should have given it back, the
 ledger has heard.
