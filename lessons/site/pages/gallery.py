@@ -37,7 +37,7 @@ def page_of(diagram: str) -> str:
 def index() -> str:
     """All topics, small, in the order of the layers; then the rest."""
     parts = [INDEX_HEAD]
-    for layer, topics in groupby(TOPICS, TOPICS.__getitem__):
+    for layer, topics in groupby(TOPICS, layer_of):
         parts.append(f"## {layer}\n\n{in_markdown(summary(docstring_of_layer(layer)))}\n")
         parts.append(wall([card(topic) for topic in topics]))
     parts.append(f"## {OTHERS}\n")
@@ -49,7 +49,7 @@ def index() -> str:
 
 def topic_page(topic: str) -> str:
     """The golden view, what leads on, the diagrams, and the code."""
-    code = f"minisched/{TOPICS[topic]}/{topic}.py"
+    code = f"minisched/{TOPICS[topic]}.py"
     parts = [f"# {topic}\n", in_markdown(docstring(code)) + "\n"]
     parts += [f"{link}\n" for link in (stepper_of(topic, "../"), lesson_of(topic, "../")) if link]
     parts += ["## A run\n", picture(f"traces/{topic}.svg", f"{topic}, from a run", "../") + "\n"]
@@ -118,6 +118,11 @@ def small(name: str, page: str, path: str) -> str:
     """A picture that leads to a page; both paths are from the site's root."""
     target, shown = page.removeprefix("gallery/"), picture(path, name, "../")
     return f"::::{{container}} card\n[{shown}]({target})\n\n[{name}]({target})\n::::\n"
+
+
+def layer_of(topic: str) -> str:
+    """The folder of its code."""
+    return TOPICS[topic].partition("/")[0]
 
 
 def docstring_of_layer(layer: str) -> str:

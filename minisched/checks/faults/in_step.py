@@ -129,7 +129,7 @@ class CopyFails(Fault):
 
     name: ClassVar[str] = "copy fails"
     says: ClassVar[str] = "did not arrive"
-    failing: tuple[int, str] = (0, "")  # step, and which of its copies
+    failing: tuple[Step | None, str] = (None, "")  # and which of its copies
 
     def put_in(self, engine: Engine) -> None:
         """Wrap what launches it; a transfer is one launch of its own."""
@@ -143,8 +143,8 @@ class CopyFails(Fault):
         if op.name == COPY.name and self.is_due(step.batch):
             self.hit(*step.batch.rids)
             wants = any(req.params.return_logprob for req in step.batch.reqs)
-            self.failing = step.batch.step, "logprobs" if wants and self.pick % 2 else COPY.gives
-        if (step.batch.step, op.gives) == self.failing:
+            self.failing = step, "logprobs" if wants and self.pick % 2 else COPY.gives
+        if (step, op.gives) == self.failing:
             op = replace(op, run=fail)
         return queue(step, op)
 
