@@ -10,14 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .checks.answers import Answer, Recorded
-from .checks.case_text import case_text
-from .checks.identical import answer_all, verdict_on
+from .checks.answers import Answer, Recorded, answer_all, stopped_with, verdict_on
+from .checks.case import case_text
 from .checks.judge import Finding, judge
-from .checks.many import case_of, try_workloads
+from .checks.many import Failure, Tally, case_of, try_workloads
 from .checks.shrink import MOST_TRIALS, breaks_the_same, shrink
-from .checks.stopped import stopped_with
-from .checks.tally import Failure, Tally
 from .comparison import Comparison
 from .defaults import check_names, in_words
 from .devices.registry import open_device

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from textwrap import fill
 
-from .checks.drafts import count_drafts
-from .checks.overlap.overlap import (
+from .checks.answers import count_drafts
+from .checks.causes import ARRIVAL, HOST, lost_ns, num_waits
+from .checks.identity import Difference, first_difference, with_margin
+from .checks.oracle import largest_difference
+from .checks.overlap import (
     OverlapReport,
     beats_ideal,
     ideal_speedup,
@@ -16,10 +19,6 @@ from .checks.overlap.overlap import (
     speedup_over,
     versus_ideal,
 )
-from .checks.overlap.waits import ARRIVAL, HOST, lost_ns, num_waits
-from .checks.tokens.identity import Difference, first_difference
-from .checks.tokens.logprobs import largest_difference
-from .checks.tokens.margin import with_margin
 from .core import Output, Request
 from .devices.cost import MILLISECOND, CostModel
 from .export.notebook import display

@@ -22,16 +22,15 @@ import pytest
 from hypothesis import strategies as st
 
 from minisched.checks import judge
-from minisched.checks.draw.designs import read_design
-from minisched.checks.draw.draw import draw
-from minisched.checks.faults.in_step import step_fault
-from minisched.checks.leaks.books import check_step
-from minisched.checks.overlap.overlap import step_intervals
-from minisched.checks.play import livelock, most_turns
-from minisched.checks.play import play as play
-from minisched.checks.workload import VOCAB as VOCAB
-from minisched.checks.workload import Workload as Workload
-from minisched.checks.workload import fresh as fresh
+from minisched.checks.books import check_step
+from minisched.checks.case import VOCAB as VOCAB
+from minisched.checks.case import Workload as Workload
+from minisched.checks.case import fresh as fresh
+from minisched.checks.draw import draw, read_design
+from minisched.checks.fault import step_fault
+from minisched.checks.judge import livelock, most_turns
+from minisched.checks.judge import play as play
+from minisched.checks.overlap import step_intervals
 from minisched.core import Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.registry import open_device as open_device

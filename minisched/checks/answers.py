@@ -2,19 +2,457 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..trace import Trace
 from ..trace.events import is_forward
-from .evidence import lacking
-from .leaks.leaks import find_leaks, not_checked
-from .offence import Offence
-from .overlap.report import report
-from .races import Race, WaitsForEver, examine, race_offence
-from .stopped import is_cut_short, without_cut_short
-from .tokens.ends import find_ends, find_misreads
+from .causes import (
+    Bound,
+    Bubble,
+    Verdict,
+    bound,
+    bubbles,
+    by_cause,
+    by_phase,
+    critical_path,
+    overlap_verdict,
+    shares,
+)
+from .identity import (
+    Difference,
+    another_workload,
+    differences,
+    ended,
+    only_lengths_differ,
+    requests_of,
+    tokens_heard,
+)
+from .leaks import Leak, find_leaks, not_checked
+from .oracle import find_ends, find_misreads
+from .overlap import (
+    HOST_WAIT,
+    course_of,
+    device_runs,
+    host_words,
+    idle_words,
+    is_profiled,
+    measure,
+    milliseconds,
+    span,
+    with_short_names,
+)
+from .races import Offence, Race, WaitsForEver, examine, race_offence
+from .what_if import Largest, largest_bubble
+from .why import explain, token_offence
+
+# -- Whether there is anything to judge: what a law looks at, and what a trace lacks of it ---------
+#
+# A law holds of a run in which nothing happened, too; but that is no reason for a green tick.
+
+
+def lacking(law: str, trace: Trace) -> str:
+    """What a trace lacks to be judged by a law, as ``no token was delivered``; else nothing.
+
+    Laws are called as in ``checks/many.py:LAWS``.
+    """
+    return LOOKED_AT.get(law, _no_steps)(trace)
+
+
+def _tokens(trace: Trace) -> str:
+    marks = [mark for mark in trace.marks if mark.name == "tokens"]
+    if not marks:
+        return "no tokens are recorded"
+    heard = any(mark.attrs.get("side") != "prefill" and mark.attrs.get("rids") for mark in marks)
+    return "" if heard else "no token was delivered"
+
+
+def _memory(trace: Trace) -> str:
+    taken = any(mark.name in ("row alloc", "page alloc") for mark in trace.marks)
+    return "" if taken else "no memory is recorded"
+
+
+def _company(trace: Trace) -> str:
+    """One is left out, or goes before another, only where there are two."""
+    now: dict[str, int] = {}
+    for counter in trace.counters:
+        if counter.name.endswith(("waiting", "running")):
+            now[counter.name] = counter.value
+            if sum(now.values()) > 1:
+                return ""
+    return "nobody had to wait, or to share a step"
+
+
+def _memory_on_sim(trace: Trace) -> str:
+    on_sim = trace.device == "sim"
+    return _memory(trace) if on_sim else "what an op touches can be watched on sim alone"
+
+
+def _accesses(trace: Trace) -> str:
+    """A race takes a resource that two lanes touch, one of them not only reading."""
+    who: defaultdict[str, set[str]] = defaultdict(set)
+    changed = set()
+    for act in trace.program:
+        if act.resource:
+            who[act.resource].add(act.lane)
+            if act.kind != "read":
+                changed.add(act.resource)
+    if not who:
+        return "no accesses are recorded"
+    if not any(len(lanes) > 1 and name in changed for name, lanes in who.items()):
+        return "no memory is recorded that one lane changes and another one touches"
+    return ""
+
+
+def _end(trace: Trace) -> str:
+    ended = any(mark.name in ("finish", "refused") for mark in trace.marks)
+    return "" if ended else "no request ended"
+
+
+def _logprobs(trace: Trace) -> str:
+    computed = any(item.name == "logprobs" for item in trace.slices)
+    return "" if computed else "nobody was given log-probabilities"
+
+
+def _abort(trace: Trace) -> str:
+    ends = (mark for mark in trace.marks if mark.name == "finish")
+    given_up = any(mark.attrs.get("reason") == "abort" for mark in ends)
+    return "" if given_up else "nobody was given up"
+
+
+def _no_steps(trace: Trace) -> str:
+    return "" if trace.slices else "nothing is recorded that ran"
+
+
+LOOKED_AT: dict[str, Callable[[Trace], str]] = {
+    "identity": _tokens,
+    "client": _end,
+    "logprobs": _logprobs,
+    "abort": _abort,
+    "leak": _memory,
+    "order": _company,
+    "ownership": _memory,
+    "progress": _company,
+    "race": _accesses,
+    "touches": _memory_on_sim,
+}
+
+
+# -- What became of a run's drafts: how many were proposed, and how many of them accepted ----------
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Drafts over a run; ``verifies`` counts rows: the steps of each request that had drafts.
+
+    As in vLLM's ``v1/spec_decode/metrics.py`` only steps that carried drafts count. Unlike there, a
+    draft counts as accepted only if the request got it as a token: not behind its last one.
+    """
+
+    verifies: int
+    proposed: int
+    accepted: int
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that such a step gave a request: one of its own, and the accepted drafts."""
+        return 1 + self.accepted / self.verifies
+
+    def __str__(self) -> str:
+        return (
+            f"{self.accepted} of {self.proposed} drafts accepted, {self.tokens_per_step:.1f} "
+            "tokens a step for each request"
+        )
+
+
+def count_drafts(trace: Trace) -> Drafts | None:
+    """The sum of the ``verified`` marks (``scheduler/scheduler.py``); None: no drafts."""
+    marks = [mark.attrs for mark in trace.marks if mark.name == "verified"]
+    if not marks:
+        return None
+    proposed, accepted = (
+        sum(int(attrs[name]) for attrs in marks) for name in ("drafts", "accepted")
+    )
+    return Drafts(len(marks), proposed, accepted)
+
+
+# -- A run that stopped with an error: what its trace can still be asked ---------------------------
+
+AT_ONCE = ("freed", "given", "used")  # kinds of leaks that are wrong whatever comes later
+
+
+def stopped_with(trace: Trace) -> str:
+    """The error of the mark ``stopped`` (``loops/run.py``), or nothing."""
+    return next((str(m.attrs["error"]) for m in trace.marks if m.name == "stopped"), "")
+
+
+def is_cut_short(trace: Trace) -> bool:
+    """Whether a run stopped while some request had not ended: what these hold is no leak."""
+    return bool(stopped_with(trace)) and not requests_of(trace) <= ended(trace)
+
+
+def without_cut_short(found: list[Leak], trace: Trace) -> list[Leak]:
+    """The leaks that are some, however the run would have gone on."""
+    if not is_cut_short(trace):
+        return found
+    over = ended(trace)
+    return [leak for leak in found if leak.kind in AT_ONCE or leak.rid in over]
+
+
+# -- One entry point for the overlap check: verdict, bubbles, critical path, bound, and the remedy
+
+
+@dataclass(frozen=True)
+class OverlapFindings:
+    """What the overlap check says of one trace; times in nanoseconds.
+
+    ``causes`` and ``phases`` (``host: schedule``) together make up ``bubble_ns`` each, the most
+    first. ``critical`` is the critical path by lane and name (``host: process``; empty: nothing
+    ran), together the makespan. ``largest`` is None where no device idled. ``lacks`` are
+    sentences on what the file does not carry, and ``steps`` is one on what was taken for a step
+    where the file has no numbers for them. ``profiled`` are sentences on idle time in a profiler's
+    trace. ``sentences`` is all of it to be read, in order. ``bubbles`` and ``names``, those in the
+    trace, are left out of ``to_json``: there can be thousands.
+    """
+
+    makespan_ns: int
+    bubble_ns: int
+    idle_percent: float  # of the time from a device's first op to its last, over all devices
+    causes: dict[str, int]
+    phases: dict[str, int]
+    critical: dict[str, int]
+    verdict: Verdict
+    bound: Bound
+    largest: Largest | None
+    lacks: tuple[str, ...] = ()
+    bubbles: tuple[Bubble, ...] = field(default=(), repr=False)
+    devices: int = 1
+    steps: str = ""
+    profiled: tuple[str, ...] = ()
+    names: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def unknown_percent(self) -> float:
+        """The share of idle time that nothing recorded explains."""
+        return 100 * self.causes.get("unknown", 0) / self.bubble_ns if self.bubble_ns else 0.0
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The findings in sentences, the verdict first; names that are too long for one, last."""
+        return tuple(with_short_names(_sentences(self), self.names, self.steps))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the single bubbles, as JSON can hold it."""
+        data = asdict(replace(self, bubbles=(), names=()))  # copied deeply
+        del data["bubbles"], data["names"]
+        data["bound"]["percent"] = self.bound.percent
+        data["unknown_percent"] = self.unknown_percent
+        data["sentences"] = list(self.sentences)
+        return data
+
+
+def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> OverlapFindings:
+    """The findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
+    course = course_of(trace)
+    found, path = bubbles(trace, course), critical_path(trace, course)
+    lanes = {item.lane for item in trace.slices if is_forward(item.lane)}
+    idle = measure(trace).bubble_ns
+    whole = sum(span(device_runs(trace, lane)) for lane in lanes)
+    said = overlap_verdict(trace)
+    on_idle = idle_words(trace) if is_profiled(trace) else ()
+    on_few = host_words(trace) if is_profiled(trace) and said.word == "unknown" else ()
+    return OverlapFindings(
+        makespan_ns=trace.end,
+        bubble_ns=idle,
+        idle_percent=100 * idle / whole if whole else 0.0,
+        causes=by_cause(found),
+        phases={_joined(*name): ns for name, ns in by_phase(found).items()},
+        critical={_joined(*name): ns for name, ns in shares(trace, path).items()},
+        verdict=said,
+        bound=bound(trace, course),
+        largest=largest_bubble(trace, found, course, said),
+        lacks=lacks,
+        bubbles=tuple(found),
+        devices=max(1, len(lanes)),
+        steps=steps,
+        profiled=(*on_idle, *on_few),
+        names=tuple(names_in(trace)),
+    )
+
+
+def names_in(trace: Trace) -> Iterator[str]:
+    """What phases and operators are called in a trace."""
+    found: dict[str, None] = {}
+    for item in trace.slices:
+        found |= {item.name: None, str(item.attrs.get("within", "")): None}
+    yield from found
+
+
+def _joined(first: str, second: str) -> str:
+    return f"{first}: {second}" if first and second else first or second
+
+
+def _sentences(found: OverlapFindings) -> Iterator[str]:
+    yield from found.lacks
+    yield found.verdict.sentence
+    if found.steps and not found.verdict.steps:
+        yield found.steps  # how to mark one
+    yield from found.profiled
+    if found.steps and found.verdict.steps:
+        yield found.steps
+    if found.profiled:
+        if found.verdict.word == "unknown":
+            return  # of a few steps, no more is known than where the time went
+    elif found.bubbles:
+        yield _idle_sentence(found)
+    elif found.verdict.word != "unknown":
+        yield f"{_devices(found)} never idled."
+    if found.causes.get("unknown"):
+        yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
+    if found.largest is not None and not (found.profiled and found.largest.cause != HOST_WAIT):
+        yield found.largest.sentence
+    if found.critical:
+        top = list(found.critical.items())[:3]
+        nothing = "nothing recorded" if found.profiled else "nothing ran"
+        named = ", ".join(f"{name or nothing} {milliseconds(ns)}" for name, ns in top)
+        yield f"The critical path takes {milliseconds(found.makespan_ns)}; most of it is {named}."
+    if found.bound.ns:
+        yield _bound_sentence(found.bound, bool(found.profiled))
+
+
+def _devices(found: OverlapFindings) -> str:
+    """Whose time it is, and which part of it."""
+    if found.devices == 1:
+        return "Between its first op and its last, the device"
+    return f"Each between its first op and its last, the {found.devices} devices"
+
+
+def _idle_sentence(found: OverlapFindings) -> str:
+    parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
+    whose = "of that time" if found.devices == 1 else "of their time, added up"
+    share = f"{milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} % {whose})"
+    return f"{_devices(found)} idled for {share}: {parts}."
+
+
+def _bound_sentence(item: Bound, is_profiled_: bool) -> str:
+    why = "each token needs the one before it, and the first one its request"
+    why = f"that much work is on lane {item.lane}" if item.lane else why
+    run = f"reached {item.percent:.0f} % of that speed"
+    if is_profiled_:  # no second percentage: the recording begins before the device does
+        run = f"took {milliseconds(item.makespan_ns)}"
+    return (
+        "As long as each piece of work takes what it took, these batches cannot take less than "
+        f"{milliseconds(item.ns)}, because {why}; this run {run}."
+    )
+
+
+# -- Whether a recorded run gave its clients the same tokens as another one; and all that is asked
+
+QUESTION = "identical"
+ORACLE = "-oracle"  # what the file of a baseline is called after its run's
+
+
+def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
+    """What can be asked of each run, by its file; the first of several is the baseline.
+
+    Raises:
+        ValueError: two runs are of different workloads.
+    """
+    return {
+        run.file: [
+            identical(runs[0], run, len(runs)), *told(run), leaks(run), races(run), overlaps(run)
+        ]
+        for run in runs
+    }  # fmt: skip
+
+
+def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
+    """Whether every law held that could be looked at; None if none of them could be.
+
+    A run that stopped with an error broke one.
+    """
+    if any(stopped_with(run.trace) for run in runs):
+        return False
+    laws = [item for every in answers.values() for item in every if item.question != "overlaps"]
+    if all(item.word == "unknown" for item in laws):
+        return None
+    return all(item.holds for item in laws)
+
+
+def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
+    """The answer for one of ``count`` runs, the first of which is the baseline.
+
+    Raises:
+        ValueError: the two are of different workloads.
+    """
+    if count < 2 and not has_tokens(run.trace):
+        return unknown("no tokens are recorded in this file.")
+    if count < 2:
+        return unknown(f"this is one run alone; {whom_to_name(run.file)}.")
+    for item in (baseline, run):
+        if not has_tokens(item.trace):
+            return unknown(f"no tokens are recorded in {item.file}.")
+    lacks = [lacking("identity", item.trace) for item in (baseline, run)]
+    if all(lacks):
+        return unknown(f"{lacks[0]} in {baseline.file} or in {run.file}.")
+    if run is baseline:
+        return Answer(QUESTION, "yes", "This is the baseline.")
+    if problem := another_workload(baseline.trace, run.trace):
+        raise ValueError(f"{run.file} can't be compared with {baseline.file}. {problem}")
+    heard, found = tokens_heard(run.trace), differences(baseline.trace, run.trace)
+    if not found:
+        tokens = counted(sum(map(len, heard.values())), "token")
+        who = counted(len(heard), "request")
+        sentence = f"The same tokens as in {baseline.file}: {tokens} of {who}."
+        return Answer(QUESTION, "yes", sentence)
+    return not_identical(found, baseline, run)
+
+
+def not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -> Answer:
+    """The answer with the story of the first difference."""
+    count = len({*tokens_heard(baseline.trace), *tokens_heard(run.trace)})
+    if only_lengths_differ(found, baseline.trace, run.trace):
+        sentence = (
+            f"{len(found)} of {count} requests got another number of tokens than in "
+            f"{baseline.file}, and the same ones so far; were both asked for as many?"
+        )
+        return Answer(QUESTION, "no", sentence, tuple(map(str, found)), holds=False)
+    sentence = f"{len(found)} of {count} requests got other tokens than in {baseline.file}."
+    dtypes = run.trace.dtype, baseline.trace.dtype
+    if all(dtypes) and len(set(dtypes)) > 1:
+        sentence += f" This run computed in {dtypes[0]}, that one in {dtypes[1]}."
+    story, offences = story_of(found[0], run.trace)
+    details = (str(found[0]), *story, *map(str, found[1:]))
+    return Answer(QUESTION, "no", sentence, details, offences, holds=False)
+
+
+def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence, ...]]:
+    """How the first wrong token came about, the culprit first; and what a picture shows of it."""
+    if not trace.program:
+        return ["No accesses are recorded in this file: nothing can be said about why."], ()
+    story = explain(found, trace)
+    return str(story).splitlines(), (token_offence(story),)
+
+
+def has_tokens(trace: Trace) -> bool:
+    """Whether a trace says which tokens clients heard."""
+    return any(mark.name == "tokens" for mark in trace.marks)
+
+
+def whom_to_name(file: str) -> str:
+    """What to name beside a run: its baseline, where that was saved with it."""
+    path = Path(file)
+    baseline = path.with_name(f"{path.stem}{ORACLE}{path.suffix}")
+    return f"name {baseline} before it" if baseline.exists() else "name a second one"
+
+
+def unknown(why: str) -> Answer:
+    """Nothing can be said, and why."""
+    return Answer(QUESTION, "unknown", f"Nothing to judge: {why}")
+
 
 OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
 

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from math import ceil
+from typing import Any, NamedTuple, cast
 
 from ..core import Output
 from ..devices.base import Device
+from ..devices.cost import NO_COST, CostModel
 from ..devices.registry import library, open_device
-from ..devices.sim import Deadlock
+from ..devices.sim import Deadlock, SimDevice
 from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..loops.design import LOOPS
+from ..loops.pd import Pair
+from ..loops.run import make_engine
 from ..memory import OwnershipError
 from ..models.base import Model
 from ..models.registry import hash_class
 from ..scheduler import MemoryLeak, SchedulerStuck
 from ..trace import Trace
-from .case import Case
-from .clients import Clients
-from .evidence import lacking
-from .faults.in_step import step_fault
+from .answers import lacking
+from .books import Books, check_idle, threads
+from .case import Case, Workload, fresh
+from .fault import step_fault
 from .laws import (
     Broken,
     Budgets,
+    Clients,
+    Touched,
     check_aborts,
     check_clients,
     check_ends,
@@ -38,14 +46,157 @@ from .laws import (
     check_told,
     check_touches,
 )
-from .leaks.books import check_idle, threads
-from .leaks.books_each_turn import Books
-from .play import Hooks, Livelock, play
-from .play_pd import play_pd
-from .progress.progress import Progress
-from .tokens.logprobs import OF_HASH
-from .touches import Touched
-from .workload import Workload, fresh
+from .oracle import OF_HASH
+from .progress import Progress
+
+# -- Drives one workload through one loop, turn by turn --------------------------------------------
+
+EACH = 2  # turns for each step that is needed; see ``most_turns``
+
+
+class Hooks(NamedTuple):
+    """What is called with an engine before it starts, and after each of its turns."""
+
+    patch: Callable[[Engine], None] = lambda engine: None
+    each_turn: Callable[[Engine], None] = lambda engine: None
+
+
+class Livelock(AssertionError):
+    """Turns go by and requests never end."""
+
+
+def most_turns(workload: Workload, depth: int, run_ahead: bool = True) -> int:
+    """Turns that a workload may take on a loop with ``depth`` steps in flight: more is a livelock.
+
+    As many steps as if requests ran one after the other, each prompt twice, as whoever loses its
+    memory computes all of it again; and ``EACH`` turns for a step, as some only wait. Of 2,064
+    healthy runs, half of them so short of memory that many were retracted, none took more than 0.67
+    of that; on ``pd``, where it is ``SIDES`` times as many, none more than 0.34. A loop that fills
+    its queue but does not ``run_ahead`` may let each token wait for ``depth`` turns (vllm_pp4).
+    """
+    budget, steps = workload.config.prefill_budget, depth
+    each = EACH if run_ahead else max(EACH, depth)
+    for req in workload.requests:
+        if not req.problem():
+            outputs = req.params.max_new_tokens
+            steps += ceil(len(req.prompt) / budget) + ceil(req.max_device_len / budget) + outputs
+    return 1 + last_event(workload) + each * steps
+
+
+def last_event(workload: Workload) -> int:
+    """The last turn in which anything comes from outside."""
+    return max([0, *workload.arrivals, *workload.aborts, *workload.flushes])
+
+
+def livelock(workload: Workload, turns: int) -> Livelock:
+    """So many turns are over."""
+    left = [req.name for req in workload.requests if not req.finished]
+    who = f"{' and '.join(left)} {'has' if len(left) == 1 else 'have'} not ended"
+    if not left:
+        who = "a step is still in flight"
+    return Livelock(f"every request must end within {turns} turns of this workload, but {who}")
+
+
+def play(
+    workload: Workload,
+    loop: str,
+    relay: str,
+    options: dict[str, Any],
+    device: Device,
+    model: Model,
+    cost: CostModel = NO_COST,
+    patch: Callable[[Engine], None] = lambda engine: None,
+    each_turn: Callable[[Engine], None] = lambda engine: None,
+) -> tuple[Engine, list[Output]]:
+    """Drive the loop turn by turn; requests and aborts come in on their turns.
+
+    ``patch`` may change the engine before it starts, and ``each_turn`` look at it after every turn
+    (``leaks/books.py:check_step`` of its scheduler does). The device is closed at the end.
+
+    Raises:
+        Livelock: requests are left after ``most_turns``.
+    """
+    outputs: list[Output] = []
+    frontend = Frontend(on_output=outputs.append)
+    engine = make_engine(loop, device, model, workload.config, frontend, cost, relay, **options)
+    patch(engine)
+    turns = LOOPS[loop].start(engine, **options)
+    last, most = (
+        last_event(workload),
+        most_turns(workload, engine.worker.depth, engine.scheduler.config.run_ahead),
+    )
+    try:
+        for turn in range(most):
+            for req, arrival in zip(workload.requests, workload.arrivals, strict=True):
+                if arrival == turn:
+                    frontend.push(req)
+            if turn in workload.aborts:
+                frontend.abort(workload.aborts[turn])
+            if turn in workload.flushes:
+                frontend.flush_cache()
+            next(turns)
+            each_turn(engine)
+            if turn > last and engine.is_done:
+                return engine, outputs
+        raise livelock(workload, most)
+    finally:
+        let_end(device)
+        device.close()
+
+
+def let_end(device: Device) -> None:
+    """On ``sim``, what was launched ends, so that the trace of a run that stopped has it, too."""
+    while isinstance(device, SimDevice) and device.next_event is not None:
+        device.idle_until(device.next_event)
+
+
+# -- Drives one workload through both sides of PD separation, whose clocks bring what comes --------
+
+NO_HOOKS = Hooks()
+SIDES = 4  # turns of either side for a turn of one engine: the side that is behind goes on alone
+
+
+def play_pd(
+    case: Case, device: Device, model: Model, hooks: Hooks = NO_HOOKS
+) -> tuple[Pair, list[Output]]:
+    """Turn the pair until nothing is left; a turn of the workload is as long as a short step.
+
+    The case's options are the link's. The ``hooks`` are called with either engine. The device is
+    closed at the end.
+
+    Raises:
+        Livelock: requests are left after ``SIDES * most_turns``.
+    """
+    workload, cost, outputs = case.workload, case.cost, list[Output]()
+    requests, config = workload.requests, workload.config
+    tick = step_ns(cost)
+    for req, turn in zip(requests, workload.arrivals, strict=True):
+        req.arrival_time = turn * tick
+    frontend = Frontend(requests, outputs.append)
+    for turn, rid in workload.aborts.items():
+        frontend.abort(rid, at=turn * tick)
+    try:
+        pair = Pair(device, model, requests, config, frontend, cost, case.relay, **case.options)
+        hooks.patch(pair.prefill)
+        hooks.patch(pair.decode)
+        most = SIDES * most_turns(workload, pair.decode.worker.depth)
+        for turn in range(most):
+            if turn in workload.flushes:
+                frontend.flush_cache()
+            if pair.is_done:
+                return pair, outputs
+            pair.turn()
+            hooks.each_turn(pair.prefill)
+            hooks.each_turn(pair.decode)
+        raise livelock(workload, most)
+    finally:
+        device.close()
+
+
+def step_ns(cost: CostModel) -> int:
+    """Nanoseconds of a step with one token, where nothing overlaps; at least one."""
+    return max(1, sum(cost.host.values()) + cost.forward(1) + cost.sample + cost.copy)
+
 
 STOPPED_BY: dict[type[Exception], str] = {
     OwnershipError: "ownership",

@@ -2,30 +2,440 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
 
-from ..core import Output, ScheduleBatch
+from ..core import FinishReason, Output, Request, ScheduleBatch
+from ..core.sampling import shown
 from ..devices.base import Device
+from ..devices.sim import SimDevice, SimMemory
 from ..engine.engine import Engine
+from ..engine.frontend import AbortReq, Message
+from ..engine.metrics import RequestMetrics
 from ..scheduler import SchedulerConfig
+from ..scheduler.pd import PrefillScheduler
 from ..trace import Trace
-from .clients import (
-    Clients,
-    find_ends,
-    find_ignored,
-    find_miscounts,
-    find_untold,
-    told_each,
-)
-from .leaks.leaks import find_leaks
-from .leaks.positions import find_unlisted
-from .races import examine
-from .tokens.ends import find_ends as find_bad_ends
-from .tokens.ends import find_misreads
-from .tokens.logprobs import find_unlike
-from .tokens.oracle import Refusal, never, tokens_alone
-from .touches import Touched
-from .workload import Workload
+from ..trace.events import is_host
+from ..trace.program import spans_of, to_text
+from ..trace.recorder import named
+from ..worker.pipeline import Stage
+from .case import Workload
+from .leaks import find_leaks, find_unlisted
+from .oracle import Alone, Refusal, alone, find_misreads, find_unlike, never, tokens_alone
+from .oracle import find_ends as find_bad_ends
+from .races import Words, examine
+
+# -- What clients say and hear: why each request ended, what was told of it, when, and to whom -----
+#
+# ``Clients`` listens to a run from where clients are; the laws are the functions behind it.
+
+
+class GivenUp(NamedTuple):
+    """An abort that was taken in while the request lived that had its id."""
+
+    turn: int
+    num_outputs: int  # tokens that the request had by then
+    error: str  # why, where it is not the client who asked for it
+
+
+class Clients:
+    """Everything that clients said in a run, with the turn that took it in, and how they fared.
+
+    Who lives is what the requests themselves say at the moment when a loop takes messages in, which
+    may be later than they came, and not in each of its turns.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.turn = 0
+        self.truth: dict[Request, Alone] = {}  # of those who came, in order
+        self.in_use: set[Request] = set()  # who came while another one had their id
+        self.given_up: dict[Request, GivenUp] = {}
+        self.cached: dict[Request, int] = {}  # where the first step of a prompt begins
+        self.late = ""  # the first turn that told clients less, or more, than it processed
+        self.deaf = ""  # the first turn that took an abort in, and did not end the request
+        self._tokens: Counter[str] = Counter()  # told so far, by name
+        self._ends: Counter[str] = Counter()
+
+    def watch(self, engine: Engine) -> None:
+        """Before an engine starts; of the two of ``pd`` it listens to the one that clients hear."""
+        if isinstance(engine.scheduler, PrefillScheduler):
+            return
+        self.engine, self._refusal = engine, engine.scheduler.config.refusal
+        frontend, scheduler = engine.frontend, engine.scheduler
+        take, on_output, on_commit = frontend.take, frontend.on_output, scheduler.on_commit
+
+        def taken(now: int) -> list[Message]:
+            messages = take(now)
+            for message in messages:
+                self._take(message)
+            return messages
+
+        def heard(output: Output) -> None:
+            self._tokens[output.rid] += output.token is not None
+            self._ends[output.rid] += output.finish_reason is not None
+            on_output(output)
+
+        def committed(batch: ScheduleBatch) -> None:
+            for at, req in enumerate(batch.reqs):
+                self.cached.setdefault(req, batch.starts[at] if at < batch.num_extend_reqs else 0)
+            on_commit(batch)
+
+        frontend.take = taken  # type: ignore[method-assign]
+        frontend.on_output, scheduler.on_commit = heard, committed
+
+    def refusal(self, req: Request) -> str | None:
+        """What the refusal of a request has to say: its sentence, or which id is in use."""
+        if problem := self._refusal(req):
+            return problem
+        return f"request id {shown(req.rid)}" if req in self.in_use else None
+
+    def _take(self, message: Message) -> None:
+        """A loop takes a message in; what it makes of it shows at the end of the turn."""
+        if isinstance(message, Request) and message not in self.truth:
+            if self._living(message.name):
+                self.in_use.add(message)
+            self.truth[message] = alone(self.workload, message, self.refusal)
+        elif isinstance(message, AbortReq):
+            for req in self._living(None if message.abort_all else message.rid):
+                self.given_up[req] = GivenUp(self.turn, len(req.output_ids), message.error)
+
+    def _living(self, name: str | None) -> list[Request]:
+        """Who has come and not ended, of that name or of any."""
+        return [
+            req
+            for req, truth in self.truth.items()
+            if name in (None, req.name)
+            and not (req.finished or req in self.given_up or truth.error)
+        ]
+
+    def look(self, engine: Engine) -> None:
+        """After each turn: what it has processed is told, and whom it was to end has ended."""
+        if engine is not self.engine:
+            return
+        tokens, ends = Counter[str](), Counter[str]()
+        for req in self.truth:
+            tokens[req.name] += len(req.output_ids)
+            ends[req.name] += req.finished
+        for name in tokens if not self.late else ():
+            told, known = self._tokens[name], tokens[name]
+            if told != known:
+                self.late = (
+                    f"by the end of turn {self.turn} clients had heard {told} tokens of {name}, "
+                    f"and {known} were processed"
+                )
+            elif self._ends[name] != ends[name]:
+                self.late = (
+                    f"by the end of turn {self.turn} clients had heard of {self._ends[name]} ends "
+                    f"of {name}, and there were {ends[name]}"
+                )
+        for req, given_up in self.given_up.items():
+            if given_up.turn == self.turn and not (self.deaf or req.finished):
+                self.deaf = (
+                    f"{req.name} was given up in turn {self.turn}, and at the end of that turn it "
+                    "had not ended"
+                )
+        self.turn += 1
+
+
+# -- whose each output is --------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """A request, and everything that was heard of it."""
+
+    req: Request
+    outputs: list[Output]
+
+
+def told_each(workload: Workload, outputs: Sequence[Output]) -> list[Told]:
+    """What was heard of each request, in order of arrival by name.
+
+    An id may come back: up to an end all is the first one's who lives by that name, and so on. What
+    comes behind the last end is the last one's, too. Who came in between and was refused as a
+    namesake heard that and nothing else.
+    """
+    by_name: defaultdict[str, list[Request]] = defaultdict(list)
+    for at in sorted(range(len(workload.requests)), key=lambda at: workload.arrivals[at]):
+        by_name[workload.requests[at].name].append(workload.requests[at])
+    heard: defaultdict[str, list[Output]] = defaultdict(list)
+    for output in outputs:
+        heard[output.rid].append(output)
+    return [told for name, reqs in by_name.items() for told in told_of_name(reqs, heard[name])]
+
+
+def told_of_name(reqs: Sequence[Request], outputs: Sequence[Output]) -> list[Told]:
+    """The same for all requests of one name, in order of arrival."""
+    spans, namesakes = [list[Output]()], deque[tuple[int, Output]]()
+    for output in outputs:
+        if output.namesake:
+            namesakes.append((len(spans) - 1, output))  # it was refused when so many had ended
+            continue
+        spans[-1].append(output)
+        if output.finish_reason:
+            spans.append([])
+    found, lives = list[Told](), list[Request]()
+    for req in reqs:
+        if namesakes and namesakes[0][0] < len(lives) and req.error == namesakes[0][1].error:
+            found.append(Told(req, [namesakes.popleft()[1]]))  # one of them lived when it came
+        else:
+            lives.append(req)
+    rest = iter(spans)
+    found += [Told(req, next(rest, [])) for req in lives]
+    found[-1].outputs.extend(chain(*rest, (output for _, output in namesakes)))
+    return found
+
+
+# -- the laws --------------------------------------------------------------------------------------
+
+
+def find_ends(told: Sequence[Told], outputs: Sequence[Output]) -> Iterator[str]:
+    """Who did not end once, or whose client heard other tokens than its own.
+
+    An id may come back after its request's end, and only then; who ends with an error hears why.
+    """
+    for name in {output.rid: 0 for output in outputs}.keys() - {req.name for req, _ in told}:
+        yield f"clients heard of {name}, whom nobody has sent"
+    for req, heard in told:
+        ends = sum(output.finish_reason is not None for output in heard)
+        tokens = [output.token for output in heard if output.token is not None]
+        if req.finish_reason is FinishReason.ERROR and not req.error:
+            yield f"{req.name} ended with an error, and nobody knows which"
+        if ends != 1 or req.finish_reason is None:
+            yield f"{req.name} ended {ends} times"
+        elif tokens != req.output_ids:
+            yield f"{req.name} heard {tokens}, produced {req.output_ids}"
+        elif heard[-1].finish_reason is None:
+            yield f"{req.name} heard something behind its end"
+
+
+def find_untold(clients: Clients, told: Sequence[Told]) -> Iterator[str]:
+    """Whose client heard of another end than the request had, or than it has alone, or too late.
+
+    Where a request got other tokens than alone, why it ended is not looked at: it follows.
+    """
+    if clients.late:
+        yield clients.late
+    for req, heard in told:
+        said = next((output for output in heard if output.finish_reason), None)
+        truth = clients.truth.get(req)
+        if said is None or truth is None:
+            continue
+        if (said.finish_reason, said.error) != (req.finish_reason, req.error):
+            yield f"{req.name} {ended(req)}, but its client heard that it {ended(said)}"
+        elif said.namesake != (req in clients.in_use):
+            whether = "another one" if req in clients.in_use else "nobody"
+            yield f"{req.name} {ended(req)}, when {whether} had its id"
+        elif clients.workload.has_failed(req):
+            continue  # it was in a step that was to fail
+        elif req not in clients.given_up and req.output_ids == truth.tokens:
+            is_about = truth.error in req.error if truth.error else not req.error
+            if req.finish_reason is not truth.finish_reason or not is_about:
+                yield f"{req.name} {ended(req)}, alone it {ended(truth)}"
+
+
+def ended(end: Request | Output | Alone) -> str:
+    """How somebody ended, in words."""
+    reason = end.finish_reason.value if end.finish_reason else "nothing"
+    return f"ended with '{reason}'" + (f" ({end.error})" if end.error else "")
+
+
+def find_miscounts(
+    clients: Clients, told: Sequence[Told], counted: Sequence[RequestMetrics]
+) -> Iterator[str]:
+    """Of whom other numbers of tokens are told than those of its prompt, cache and output.
+
+    A prompt's cached tokens are those before the first one that a step computed for it.
+    """
+    usages: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    truths: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for item in counted:
+        usages[item.rid].append((item.prompt_tokens, item.cached_tokens, item.output_tokens))
+    for req, heard in told:
+        num_outputs = sum(output.token is not None for output in heard)
+        if not req.problem():
+            usage = len(req.prompt), clients.cached.get(req, 0), num_outputs
+            truths[req.name].append(usage)
+    for name, truth in truths.items():
+        usage_in_order, truth = sorted(usages[name]), sorted(truth)
+        if usage_in_order != truth:
+            words = "tokens of prompt, cache and output"
+            yield f"{name} is counted as {usage_in_order} {words}, but had {truth}"
+
+
+def find_ignored(clients: Clients, told: Sequence[Told]) -> Iterator[str]:
+    """Who was given up and did not end by that, in that turn; and who ended so without it."""
+    if clients.deaf:
+        yield clients.deaf
+    for req, _ in told:
+        given_up = clients.given_up.get(req)
+        if given_up is None:
+            if req.finish_reason is FinishReason.ABORT:
+                yield f"{req.name} {ended(req)}, and nobody had given it up while it lived"
+            continue
+        who = f"{req.name} was given up in turn {given_up.turn}"
+        if req.finish_reason is not FinishReason.ABORT:
+            yield f"{who} and {ended(req)}"
+        elif req.error != given_up.error:
+            yield f"{who} ({given_up.error or 'by its client'}), but {ended(req)}"
+        elif (late := len(req.output_ids) - given_up.num_outputs) > 0:
+            yield f"{who} and got {late} tokens after that"
+
+
+# -- What ops touched, beside what they said when they were launched: the law "touches", on ``sim``
+#
+# Races are found from what is said. What is touched and not said hides one, and what is said and
+# not touched would be one that nobody has.
+
+NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device
+IN_VAIN = ("future map", "last tokens")  # cell 0: read, and thrown away, for every known token
+DUMP = {"token pool": {0}}  # where samples go that mean nothing
+STAND_IN = "page table"  # an op in the place of a step that was lost: it does less than that
+SENT, LANDED = "prefill kv", "decode kv"  # of a transfer between the two sides of ``pd``
+
+
+@dataclass
+class Cells:
+    """Of one op and one resource: read at all, read before the op wrote it itself, written."""
+
+    read: set[int] = field(default_factory=set)
+    found: set[int] = field(default_factory=set)
+    written: set[int] = field(default_factory=set)
+
+
+Ops = defaultdict[tuple[int, str], Cells]  # by op and by the name of the memory
+
+
+class Access(NamedTuple):
+    """What an op, or the host (0), did to cells of a memory; ``cells`` as it was indexed."""
+
+    op: int
+    memory: SimMemory
+    cells: Any
+    is_write: bool
+
+
+class Touched:
+    """Follows the engines of one run, from before they start."""
+
+    def __init__(self) -> None:
+        self.accesses: list[Access] = []
+        self.engines: list[Engine] = []
+        self.devices: list[SimDevice] = []
+
+    def watch(self, engine: Engine) -> None:
+        """Note what its ops do, if its device is a simulated one."""
+        if isinstance(engine.device, SimDevice):
+            engine.device.on_access = self.note
+            self.devices.append(engine.device)
+            self.engines.append(engine)
+
+    def note(self, memory: SimMemory, cells: Any, is_write: bool) -> None:
+        """An op, a call on a thread of the host, or the host accesses memory."""
+        op, program = memory.device.running, memory.device.recorder.program
+        who = op.slice_id if op else 0 if program.lane == "host" else program.op
+        self.accesses.append(Access(who, memory, cells, is_write))
+
+    def check(self, trace: Trace, finished: bool = True) -> Iterator[str]:
+        """A sentence for each thing that was touched and not said, or said and not touched.
+
+        What an op has written itself it may read unsaid. The ops of a step that failed have not
+        done all that they said. With drafts, where only the device knows where a row begins, ops
+        say all that they may touch; and behind a step that failed, a row that runs in vain reads
+        what that one was to leave.
+        """
+        if not self.engines:
+            return
+        real, said, words = self.touched(), declared(trace), Words(trace)
+        yield from (sentence for sentence in check_landed(real, said) if finished)
+        steps = {item.id: item.step for item in trace.slices}  # of what has ended
+        stopped = set[int]().union(*(device.failed for device in self.devices))
+        failed = {steps.get(op, 0) for op in stopped}
+        stand_ins = {item.id: item.step for item in trace.slices if item.name == STAND_IN}
+        failed |= {*stand_ins.values()}
+        drafts = any(engine.worker.touches.num_draft_tokens for engine in self.engines)
+        lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
+        for op, name in sorted(real.keys() | said.keys()):
+            cells, claimed = real[op, name], said[op, name]
+            told = claimed.read | claimed.written if drafts else claimed.read
+            unread = cells.found - told - ({0} if name.endswith(IN_VAIN) else set())
+            unwritten = cells.written - claimed.written - DUMP.get(name, set())
+            is_exact = op in steps and steps[op] not in failed and not drafts
+            for verb, unsaid, in_vain in (
+                (
+                    "read",
+                    set() if op in stand_ins or (drafts and failed) else unread,
+                    claimed.read - cells.read,
+                ),
+                ("write", unwritten, claimed.written - cells.written),
+            ):
+                who = words.op(op, lanes.get(op, ""))
+                if unsaid:
+                    what = words.cells(name, to_text(unsaid))
+                    yield f"{who} {verb}s {what}, and has not said so"
+                if is_exact and in_vain:
+                    what = words.cells(name, to_text(in_vain))
+                    yield f"{who} says that it {verb}s {what}, and does not"
+
+    def touched(self) -> Ops:
+        """What was touched by whom."""
+        ops: Ops = defaultdict(Cells)
+        names = {id(memory): name for engine in self.engines for memory, name in kv_of(engine)}
+        sides = {
+            id(engine.device): getattr(engine.device.recorder, "side", "")
+            for engine in self.engines
+        }
+        for op, memory, index, is_write in self.accesses:
+            side, name = sides[id(memory.device)], names.get(id(memory), memory.name)
+            cells = ops[op, named(side, name) if side else name]
+            found = {index} if isinstance(index, int) else set(memory.indices(index))
+            if is_write:
+                cells.written |= found
+            else:
+                cells.read |= found
+                cells.found |= found - cells.written
+        return ops
+
+
+def kv_of(engine: Engine) -> Iterator[tuple[SimMemory, str]]:
+    """The layers of a model's KV, and what they are called in a program."""
+    worker: Any = engine.worker
+    yield from ((memory, "kv") for memory in worker.model.kv)
+    for stage in (op.run for op in worker.recipe if isinstance(op.run, Stage)):
+        layers = stage.layers(worker.model)
+        yield from ((worker.model.kv[layer], f"{stage.place}kv") for layer in layers)
+    draft_model = getattr(worker.touches.drafter, "model", None)
+    yield from ((memory, "draft kv") for memory in (draft_model.kv if draft_model else ()))
+
+
+def declared(trace: Trace) -> Ops:
+    """What the ops of a program say that they touch, the host's own accesses left out."""
+    ops: Ops = defaultdict(Cells)
+    for act in trace.program:
+        if act.resource and not act.resource.endswith(NO_MEMORY) and not is_host(act.lane):
+            ours = ops[act.op, act.resource]
+            cells = ours.read if act.kind == "read" else ours.written
+            for first, last in spans_of(act.at):
+                cells.update(range(first, last + 1))
+    return ops
+
+
+def check_landed(real: Ops, said: Ops) -> Iterator[str]:
+    """KV lands on the decode side when its clock gets there too, in nobody's op: all that was sent.
+
+    Apart from that the host itself touches no memory of a device.
+    """
+    landed = real.pop((0, LANDED), Cells()).written
+    sent = [key for key in said if key[1] == LANDED and (key[0], SENT) in said]
+    cells = set[int]().union(*(said.pop(key).written for key in sent))
+    if landed != cells:
+        yield f"{to_text(cells)} of {LANDED} are sent, and {to_text(landed)} land"
+    for _, name in [key for key in real if key[0] == 0]:
+        yield f"the host touches {name} of the device itself"
+        del real[0, name]
 
 
 class Broken(AssertionError):

@@ -8,17 +8,621 @@ explains it all, in a sentence each, with what never happens (``WaitsForEver``).
 
 from __future__ import annotations
 
+import heapq
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
 
 from ..trace import Act, Slice, Trace
 from ..trace.events import is_host, lane_words
-from ..trace.program import Span, joined, span_text, spans_of
-from .conflicts import VALUE, VERBS, HandedOut, Pair, find_pairs, in_their_steps, side_of
-from .happens_before import Done, Order
-from .offence import Offence
+from ..trace.program import LARGEST, Span, common, is_in, joined, span_text, spans_of, without
+
+# -- What comes before what in a program, whatever the clock says: Lamport's happens-before --------
+#
+# - A lane does one thing after the other;
+# - a launch comes before the op that it launches;
+# - an op's end, or what was said, comes before whatever follows on a lane that waited for it.
+#
+# ``Order`` plays a program once and notes, with each act, how far the other lanes surely were (a
+# vector clock). ``Past`` asks it who changed what an op reads.
+
+Clock = Mapping[str, int]  # by lane, the last of its moments that surely has been
+
+
+class Done(NamedTuple):
+    """An act that happened, ``at`` its place in the program and at a ``moment`` of its lane.
+
+    ``clock`` is how far the other lanes surely were; ``launch`` is the launch of its op, if that
+    touches anything.
+    """
+
+    at: int
+    act: Act
+    moment: int
+    clock: Clock
+    launch: Done | None = None
+
+    @property
+    def decided(self) -> Done:
+        """Where it was launched, or did itself what nobody launches."""
+        return self.launch or self
+
+    def is_before(self, other: Done) -> bool:
+        """Whether it surely comes before another one."""
+        lane = self.act.lane
+        known = other.moment if other.act.lane == lane else other.clock.get(lane, 0)
+        return self.moment <= known and self is not other
+
+    def is_decided_before(self, other: Done) -> bool | None:
+        """Whether it was launched before another one, in any order of events; None: nobody says."""
+        if self.decided.is_before(other.decided):
+            return True
+        return False if other.decided.is_before(self.decided) else None
+
+
+class Order:
+    """A program, played once in about the order of its slices.
+
+    A lane's acts stay in its order. A begin comes after the op's launch, and a wait after the first
+    end or say of what it waits for. Any other order that keeps to this would do as well: who comes
+    before whom is not taken from it, but two acts that nothing orders are told as they came.
+
+    ``done`` are the acts in that order, ``stuck`` is what each lane never gets to, and ``vain`` are
+    the waits that order nothing, see ``waits_in_vain``: by their places, with the op behind them.
+    """
+
+    def __init__(self, program: Sequence[Act], slices: Iterable[Slice] = ()) -> None:
+        self.done: list[Done] = []
+        self.launched: dict[int, Done] = {}
+        self.ended: dict[int, Done] = {}  # by op or signal; of a signal the first
+        self.last: dict[str, Done] = {}  # of each lane
+        self.vain = waits_in_vain(program)
+        places: dict[str, list[int]] = {}
+        for at, act in enumerate(program):
+            places.setdefault(act.lane, []).append(at)
+        times = {item.id: (item.start, item.end) for item in slices}
+        is_hosts = {lane: is_host(lane) for lane in places}
+        here = dict.fromkeys(places, 0)
+        clocks: dict[str, Clock] = {lane: {} for lane in places}
+        held: defaultdict[tuple[bool, int], list[str]] = defaultdict(list)
+        heap: list[tuple[int, int, str]] = []
+
+        def push(lane: str, now: int) -> None:
+            if here[lane] < len(places[lane]):
+                at = places[lane][here[lane]]
+                time = _time(program[at], is_hosts[lane], times)
+                heapq.heappush(heap, (max(now, time), at, lane))
+
+        for lane in places:
+            push(lane, 0)
+        while heap:
+            now, at, lane = heapq.heappop(heap)
+            act, giver = program[at], None
+            kind, op = act.kind, act.op
+            if kind == "begin" or (kind == "wait" and at not in self.vain):
+                giver = (self.launched if kind == "begin" else self.ended).get(op)
+                if giver is None:
+                    held[kind == "begin", op].append(lane)
+                    continue
+                clocks[lane] = self.learned(act, clocks[lane], giver)
+            here[lane] += 1
+            launch = self.launched.get(op) if act.at or kind == "end" else None
+            done = self.last[lane] = Done(at, act, here[lane], clocks[lane], launch)
+            self.done.append(done)
+            if kind == "launch" or kind in ("end", "say"):
+                (self.launched if kind == "launch" else self.ended).setdefault(op, done)
+                for other in held.pop((kind == "launch", op), ()):
+                    push(other, now)
+            push(lane, now)
+        left = {lane: [program[at] for at in places[lane][here[lane] :]] for lane in places}
+        self.stuck = {lane: acts for lane, acts in left.items() if acts}
+
+    def learned(self, act: Act, clock: Clock, giver: Done) -> Clock:
+        """What a lane knows once it has begun, or waited for, what ``giver`` launched or ended."""
+        lane, known = giver.act.lane, dict(clock)
+        if lane == act.lane or clock.get(lane, 0) >= giver.moment:
+            return clock
+        for other, moment in giver.clock.items():
+            if moment > known.get(other, 0):
+                known[other] = moment
+        known[lane] = giver.moment
+        return known
+
+
+def _time(act: Act, is_hosts: bool, times: Mapping[int, tuple[int, int]]) -> int:
+    """When an act happened: the host does things by the end of its slice, an op from its start."""
+    is_between = act.kind in ("launch", "wait", "say")
+    start, end = times.get(act.during if is_between else act.op, (0, 0))  # 0: with what came before
+    return end if is_hosts or act.kind == "end" else start
+
+
+def waits_in_vain(program: Sequence[Act]) -> dict[int, int]:
+    """The waits of streams for ops that are launched only later: by place, the op behind each.
+
+    A stream waits for what is launched when it is told to wait: ``cudaStreamWaitEvent`` with an
+    event that is not recorded yet does nothing. A host that waits, or asks, does so until it is.
+    When a stream was told is read off the program's order: before the next op on the stream was
+    launched. Where that op stands before its own launch, lanes stand one behind the other, and
+    nothing is known of when.
+    """
+    launched: dict[int, int] = {}
+    early: set[int] = set()
+    for at, act in enumerate(program):
+        if act.kind == "launch":
+            launched.setdefault(act.op, at)
+        elif act.kind == "wait" and act.op not in launched and not is_host(act.lane):
+            early.add(at)
+    found: dict[int, int] = {}
+    if not early:
+        return found
+    ran_on = {act.op: act.lane for act in program if act.kind == "begin"}
+    behind: dict[str, tuple[int, int]] = {}  # by lane, place and op of its next begin
+    for at in range(len(program) - 1, -1, -1):
+        act = program[at]
+        if act.kind == "begin":
+            behind[act.lane] = at, act.op
+        elif at in early and act.op in launched and not is_host(ran_on.get(act.op, "host")):
+            begin, op = behind.get(act.lane, (0, 0))
+            if at < launched.get(op, 0) < begin:
+                found[at] = op
+    return dict(sorted(found.items()))
+
+
+class Past:
+    """Who last changed what an op reads, and whether somebody changed it at the same time.
+
+    Acts are named by their places in ``program``; ``order`` says when they happened.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.program = trace.program
+        played = Order(trace.program, trace.slices)
+        self.ended = played.ended  # by op
+        self.done = {done.at: done for done in played.done}
+        self.order = {done.at: when for when, done in enumerate(played.done)}
+        self.changes: defaultdict[str, list[Done]] = defaultdict(list)
+        self.by_op: defaultdict[int, list[int]] = defaultdict(list)
+        for done in played.done:
+            if done.act.at:
+                self.by_op[done.act.op].append(done.at)
+            if done.act.kind in ("write", "free"):
+                self.changes[done.act.resource].append(done)
+
+    def newest(self, at: int, cells: Iterable[int]) -> dict[int, Done]:
+        """By cell, the last write or free before the read at ``at``; a cell without is left out."""
+        read, wanted = self.program[at], set(cells)
+        found: dict[int, Done] = {}
+        for change in reversed(self.changes[read.resource]):
+            if self.order[change.at] < self.order[at]:
+                for cell in [cell for cell in wanted if is_in(cell, change.act.at)]:
+                    found[cell] = change
+                    wanted.discard(cell)
+        return found
+
+    def meanwhile(self, at: int, cells: Iterable[int]) -> tuple[int, Done] | None:
+        """A change that nothing orders against the read at ``at``, with the cell; or None."""
+        read, wanted = self.program[at], set(cells)
+        for change in self.changes[read.resource]:
+            if change.act.lane != read.lane:
+                for cell in sorted(cell for cell in wanted if is_in(cell, change.act.at)):
+                    if self.is_unordered(at, change):
+                        return cell, change
+                    break
+        return None
+
+    def is_unordered(self, at: int, other: Done) -> bool:
+        """Whether nothing says which of two acts comes first."""
+        done = self.done[at]
+        return not (done.is_before(other) or other.is_before(done)) and done is not other
+
+
+# -- What lanes did to memory, and which of it is in each other's way ------------------------------
+#
+# Found from a trace's ``program`` and what comes before what in it (``happens_before.py``), so it
+# does not matter who came first this time. What is found:
+#
+# - a **race**: two accesses to one cell from two lanes, one of them no read, and neither comes
+# before   the other. A free counts as a write: whoever touches what it frees in no order with it
+# races; - a **use after free**: a read behind a free of what nobody has written since. Whoever
+# writes it is   its next owner, and that is no race if the write comes behind the free; - the same
+# by the old owner: who freed cells for a request writes them for the same one (a **write   after
+# free**), or reads what others have written since (a **late read**), and was not given them
+# again; - a **double free**: of cells in a row nobody wrote any since the first, nor were they
+# handed out; - what is **unwritten** and read, if anybody writes to that memory at all: else it
+# came filled, as   weights do.
+
+VALUE = "value"  # what an op gives: written by its end, read by the ops that take it
+VERBS = {"read": "reads", "write": "writes", "free": "frees"}
+SIDES = ("prefill", "decode")  # of ``pd``: its resources begin with one of them
+RECENT = 32  # accesses of a lane that are compared one by one
+T = TypeVar("T")
+
+
+# -- who touched what ------------------------------------------------------------------------------
+
+
+class Stretch(NamedTuple, Generic[T]):
+    """Cells in a row with the same newest access."""
+
+    first: int
+    last: int
+    what: T
+
+
+class Newest(Generic[T]):
+    """What was put last on each cell; stretches in order, none of which overlap."""
+
+    def __init__(self) -> None:
+        self.stretches: list[Stretch[T]] = []
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+
+    def shared(self, spans: Iterable[Span]) -> list[Span]:
+        """Those spans, whole, in which a cell has something; most have none, and it is quick."""
+        firsts, lasts, end = self._firsts, self._lasts, len(self._lasts)
+        if not end:
+            return []
+        return [
+            span
+            for span in spans
+            if (at := bisect_left(lasts, span[0])) < end and firsts[at] <= span[1]
+        ]
+
+    def put(self, first: int, last: int, what: T) -> None:
+        """Cells ``first`` to ``last`` have a new one."""
+        self._replace(first, last, [Stretch(first, last, what)])
+
+    def clear(self, first: int, last: int) -> None:
+        """Cells ``first`` to ``last`` have none any more."""
+        self._replace(first, last, [])
+
+    def over(self, first: int, last: int) -> Iterator[Stretch[T]]:
+        """The stretches that share cells with ``first`` to ``last``, cut to them."""
+        for stretch in self.stretches[self._at(first, last)]:
+            yield Stretch(max(first, stretch.first), min(last, stretch.last), stretch.what)
+
+    def _at(self, first: int, last: int) -> slice:
+        return slice(bisect_left(self._lasts, first), bisect_right(self._firsts, last))
+
+    def _replace(self, first: int, last: int, new: list[Stretch[T]]) -> None:
+        at = self._at(first, last)
+        if old := self.stretches[at]:
+            if old[0].first < first:
+                new = [old[0]._replace(last=first - 1), *new]
+            if old[-1].last > last:
+                new = [*new, old[-1]._replace(first=last + 1)]
+        self.stretches[at] = new
+        self._firsts[at] = [stretch.first for stretch in new]
+        self._lasts[at] = [stretch.last for stretch in new]
+
+
+class AccessLog:
+    """One lane's reads, or its writes and frees, of one resource; the newest to each cell.
+
+    Whoever asks knows most of it already, so the newest stand in a list and are compared one by
+    one, back to the last that is known. What is older is folded into one map of stretches, or is
+    dropped once every lane knows it that ever touches the resource.
+    """
+
+    def __init__(self) -> None:
+        self.latest = 0  # the lane's moment at the newest of them
+        self.recent: list[Done] = []
+        self.older: Newest[Done] = Newest()
+        self.latest_older = 0
+
+    def fold(self, known: int) -> None:
+        """Keep fewer one by one; everybody knows this lane up to moment ``known``."""
+        for old in self.recent[: -RECENT // 2]:
+            if old.moment > known:
+                self.latest_older = old.moment
+                for span in spans_of(old.act.at):
+                    self.older.put(*span, old)
+        del self.recent[: -RECENT // 2]
+
+    def unknown(self, cells: Sequence[Span], known: int) -> Iterator[tuple[Done, Span]]:
+        """The newest access to each of some cells, as far as it came after moment ``known``."""
+        for access in reversed(self.recent):
+            if access.moment <= known:
+                return
+            if shared := list(common(cells, spans_of(access.act.at))):
+                yield from ((access, span) for span in shared)
+                cells = without(cells, shared)
+        if self.latest_older > known:
+            for stretch in (some for span in cells for some in self.older.over(*span)):
+                if stretch.what.moment > known:
+                    yield stretch.what, (stretch.first, stretch.last)
+
+
+class Memory:
+    """What is known of one resource: which ``lanes`` ever touch it, and what they did by now.
+
+    ``unfit`` is what nobody should read: what is free, by the free, and what nobody has written,
+    by None. ``given_up`` is what was freed for a request, ``unwritten`` what was read too early.
+    """
+
+    def __init__(self) -> None:
+        self.lanes: set[str] = set()
+        self.logs: dict[tuple[str, bool], AccessLog] = {}  # by lane and whether they read
+        self.unfit: Newest[Done | None] = Newest()
+        self.given_up: defaultdict[str, Newest[Done]] = defaultdict(Newest)
+        self.unwritten: list[tuple[Done, Span]] = []
+
+
+def side_of(resource: str) -> tuple[str, str]:
+    """The side of ``pd`` that a resource is on, if there are two, and its name there."""
+    side, _, rest = resource.partition(" ")
+    return (side, rest) if side in SIDES else ("", resource)
+
+
+class HandedOut:
+    """When cells were given to a request, as far as a trace's marks tell (``page alloc`` ...)."""
+
+    def __init__(self, trace: Trace, slices: Mapping[int, Slice]) -> None:
+        self.trace = trace
+        self.slices = slices
+
+    @cached_property
+    def pages(self) -> dict[tuple[str, int], list[tuple[int, str]]]:
+        """By side and page: when, and to whom."""
+        found: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        for mark in self.trace.marks:
+            if mark.name == "page alloc":
+                side, given = str(mark.attrs.get("side", "")), (mark.time, str(mark.attrs["rid"]))
+                for page in str(mark.attrs["pages"]).split():
+                    found.setdefault((side, int(page)), []).append(given)
+        return found
+
+    @cached_property
+    def rows(self) -> dict[tuple[str, str], list[int]]:
+        """By side and request: when it was given a row."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for mark in self.trace.marks:
+            if mark.name == "row alloc":
+                side_and_rid = str(mark.attrs.get("side", "")), str(mark.attrs["rid"])
+                found.setdefault(side_and_rid, []).append(mark.time)
+        return found
+
+    @cached_property
+    def page_size(self) -> int:
+        """KV slots in a page."""
+        pools = (mark.attrs for mark in self.trace.marks if mark.name == "kv pool")
+        return int(next(pools, {}).get("page_size", 1))
+
+    def since(self, free: Done, use: Done, cells: Span) -> bool:
+        """Whether cells were handed out between a free and the launch of who uses them.
+
+        Of KV, all of its pages, to the one who uses them if that is known; a request that gets a
+        row may share pages that others have written, so to read it takes no more than that.
+        """
+        act = use.act
+        side, name = side_of(act.resource)
+        begin = self.slices.get(free.act.op)
+        end = self.slices.get(use.launch.act.during if use.launch else act.op)
+        start, stop = begin.start if begin else 0, end.end if end else LARGEST
+        if act.kind == "read" or not name.endswith("kv") or not self.pages:
+            return any(start <= time <= stop for time in self.rows.get((side, act.rid), ()))
+        pages = range(cells[0] // self.page_size, cells[1] // self.page_size + 1)
+        return all(
+            any(
+                start <= time <= stop and (rid == act.rid or act.kind == "free")
+                for time, rid in self.pages.get((side, page), ())
+            )
+            for page in pages
+        )
+
+
+# -- what is in each other's way -------------------------------------------------------------------
+
+
+@dataclass
+class Pair:
+    """Two accesses that are in each other's way, in the order in which they were taken.
+
+    ``kind`` is a key of ``TELLS``. What nobody wrote is read by both, which are one.
+    """
+
+    kind: str
+    first: Done
+    second: Done
+    cells: list[Span] = field(default_factory=list)
+
+
+class Detector:
+    """``take`` gets what an order has done, one after the other, and finds ``pairs``."""
+
+    def __init__(self, order: Order, handed_out: HandedOut | None = None) -> None:
+        self.handed_out = handed_out
+        self.memory: defaultdict[str, Memory] = defaultdict(Memory)
+        self.clocks: dict[str, Clock] = {}  # by lane, how far it knew the others at last
+        self.found: dict[tuple[str, int, int], Pair] = {}
+        self.taken: Newest[bool] = Newest()  # ops whose value somebody reads
+        for done in order.done:
+            name = done.act.resource
+            if name:
+                memory = self.memory[name]
+                memory.lanes.add(done.act.lane)
+                if name == VALUE:
+                    for span in spans_of(done.act.at):
+                        self.taken.put(*span, True)
+                elif done.act.kind == "write" and not memory.unfit.stretches:
+                    memory.unfit.put(0, LARGEST, None)
+        if self.taken.stretches:
+            self.memory[VALUE].lanes |= {
+                one.act.lane for one in order.done if one.act.kind == "end"
+            }
+        for act in (act for acts in order.stuck.values() for act in acts):
+            if act.kind == "write":  # it never comes, which is told: nothing else of it
+                for span in spans_of(act.at):
+                    self.memory[act.resource].unfit.clear(*span)
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Every pair of accesses found, in the order of the second one; unwritten reads last."""
+        for memory in self.memory.values():
+            for read, span in memory.unwritten:
+                self._found("unwritten", read, read, span)
+            memory.unwritten = []
+        return list(self.found.values())
+
+    def take(self, done: Done) -> None:
+        """One act of one lane; what it comes after has been taken.
+
+        Raises:
+            ValueError: its cells are none; one sentence.
+        """
+        act = done.act
+        self.clocks[act.lane] = done.clock
+        if act.kind == "end" and self.taken.shared([(act.op, act.op)]):
+            done = done._replace(act=Act(act.lane, "write", act.op, VALUE, str(act.op)))
+        elif not act.at:
+            return
+        try:
+            cells, memory = spans_of(done.act.at), self.memory[done.act.resource]
+        except ValueError as error:
+            who = f"the {lane_words(act.lane)} {VERBS[act.kind]} cells of {act.resource!r}"
+            raise ValueError(f"{who}, but {error}") from None
+        self._look_at_frees(done, cells, memory)
+        self._look_at_others(done, cells, memory)
+
+    def _look_at_others(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
+        """Compare it with what other lanes did in no order with it, and keep it for them."""
+        if len(memory.lanes) < 2:
+            return
+        lane, is_read, clock = done.act.lane, done.act.kind == "read", done.clock
+        for (other, was_read), log in memory.logs.items():
+            if other != lane and not (is_read and was_read):
+                known = clock.get(other, 0)
+                if known < log.latest:
+                    for access, span in log.unknown(cells, known):
+                        self._found("race", access, done, span)
+        if (lane, is_read) not in memory.logs:
+            memory.logs[lane, is_read] = AccessLog()
+        log = memory.logs[lane, is_read]
+        log.latest = done.moment
+        log.recent.append(done)
+        if len(log.recent) > RECENT:
+            others = (self.clocks.get(other, {}) for other in memory.lanes if other != lane)
+            log.fold(min(clock.get(lane, 0) for clock in others))
+
+    def _look_at_frees(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
+        """Note what is free or written from now on, or used although it is not."""
+        act, unfit = done.act, memory.unfit
+        if act.kind == "free":
+            for span in cells:
+                self._look_for_double(done, span, unfit)
+                unfit.put(*span, done)
+                if act.rid:
+                    memory.given_up[act.rid].put(*span, done)
+        elif unfit.stretches:
+            if act.rid in memory.given_up:
+                self._look_at_owner(done, cells, memory)
+            for span in unfit.shared(cells):
+                if act.kind == "write":
+                    unfit.clear(*span)
+                    continue
+                for first, last, free in unfit.over(*span):
+                    if free is None:
+                        memory.unwritten.append((done, (first, last)))
+                    elif free.is_before(done):
+                        self._found("use after free", free, done, (first, last))
+        if memory.unwritten and act.kind != "read":
+            memory.unwritten = list(self._still_unwritten(done, cells, memory.unwritten))
+
+    def _look_for_double(self, done: Done, span: Span, unfit: Newest[Done | None]) -> None:
+        """Tell of cells in a row, all of which are free already: else some of them were in use."""
+        before = list(unfit.over(*span))
+        size = sum(last - first + 1 for first, last, free in before if free is not None)
+        if size == span[1] - span[0] + 1:
+            for first, last, free in before:
+                if free and free.is_before(done) and not self._is_given(free, done, (first, last)):
+                    self._found("double free", free, done, (first, last))
+
+    def _look_at_owner(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
+        """Tell of what a request writes, or reads although others have it now, and gave up."""
+        given_up, is_write = memory.given_up[done.act.rid], done.act.kind == "write"
+        for span in given_up.shared(cells):
+            for first, last, free in list(given_up.over(*span)):
+                if is_write:
+                    given_up.clear(first, last)
+                if not free.is_before(done) or self._is_given(free, done, (first, last)):
+                    continue
+                unfit = [] if is_write else [some[:2] for some in memory.unfit.over(first, last)]
+                for left in without([(first, last)], unfit):
+                    self._found("write after free" if is_write else "late read", free, done, left)
+
+    def _is_given(self, free: Done, use: Done, cells: Span) -> bool:
+        return self.handed_out is not None and self.handed_out.since(free, use, cells)
+
+    def _still_unwritten(
+        self, done: Done, cells: Sequence[Span], unwritten: Iterable[tuple[Done, Span]]
+    ) -> Iterator[tuple[Done, Span]]:
+        """Those but for what is written now in no order with the read, which is a race."""
+        for read, span in unwritten:
+            is_race = not read.is_before(done)
+            yield from ((read, left) for left in (without([span], cells) if is_race else [span]))
+
+    def _found(self, kind: str, first: Done, second: Done, cells: Span) -> None:
+        """Note cells of a pair."""
+        key = kind, first.at, second.at
+        if key not in self.found:
+            self.found[key] = Pair(kind, first, second)
+        self.found[key].cells.append(cells)
+
+
+def find_pairs(
+    order: Order,
+    slices: Mapping[int, Slice] | None = None,
+    handed_out: HandedOut | None = None,
+) -> list[Pair]:
+    """Every pair of accesses of an order that are in each other's way."""
+    detector = Detector(order, handed_out)
+    for done in in_their_steps(order.done, slices or {}):
+        detector.take(done)
+    return detector.pairs
+
+
+def in_their_steps(done: Iterable[Done], slices: Mapping[int, Slice]) -> Iterator[Done]:
+    """What the host reads of a step's tokens, it reads in the ``process`` of that step.
+
+    A trace notes the read when the host has waited for the copy. ``process`` opens only then, so
+    the slice that it notes is the one before: the launch of the next step, or its schedule.
+    """
+    process = {
+        (item.lane, item.step): item.id
+        for item in slices.values()
+        if item.name == "process" and is_host(item.lane) and item.step > 0
+    }
+    step: dict[str, int] = {}  # that a lane waited for last
+    for item in done:
+        act = item.act
+        if act.kind == "wait" and act.op in slices:
+            step[act.lane] = slices[act.op].step
+        elif act.kind == "read" and is_host(act.lane) and "host output" in act.resource:
+            op = process.get((act.lane, step.get(act.lane, 0)), act.op)
+            item = item._replace(act=replace(act, op=op))
+        yield item
+
+
+# -- What a picture of a broken law shows in red ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Offence:
+    """The slices that did it, by id, and the edge that should have been between two of them.
+
+    ``missing`` is (from, to) or None; ``sentence`` is what the picture says beside it; ``waits`` is
+    what of the second slice has to wait, as a noun, where it is not all of it: ``free``.
+    """
+
+    slices: tuple[int, ...]
+    sentence: str
+    missing: tuple[int, int] | None = None
+    waits: str = ""
+
 
 MOST_TRIALS = 8  # causes to try; whoever has more has other worries
 

@@ -10,9 +10,8 @@ from typing import TypeVar
 
 from ..core import Request, SamplingParams
 from ..scheduler import SchedulerConfig
-from .case import Case
+from .case import Case, Workload
 from .judge import Finding, judge
-from .workload import Workload
 
 SIZES = ("kv_tokens", "max_running_requests", "max_prefill_tokens", "page_size")
 MOST_TRIALS = 300  # cases that a command looks at for a smaller one

@@ -17,10 +17,8 @@ from .exit import complain, complain_of, exit_with, guarded_output
 from .fidelity_command import fidelity
 from .look_commands import stepper, view
 from .museum_commands import museum
-from .option_groups import with_option_groups
-from .options import ReportOptions, WorkloadOptions
+from .options import ReportOptions, SchedulerOptions, WorkloadOptions, with_option_groups
 from .replay_commands import replay, scenario
-from .scheduler_options import SchedulerOptions
 
 LEAST_PANELS = 80  # columns; panels of --help in narrower ones cut the names of options
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click

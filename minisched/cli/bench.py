@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,160 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.arm import ArmStopped
-from ..bench.kept import keep
+from ..bench.figures import Case, Figure, as_json, keep
 from ..bench.peers.environment import PEERS
-from ..bench.rows import Figure, as_json
-from ..bench.scheduling.nano_vllm import version_of
+from ..bench.scheduler import version_of
+from ..bench.side_by_side import ArmStopped
+from ..devices.registry import MissingExtra, load, open_device
 from ..loops.run import RunStopped
-from .bench_call import BenchCall
-from .bench_parts import find_part
+from ..models.registry import AUTO
 from .exit import complain
 from .layout import Fitted
+from .options import SchedulerOptions, WorkloadOptions, make_config
+
+# -- The workload of a bench on a real device: every request runs to its length --------------------
+
+DEVICES = ("thread", "mlx")
+SHORTEST = 10  # tokens: fewer steps than that are all beginning and end
+
+
+def make_case(workload: WorkloadOptions) -> Case:
+    """The workload; every request runs to its length, so that all loops do the same work.
+
+    Raises:
+        ValueError: on a virtual clock nothing is measured, or requests are too short.
+    """
+    check_real_time(workload)
+    model = workload.open_model()
+    requests = workload.make_requests(model, ignore_eos=True)
+    config = make_config(SchedulerOptions(), model, requests)
+    return Case(workload.device, model, requests, config)
+
+
+def on_devices(
+    call: BenchCall,
+    measure: Callable[[BenchCall], list[Figure]],
+    missing: Callable[[str, str], Figure],
+) -> list[Figure]:
+    """What is measured on the device named, or on ``thread`` and ``mlx``.
+
+    Where nobody named a device and one is not there, ``missing`` is told which, and the reason.
+    """
+    if call.device is not None:
+        return measure(call)
+    rows = []
+    for device in DEVICES:
+        try:
+            rows += measure(replace(call, device=device))
+        except MissingExtra as error:
+            rows.append(missing(device, str(error)))
+    return rows
+
+
+def check_real_time(workload: WorkloadOptions) -> None:
+    """Refuse what can't be measured.
+
+    Raises:
+        ValueError: on a virtual clock nothing is measured, or requests are too short.
+    """
+    device = open_device(workload.device)
+    device.close()
+    if device.clock == "virtual":
+        raise ValueError(f"bench measures real time, which --device {workload.device} has none of.")
+    if workload.sampling.max_new_tokens < SHORTEST:
+        raise ValueError(
+            f"--max-new-tokens is {workload.sampling.max_new_tokens}, "
+            f"but a bench needs at least {SHORTEST}."
+        )
+
+
+def find_folder(workload: WorkloadOptions) -> Path:
+    """Where the model's weights are, for the library it is compared with."""
+    find_model = load("minisched.models.weights", "find_model", "dev", "bench generation")
+    return Path(find_model(workload.model))
+
+
+# -- What a part of the bench is asked: the options of ``minisched bench`` that were given ---------
+
+
+@dataclass(frozen=True)
+class BenchCall:
+    """One call of ``minisched bench``; what is None was not given, and each part has its own.
+
+    ``repetitions`` are interleaved; ``report`` shows what is being done. ``nano_vllm`` and
+    ``vidur`` are checkouts of peers that have no wheels.
+    """
+
+    part: str
+    device: str | None = None
+    model: str | None = None
+    requests: int | None = None
+    max_new_tokens: int | None = None
+    repetitions: int = 5
+    nano_vllm: Path | None = None
+    vidur: Path | None = None
+    dtype: str | None = None
+    report: Callable[[str], None] = lambda doing: None
+
+    def workload(
+        self,
+        device: str = "thread",
+        model: str = "smollm2",
+        requests: int = 4,
+        max_new_tokens: int = 32,
+    ) -> WorkloadOptions:
+        """What was asked for, and the part's own where nothing was."""
+        return WorkloadOptions(
+            self.device or device,
+            self.model or model,
+            dtype=self.dtype or AUTO,
+            requests=requests if self.requests is None else self.requests,
+            max_new_tokens=(max_new_tokens if self.max_new_tokens is None else self.max_new_tokens),
+        )
+
+    def refuse(self, *names: str) -> None:
+        """Refuse options that this part has no use for.
+
+        Raises:
+            ValueError: one of them was given.
+        """
+        for name in names:
+            if getattr(self, name) is not None:
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} is of no use to bench {self.part}.")
+
+
+# -- The parts of ``minisched bench``: a module each, ``bench_NAME.py``, whose ``measure`` is called
+#
+# A module is loaded when its part is asked for: parts need different libraries.
+
+PARTS = {
+    "hidden": "how much of the host's work two loops hide",
+    "generation": "tokens a second, beside the libraries' own batched generation",
+    "scheduler": "what scheduling costs, beside nano-vllm",
+    "overlap": "what is hidden of what could be, and what the lock and the cores cost",
+    "limit": "decode steps and prefill beside what memory and matrices allow, by part",
+    "host": "a step's cost on the host by phase, and beside other engines' schedulers",
+    "simulator": "requests and steps simulated a second, beside vidur, and memory",
+    "tracing": "what recording costs, and every exporter at 100,000 slices",
+    "prediction": "how far sim is from the clock, by a profile measured just before",
+    "mlx": "what three kinds of KV caches copy on MLX, and when two lazy graphs pay",
+    "cuda": "one GPU: busy in steady decode, the limit of its memory, and transformers",
+}
+
+
+def find_part(name: str) -> Callable[[BenchCall], list[Figure]]:
+    """What measures a part.
+
+    Raises:
+        ValueError: there is no such part.
+    """
+    if name not in PARTS:
+        raise ValueError(f"unknown part {name!r}; the parts are {', '.join(PARTS)}.")
+    measure: Callable[[BenchCall], list[Figure]] = import_module(
+        f".bench_{name}", __package__
+    ).measure
+    return measure
 
 
 def run_bench(call: BenchCall, as_json_only: bool) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .bench_parts import PARTS
+from .bench import PARTS
 from .exit import exit_with
 
 
@@ -26,8 +26,7 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Measure one part, and keep its table under traces/bench."""
-    from .bench import run_bench
-    from .bench_call import BenchCall
+    from .bench import BenchCall, run_bench
 
     call = BenchCall(
         part, device, model, requests, max_new_tokens, repeat, nano_vllm=nano_vllm, vidur=vidur,

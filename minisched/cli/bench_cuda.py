@@ -14,16 +14,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..bench.cuda.cuda import CONTEXT_LEN, LOOPS, GpuLoad, TransformersPeer, cuda_figures
-from ..bench.cuda.random_llama import COMMON, SHAPES, folder_for, write_random_llama
-from ..bench.kept import FOLDER
-from ..bench.rows import Figure, not_measured, ratio
+from ..bench.cuda import (
+    COMMON,
+    CONTEXT_LEN,
+    LOOPS,
+    SHAPES,
+    GpuLoad,
+    TransformersPeer,
+    cuda_figures,
+    folder_for,
+    write_random_llama,
+)
+from ..bench.figures import FOLDER, Figure, not_measured, ratio
 from ..devices.registry import load, open_device
 from ..export.native import to_json
 from ..export.svg import to_svg
 from ..trace import Trace
 from ..trace.files import write_whole
-from .bench_call import BenchCall
+from .bench import BenchCall
 
 RACE = "CSAN detected a possible data race"
 LIMIT_S = 240  # seconds that the sanitizer may take
@@ -101,7 +109,7 @@ def sanitized(shape: str, loop: str, folder: Path, call: BenchCall) -> Figure:
     name = f"{shape}: {loop} without graphs, reports of torch's stream sanitizer"
     call.report(name)
     command = [
-        sys.executable, "-m", "minisched.bench.cuda.sanitized", str(folder), loop,
+        sys.executable, "-m", "minisched.bench.instruments", str(folder), loop,
     ]  # fmt: skip
     env = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
     try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from ..bench.generation.generation import PARTS, generation
-from ..bench.generation.load import NEW_TOKENS, Choice
-from ..bench.rows import Figure
-from .bench_call import BenchCall
-from .bench_case import find_folder
+from ..bench.figures import Figure
+from ..bench.generation import NEW_TOKENS, PARTS, Choice, generation
+from .bench import BenchCall, find_folder
 
 LONGEST = 1024  # new tokens: with a prompt of 512 they are in every small model's context
 

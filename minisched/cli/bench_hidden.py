@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ..bench.overlap.hidden import hidden
-from ..bench.rows import Figure
+from ..bench.figures import Figure
+from ..bench.overlap import hidden
 from ..defaults import overlapped_loop
-from .bench_call import BenchCall
-from .bench_case import make_case
+from .bench import BenchCall, make_case
 
 WORKS_MS = (5.0, 20.0)
 

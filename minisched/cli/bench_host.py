@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..bench.rows import Figure
-from ..bench.scheduling.host import host_figures
-from ..bench.scheduling.nano_vllm import find_nano_vllm
+from ..bench.figures import Figure
+from ..bench.host import host_figures
+from ..bench.scheduler import find_nano_vllm
 from ..models.fetch import model_home
-from .bench_call import BenchCall
+from .bench import BenchCall
 
 
 def measure(call: BenchCall) -> list[Figure]:

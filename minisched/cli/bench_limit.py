@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..bench.rows import Figure
+from ..bench.figures import Figure
 from ..devices.registry import load
-from .bench_call import BenchCall
-from .bench_case import find_folder
+from .bench import BenchCall, find_folder
 
 
 def measure(call: BenchCall) -> list[Figure]:
@@ -20,7 +19,7 @@ def measure(call: BenchCall) -> list[Figure]:
     if call.model == "hash":
         raise ValueError("bench limit measures real models, so --model can't be hash.")
     folder = find_folder(call.workload())
-    limit = load("minisched.bench.limit.limit", "limit", "torch", "bench limit")
+    limit = load("minisched.bench.limit", "limit", "torch", "bench limit")
     dtypes = {"dtypes": [call.dtype]} if call.dtype else {}
     figures: list[Figure] = limit(folder, call.repetitions, call.report, **dtypes)
     return figures

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..bench.bench_model import NAME, opened
-from ..bench.rows import Figure
+from ..bench.figures import NAME, Figure, opened
 from ..devices.registry import load
-from .bench_call import BenchCall
+from .bench import BenchCall
 
 
 def measure(call: BenchCall) -> list[Figure]:
@@ -17,7 +16,7 @@ def measure(call: BenchCall) -> list[Figure]:
     call.refuse("nano_vllm", "vidur", "requests", "max_new_tokens")
     if call.device not in (None, "mlx"):
         raise ValueError(f"--device is {call.device!r}, but bench mlx measures mlx only.")
-    answers = load("minisched.bench.mlx.answers", "answers", "mlx", "bench mlx")
+    answers = load("minisched.bench.mlx", "answers", "mlx", "bench mlx")
     with opened(call.model or NAME, "mlx", *([call.dtype] if call.dtype else [])) as model:
         figures: list[Figure] = answers(model, call.repetitions, call.report)
     return figures

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..bench.bench_model import opened
-from ..bench.overlap.cells import BATCHES, DEVICES, MODELS, make_cells
-from ..bench.overlap.shares import overlap_figures
-from ..bench.overlap.ways import ways
-from ..bench.rows import Figure, not_measured
+from ..bench.figures import Figure, not_measured, opened
+from ..bench.overlap import BATCHES, DEVICES, MODELS, make_cells, overlap_figures, ways
 from ..defaults import overlapped_loop
 from ..devices.registry import open_device
 from ..models.registry import AUTO, open_model
-from .bench_call import BenchCall
+from .bench import BenchCall
 
 
 def measure(call: BenchCall) -> list[Figure]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..bench.bench_model import opened
-from ..bench.calibration.calibrate import check_model
-from ..bench.calibration.prediction import AIM, prediction
-from ..bench.rows import Figure, not_measured
+from ..bench.calibrate import check_model
+from ..bench.figures import Figure, not_measured, opened
+from ..bench.prediction import AIM, prediction
 from ..models.registry import AUTO
-from .bench_call import BenchCall
-from .bench_case import check_real_time, on_devices
-from .loop_choice import choose_loops
+from .bench import BenchCall, check_real_time, on_devices
+from .options import choose_loops
 
 USUAL = {"mlx": "small"}  # stock MLX on a CPU takes seconds for a prompt of SmolLM2
 

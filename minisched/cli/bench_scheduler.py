@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..bench.rows import Figure
-from ..bench.scheduling.nano_vllm import find_nano_vllm
-from ..bench.scheduling.scheduler import scheduler_figures
-from .bench_call import BenchCall
+from ..bench.figures import Figure
+from ..bench.scheduler import find_nano_vllm, scheduler_figures
+from .bench import BenchCall
 
 
 def measure(call: BenchCall) -> list[Figure]:

@@ -9,14 +9,22 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..bench.figures import Figure
 from ..bench.peers.environment import clean_env, environment
 from ..bench.peers.peer import PeerError
-from ..bench.rows import Figure
-from ..bench.simulator.made_trace import make_trace
-from ..bench.simulator.simulator import LENGTHS, Ask, Replays, ask_alone, memory, open_vidur, speed
+from ..bench.simulator import (
+    LENGTHS,
+    Ask,
+    Replays,
+    ask_alone,
+    make_trace,
+    memory,
+    open_vidur,
+    speed,
+)
 from ..models.fetch import model_home
 from ..trace.files import write_whole
-from .bench_call import BenchCall
+from .bench import BenchCall
 
 AZURE = Path("data/processed_traces/splitwise_conv.csv")  # in a checkout of vidur
 REQUESTS = 2000

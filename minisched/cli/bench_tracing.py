@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ..bench.exporters import SLICES, exporters
-from ..bench.recording import AIM, recording
-from ..bench.rows import Figure, not_measured
+from ..bench.figures import Figure, not_measured
+from ..bench.tracing import AIM, SLICES, exporters, recording
 from ..defaults import overlapped_loop
-from .bench_call import BenchCall
-from .bench_case import make_case, on_devices
+from .bench import BenchCall, make_case, on_devices
 
 
 def measure(call: BenchCall) -> list[Figure]:

@@ -8,15 +8,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from ..bench.calibration.calibrate import check_model, fit_costs
-from ..bench.machine import machine
-from ..bench.rows import versions
+from ..bench.calibrate import check_model, fit_costs
+from ..bench.figures import machine, versions
 from ..devices.cost import MeasuredCost, Profile, as_json
 from ..devices.registry import open_device
 from ..models.registry import open_model
 from ..trace.files import write_whole
 from .layout import say, say_command
-from .loop_choice import choose_loops
+from .options import choose_loops
 
 KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
 MICROSECONDS = 1000

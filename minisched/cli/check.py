@@ -2,10 +2,666 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from .check_workloads import Wanted, check_workloads
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..checks.answers import (
+    ORACLE,
+    Answer,
+    Recorded,
+    answer_all,
+    counted,
+    stopped_with,
+    story_of,
+    verdict_on,
+)
+from ..checks.case import Case, case_text
+from ..checks.draw import read_design
+from ..checks.faults import Count, Counted, places, try_all
+from ..checks.identity import Difference, first_difference
+from ..checks.judge import Finding, Verdict, judge
+from ..checks.leaks import find_leaks
+from ..checks.many import (
+    CAUSES,
+    LAWS,
+    Failure,
+    Tally,
+    base_of,
+    case_of,
+    laws_on,
+    num_cores,
+    try_workloads,
+)
+from ..checks.oracle import find_ends, oracle_trace, tokens_alone
+from ..checks.races import Offence, Race, WaitsForEver, examine, race_offence
+from ..checks.shrink import MOST_TRIALS, breaks_the_same, shrink
+from ..checks.why import explain
+from ..checks.why import token_offence as wrong_token_offence
+from ..devices.registry import open_device
+from ..export import native
+from ..export.offence import draw
+from ..export.offence_text import to_text
+from ..export.recorded import read_recorded
+from ..loops.design import LOOPS
+from ..trace import Trace
+from ..trace.files import write_whole
+from .exit import complain
+from .layout import HANG, Fitted, named_progress, say, say_command, work_progress
+
+# -- The picture of a run, with what it did wrong in red -------------------------------------------
+
+
+def picture(trace: Trace, offence: Offence, suffix: str) -> str:
+    """One offence, as ``.svg`` or as ``.txt``."""
+    return draw(trace, offence) if suffix == ".svg" else to_text(trace, offence)
+
+
+def offence_in(verdict: Verdict, finding: Finding) -> Offence:
+    """What a picture of a finding shows in red; what no slice is to blame for, the host's last."""
+    trace = verdict.trace
+    if finding.law == "leak":
+        for leak in find_leaks(trace):
+            return leak.offence
+    if finding.law in ("race", "deadlock"):
+        seen = examine(trace)
+        every: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
+        for found in every:
+            return race_offence(found, trace)
+    if finding.law == "ends":
+        for breach in find_ends(trace):
+            return breach.offence
+    if finding.law == "identity" and (difference := wrong_token(verdict)) is not None:
+        return wrong_token_offence(explain(difference, trace))
+    last = tuple(item.id for item in trace.on("host")[-1:])
+    return Offence(last, f"{finding.law}: {finding.sentence}")
+
+
+def wrong_token(verdict: Verdict) -> Difference | None:
+    """The first token that a request would not get alone."""
+    requests = verdict.workload.requests
+    alone = {
+        req.rid: [] if req.name in verdict.refused else tokens_alone(verdict.workload, req)
+        for req in requests
+    }
+    return first_difference(verdict.trace.loop, alone, {r.rid: r.output_ids for r in requests})
+
+
+# -- What many cases came to, as tables ------------------------------------------------------------
+
+SAYS = {
+    "identity": "each request gets the tokens that it would get alone",
+    "ends": "each request ends once, and its client heard it",
+    "client": "it hears why it ended, its usage, and each token at once",
+    "logprobs": "it hears the log-probabilities that it would hear alone",
+    "abort": "who is given up ends in that turn, and hears no more tokens",
+    "progress": "who may run is in the next step, or there is a reason",
+    "order": "nobody goes before their turn, or loses memory before others",
+    "budget": "no step has more tokens or rows than its budget",
+    "leak": "nothing is held, lost or freed twice",
+    "race": "what lanes do to memory is ordered, and what is freed is left alone",
+    "touches": "an op touches what it says that it does, and nothing else (on sim)",
+    "ownership": "no page or row is handed out while somebody has it",
+    "time": "nothing ends before it starts",
+    "livelock": "turns bring every request to its end",
+    "deadlock": "nobody waits for what never comes",
+    "crash": "no error stops a loop",
+}
+
+
+MANY_VALUES = 24  # of an axis: more are counted and not listed
+FEW_VALUES = 8  # that never came up: more are counted
+
+
+def print_tally(
+    console: Console, tally: Tally, seconds: float, jobs: int, with_axes: bool = False
+) -> None:
+    """How much was tried and of what kind, what held by law, and by loop."""
+    cases = len(tally.cases)
+    broken = len({(item.seed, item.loop) for item in tally.failures})
+    last = tally.seed + tally.workloads - 1
+    seeds = f"seed {tally.seed}" if last == tally.seed else f"seeds {tally.seed} to {last}"
+    say(
+        console,
+        f"{counted(tally.workloads, 'workload')} ({seeds}) on "
+        f"{counted(len(tally.by_loop), 'loop')}: {counted(cases, 'case')} on "
+        f"{tally.device} with hash, in {seconds:.1f} s on {counted(jobs, 'core')}",
+    )
+    say(console, requests_sentence(tally))
+    say(console, axes_sentence(tally))
+    if with_axes:
+        print_axes(console, tally)
+    console.print(Fitted(by_law(tally)))
+    console.print(Fitted(by_loop(tally)))
+    say(console, verdict_on_cases(tally, broken), 2)
+
+
+def verdict_on_cases(tally: Tally, broken: int) -> str:
+    """One sentence on all of it; ``broken`` cases broke a law."""
+    cases = len(tally.cases)
+    if broken:
+        return f"[red]✗[/] {broken} of {cases} cases broke a law."
+    if not cases:
+        return "? Nothing to judge: no loop takes these workloads, so no case was run."
+    unseen = [law for law in laws_on(tally.device) if tally.unjudged(law) == cases]
+    if unseen:
+        return (
+            f"? No law broke in {counted(cases, 'case')}, but nothing happened that "
+            f"{' or '.join(unseen)} could be judged by."
+        )
+    return f"[green]✓[/] every law held in all {cases} cases."
+
+
+def refusals_sentence(tally: Tally) -> str:
+    """How many loops could not be asked, because they refuse what a workload wants."""
+    counts = [count for count in tally.refusing if count]
+    if not counts:
+        return "no loop refused a workload"
+    some = counted(max(counts), "loop")
+    some = some if min(counts) == max(counts) else f"{min(counts)} to {some}"
+    return f"{counted(len(counts), 'workload')} speculated as {some} refused: not tried on these"
+
+
+def requests_sentence(tally: Tally) -> str:
+    """How the requests ended, over all cases."""
+    total, aborted, refused, failed = (
+        sum(getattr(case, name) for case in tally.cases)
+        for name in ("requests", "aborted", "refused", "failed")
+    )
+    return (
+        f"{counted(total, 'request')}: {total - aborted - refused - failed} ran to their end, "
+        f"{aborted} given up, {failed} in a step that was to fail, {refused} rightly refused"
+    )
+
+
+def axes_sentence(tally: Tally) -> str:
+    """How many values there are on all axes, and of how many there was no workload or case."""
+    tables = tally.all_axes.values()
+    values = sum(len(axes.drawn(name)) for axes in tables for name in axes.values)
+    never = {name: lacking for axes in tables for name, lacking in axes.never.items()}
+    if not never:
+        return f"drawn: each of the {values} values that the axes have; --axes counts them"
+    lacking = sum(map(len, never.values()))
+    return (
+        f"drawn: {values - lacking} of the {values} values that the axes have; {lacking} never, on "
+        f"{counted(len(never), 'axis', 'axes')}; --axes names them"
+    )
+
+
+def print_axes(console: Console, tally: Tally) -> None:
+    """How often each value of each axis came up; then, in words, which never did."""
+    for title, axes in tally.all_axes.items():
+        table = Table("", title, "values, and how often each came up")
+        for name in axes.values:
+            counts = {value: count for value, count in axes.drawn(name).items() if count}
+            said = ", ".join(f"{value} [dim]×{count}[/]" for value, count in counts.items())
+            if (size := len(axes.drawn(name))) > MANY_VALUES and counts:
+                least, most = min(counts.values()), max(counts.values())
+                often = f"{least} to {most}" if least < most else str(most)
+                said = f"{len(counts)} of {size} values, [dim]×{often}[/] each"
+            table.add_row("?" if name in axes.never else sign(True), name, said)
+        console.print(Fitted(table))
+        for name, lacking in axes.never.items():
+            more = len(lacking) - FEW_VALUES
+            others = f"; and {more} more, which --json names" if more > 0 else ""
+            say(console, f"never drawn: {name} {'; '.join(lacking[:FEW_VALUES])}{others}", 2)
+
+
+def by_law(tally: Tally) -> Table:
+    """Each law, and in how many cases it held that had something to break it with."""
+    table = Table("", "law", "what it says", "held")
+    table.columns[-1].justify = "right"
+    for law in laws_on(tally.device):
+        held, cases = tally.holding(law), len(tally.cases)
+        judged = sign(held == cases) if tally.unjudged(law) < cases else "?"
+        table.add_row(judged, law, SAYS[law], str(held - tally.unjudged(law)))
+    return table
+
+
+def by_loop(tally: Tally) -> Table:
+    """Each loop, with its variants (relays and options), and which laws they broke."""
+    table = Table("", "loop", "variants", "cases", "broken")
+    table.columns[2].justify = table.columns[3].justify = "right"
+    for loop, cases in tally.by_loop.items():
+        designs = {case.loop for case in tally.cases if base_of(case.loop) == loop}
+        broken = {law: cases - tally.holding(law, loop) for law in LAWS}
+        words = ", ".join(f"{law} {count}" for law, count in broken.items() if count)
+        table.add_row(sign(not words), loop, str(len(designs)), str(cases), words)
+    return table
+
+
+def sign(holds: bool) -> str:
+    """Whether something holds, at a glance and without colour."""
+    return "[green]✓[/]" if holds else "[red]✗[/]"
+
+
+# -- The cases that broke a law: how to repeat each, and the first one made small ------------------
+
+LONGEST = 300  # characters of a finding
+
+
+def report_failures(console: Console, tally: Tally, files: list[str]) -> None:
+    """The first of each law with the command that repeats it, causes first; and that one small."""
+    for failure in tally.first:
+        said = f"{failure.law}: {escape(shortened(failure.sentence))}"
+        say(console, f"[red]✗[/] seed {failure.seed}, {failure.loop}: {said}", 2)
+        if failure.law == "identity":
+            print_why(console, judge(case_of(failure.seed, failure.loop, tally.device)))
+        say_command(console, command(failure, tally.device))
+    if (more := len(tally.failures) - len(tally.first)) > 0:
+        console.print(f"  and {more} more; --json has them all")
+    if tally.failures:
+        report_small(console, tally.first[0], tally.device)
+    for file in files:
+        say(console, escape(file))
+    if pair := [file for file in files if file.endswith(".json")]:
+        say_command(console, f"minisched check {' '.join(pair)}")
+
+
+def report_small(console: Console, failure: Failure, device: str) -> None:
+    """The smallest case that was found to break the same law, and all that it breaks."""
+    small = make_small(failure, device)
+    verdict = judge(small)
+    console.print("the first of them, made as small as it could be:")
+    for line in case_text(small):
+        say(console, f"  {escape(line)}", 4)
+    for finding in sorted(verdict.findings, key=lambda item: CAUSES.index(item.law)):
+        say(console, f"  {finding.law}: {escape(shortened(finding.sentence))}", 4)
+        if finding.law == "identity":
+            print_why(console, verdict)
+
+
+def print_why(console: Console, verdict: Verdict) -> None:
+    """How the first wrong token came about."""
+    difference = wrong_token(verdict)
+    for line in story_of(difference, verdict.trace)[0] if difference else ():
+        say(console, f"    {escape(line)}", 6)
+
+
+@cache
+def make_small(failure: Failure, device: str) -> Case:
+    """The failure's case with everything taken away that its law does not need."""
+    case = case_of(failure.seed, failure.loop, device)
+    shows = breaks_the_same(Finding(failure.law, failure.sentence))
+    return shrink(case, shows, MOST_TRIALS)
+
+
+def save_failure(tally: Tally, folder: Path) -> list[str]:
+    """Write the trace of the first cause, made small, its baseline and its picture; the files.
+
+    The baseline comes first: it is what the oracle says, so that wrong tokens can be explained.
+
+    Raises:
+        ValueError: they can't be written.
+    """
+    failure = tally.first[0]
+    verdict = judge(make_small(failure, tally.device))
+    stem = f"seed-{failure.seed}-{failure.loop.replace(':', '-')}"
+    texts = {
+        f"{stem}{ORACLE}.json": native.to_json(oracle_trace(verdict.workload, verdict.refused)),
+        f"{stem}.json": native.to_json(verdict.trace),
+    }
+    if (found := verdict.broke(failure.law)) is not None:
+        texts[f"{stem}.svg"] = picture(verdict.trace, offence_in(verdict, found), ".svg")
+    for name, text in texts.items():
+        write_whole(folder / name, text, f"--out {folder}", with_folders=True)
+    return [str(folder / name) for name in texts]
+
+
+def command(failure: Failure, device: str) -> str:
+    """What repeats a failure."""
+    on = "" if device == "sim" else f" --device {device}"
+    return f"minisched check --workloads 1 --seed {failure.seed} --loop {failure.loop}{on}"
+
+
+def shortened(sentence: str) -> str:
+    """The first part of a long one."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]}..."
+
+
+# -- ``minisched check --faults``: what can go wrong, on every loop, and what held all the same ----
+
+TIMES = 1  # each fault on each loop, unless --workloads says otherwise
+MOST_FAILURES = 5  # failures that are told
+FAULTS_A_TABLE = 6  # faults side by side in one table
+
+
+def run_check_faults(
+    traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json_only: bool, step: str = ""
+) -> int:
+    """The exit code: 0 if every fault was survived, 1 if not.
+
+    Raises:
+        ValueError: an option is bad; nothing has run then.
+    """
+    if traces:
+        raise ValueError(f"--faults draws workloads, but {traces[0]} is a recorded run.")
+    for name, value in (("draw", draw), ("out", wanted.out)):
+        if value is not None:
+            raise ValueError(f"--{name} is {value}, but --faults draws no pictures.")
+    if step:
+        raise ValueError(f"--step is {step}, but --faults reads no trace.")
+    return check_faults(wanted, as_json_only)
+
+
+def check_faults(wanted: Wanted, as_json_only: bool) -> int:
+    """Put every fault into runs of every loop, and report; the exit code.
+
+    Raises:
+        ValueError: an option is outside its limits; nothing has run then.
+    """
+    clock = check_wanted(wanted)
+    jobs = wanted.jobs or (num_cores() if clock == "virtual" else 1)
+    began = time.monotonic()
+    counted = run_faults(wanted, jobs)
+    seconds = time.monotonic() - began
+    if as_json_only:
+        print(json.dumps(counted.as_json()))
+    else:
+        report_faults(Console(highlight=False, emoji=False), counted, seconds)
+    total = counted.of()
+    return 0 if total.survived == total.tried and not counted.failures else 1
+
+
+def run_faults(wanted: Wanted, jobs: int) -> Counted:
+    """All the trials, with a bar on stderr meanwhile."""
+    todo = places(wanted.device, wanted.seed, wanted.workloads or TIMES, wanted.loops)
+    cells = []
+    with named_progress(len(todo)) as hear:
+        for cell in try_all(todo, jobs):
+            cells.append(cell)
+            hear(f"{cell.place.fault} on {cell.loop}")
+    return Counted(wanted.device, wanted.seed, cells)
+
+
+def report_faults(console: Console, counted: Counted, seconds: float) -> None:
+    """The counts by fault, then by fault and loop, then what did not hold."""
+    total = counted.of()
+    console.print(
+        f"{len(counted.faults)} kinds of faults on {len(counted.loops)} loops, on {counted.device} "
+        f"with hash, from seed {counted.seed}: {total.tried} of {total.places} hit somebody "
+        f"({total.hit_nobody} hit nobody), in {seconds:.1f} s"
+    )
+    console.print(Fitted(by_fault(counted)))
+    for at in range(0, len(counted.faults), FAULTS_A_TABLE):
+        console.print(Fitted(faults_by_loop(counted, counted.faults[at : at + FAULTS_A_TABLE])))
+    for cell in counted.failures[:MOST_FAILURES]:
+        finding = cell.trial.findings[0]
+        said = f"{finding.law}: {escape(shortened(finding.sentence))}"
+        say(console, f"[red]✗[/] {cell.place.fault} on {cell.loop}: {said}", 2)
+        where = f"--loop {cell.place.loop} --device {counted.device} --seed {cell.place.seed}"
+        say_command(console, f"minisched check --faults {where}")
+    say(console, verdict_on_faults(total), 2)
+
+
+def verdict_on_faults(total: Count) -> str:
+    """One sentence on all of it."""
+    if lost := total.tried - total.survived:
+        return f"[red]✗[/] {lost} of {total.tried} faults were not survived."
+    if not total.tried:
+        return (
+            f"? Nothing to judge: of {total.places} trials none hit a request that the workload "
+            "does not give up anyway; try another --seed, or more --workloads."
+        )
+    return (
+        f"[green]✓[/] all {total.tried} faults were survived: {total.ended} requests ended "
+        f"early, each with a reason, and {total.whole} got the tokens that they would get alone."
+    )
+
+
+def by_fault(counted: Counted) -> Table:
+    """Each fault: how often it was tried, survived, and whom it cost something."""
+    table = Table("", "fault", "tried", "survived", "ended early", "got all tokens")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for fault in counted.faults:
+        count = counted.of(fault)
+        numbers = (count.tried, count.survived, count.ended, count.whole)
+        table.add_row(sign_of(count), fault, *map(str, numbers))
+    return table
+
+
+def faults_by_loop(counted: Counted, faults: list[str]) -> Table:
+    """Some faults side by side, on every loop: survived of tried; empty where it can't happen."""
+    table = Table("loop", *faults, box=SIMPLE_HEAD, padding=(0, 0))
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "center"
+    for loop in counted.loops:
+        table.add_row(loop, *(cell_of(counted.of(fault, loop)) for fault in faults))
+    return table
+
+
+def cell_of(count: Count) -> str:
+    """``3`` where all three were survived, ``2/3`` where one was not, ``?`` where none hit."""
+    if not count.places:
+        return ""
+    if not count.tried:
+        return "?"
+    text = str(count.tried) if count.survived == count.tried else f"{count.survived}/{count.tried}"
+    return text if count.survived == count.tried else f"[red]{text}[/]"
+
+
+def sign_of(count: Count) -> str:
+    """Whether all were survived, at a glance and without colour."""
+    if not count.tried:
+        return "?"
+    return "[green]✓[/]" if count.survived == count.tried else "[red]✗[/]"
+
+
+# -- ``minisched check --workloads``: draws, runs, and says what held ------------------------------
+
+IN_VIRTUAL_TIME, IN_REAL_TIME = 150, 20  # workloads
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asks for; None is whatever suits the device."""
+
+    workloads: int | None = None
+    seed: int = 0
+    loops: tuple[str, ...] = ()
+    device: str = "sim"
+    jobs: int | None = None
+    out: Path | None = None
+    axes: bool = False
+
+    def options_given(self) -> list[str]:
+        """The options that are not at their defaults."""
+        usual = Wanted()
+        names = {"loops": "--loop"}
+        return [
+            names.get(name, f"--{name}")
+            for name, value in vars(self).items()
+            if value != getattr(usual, name)
+        ]
+
+
+def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
+    """Draw workloads, hold every law against every case, and report; the exit code.
+
+    Raises:
+        ValueError: an option is outside its limits; nothing has run then.
+    """
+    clock = check_wanted(wanted)
+    count = wanted.workloads or (IN_VIRTUAL_TIME if clock == "virtual" else IN_REAL_TIME)
+    jobs = wanted.jobs or (num_cores() if clock == "virtual" else 1)
+    began = time.monotonic()
+    tally = run_cases(wanted, count, jobs)
+    seconds = time.monotonic() - began
+    files = save_failure(tally, wanted.out) if wanted.out and tally.failures else []
+    if as_json_only:
+        print(json.dumps({**tally.as_json(), "files": files}))
+    else:
+        console = Console(highlight=False, emoji=False)
+        print_tally(console, tally, seconds, jobs, wanted.axes)
+        if not wanted.loops:
+            say(console, refusals_sentence(tally))
+        report_failures(console, tally, files)
+    return 1 if tally.failures else 0
+
+
+def run_cases(wanted: Wanted, count: int, jobs: int) -> Tally:
+    """All the cases, with a bar on stderr meanwhile."""
+    seeds, cases = range(wanted.seed, wanted.seed + count), []
+    with named_progress(count) as hear:
+        for tried in try_workloads(seeds, wanted.loops, wanted.device, jobs):
+            cases += tried
+            hear(f"workloads, {len(cases)} cases")
+    return Tally(wanted.seed, count, wanted.device, cases, wanted.loops)
+
+
+def check_wanted(wanted: Wanted) -> str:
+    """The device's clock, ``virtual`` or ``wall``.
+
+    Raises:
+        ValueError: an option is outside its limits.
+    """
+    for name, least in (("workloads", 1), ("seed", 0), ("jobs", 1)):
+        value = getattr(wanted, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name} is {value}, but it must be at least {least}.")
+    if wanted.out is not None and wanted.out.exists() and not wanted.out.is_dir():
+        raise ValueError(f"--out {wanted.out} is a file, but it must be a folder.")
+    for name in wanted.loops:
+        LOOPS[read_design(name).loop].check_device(name, wanted.device)
+    device = open_device(wanted.device)
+    device.close()
+    return device.clock
+
+
+# -- ``minisched check TRACE``: is it identical, does it leak, does it race, does it overlap? ------
+
+MOST_SHOWN = 8  # details of one answer
+SIGNS = {
+    True: {"yes": "[green]✓[/]", "no": "[green]✓[/]", "partly": "~", "unknown": "?"},
+    False: dict.fromkeys(("yes", "no", "partly", "unknown"), "[red]✗[/]"),
+}
+
+
+def check_traces(
+    paths: Sequence[Path], draw: Path | None, as_json_only: bool, step: str = ""
+) -> int:
+    """Answer the four questions about each run; 1 if one of the first three has a bad answer.
+
+    ``step`` is the name of the ranges that are steps in a profiler's trace.
+
+    Raises:
+        ValueError: a file can't be read, or the picture can't be written.
+    """
+    if draw is not None and draw.suffix not in (".svg", ".txt"):
+        raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
+    with work_progress() as work, no_more_collected():
+        runs = [read_recorded(path, step, work.reading(path)) for path in paths]
+        gc.freeze()
+        work.at("looking at what ran")
+        answers = answer_all(runs)
+    holds = verdict_on(runs, answers)
+    if as_json_only:
+        print(json.dumps(answers_json(runs, answers, holds)))
+    else:
+        report_answers(Console(highlight=False, emoji=False), runs, answers)
+    if draw is not None:
+        draw_first(draw, runs, answers)
+    return 1 if holds is False else 0
+
+
+@contextmanager
+def no_more_collected() -> Iterator[None]:
+    """What is frozen meanwhile is not looked at for cycles, a million events at a time."""
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def report_answers(
+    console: Console, runs: Sequence[Recorded], answers: dict[str, list[Answer]]
+) -> None:
+    """Four lines for each run, each with its details."""
+    for run in runs:
+        trace = run.trace
+        parts = [trace.loop, "on", trace.device, trace.model, trace.dtype]
+        what = " ".join(filter(None, parts))
+        say(console, f"[bold]{escape(run.file)}[/]: {escape(what)}, {trace.clock} clock", 2)
+        if error := stopped_with(trace):
+            say(console, f"  [red]✗[/] it stopped with {escape(error)}", 4)
+        for answer in answers[run.file]:
+            sign = SIGNS[answer.holds][answer.word]
+            if answer.question == "overlaps" and answer.word == "no":
+                sign = "-"  # no law is broken
+            question = f"{answer.question}?"
+            say(console, f"  {sign} {question:<11} {escape(answer.sentence)}", HANG)
+            for line in first_few(answer.details):
+                say(console, f"    {'':<11} {escape(line)}", HANG)
+
+
+def first_few(details: Sequence[str]) -> Iterator[str]:
+    """The first of them, and how many more there are."""
+    yield from details[:MOST_SHOWN]
+    if len(details) > MOST_SHOWN:
+        yield f"and {len(details) - MOST_SHOWN} more; --json has them all"
+
+
+def answers_json(
+    runs: Sequence[Recorded], answers: dict[str, list[Answer]], holds: bool | None
+) -> dict[str, Any]:
+    """``holds``, and of each of ``runs`` its ``file``, its header, and the answers by question.
+
+    ``holds`` is None where nothing could be said about any law. A run that stopped with an error
+    has it as ``stopped``.
+
+    An answer has ``answer`` (yes, no, partly or unknown), ``sentence``, ``details``, and that on
+    overlap ``figures`` in nanoseconds.
+    """
+    header = ("loop", "device", "model", "clock", "dtype")
+    return {
+        "holds": holds,
+        "runs": [
+            {
+                "file": run.file,
+                **{name: getattr(run.trace, name) for name in header},
+                **({"stopped": error} if (error := stopped_with(run.trace)) else {}),
+                **{item.question: item.as_json() for item in answers[run.file]},
+            }
+            for run in runs
+        ],
+    }
+
+
+def draw_first(target: Path, runs: Sequence[Recorded], answers: dict[str, list[Answer]]) -> None:
+    """Draw what was found first; where nothing was, say so.
+
+    Raises:
+        ValueError: the picture can't be written.
+    """
+    found = next(offences(runs, answers), None)
+    if found is None:
+        complain(f"nothing was found that could be drawn, so {target} is not written.", 0)
+        return
+    write_whole(target, picture(*found, target.suffix), f"--draw {target}")
+
+
+def offences(
+    runs: Sequence[Recorded], answers: dict[str, list[Answer]]
+) -> Iterator[tuple[Trace, Offence]]:
+    """What a picture can show, run by run."""
+    for run in runs:
+        for answer in answers[run.file]:
+            for offence in answer.offences:
+                if offence.slices:
+                    yield run.trace, offence
 
 
 def run_check(
@@ -28,6 +684,6 @@ def run_check(
         raise ValueError(
             f"{asked[0]} draws workloads, but {traces[0]} is a recorded run: one or the other."
         )
-    from .check_traces import check_traces
+    pass
 
     return check_traces(traces, draw, as_json_only, step)

@@ -63,12 +63,11 @@ def check(
     as --workloads says, or once. It counts how often that was tried and
     survived: exit code 1 if not always.
     """
-    from .check import run_check
-    from .check_workloads import Wanted
+    from .check import Wanted, run_check
 
     wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, axes)
     if faults:
-        from .check_faults import run_check_faults
+        from .check import run_check_faults
 
         exit_with(lambda: run_check_faults(traces or [], wanted, draw, json, step))
     exit_with(lambda: run_check(traces or [], wanted, draw, json, step))

@@ -4,29 +4,280 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from ..comparison import Comparison, compare_loops
-from ..core import Request
+from ..checks.answers import count_drafts
+from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences, verdict
+from ..core import Request, TokenLogprob
 from ..devices.registry import open_device
+from ..engine.metrics import Metrics, RequestMetrics
+from ..export.chrome import to_chrome
+from ..export.html import to_html
+from ..export.native import to_json
+from ..export.pd_or_mixed import Row, find_runs, rows
+from ..export.puml_sequence import to_sequence
+from ..export.puml_timing import to_timing
+from ..export.svg import to_svg
 from ..loops.design import find_loop, wanted_features
-from ..loops.run import RunStopped
+from ..loops.run import Run, RunStopped
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
-from . import advice
-from .compare_json import comparison_json
+from ..trace import Trace
+from ..trace.files import write_whole
+from . import presets as advice
 from .exit import complain
-from .layout import say
-from .loop_choice import choose_loops
-from .options import ReportOptions, WorkloadOptions
-from .pictures import write_pictures, write_traces
-from .progress import token_progress
-from .report import print_errors, print_report
-from .room import make_config
-from .scheduler_options import SchedulerOptions
+from .layout import Fitted, say, token_progress
+from .options import ReportOptions, SchedulerOptions, WorkloadOptions, choose_loops, make_config
+
+# -- What each request's client would have measured: queue time, TTFT, ITL, cached tokens ----------
+
+METRICS = ("prompt_tokens", "cached_tokens", "output_tokens", "queue_ms", "ttft_ms", "itl_ms")
+
+
+def figures(request: RequestMetrics) -> dict[str, Any]:
+    """One request's figures; times in milliseconds, ``itl_ms`` the mean, None for what was not."""
+    itls = request.itls
+    return {
+        "prompt_tokens": request.prompt_tokens,
+        "cached_tokens": request.cached_tokens,
+        "output_tokens": request.output_tokens,
+        "queue_ms": in_ms(request.queue_ns),
+        "ttft_ms": in_ms(request.ttft_ns),
+        "itl_ms": in_ms(sum(itls) / len(itls)) if itls else None,
+        "retractions": request.retractions,
+    }
+
+
+def metrics_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
+    """Every request's figures, by id."""
+    return {request.rid: figures(request) for request in in_order(metrics)}
+
+
+def table(metrics: Metrics) -> Table:
+    """The same to read."""
+    result = Table(box=SIMPLE_HEAD, pad_edge=False)
+    result.add_column("request")
+    for column in METRICS:
+        result.add_column(column.replace("_", " "), justify="right")
+    for request in in_order(metrics):
+        found = figures(request)
+        result.add_row(request.rid, *(as_text(found[column]) for column in METRICS))
+    return result
+
+
+def in_order(metrics: Metrics) -> list[RequestMetrics]:
+    """Those that ended, by arrival."""
+    return sorted(
+        metrics.ended, key=lambda request: (request.arrival, len(request.rid), request.rid)
+    )
+
+
+def in_ms(nanoseconds: float | None) -> float | None:
+    """Milliseconds."""
+    return None if nanoseconds is None else nanoseconds / 1e6
+
+
+def as_text(value: float | None) -> str:
+    """A cell: a count, a time, or a dash."""
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.1f}"
+
+
+# -- What ``run`` and ``compare`` say of log-probabilities: as SGLang's JSON, and in a few lines
+
+
+def logprobs_json(requests: Iterable[Request]) -> dict[str, dict[str, Any]]:
+    """By id of who wanted some: pairs of log-probability and token (SGLang ``meta_info``)."""
+    return {
+        req.rid: {
+            **lists("input", req.input_token_logprobs),
+            **lists("output", req.output_token_logprobs),
+        }
+        for req in requests
+        if req.params.return_logprob
+    }
+
+
+def lists(kind: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """One list of the tokens themselves, and one of the most likely ones at each place."""
+    return {
+        f"{kind}_token_logprobs": [[item.logprob, item.token_id] for item in logprobs],
+        f"{kind}_top_logprobs": [list(map(list, item.top_logprobs)) for item in logprobs],
+    }
+
+
+def print_logprobs(console: Console, model: Model, requests: Iterable[Request]) -> None:
+    """Two lines for each request that wanted some: its prompt, and what it said."""
+    for req in requests:
+        for kind, found in (
+            ("prompt", req.input_token_logprobs),
+            ("output", req.output_token_logprobs),
+        ):
+            if found:
+                console.print(line(f"{req.rid} {kind}:", found, model), soft_wrap=True)
+
+
+def line(title: str, found: Sequence[TokenLogprob], model: Model) -> Text:
+    """``'The' - ' capital' -5.12 (' first' -3.40)``: behind a token its log-probability, and what
+    would have been likeliest, if that is another one.
+    """
+    text = Text(title, "bold")
+    for logprob, token, top in found:
+        text.append(f" {spelled(token, model)} ", "not bold")
+        text.append("-" if logprob is None else f"{logprob:.2f}", "dim not bold")
+        if top and top[0][1] != token:
+            best, other = top[0]
+            text.append(f" ({spelled(other, model)} {best:.2f})", "dim not bold")
+    return text
+
+
+def spelled(token: int, model: Model) -> str:
+    """A token as text, or as its id where it has none."""
+    text = model.tokenizer.decode([token]) if model.tokenizer else ""
+    return repr(text) if text else str(token)
+
+
+# -- What ``compare`` says: a table, the verdict, and why it is faster -----------------------------
+
+
+def print_report(console: Console, comparison: Comparison) -> None:
+    """The table, the verdict and the reason."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
+    for column in COLUMNS:
+        is_name = column == "loop"  # which may be long: it is folded before a figure is cut
+        table.add_column(
+            column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold"
+        )
+    for report in comparison.reports:
+        table.add_row(*cells(comparison, report))
+    console.print(Fitted(table))
+    bold = verdict(comparison)
+    for line in sentences(comparison):
+        console.print(f"[bold]{line}[/bold]" if line == bold else line, highlight=False)
+    if pair := find_runs(comparison.runs):
+        print_pd_or_mixed(console, rows(*pair))
+
+
+def print_pd_or_mixed(console: Console, compared: Sequence[Row]) -> None:
+    """The guides' comparison of PD separation and mixed chunks."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for column in ("", "PD separation", "mixed chunks"):
+        table.add_column(column)
+    for row in compared:
+        table.add_row(*row)
+    console.print(Fitted(table))
+
+
+def print_errors(errors: Mapping[str, str]) -> None:
+    """Say on stderr which requests ended badly, and why."""
+    for rid, error in errors.items():
+        print(f"request {rid}: {error}", file=sys.stderr)
+
+
+# -- Writes a comparison's pictures and traces into a folder ---------------------------------------
+
+
+def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
+    """The page, the picture, and for each loop its diagrams and its trace, in two forms.
+
+    ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
+    traces = [run.trace for run in comparison.runs]
+    files = {"compare.html": to_html(traces, comparison.reports), "compare.svg": to_svg(traces)}
+    for report, trace in zip(comparison.reports, traces, strict=True):
+        name = stem(trace)
+        if report.steps:  # nothing to draw where every request was refused
+            files[f"{name}_timing.puml"] = to_timing(trace)
+            files[f"{name}_sequence.puml"] = to_sequence(trace)
+        files[f"{name}.trace.json"] = to_chrome(trace)
+        files[f"{name}.json"] = to_json(trace)
+    return write(files, out)
+
+
+def write_traces(traces: Sequence[Trace], out: Path) -> list[Path]:
+    """The traces alone, as of runs of which the last one stopped with an error.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
+    return write({f"{stem(trace)}.json": to_json(trace) for trace in traces}, out)
+
+
+def stem(trace: Trace) -> str:
+    """What a run's files are called: not every system takes a colon in a file's name."""
+    return trace.loop.replace(":", "-")
+
+
+def write(files: Mapping[str, str], out: Path) -> list[Path]:
+    """Texts by the name of their file.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
+    for name, text in files.items():
+        write_whole(out / name, text)
+    return [out / name for name in files]
+
+
+# -- What ``compare --json`` prints ----------------------------------------------------------------
+
+JSON_FIELDS = (
+    "loop", "steps", "tokens", "makespan_ns", "device_busy_ns", "host_busy_ns", "host_hidden_ns",
+    "bubble_ns", "wasted_rows",
+)  # fmt: skip
+
+
+def comparison_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dict[str, Any]:
+    """The object; times are integer nanoseconds."""
+    trace, lost = comparison.runs[0].trace, comparison.lost_ns
+    result: dict[str, Any] = {
+        "identical": comparison.identical,
+        "device": trace.device,
+        "model": trace.model,
+        "dtype": trace.dtype,
+        "clock": trace.clock,
+        "runs": [
+            {name: getattr(report, name) for name in JSON_FIELDS}
+            | {"lost_ns": lost[report.loop]}
+            | drafts_as_json(run)
+            for run, report in zip(comparison.runs, comparison.reports, strict=True)
+        ],
+        "speedup": comparison.speedup,
+        "ideal": comparison.ideal,
+        "files": files,
+        "differences": [vars(item) for item in comparison.differences],
+        "errors": comparison.errors,
+    }
+    if pair := find_runs(comparison.runs):
+        result["pd_or_mixed"] = [list(row) for row in rows(*pair)]
+    if comparison.logprob_difference is not None:
+        result["logprob_difference"] = comparison.logprob_difference
+    if with_outputs:
+        result["outputs"] = comparison.runs[0].outputs
+        if comparison.logprob_difference is not None:
+            result["logprobs"] = logprobs_json(comparison.runs[0].requests)
+    return result
+
+
+def drafts_as_json(run: Run) -> dict[str, dict[str, int]]:
+    """How many drafts were proposed and accepted, if there were any."""
+    drafts = count_drafts(run.trace)
+    if drafts is None:
+        return {}
+    return {"drafts": {"proposed": drafts.proposed, "accepted": drafts.accepted}}
+
 
 DIFFERENT, BAD_INPUT = 1, 2  # exit codes
 

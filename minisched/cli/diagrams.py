@@ -9,9 +9,9 @@ from pathlib import Path
 from ..export import golden
 from ..export.golden_files import makers
 from ..export.render_puml import RenderError
-from ..museum.files import museum_makers
+from ..museum.registry import museum_makers
 from .exit import complain
-from .progress import named_progress
+from .layout import named_progress
 
 
 def run_diagrams(

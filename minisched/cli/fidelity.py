@@ -15,8 +15,7 @@ from ..fidelity.lockstep import UNEXPLAINED
 from ..fidelity.run import ORIGINALS, Original, Player, Report, in_lockstep
 from ..models.fetch import model_home
 from .exit import BAD_INPUT, complain
-from .layout import Fitted, columns_of, print_drawing, say
-from .progress import named_progress, work_progress
+from .layout import Fitted, columns_of, named_progress, print_drawing, say, work_progress
 
 
 def run_fidelity(name: str, cases: int, seed: int, source: Path | None, as_json_only: bool) -> int:

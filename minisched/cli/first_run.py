@@ -19,9 +19,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from ..bench.cuda.first_run import FAILED, NOT_RUN, OK, STEPS, Found, Step, limit, take
-from ..bench.machine import machine
-from ..bench.rows import versions
+from ..bench.figures import machine, versions
+from ..bench.first_run import FAILED, NOT_RUN, OK, STEPS, Found, Step, limit, take
 from ..devices.registry import load
 from ..trace.files import write_whole
 from .layout import say

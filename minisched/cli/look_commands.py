@@ -41,6 +41,6 @@ def stepper(
     out: Annotated[Path, typer.Option(help="The page.")] = Path("out/stepper.html"),
 ) -> None:
     """Write one page that plays, steps and drags recorded runs: source, queue, KV map, tree."""
-    from .stepper import run_stepper
+    from .view import run_stepper
 
     run_stepper(traces, out)

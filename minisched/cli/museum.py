@@ -3,19 +3,103 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
+from ..export.offence_text import MARK
 from ..museum import Exhibit, Refuted, exhibits, find, refuted
-from ..museum.standing import Standing, bug_json, nothing_broken, refuted_json, standing_of
-from .layout import say
-from .museum_page import show, table, write
-from .progress import named_progress
+from ..museum.exhibit import address
+from ..museum.page import Part, page, refuted_page, to_html
+from ..museum.picture import draw, exhibit_lines
+from ..museum.registry import Standing, bug_json, nothing_broken, refuted_json, standing_of
+from ..trace.files import write_whole
+from .layout import Fitted, cut, named_progress, say, say_command
+
+# -- How an exhibit looks in a terminal, and the table of all of them ------------------------------
+
+WIDEST = 120  # columns of a drawing
+AS_IT_STANDS = ("diff", "links")  # a line of these is only broken where the terminal ends
+STYLES = {"+": "green", "-": "red", "@": "cyan"}  # of a diff's lines
+
+
+def show(item: Exhibit | Refuted, console: Console) -> None:
+    """One exhibit, part by part."""
+    chapter = item.chapter if isinstance(item, Exhibit) else "refuted"
+    console.print(f"\n[bold]{item.title}[/bold]  [dim]{chapter}[/dim]")
+    for part in parts_of(item):
+        console.print(f"\n[bold]{part.heading}[/bold]")
+        for line in body(part, item, min(WIDEST, console.width - 2)):
+            if part.kind == "picture":
+                drawn = cut(f"  {line.plain}", console)
+                console.print(Text(drawn, line.style), soft_wrap=True)
+            elif part.kind == "code":
+                say_command(console, line.plain)
+            elif part.kind in AS_IT_STANDS:
+                say(console, Text.assemble("  ", line).markup, 4)
+            else:
+                console.print(Padding(line, (0, 0, 0, 2)))
+
+
+def parts_of(item: Exhibit | Refuted) -> list[Part]:
+    """The page, with the command that draws it."""
+    if isinstance(item, Refuted):
+        return refuted_page(item)
+    return page(item, f"minisched museum run {item.name} --out {item.name}.svg")
+
+
+def body(part: Part, item: Exhibit | Refuted, columns: int) -> Iterator[Text]:
+    """A part's lines as they are coloured."""
+    if part.kind == "picture" and isinstance(item, Exhibit):
+        for line in exhibit_lines(item, columns - 2):
+            yield Text(line, style="bold red" if MARK in line else "")
+    for line in part.body.splitlines():
+        if part.kind == "diff":
+            yield Text(line, style=STYLES.get(line[:1], ""))
+        elif part.kind == "links":
+            yield Text(f"{line}  {address(line)}")
+        elif part.kind == "list":
+            yield Text(f"- {line}")
+        else:
+            yield Text(line, style={"bad": "red", "good": "green"}.get(part.kind, ""))
+
+
+def table(standings: list[Standing], holds: dict[str, bool]) -> Iterator[RenderableType]:
+    """A row for each, and a line that sums up."""
+    rows = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("bug", "reference", "caught by", "healthy code"):
+        rows.add_column(column)
+    for item in standings:
+        caught = Text(item.caught_by) if item.caught_by else Text("not caught", style="bold red")
+        green = Text("passes", "green") if item.healthy_passes else Text("fails", "bold red")
+        if item.lacking:
+            green = Text(f"nothing to judge: {item.lacking}", "bold red")
+        rows.add_row(item.exhibit.name, item.exhibit.references[0], caught, green)
+    yield Fitted(rows)
+    good, right = sum(item.is_good for item in standings), sum(holds.values())
+    yield f"{good} of {len(standings)} bugs are caught, with the healthy code green."
+    yield f"{right} of {len(holds)} refuted suspicions break nothing."
+
+
+def write(item: Exhibit | Refuted, out: Path) -> None:
+    """Draw an exhibit: the picture alone as SVG, or the whole page as HTML.
+
+    Raises:
+        ValueError: it is neither, or can't be written, or nothing is to be drawn of a suspicion.
+    """
+    if out.suffix not in (".svg", ".html"):
+        raise ValueError(f"--out is {str(out)!r}, but its name must end in .svg or .html.")
+    if isinstance(item, Refuted) and out.suffix == ".svg":
+        raise ValueError(f"{item.name} is refuted: nothing went wrong that could be drawn.")
+    text = draw(item) if isinstance(item, Exhibit) and out.suffix == ".svg" else to_html(item)
+    write_whole(out, text, with_folders=True)
 
 
 def run_list(as_json: bool) -> int:

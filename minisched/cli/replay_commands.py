@@ -10,9 +10,7 @@ import typer
 from ..devices.cost import DEFAULT_PROFILE, PROFILES
 from ..replay import SCENARIOS
 from .exit import exit_with
-from .option_groups import with_option_groups
-from .options import ReportOptions
-from .scheduler_options import SchedulerOptions
+from .options import ReportOptions, SchedulerOptions, with_option_groups
 
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
 ProfileName = Annotated[
@@ -53,6 +51,6 @@ def scenario(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Replay a published case on sim beside its claims, and say which of them hold."""
-    from .scenario import run_scenario
+    from .replay import run_scenario
 
     exit_with(lambda: run_scenario(name, loop or "overlap", profile, json))

@@ -4,24 +4,74 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from ..checks.drafts import count_drafts
-from ..checks.overlap.overlap import measure
+from ..checks.answers import count_drafts
+from ..checks.overlap import measure
 from ..comparison import milliseconds
+from ..core import Output, Request
 from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
-from . import advice, logprobs, request_metrics
-from .compare_json import drafts_as_json
-from .layout import Fitted
-from .loop_choice import choose_loops
-from .options import ReportOptions, WorkloadOptions
-from .report import print_errors
-from .room import make_config
-from .scheduler_options import SchedulerOptions
-from .stream import Transcript, streaming
+from ..models.base import Model
+from ..models.tokenizer import StreamDecoder
+from . import compare as logprobs
+from . import compare as request_metrics
+from . import presets as advice
+from .compare import drafts_as_json, print_errors
+from .layout import STEP, Fitted, say
+from .options import ReportOptions, SchedulerOptions, WorkloadOptions, choose_loops, make_config
+
+# -- Shows what requests say while they say it: text, or token ids where there is no tokenizer -----
+
+
+class Transcript:
+    """What each request has said so far."""
+
+    def __init__(self, model: Model, requests: Sequence[Request]) -> None:
+        self.tokenizer = model.tokenizer
+        self.said = {request.rid: "" for request in requests}
+        self.ended = {request.rid: "" for request in requests}
+        self.decoders: dict[str, StreamDecoder] = {}
+
+    def hear(self, output: Output) -> None:
+        """Note an output."""
+        self.said[output.rid] += self._text(output)
+        if output.finish_reason:
+            self.ended[output.rid] = output.finish_reason.value
+
+    def _text(self, output: Output) -> str:
+        if self.tokenizer is None:
+            return "" if output.token is None else f"{output.token} "
+        decoder = self.decoders.setdefault(output.rid, StreamDecoder(self.tokenizer))
+        text = decoder.push(output.token) if output.token is not None else ""
+        return text + (decoder.finish() if output.finish_reason else "")
+
+    def __rich__(self) -> Table:
+        """One line for each request."""
+        table = Table.grid(padding=(0, 2))
+        for rid, text in self.said.items():
+            table.add_row(Text(rid, "bold"), Text(text), Text(self.ended[rid], "dim"))
+        return table
+
+
+@contextmanager
+def streaming(console: Console, transcript: Transcript) -> Iterator[None]:
+    """Keep the transcript on show; where nobody watches, print it once, at the end, unwrapped."""
+    if console.is_terminal:
+        with Live(transcript, console=console, refresh_per_second=12):
+            yield
+        return
+    yield
+    for rid, text in transcript.said.items():
+        say(console, escape(f"{rid}: {text} ({transcript.ended[rid]})"), STEP)
+
 
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
 

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from ..export import native
+from ..export.html import to_html
 from ..export.views import FORMS, NothingToShow, draw, parts_of
 from ..export.views.text_page import drawn_so_wide
+from ..trace import Trace
 from ..trace.files import write_whole
 from .layout import columns_of, print_drawing
-from .trace_file import read_trace
+
+# -- Reads the recorded run that a command is given ------------------------------------------------
+
+
+def read_trace(source: Path) -> Trace:
+    """A recorded run.
+
+    Raises:
+        ValueError: the file can't be read, or is no trace.
+    """
+    try:
+        return native.read(source)
+    except OSError as error:
+        raise ValueError(f"{source} can't be read: {error.strerror}.") from error
 
 
 def run_view(topic: str, source: Path, form: str, part: str, out: str | None) -> None:
@@ -53,3 +70,22 @@ def check(topic: str, form: str) -> None:
     parts_of(topic)
     if form not in FORMS:
         raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
+
+
+# -- ``minisched stepper``: recorded runs as one page to play, step and drag -----------------------
+
+
+def run_stepper(sources: Sequence[Path], out: Path) -> None:
+    """Read traces and write the page; the first is the baseline that speed-ups refer to.
+
+    Raises:
+        ValueError: a file is no trace or says too little, or the page can't be written.
+    """
+    traces = [read_trace(source) for source in sources]
+    names = ", ".join(str(source) for source in sources)
+    try:
+        html = to_html(traces)
+    except NothingToShow as error:
+        raise ValueError(f"{names} can't be stepped through: {error}") from error
+    write_whole(out, html, with_folders=True)
+    print(out)

@@ -122,7 +122,7 @@ class Metrics:
     """Collects from the engine; cheap enough to be always on.
 
     A request that has ended keeps eight bytes for each of its tokens, so that all can be asked of a
-    run that has an end; for one that has none there is ``replay/flat_metrics.py``. ``started``:
+    run that has an end; for one that has none there is ``replay/replay.py``. ``started``:
     when the engine was made. On a wall clock nobody can have arrived before that, whatever a
     request says.
     """

@@ -49,7 +49,7 @@ class Recording:
             recorder.slice(wait)
 
     def must_wait(self, batch: ScheduleBatch, reason: str, op: str) -> None:
-        """Mark that an op of a step has to wait, and for what (``checks/overlap/waits.py``)."""
+        """Mark that an op of a step has to wait, and for what (``checks/causes.py``)."""
         self.device.recorder.mark("wait", step=batch.step, reason=reason, op=op)
 
     def tokens(self, step: int, outputs: Iterable[Output]) -> None:
@@ -57,7 +57,7 @@ class Recording:
 
         ``tokens`` are in the order of ``rids``, in which spaces are ``%20``; both are empty if
         nobody hears any. Step 0 stands for what another scheduler has computed (``pd``). By these
-        marks two files can be compared (``checks/tokens/identity.py``); with eight requests one
+        marks two files can be compared (``checks/identity.py``); with eight requests one
         has 140 bytes, a sixtieth of what the file has for a step.
         """
         recorder = self.device.recorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from ..checks.overlap.overlap import device_busy, host_busy, intersection, length, union
+from ..checks.overlap import device_busy, host_busy, intersection, length, union
 from ..devices.base import Device
 from ..devices.cost import MILLISECOND
 from ..engine.frontend import Frontend

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ..checks.overlap.overlap import measure
+from ..checks.overlap import measure
 from ..core import Request, SamplingParams
 from ..devices.registry import open_device
 from ..loops.run import run_loop

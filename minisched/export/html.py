@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from ..checks.overlap.overlap import OverlapReport, measure
+from ..checks.overlap import OverlapReport, measure
 from ..trace import Trace
 from .html_data import page_data
 from .html_legend import legend

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from ..checks.overlap.overlap import forwards, step_intervals
+from ..checks.overlap import forwards, step_intervals
 from ..trace import Mark, Trace
 from .html_flags import FLAGS
 from .html_runs import run_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..checks.overlap.waits import num_waits
+from ..checks.causes import num_waits
 from ..trace import Trace
 from .html_flags import FLAGS
 from .palette import ARROWS, PAINTS

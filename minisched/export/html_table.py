@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..checks.overlap.overlap import (
-    OverlapReport,
-    beats_ideal,
-    ideal_speedup,
-    speedup_over,
-    versus_ideal,
-)
+from ..checks.overlap import OverlapReport, beats_ideal, ideal_speedup, speedup_over, versus_ideal
 from ..trace import Trace
 from .html_runs import CLOCKS, run_names
 from .units import ms

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..checks.overlap.overlap import Interval
-from ..checks.overlap.waits import idle_times
+from ..checks.causes import idle_times
+from ..checks.overlap import Interval
 from ..trace import Slice, Trace
 from ..trace.events import is_forward
 from .lane import Lane, lane_of, lanes_of
@@ -79,7 +79,7 @@ class Bubble:
     """A stretch in which a device idles between two things it runs; ``lane`` is where it forwards.
 
     Of several devices each has its own. ``reason`` is that of the wait which it is charged to
-    (``checks/overlap/waits.py``), if there is one.
+    (``checks/causes.py``), if there is one.
     """
 
     lane: Lane

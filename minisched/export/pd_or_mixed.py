@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from ..checks.overlap.overlap import measure, union
+from ..checks.overlap import measure, union
 from ..loops.run import Run
 from ..trace import Slice
 from ..trace.events import is_forward

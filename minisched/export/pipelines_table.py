@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checks.overlap.pipelines import ComparedRow, compare_pipelines
+from ..checks.overlap import ComparedRow, compare_pipelines
 from .markdown import table
 from .pictures.runs import run_of
 from .recipes.recipe import a_bit_of_everything

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..checks.overlap.overlap import measure, union
+from ..checks.overlap import measure, union
 from ..loops.pd import PrefillEngine
 from ..trace import Trace
 from ..trace.events import is_forward

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..checks.overlap.overlap import measure
+from ..checks.overlap import measure
 from ..trace import Trace
 from .lane import Lane
 from .layout import Box, Bubble, View

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checks.answers import Recorded
-from ..checks.foreign.foreign import read_foreign
-from ..checks.foreign.steps import OWN_STEPS
+from ..checks.foreign import OWN_STEPS, read_foreign
 from ..trace.files import Hear, unheard, unpacked
 from . import native
 

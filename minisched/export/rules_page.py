@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import cache
 from random import Random
 
-from ..checks.overlap.overlap import measure
+from ..checks.overlap import measure
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, SIM_COST
 from ..devices.registry import open_device

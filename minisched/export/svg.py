@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from ..checks.overlap.overlap import OverlapReport, measure
+from ..checks.overlap import OverlapReport, measure
 from ..trace import Trace
 from .layout import View
 from .loops_shown import loops_shown

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from ..checks.overlap.waits import waits
+from ..checks.causes import waits
 from ..trace import Mark
 from .layout import View
 from .palette import WAITED

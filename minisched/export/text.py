@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from textwrap import wrap
 
-from ..checks.overlap.overlap import measure
+from ..checks.overlap import measure
 from ..trace import Trace
 from .lane import Lane
 from .layout import Box, View

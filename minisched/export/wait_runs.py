@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from ..checks.overlap.waits import lost_ns, waits
+from ..checks.causes import lost_ns, waits
 from ..core import Request, SamplingParams
 from ..devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from ..devices.registry import open_device

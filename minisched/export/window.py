@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checks.overlap.overlap import forwards
+from ..checks.overlap import forwards
 from ..trace import Slice, Trace
 from .layout import View, make_view
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checks.overlap.overlap import OverlapReport
+from ..checks.overlap import OverlapReport
 
 
 def busy(report: OverlapReport) -> str:

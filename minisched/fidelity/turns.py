@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..bench.peers.serve import Answer
-from ..bench.scheduling.nano_vllm import version_of
+from ..bench.scheduler import version_of
 from .case import MOST_TURNS, NOTHING, QUIET, Arrival, Case, Schedule, Step, trimmed
 
 DEVICE, SETTINGS, LISTENER, ENTRY = "device", "settings", "listener", "entry"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import product
 
-from ..checks.overlap.overlap import measure
+from ..checks.overlap import measure
 from ..loops.run import Run
 from .blame import blame
 from .callable_check import takes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from ..checks.overlap.overlap import step_intervals
+from ..checks.overlap import step_intervals
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, CostModel
 from ..devices.registry import open_device

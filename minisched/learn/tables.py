@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ..checks.overlap.overlap import forwards, measure
+from ..checks.overlap import forwards, measure
 from ..devices.cost import MILLISECOND
 from ..export.views.marks import named, number, word
 from ..loops.run import Run

@@ -170,7 +170,7 @@ class GraphModel(Protocol):
 
 
 class LogitModel(Model, Protocol):
-    """A model that computes logits, as every one does but ``replay/length.py``."""
+    """A model that computes logits, as every one does but ``replay/replay.py``."""
 
     def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Array:
         """On the device: how likely tokens are, [num_places, 1 + 2 * top] (``sampling.py``)."""

@@ -2,13 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..checks.case import Case
 from ..checks.judge import Verdict, judge
-from ..checks.offence import Offence
+from ..checks.races import Offence
 from .patch import Edit, put_in
+
+# -- Where a bug was published: ``vLLM #48245``, or a commit as ``mini-sglang 20fcd7f`` ------------
+
+REPOSITORIES = {  # on GitHub, where an issue's address leads to a pull request, too
+    "SGLang": "sgl-project/sglang",
+    "sglang-jax": "sgl-project/sglang-jax",
+    "mini-sglang": "sgl-project/mini-sglang",
+    "vLLM": "vllm-project/vllm",
+    "vllm-ascend": "vllm-project/vllm-ascend",
+    "vllm-omni": "vllm-project/vllm-omni",
+    "MindIE-LLM": "Ascend/MindIE-LLM",
+    "tt-metal": "tenstorrent/tt-metal",
+}
+SAME = {"mindie": "MindIE-LLM"}  # what else they are called
+CURED_BY = {  # MindIE-LLM's numbers are not GitHub's; the commits that cured them are there
+    "#42": "7360e68",
+    "#75": "212297e",
+    "#233": "90669ea",
+}
+REFERENCE = re.compile(r"([\w-]+) (#[1-9]\d*|[0-9a-f]{7,40})")
+
+
+def address(reference: str) -> str:
+    """The web address of a reference.
+
+    Raises:
+        ValueError: it is not ``NAME #NUMBER`` or ``NAME COMMIT``, or nobody knows the name, or of
+            MindIE-LLM the number.
+    """
+    found = REFERENCE.fullmatch(reference)
+    name = repository_of(found[1]) if found else ""
+    if not found or not name:
+        raise ValueError(
+            f"{reference!r} is no reference; it must be a name with a number or a commit, such as "
+            f"'vLLM #48245', and the names are {', '.join(REPOSITORIES)}."
+        )
+    repository, which = f"https://github.com/{REPOSITORIES[name]}", found[2]
+    if name == "MindIE-LLM" and which.startswith("#"):
+        if which not in CURED_BY:
+            raise ValueError(f"{reference!r} has no commit; those known are {', '.join(CURED_BY)}.")
+        which = CURED_BY[which]
+    number = which.removeprefix("#")
+    return f"{repository}/issues/{number}" if "#" in which else f"{repository}/commit/{number}"
+
+
+def repository_of(name: str) -> str:
+    """The usual spelling of a repository's name; empty if nobody knows it."""
+    known = {other.lower(): other for other in REPOSITORIES} | SAME
+    return known.get(name.lower(), "")
+
 
 CHAPTERS = (
     "who owns memory",
@@ -25,7 +76,7 @@ class Exhibit:
     ``law`` is the one that catches it (``checks/laws.py``, ``checks/judge.py:STOPPED_BY``), and
     ``says`` words that its sentence must have. ``judge_by`` holds the laws against a case, where
     it takes other laws than the general ones. ``points_at`` says what a picture shows in red,
-    where ``museum/offence.py`` cannot work it out from the law; it takes the verdict with the bug.
+    where ``museum/picture.py`` cannot work it out from the law; it takes the verdict with the bug.
 
     ``suspected_at`` is the reference, one of ``references``, whose source was only suspected of the
     bug, and which its model here confirms; empty where somebody had met it.
@@ -95,3 +146,36 @@ class Refuted:
         """The verdict on what was suspected."""
         with put_in(self.edits):
             return self.judge_by(self.case)
+
+
+# -- Edits that several published bugs need: this code's second lines of defence, taken away -------
+
+ENDED_KEEPS_ITS_LEASE = Edit(
+    "scheduler.scheduler:Scheduler._finish",
+    healthy="    lease, req.lease = req.lease, None\n",
+    bug="    lease = req.lease\n",
+)
+"""A request that has ended still names its memory, as SGLang's keeps its ``req_pool_idx``."""
+
+RELEASED_KEEPS_ITS_PAGES = Edit(
+    "memory.pool:LeasePool.release",
+    healthy="    lease.pages, lease.shared_pages, lease.node = [], 0, None\n",
+    bug="",
+)
+"""What is released still lists its pages, as a row of ``req_to_token`` does."""
+
+STALE_BY_COUNT = Edit(
+    "scheduler.scheduler:Scheduler.process",
+    healthy="""\
+        if req.lease is not lease:  # ended or retracted while the step was running
+            outputs += self.odd_rows.late(batch, req, lease, token if deliver else None, error)
+""",
+    bug="""\
+        if req.finished or req in drained or req.num_stale_output_tokens:
+            outputs += self.odd_rows.late(batch, req, lease, None)  # thrown away
+""",
+)
+"""A row is stale if the request's count says so, and not by the lease that it ran under.
+
+With an exact count this is right as well, whatever the depth.
+"""

@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from html import escape
+from typing import Any, NamedTuple
 
+from ..checks.case import Case, case_text, changed
 from ..checks.judge import Verdict
 from ..checks.many import LAWS
-from .example import in_words
-from .exhibit import Exhibit, Refuted
-from .offence import plainly
+from ..core import Request, SamplingParams
+from ..scheduler import SchedulerConfig
+from .exhibit import Exhibit, Refuted, address
 from .patch import diff
+from .picture import draw, html_style, plainly
+
+# -- A bug's case told: in lines of words, and as an object for JSON -------------------------------
+
+ALWAYS = ("kv_tokens", "page_size", "max_running_requests")  # the sizes that every case has
+
+
+def in_words(case: Case) -> list[str]:
+    """A line for the loop, and one each for what comes when, and for how much room there is."""
+    relay = f", relay {case.relay}" if case.relay else ""
+    lines = [line for line in case_text(case) if not line.startswith("costs")]
+    return [f"loop {case.loop}{relay}, on {case.device}", *lines]
+
+
+def as_json(case: Case) -> dict[str, Any]:
+    """The case as an object; what is as by default is left out, but for lengths and sizes."""
+    workload, config = case.workload, case.workload.config
+    return {
+        "loop": case.loop,
+        "relay": case.relay,
+        "options": {name: plain(value) for name, value in case.options.items()},
+        "requests": [request_json(request) for request in workload.requests],
+        "arrivals": list(workload.arrivals),
+        "aborts": {str(turn): rid for turn, rid in sorted(workload.aborts.items())},
+        "eos_ids": sorted(workload.eos_ids),
+        "sizes": {name: getattr(config, name) for name in ALWAYS}
+        | {name: plain(value) for name, value in changed(config, SchedulerConfig()).items()},
+    }
+
+
+def request_json(request: Request) -> dict[str, Any]:
+    """A request; ``limit`` is the most tokens that it produces."""
+    wishes = changed(request.params, SamplingParams())
+    return {
+        "rid": request.rid,
+        "prompt_len": len(request.prompt),
+        "prompt": list(request.prompt),
+        "limit": request.params.max_new_tokens,
+        "priority": request.priority,
+        "params": {k: plain(value) for k, value in wishes.items() if k != "max_new_tokens"},
+    }
+
+
+def plain(value: Any) -> Any:
+    """A setting as JSON has it."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
 
 HOLDS = "every law holds"
 
@@ -92,3 +148,49 @@ def verdict_part(heading: str, verdict: Verdict, law: str) -> Part:
     if not found and (lack := verdict.lacking(law)):
         return Part(heading, "text", f"nothing to judge: {lack}")
     return Part(heading, "bad" if found else "good", said or HOLDS)
+
+
+# -- The page of an exhibit as one HTML file, and as Markdown for the site -------------------------
+
+
+def to_html(item: Exhibit | Refuted) -> str:
+    """A page that stands alone, with its picture in it, light or dark as the reader's system is."""
+    parts = page(item) if isinstance(item, Exhibit) else refuted_page(item)
+    drawn = draw(item) if isinstance(item, Exhibit) else ""
+    body = "\n".join(f"<h2>{escape(part.heading)}</h2>\n{html(part, drawn)}" for part in parts)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        f"<title>{escape(item.title)}</title>\n{html_style()}</head>\n"
+        f"<body><h1>{escape(item.title)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def html(part: Part, drawn: str) -> str:
+    """One part's body."""
+    lines = [escape(line) for line in part.body.splitlines()]
+    if part.kind == "picture":
+        return f"<figure>{drawn}</figure>"
+    if part.kind == "list":
+        return f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
+    if part.kind == "links":
+        return "<p>" + ", ".join(f'<a href="{address(line)}">{line}</a>' for line in lines) + "</p>"
+    if part.kind in ("diff", "code"):
+        kinds = {"+": "plus", "-": "minus", "@": "place"}
+        shown = [f'<span class="{kinds.get(line[:1], "same")}">{line}</span>' for line in lines]
+        return f"<pre>{chr(10).join(shown)}</pre>"
+    return "\n".join(f'<p class="{part.kind}">{line}</p>' for line in lines)
+
+
+def markdown(part: Part, shown: str) -> str:
+    """One part of the site's page; ``shown`` is how it shows the picture."""
+    lines = part.body.splitlines()
+    if part.kind == "picture":
+        return shown
+    if part.kind == "list":
+        return "\n".join(f"- {line}" for line in lines)
+    if part.kind == "links":
+        return ", ".join(f"[{line}]({address(line)})" for line in lines)
+    if part.kind in ("diff", "code"):
+        return f"```{'diff' if part.kind == 'diff' else 'console'}\n{part.body}\n```"
+    return "\n\n".join(lines)

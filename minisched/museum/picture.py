@@ -6,23 +6,284 @@ reader's system from light to dark; the same code gives the same bytes.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from textwrap import wrap
+from xml.sax.saxutils import escape
 
-from ..checks.judge import Verdict
-from ..checks.offence import Offence
+from ..checks.causes import idle_times
+from ..checks.identity import first_difference
+from ..checks.judge import STOPPED_BY, Finding, Verdict
+from ..checks.leaks import find_leaks
+from ..checks.oracle import tokens_alone
+from ..checks.overlap import forwards
+from ..checks.races import Offence, find_races
+from ..checks.races import race_offence as races_offence
+from ..checks.why import explain
+from ..core import FinishReason
 from ..export.layout import View, make_view
-from ..export.offence_marks import draw_culprits, draw_list, draw_missing, draw_missing_words
-from ..export.offence_paper import axis, document, grid, red_legend
+from ..export.letters import letters_of
+from ..export.offence_marks import (
+    RED,
+    about,
+    draw_culprits,
+    draw_list,
+    draw_missing,
+    draw_missing_words,
+)
+from ..export.offence_paper import MARGIN, axis, document, grid, lines_of, red_legend
+from ..export.offence_text import MARK, marked
 from ..export.offence_view import Scene, scene_of
 from ..export.svg import RIGHT, WIDTH, left_of
 from ..export.svg_legend import draw_legend
 from ..export.svg_run import Frame, draw_lanes, draw_run
+from ..export.svg_style import FONT, variables
 from ..export.svg_waits import draw_flags, wait_style
-from ..export.units import MILLISECOND
+from ..export.text import margin_of, row, wrong_tokens
+from ..export.text_axis import draw_axis
+from ..export.units import MILLISECOND, ms
+from ..trace import Trace
+from ..trace.events import is_host
 from .exhibit import Exhibit
-from .offence import exhibit_offence
-from .paper import heading, title_of_run
-from .text_picture import text_picture
+
+# -- Points at the ops that did it, by name and step, where a law's sentence alone does not say ----
+
+Place = tuple[str, int] | tuple[str, int, int]  # name, step, and which of several, from 0
+
+
+def at(*places: Place, says: str) -> Callable[[Verdict], Offence]:
+    """For ``Exhibit.points_at``: these slices in red, and what ``says`` the offence.
+
+    Of several with one name and step it is the first, unless the place counts on: the slice
+    ``("receive", 0, 2)`` is the third that bears no step's number.
+
+    Raises:
+        ValueError: when the run has no such slice.
+    """
+
+    def point(verdict: Verdict) -> Offence:
+        known: dict[tuple[str, int], list[int]] = {}
+        for item in verdict.trace.slices:
+            known.setdefault((item.name, item.step), []).append(item.id)
+        return Offence(tuple(slice_at(known, *place) for place in places), says)
+
+    return point
+
+
+def slice_at(known: dict[tuple[str, int], list[int]], name: str, step: int, nth: int = 0) -> int:
+    """The id of a slice, of all that are known by name and step.
+
+    Raises:
+        ValueError: when there is none.
+    """
+    found = known.get((name, step), [])
+    if nth >= len(found):
+        raise ValueError(f"the run has no {name!r} of step {step} to point at.")
+    return found[nth]
+
+
+# -- What of a broken law's run did it, so that a picture can show it in red -----------------------
+
+OWNED = ("kv", "page table")  # what is handed out, and may be named by a step in flight
+TWICE = ("freed", "given", "used")  # kinds of leaks in which somebody has it who should not
+TURNS = 3  # of a loop in which nothing happens any more
+
+
+def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
+    """What the picture of a bug shows, of the verdict with the bug.
+
+    Raises:
+        ValueError: the law that should catch it does not.
+    """
+    finding = verdict.broke(exhibit.law)
+    if finding is None:
+        raise ValueError(f"{exhibit.name} does not break the law {exhibit.law!r}, which is its.")
+    if exhibit.points_at is not None:
+        return exhibit.points_at(verdict)
+    offence = BY_LAW.get(exhibit.law, of_named)(verdict, finding)
+    ran = {item.id for item in verdict.trace.slices}
+    return replace(offence, slices=tuple(one for one in offence.slices if one in ran))
+
+
+def plainly(finding: Finding) -> str:
+    """What was found, without the name of the exception that said so."""
+    kind, _, rest = finding.sentence.partition(": ")
+    is_law = kind in {error.__name__ for error in STOPPED_BY}
+    return rest if is_law else finding.sentence
+
+
+def of_race(verdict: Verdict, finding: Finding) -> Offence:
+    """The two accesses of the race that was found."""
+    races = find_races(verdict.trace)
+    race = next((race for race in races if str(race) == finding.sentence), races[0])
+    return races_offence(race, verdict.trace)
+
+
+def of_identity(verdict: Verdict, finding: Finding) -> Offence:
+    """Where the first wrong token comes from; where the trace can't tell, who sampled it."""
+    workload = verdict.workload
+    said = {req.rid: req.output_ids for req in workload.requests}
+    alone = {req.rid: tokens_alone(workload, req) for req in workload.requests}
+    for req in workload.requests:
+        if req.finish_reason is FinishReason.ABORT:
+            alone[req.rid] = alone[req.rid][: len(req.output_ids)]
+    difference = first_difference(verdict.trace.loop, alone, said)
+    if difference is None:
+        return of_named(verdict, finding)
+    story = explain(difference, verdict.trace)
+    slices = story.culprit.slices or next((it.slices for it in story.chain if it.slices), ())
+    return Offence(slices, f"{plainly(finding)}; {story.culprit.sentence}", story.missing)
+
+
+def of_ownership(verdict: Verdict, finding: Finding) -> Offence:
+    """The host's last slice handed it out; before it, who freed it too early or once too often."""
+    races = [race for race in find_races(verdict.trace) if race.resource in OWNED]
+    leaks = [leak.slices for leak in find_leaks(verdict.trace) if leak.kind in TWICE]
+    before = races_offence(races[0], verdict.trace).slices if races else ()
+    slices = dict.fromkeys((*before, *(leaks[0] if leaks else ()), *last_of_host(verdict.trace)))
+    return Offence(tuple(slices), plainly(finding))
+
+
+def of_leak(verdict: Verdict, finding: Finding) -> Offence:
+    """Where it was taken, and where it should have been given back."""
+    stories = [leak.offence for leak in find_leaks(verdict.trace) if leak.slices]
+    return stories[0] if stories else of_the_end(verdict, finding)
+
+
+def of_livelock(verdict: Verdict, finding: Finding) -> Offence:
+    """The first turns after the last thing that a device did; where it never stops, the last."""
+    trace = verdict.trace
+    last = max((item.end for item in trace.slices if not is_host(item.lane)), default=0)
+    idle = [item.id for item in trace.on("host") if item.start >= last]
+    return Offence(tuple(idle[:TURNS]), plainly(finding)) if idle else of_the_end(verdict, finding)
+
+
+def of_overlap(verdict: Verdict, finding: Finding) -> Offence:
+    """What the host did while the device idled between two steps."""
+    work = [item for item in verdict.trace.on("host") if item.name != "wait"]
+    slices = dict.fromkeys(
+        item.id
+        for gap in idle_times(verdict.trace)
+        for item in work
+        if item.start < gap.end and gap.start < item.end
+    )
+    return Offence(tuple(slices), plainly(finding))
+
+
+def of_named(verdict: Verdict, finding: Finding) -> Offence:
+    """The forward pass of the step that the sentence names; or the first one of its request."""
+    steps = {item.step: item.id for item in reversed(forwards(verdict.trace))}
+    firsts = {rid: item.id for item in reversed(forwards(verdict.trace)) for rid in item.rids}
+    named = re.search(r"\bstep (\d+)", plainly(finding))
+    found = steps.get(int(named[1])) if named else firsts.get(finding.sentence.split()[0])
+    return Offence((found,), plainly(finding)) if found else of_the_end(verdict, finding)
+
+
+def of_the_end(verdict: Verdict, finding: Finding) -> Offence:
+    """The host's last slice: there the run stopped, or was found wrong."""
+    return Offence(last_of_host(verdict.trace), plainly(finding))
+
+
+def last_of_host(trace: Trace) -> tuple[int, ...]:
+    """The host's last slice, if there is one."""
+    return tuple(item.id for item in trace.on("host")[-1:])
+
+
+BY_LAW: dict[str, Callable[[Verdict, Finding], Offence]] = {
+    "race": of_race,
+    "identity": of_identity,
+    "ownership": of_ownership,
+    "leak": of_leak,
+    "livelock": of_livelock,
+    "overlap": of_overlap,
+    "crash": of_the_end,
+}
+
+
+# -- What stands above an exhibit's picture and above each of its two runs; its page's rules -------
+
+LINE = 17  # pixels from line to line of what is said
+
+
+def heading(title: str, sentence: str) -> tuple[list[str], float]:
+    """The title and, in red, what law was broken how; and where they end."""
+    lines = lines_of(sentence, 12)
+    drawn = [f'<text class="title" x="{MARGIN}" y="31">{escape(title)}</text>']
+    for number, line in enumerate(lines):
+        y = 54 + number * LINE
+        drawn.append(f'<text class="red-text" x="{MARGIN}" y="{y}">{escape(line)}</text>')
+    return drawn, 54 + (len(lines) - 1) * LINE + 4
+
+
+def title_of_run(frame: Frame, is_bug: bool, exhibit: Exhibit) -> str:
+    """Which of the two it is, and what it runs on."""
+    trace, y = frame.view.trace, frame.top - 9
+    name = "with the bug" if is_bug else "without it, same requests: every law holds"
+    loop = exhibit.case.loop + (f" with relay {exhibit.case.relay}" if exhibit.case.relay else "")
+    about = f"{loop}, {trace.model} model on {trace.device}"
+    if frame.view.end < trace.end:
+        about += f", goes on to {ms(trace.end)} ms"
+    return (
+        f'<text class="run" x="{MARGIN}" y="{y}">{name}</text>'
+        f'<text class="faint" x="{WIDTH - RIGHT}" y="{y}" text-anchor="end">{escape(about)}</text>'
+    )
+
+
+def html_style() -> str:
+    """The rules of a page that stands alone, on the picture's paper."""
+    return (
+        f"<style>\n{variables()}\n:root {{ color-scheme: light dark; --red: {RED[0]} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ --red: {RED[1]} }} }}\n"
+        f"body {{ font: 16px/1.5 {FONT}; color: var(--ink); background: var(--paper); "
+        "max-width: 900px; margin: 32px auto; padding: 0 16px }\n"
+        "h1 { font-size: 26px } h2 { font-size: 17px; margin: 28px 0 6px }\n"
+        "p { margin: 6px 0 } a { color: inherit }\n"
+        "figure { margin: 0 } figure svg { max-width: 100%; height: auto }\n"
+        ".bad, .minus { color: var(--red) }\n"
+        "pre { background: var(--lane); padding: 10px; overflow-x: auto; font-size: 13px }\n"
+        ".plus, .good { color: var(--copy) } .place { color: var(--faint) }\n</style>"
+    )
+
+
+# -- An exhibit's two runs as text, on one axis: ``!!`` where it was done --------------------------
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+LEAST = 36  # columns: the names of lanes, and some cells
+
+
+def text_picture(scene: Scene, healthy: View, columns: int = 100) -> list[str]:
+    """The run with the bug, who did it, and the healthy run, ``columns`` characters wide.
+
+    Raises:
+        ValueError: less than 36 columns.
+    """
+    if columns < LEAST:
+        raise ValueError(f"a picture needs at least {LEAST} columns, but got {columns}.")
+    views = [scene.view, healthy]
+    margin, longest = margin_of(views), max(view.duration for view in views)
+    lines = []
+    for view, title in zip(views, ("with the bug", "without it"), strict=True):
+        lines.append(f"{title}:")
+        for lane in view.lanes:
+            drawn = row(view, lane, longest, columns - margin)
+            drawn = marked(drawn, scene, lane, longest) if view is scene.view else drawn
+            lines.append(f"{lane.title:>{margin - 2}} │{drawn}".rstrip())
+        lines += wrong_tokens(view, columns)
+    lines += [*draw_axis(longest, columns - margin, margin, scene.view.start), ""]
+    for box in scene.culprits:
+        lines += wrap(f"{MARK * 2} {about(box)}", columns, subsequent_indent="   ")
+    if scene.missing:
+        lines += wrap(f"-> missing: {scene.missing_words}", columns, subsequent_indent="   ")
+    return [*lines, "", *legend(views, columns)]
+
+
+def legend(views: list[View], columns: int) -> list[str]:
+    """What letters and marks mean."""
+    names = [box.slice.name for view in views for box in view.boxes if box.slice.duration]
+    entries = [letters_of(names), f"{MARK * 2}{NO_BREAK}what did it", f"numbers:{NO_BREAK}steps"]
+    return [line.replace(NO_BREAK, " ") for line in wrap("   ".join(entries), columns)]
+
 
 LONGEST = 110 * MILLISECOND  # what of a run can be read at this width
 HEADING = 34  # above the lanes of each run

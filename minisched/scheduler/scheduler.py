@@ -457,7 +457,7 @@ class Scheduler:
             if at < batch.num_extend_reqs:
                 self._cache_prompt(batch, at)
             if num_samples > 1 and (gained := len(req.output_ids) - had):
-                self.recorder.mark(  # added up in ``checks/drafts.py``
+                self.recorder.mark(  # added up in ``checks/answers.py``
                     "verified", step=batch.step, rid=req.rid, drafts=num_samples - 1,
                     accepted=gained - 1,
                 )  # fmt: skip

@@ -16,19 +16,17 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from minisched.bench import recording
-from minisched.bench.arm import Spent, running
-from minisched.bench.limit import limit as limits
-from minisched.bench.limit.parts import Shape, parts
-from minisched.bench.mlx import answers
-from minisched.bench.mlx.caches import WAYS
-from minisched.bench.mlx.caches import Shape as KvShape
-from minisched.bench.overlap import cells as overlap_cells
-from minisched.bench.overlap.shares import AIM, share_rows
-from minisched.bench.overlap.step import Step
-from minisched.bench.overlap.ways import PROCESS, PYTHON, QUICK, SERIAL, SLEEP
+from minisched.bench import limit as limits
+from minisched.bench import mlx as answers
+from minisched.bench import overlap as overlap_cells
+from minisched.bench import tracing as recording
+from minisched.bench.figures import Figure, SideBySide
+from minisched.bench.limit import Shape, parts
+from minisched.bench.mlx import WAYS
+from minisched.bench.mlx import Shape as KvShape
+from minisched.bench.overlap import AIM, PROCESS, PYTHON, QUICK, SERIAL, SLEEP, Step, share_rows
 from minisched.bench.peers.peer import Peer, PeerError
-from minisched.bench.rows import Figure, SideBySide
+from minisched.bench.side_by_side import Spent, running
 from minisched.devices.thread import ThreadDevice
 from minisched.models.hash_arrays import HashTorch
 from minisched.models.llama_torch import LlamaTorch

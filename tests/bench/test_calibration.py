@@ -14,10 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minisched.bench.calibration.calibrate import fit_costs, makespan, observe, predict
-from minisched.bench.calibration.design import Load
+from minisched.bench.calibrate import Load, fit_costs, makespan, observe, predict
 from minisched.checks.laws import check_times
-from minisched.cli.advice import advise
+from minisched.cli.presets import advise
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import (
     MILLISECOND,

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from minisched.bench.cuda import first_run, instruments
-from minisched.bench.cuda.first_run import (
+from minisched.bench import first_run, instruments
+from minisched.bench.cuda import COMMON, SHAPES, num_parameters
+from minisched.bench.first_run import (
     FAILED,
     NOT_RUN,
     OK,
@@ -27,8 +28,7 @@ from minisched.bench.cuda.first_run import (
     take,
     trace_steady_decode,
 )
-from minisched.bench.cuda.instruments import NotRun
-from minisched.bench.cuda.random_llama import COMMON, SHAPES, num_parameters
+from minisched.bench.instruments import NotRun
 from minisched.cli import first_run as command
 from minisched.museum.patch import Edit, put_in
 from tests.devices.fake_cuda import Gpu, fake_cuda

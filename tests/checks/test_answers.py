@@ -20,11 +20,10 @@ import pytest
 from rich.console import Console
 
 import minisched
-from minisched.checks.evidence import LOOKED_AT, lacking
+from minisched.checks.answers import LOOKED_AT, lacking
 from minisched.checks.judge import judge
-from minisched.checks.many import Tried, case_of
-from minisched.checks.tally import Tally
-from minisched.cli.check_tables import print_tally
+from minisched.checks.many import Tally, Tried, case_of
+from minisched.cli.check import print_tally
 from minisched.export import native
 from minisched.export.chrome import to_chrome
 from minisched.museum.patch import Edit, put_in

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.draw.draw import draw
+from minisched.checks import books
+from minisched.checks.draw import draw
+from minisched.checks.identity import Difference, differences
 from minisched.checks.judge import judge
-from minisched.checks.laws import Broken
-from minisched.checks.leaks import books
-from minisched.checks.leaks.leaks import find_leaks, not_checked
+from minisched.checks.laws import Broken, Ops, Touched
+from minisched.checks.leaks import find_leaks, not_checked
 from minisched.checks.many import case_of
-from minisched.checks.tokens.ends import find_ends, find_misreads
-from minisched.checks.tokens.identity import Difference, differences
-from minisched.checks.tokens.wrong_token import explain, token_offence
-from minisched.checks.touches import Ops, Touched
+from minisched.checks.oracle import find_ends, find_misreads
+from minisched.checks.why import explain, token_offence
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device

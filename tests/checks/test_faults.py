@@ -13,20 +13,25 @@ import pytest
 import torch
 
 from minisched.checks.case import Case
-from minisched.checks.draw.designs import read_design
-from minisched.checks.draw.draw import DRAFTERS, draw
-from minisched.checks.faults.fault import Fault
-from minisched.checks.faults.from_client import Aborted, CtrlC
-from minisched.checks.faults.in_step import (
+from minisched.checks.draw import DRAFTERS, draw, read_design
+from minisched.checks.fault import (
     CopyFails,
+    Fault,
     ForwardRaises,
     NotNumbers,
     OutOfMemory,
     SamplingRaises,
 )
-from minisched.checks.faults.matrix import FAULTS, Place, places, try_place
-from minisched.checks.faults.trial import try_fault
-from minisched.checks.faults.whom import Whom
+from minisched.checks.faults import (
+    FAULTS,
+    Aborted,
+    CtrlC,
+    Place,
+    Whom,
+    places,
+    try_fault,
+    try_place,
+)
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

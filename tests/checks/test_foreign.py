@@ -24,14 +24,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.foreign.foreign import NotATrace, read_foreign
-from minisched.checks.foreign.json_events import PIECE, JsonEvents
-from minisched.checks.foreign.phases import step_named
-from minisched.checks.overlap.idle import idle_gaps
-from minisched.checks.overlap.launches import launches
-from minisched.checks.overlap.overlap import length, union
-from minisched.checks.overlap.report import OverlapFindings, report
-from minisched.checks.overlap.verdict import overlap_verdict
+from minisched.checks.answers import OverlapFindings, report
+from minisched.checks.causes import overlap_verdict
+from minisched.checks.foreign import PIECE, JsonEvents, NotATrace, read_foreign, step_named
+from minisched.checks.overlap import idle_gaps, launches, length, union
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice

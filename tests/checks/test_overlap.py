@@ -11,18 +11,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap.bound import bound
-from minisched.checks.overlap.bubbles import bubbles, by_cause, by_phase
-from minisched.checks.overlap.course import course_of
-from minisched.checks.overlap.critical_path import critical_path, shares
-from minisched.checks.overlap.overlap import ideal_speedup, measure, step_intervals, union
-from minisched.checks.overlap.removal import largest_bubble
-from minisched.checks.overlap.replay import replay
-from minisched.checks.overlap.report import report
-from minisched.checks.overlap.verdict import overlap_verdict
-from minisched.checks.overlap.waits import ARRIVAL, HOST, lost_ns
-from minisched.checks.overlap.what_if import (
+from minisched.checks.answers import report
+from minisched.checks.causes import (
+    ARRIVAL,
+    HOST,
+    bound,
+    bubbles,
+    by_cause,
+    by_phase,
+    critical_path,
+    lost_ns,
+    overlap_verdict,
+    shares,
+)
+from minisched.checks.overlap import (
+    course_of,
+    ideal_speedup,
+    measure,
+    replay,
+    step_intervals,
+    union,
+)
+from minisched.checks.what_if import (
     free,
+    largest_bubble,
     launch_ahead,
     makespan_of,
     sample_at_once,

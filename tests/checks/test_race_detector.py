@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.conflicts import VALUE, Detector
-from minisched.checks.happens_before import Order
-from minisched.checks.races import examine
+from minisched.checks.races import VALUE, Detector, Order, examine
 from minisched.export.native_program import check_program
 from minisched.trace import Act, Trace
 from tests.support import many
@@ -215,5 +213,5 @@ def test_no_false_alarm_and_none_missed() -> None:
 def test_what_is_old_is_folded_and_forgotten_without_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("minisched.checks.conflicts.RECENT", 1)
+    monkeypatch.setattr("minisched.checks.races.RECENT", 1)
     assert not any(map(disagreement, random_programs(many(200, 800))))

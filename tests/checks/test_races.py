@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.overlap.launches import launches
+from minisched.checks.overlap import launches
 from minisched.checks.races import Words, examine, find_races, race_offence
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST

@@ -23,7 +23,7 @@ from pytest import MonkeyPatch
 
 import minisched.loops.run
 from minisched.cli.app import app
-from minisched.cli.scheduler_options import SchedulerOptions
+from minisched.cli.options import SchedulerOptions
 from minisched.loops.run import run_loop
 from minisched.scheduler import SchedulerConfig
 
@@ -116,7 +116,7 @@ def test_the_preset_auto_asks_the_gpu(
 ) -> None:
     gpu = Mock(total_memory=int((gib or 0) * (1 << 30)))
     found = {"is_available": lambda: gib is not None, "get_device_properties": lambda index: gpu}
-    monkeypatch.setattr("minisched.cli.preset_here.load", lambda module, name, *_: found[name])
+    monkeypatch.setattr("minisched.cli.presets.load", lambda module, name, *_: found[name])
     code, out, err = cli("compare --json --requests 3 --max-new-tokens 4 --preset auto")
     if gib is None:
         assert (

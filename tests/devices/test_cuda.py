@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from minisched.checks.draw.designs import Design
-from minisched.checks.draw.draw import draw
+from minisched.checks.draw import Design, draw
 from minisched.checks.judge import judge
 from minisched.core import Request, SamplingParams
 from minisched.devices import thread as torch_arrays

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.faults.in_thread import Poison
+from minisched.checks.faults import Poison
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cuda import CudaDevice
 from minisched.devices.mlx import MlxDevice

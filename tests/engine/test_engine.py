@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.clients import find_ends, told_of_name
-from minisched.checks.draw.requests import ODD
-from minisched.checks.tokens.identity import differences
+from minisched.checks.draw import ODD
+from minisched.checks.identity import differences
+from minisched.checks.laws import find_ends, told_of_name
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
@@ -31,7 +31,7 @@ from minisched.export.state.requests import arrivals
 from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.hash import HashModel
-from minisched.replay.flat_metrics import FlatMetrics
+from minisched.replay.replay import FlatMetrics
 from minisched.scheduler import MemoryLeak, SchedulerConfig
 from minisched.trace import NullRecorder
 from tests.support import (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Frame, Page, expect
 
-from minisched.checks.overlap.overlap import forwards
+from minisched.checks.overlap import forwards
 from minisched.export.html import to_html
 from minisched.export.html_data import NOTABLE
 from minisched.export.notebook import show

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minisched.checks.draw.designs import Design
-from minisched.checks.draw.draw import designs_for, draw
+from minisched.checks.books import blocks_of, nodes_of
+from minisched.checks.case import fresh
+from minisched.checks.draw import Design, designs_for, draw
 from minisched.checks.judge import hash_model
 from minisched.checks.judge import run as run_case
-from minisched.checks.leaks.books import blocks_of, nodes_of
-from minisched.checks.workload import fresh
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export.state import Panel, panels

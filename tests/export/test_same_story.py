@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.draw.designs import all_designs
-from minisched.checks.overlap.overlap import forwards
+from minisched.checks.draw import all_designs
+from minisched.checks.overlap import forwards
 from minisched.export import native
 from minisched.export.chrome import to_chrome
 from minisched.export.chrome_marks import BOOKKEEPING

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.draw.designs import all_designs
-from minisched.checks.draw.draw import Drawn
-from minisched.checks.draw.draw import draw as draw_workload
-from minisched.checks.overlap.overlap import forwards
-from minisched.checks.overlap.waits import lost_ns
+from minisched.checks.causes import lost_ns
+from minisched.checks.draw import Drawn, all_designs
+from minisched.checks.draw import draw as draw_workload
+from minisched.checks.overlap import forwards
 from minisched.devices.cost import CostModel
 from minisched.engine.engine import Engine
 from minisched.export.puml_style import creole

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.draw.designs import all_designs
-from minisched.checks.overlap.overlap import forwards
+from minisched.checks.draw import all_designs
+from minisched.checks.overlap import forwards
 from minisched.export.layout import View
 from minisched.export.letters import letter
 from minisched.export.palette import PAINTS, SHARES, Paint

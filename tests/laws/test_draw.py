@@ -9,18 +9,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.case_text import case_text
-from minisched.checks.draw.axes import OF_A_WORKLOAD, Table, axes_of, axes_of_design, of_a_design
-from minisched.checks.draw.designs import Design, all_designs, read_design, variants
-from minisched.checks.draw.draw import CASES_EACH, designs_for, draw, loops_that_refuse
-from minisched.checks.faults.in_step import STEP_FAULTS
+from minisched.checks.case import case_text
+from minisched.checks.draw import (
+    CASES_EACH,
+    Design,
+    all_designs,
+    designs_for,
+    draw,
+    loops_that_refuse,
+    read_design,
+    variants,
+)
+from minisched.checks.fault import STEP_FAULTS
+from minisched.checks.identity import another_workload, differences
 from minisched.checks.judge import Finding, judge
-from minisched.checks.many import case_of, try_seed, try_workloads
+from minisched.checks.many import (
+    OF_A_WORKLOAD,
+    Table,
+    Tally,
+    axes_of,
+    axes_of_design,
+    case_of,
+    of_a_design,
+    try_seed,
+    try_workloads,
+)
+from minisched.checks.oracle import oracle_trace
 from minisched.checks.shrink import breaks_the_same, shrink
-from minisched.checks.tally import Tally
-from minisched.checks.tokens.identity import differences
-from minisched.checks.tokens.oracle import oracle_trace
-from minisched.checks.tokens.same_workload import another_workload
 from minisched.loops.design import LOOPS
 from minisched.museum.patch import put_in
 from minisched.trace import Mark, Trace

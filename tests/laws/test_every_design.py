@@ -13,13 +13,11 @@ from itertools import cycle
 
 import pytest
 
-from minisched.checks.draw.designs import Design, all_designs, read_design
-from minisched.checks.draw.draw import DRAFTERS, THEMES, dealt
+from minisched.checks.draw import DRAFTERS, THEMES, Design, all_designs, dealt, read_design
 from minisched.checks.judge import judge
-from minisched.checks.many import case_of
-from minisched.checks.tally import Failure
-from minisched.checks.touches import Touched
-from minisched.cli.check_failure import command
+from minisched.checks.laws import Touched
+from minisched.checks.many import Failure, case_of
+from minisched.cli.check import command
 from minisched.core import Request, SamplingParams
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine

@@ -12,8 +12,8 @@ import pytest
 
 from minisched.checks.judge import judge
 from minisched.museum import CHAPTERS, Exhibit, Refuted, bugs, exhibits, refuted
+from minisched.museum.exhibit import address
 from minisched.museum.patch import Edit, StalePatch, diff
-from minisched.museum.references import address
 
 EXHIBITS, REFUTED = exhibits(), refuted()
 ALL: list[Exhibit | Refuted] = [*EXHIBITS, *REFUTED]

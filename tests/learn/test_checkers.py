@@ -18,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minisched import learn
-from minisched.checks.tokens.oracle import hash_oracle
+from minisched.checks.oracle import hash_oracle
 from minisched.core import SamplingParams
 from minisched.learn import guard
 from minisched.learn.exercise import attempt, draw_trial, shrink

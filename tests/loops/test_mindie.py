@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from minisched.checks.draw.designs import read_design
-from minisched.checks.overlap.pipelines import compare_pipelines
+from minisched.checks.draw import read_design
+from minisched.checks.overlap import compare_pipelines
 from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice

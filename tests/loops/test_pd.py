@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.case import Case
-from minisched.checks.draw.designs import Design
-from minisched.checks.draw.draw import draw
+from minisched.checks.draw import Design, draw
 from minisched.checks.judge import judge
-from minisched.checks.overlap.overlap import measure
+from minisched.checks.overlap import measure
 from minisched.core import Request
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
@@ -24,7 +23,7 @@ from minisched.loops.design import find_loop
 from minisched.loops.pd import Link, Message, Transferred
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
-from minisched.replay.length import LengthModel
+from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from tests.support import COST, VOCAB, many, tokens

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap.overlap import measure
-from minisched.checks.tokens.oracle import hash_oracle
+from minisched.checks.oracle import hash_oracle
+from minisched.checks.overlap import measure
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice

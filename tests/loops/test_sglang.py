@@ -14,7 +14,7 @@ import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 
-from minisched.checks.tokens.oracle import hash_oracle
+from minisched.checks.oracle import hash_oracle
 from minisched.core import (
     FinishReason,
     ForwardMode,

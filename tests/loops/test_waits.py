@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from minisched.checks.case import Case
-from minisched.checks.draw.designs import Design
-from minisched.checks.draw.draw import DRAFTERS, draw
+from minisched.checks.causes import ARRIVAL, HOST, lost_ns, num_waits, waits
+from minisched.checks.draw import DRAFTERS, Design, draw
 from minisched.checks.judge import judge
-from minisched.checks.overlap.overlap import measure
-from minisched.checks.overlap.waits import ARRIVAL, HOST, lost_ns, num_waits, waits
+from minisched.checks.overlap import measure
 from minisched.core import NoBatch, Request, ScheduleBatch
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.sim import SimDevice

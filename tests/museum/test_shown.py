@@ -19,10 +19,9 @@ from minisched.checks.races import race_offence as races_offence
 from minisched.cli import museum
 from minisched.export.offence_text import MARK
 from minisched.museum import Exhibit, exhibits
-from minisched.museum.form import to_html
-from minisched.museum.offence import exhibit_offence
+from minisched.museum.page import to_html
 from minisched.museum.patch import Edit, StalePatch, put_in
-from minisched.museum.picture import draw, exhibit_lines
+from minisched.museum.picture import draw, exhibit_lines, exhibit_offence
 
 SPECIMEN = '''
 from functools import cached_property, wraps

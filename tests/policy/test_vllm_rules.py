@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minisched.checks.leaks.books import check_idle, check_step
+from minisched.checks.books import check_idle, check_step
 from minisched.core import FinishReason, Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.policy.rules import RULES, Rules, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig

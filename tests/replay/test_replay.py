@@ -30,17 +30,18 @@ from minisched.export.native_stream import StreamRecorder
 from minisched.loops.design import LOOPS
 from minisched.loops.run import drive, make_engine
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
-from minisched.replay import flat_metrics
-from minisched.replay.arrival import Arrival
-from minisched.replay.defaults import default_settings
-from minisched.replay.flat_metrics import FlatMetrics, Sample
-from minisched.replay.guide_cases import GUIDE_CASES, GuideCase, guide_case
-from minisched.replay.length import LengthModel
-from minisched.replay.long_document import long_document
-from minisched.replay.mooncake import BLOCK
-from minisched.replay.play import Played, play
-from minisched.replay.tally import RecordedTally
-from minisched.replay.trace_file import TraceFile
+from minisched.replay import replay as flat_metrics
+from minisched.replay.long_document import GUIDE_CASES, GuideCase, guide_case, long_document
+from minisched.replay.replay import (
+    FlatMetrics,
+    LengthModel,
+    Played,
+    RecordedTally,
+    Sample,
+    default_settings,
+    play,
+)
+from minisched.replay.trace_file import BLOCK, Arrival, TraceFile
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import many

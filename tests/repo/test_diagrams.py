@@ -25,7 +25,7 @@ from minisched.export.puml_links import LINK_STYLE
 from minisched.export.recipes import titles, trace_of
 from minisched.export.render_puml import DRIVER
 from minisched.loops.design import LOOPS
-from minisched.museum.files import museum_makers
+from minisched.museum.registry import museum_makers
 from minisched.topics import TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 
-from minisched.checks.overlap.overlap import step_intervals
+from minisched.checks.overlap import step_intervals
 from minisched.comparison import compare_loops
 from minisched.export.native import to_json
 from minisched.models.hash import HashModel

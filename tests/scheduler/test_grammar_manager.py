@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.overlap.waits import lost_ns
+from minisched.checks.causes import lost_ns
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

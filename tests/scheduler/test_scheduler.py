@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from minisched.checks.leaks.books import leases_of, nodes_of
+from minisched.checks.books import leases_of, nodes_of
 from minisched.core import ForwardMode, Request, Result, Row, SamplingParams, ScheduleBatch
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checks.causes import waits
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
-from minisched.checks.overlap.waits import waits
-from minisched.checks.tokens.oracle import hash_logits
+from minisched.checks.oracle import hash_logits
 from minisched.core import (
     ForwardMode,
     Lease,

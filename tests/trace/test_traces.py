@@ -23,10 +23,7 @@ from minisched.devices.sim import SimDevice
 from minisched.export.native_program import check_program
 from minisched.memory.pool import RULES
 from minisched.models.hash import HashModel
-from minisched.replay.arrival import MOST_TOKENS, Arrival
-from minisched.replay.mooncake import BLOCK
-from minisched.replay.prompt import BlockPrompt
-from minisched.replay.trace_file import TraceFile
+from minisched.replay.trace_file import BLOCK, MOST_TOKENS, Arrival, BlockPrompt, TraceFile
 from minisched.trace.events import is_host
 from minisched.trace.program import common, joined, spans_of, to_text, without
 from tests.support import LOOP_OPTIONS, VOCAB, Workload, many, play, workloads

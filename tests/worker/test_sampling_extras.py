@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.laws import check_logprobs
-from minisched.checks.tokens.logprobs import largest_difference
+from minisched.checks.oracle import largest_difference
 from minisched.core import (
     FinishReason,
     LogitAdjustment,
@@ -40,7 +40,7 @@ from minisched.models import sampling_torch as logprobs_torch
 from minisched.models.hash import HashModel
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.tokenizer import ByteTokenizer, StopStrings, TextCodec
-from minisched.replay.length import LengthModel
+from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.logprobs import read_place
 from minisched.worker.sampling_info import make_adjustment

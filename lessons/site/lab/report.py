@@ -6,8 +6,8 @@ from typing import Any
 
 from experiment import Settings, settled_step
 
-from minisched.checks.overlap.overlap import OverlapReport
-from minisched.checks.overlap.waits import ARRIVAL, HOST
+from minisched.checks.causes import ARRIVAL, HOST
+from minisched.checks.overlap import OverlapReport
 from minisched.comparison import Comparison
 from minisched.devices.cost import MILLISECOND
 from minisched.export.svg import to_svg

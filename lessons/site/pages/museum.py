@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from minisched.museum import Exhibit, Refuted, exhibits, refuted
-from minisched.museum.files import path_of
-from minisched.museum.form import markdown
-from minisched.museum.page import Part, page, refuted_page
+from minisched.museum.page import Part, markdown, page, refuted_page
+from minisched.museum.registry import path_of
 
 from .gallery import wall
 from .pictures import picture

@@ -10,10 +10,7 @@ from typing import Any
 from ...core import Request, SamplingParams
 from ...devices.cost import find_profile
 from ...export.native_stream import StreamRecorder
-from ...replay.flat_metrics import FlatMetrics
-from ...replay.length import LengthModel
-from ...replay.play import play
-from ...replay.tally import RecordedTally
+from ...replay.replay import FlatMetrics, LengthModel, RecordedTally, play
 from ...scheduler import SchedulerConfig
 from .serve import Answer, serve
 

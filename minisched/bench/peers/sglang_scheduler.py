@@ -15,7 +15,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from ..scheduling.engines import ANY_TOKEN, NEW_TOKENS, VOCABULARY, Workload, prompt
+from ..scheduler import ANY_TOKEN, NEW_TOKENS, VOCABULARY, Workload, prompt
 from .missing import PACKAGES, stand_in
 from .serve import Answer, serve
 from .steps import answer_with

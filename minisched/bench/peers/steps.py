@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..scheduling.engines import Engine, Workload
-from ..scheduling.scheduler import timed
+from ..scheduler import Engine, Workload, timed
 from .serve import Answer
 
 

@@ -13,7 +13,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from ..scheduling.engines import ANY_TOKEN, PAGE, PREFILL_TOKENS, Workload, settle
+from ..scheduler import ANY_TOKEN, PAGE, PREFILL_TOKENS, Workload, settle
 from .missing import PACKAGES, stand_in
 from .serve import Answer, serve
 from .steps import answer_with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...checks.overlap.overlap import measure
+from ...checks.overlap import measure
 from ..puml_timing import Panel, draw_panels
 from ..units import ms
 from ..window import steady_views

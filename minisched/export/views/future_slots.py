@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from ...checks.overlap.overlap import forward_lane, forwards
+from ...checks.overlap import forward_lane, forwards
 from ...trace import Mark, Trace
 from .marks import lacking, named, number, word
 

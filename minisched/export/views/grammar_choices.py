@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...checks.overlap.waits import Idle, idle_times, waits
+from ...checks.causes import Idle, idle_times, waits
 from ...trace import Mark, Trace
 from ...trace.events import is_forward
 from .future_slots import whole_numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...checks.overlap.overlap import forwards
+from ...checks.overlap import forwards
 from ...trace import Trace
 from ...trace.events import is_host
 from .. import state

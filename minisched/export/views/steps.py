@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ...checks.overlap.overlap import forwards
+from ...checks.overlap import forwards
 from ...trace import Mark, Slice, Trace
 from .marks import NothingToShow, named, number, word
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...checks.overlap.overlap import forwards
+from ...checks.overlap import forwards
 from ...trace import Mark, Trace
 from ...trace.events import is_forward
 from .marks import lacking, named, number, word

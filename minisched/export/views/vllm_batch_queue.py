@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...checks.overlap.overlap import forwards
+from ...checks.overlap import forwards
 from ...trace import Trace
 from .. import state
 from ..svg_style import char_width

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from ...checks.case import Case
-from ...checks.workload import Workload
+from ...checks.case import Case, Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
-from ..exhibit import Exhibit
+from ..exhibit import ENDED_KEEPS_ITS_LEASE, RELEASED_KEEPS_ITS_PAGES, Exhibit
 from ..patch import Edit
-from ..points import at
-from ..shared_edits import ENDED_KEEPS_ITS_LEASE, RELEASED_KEEPS_ITS_PAGES
+from ..picture import at
 
 EXHIBIT = Exhibit(
     name="abort_during_transfer",

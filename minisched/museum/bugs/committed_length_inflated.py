@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...checks.case import Case, same_on
+from ...checks.case import Case, Workload, same_on
 from ...checks.judge import Finding, Verdict, judge
-from ...checks.workload import Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...loops.overlap import AS_OF_0_5_21
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
-from ..points import at
+from ..picture import at
 
 
 def hits_as_on_serial(case: Case) -> Verdict:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from ...checks.case import Case
-from ...checks.workload import Workload
+from ...checks.case import Case, Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
-from ..exhibit import Exhibit
+from ..exhibit import STALE_BY_COUNT, Exhibit
 from ..patch import Edit
-from ..shared_edits import STALE_BY_COUNT
 
 EXHIBIT = Exhibit(
     name="discard_with_nothing_in_flight",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...checks.case import Case
+from ...checks.case import Case, Workload
 from ...checks.judge import Finding, Verdict, judge
-from ...checks.overlap.overlap import measure
-from ...checks.workload import Workload
+from ...checks.overlap import measure
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
-from ..points import at
+from ..picture import at
 
 
 def it_overlaps(case: Case) -> Verdict:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from ...checks.case import Case
-from ...checks.workload import Workload
+from ...checks.case import Case, Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
-from ..points import at
+from ..picture import at
 
 EXHIBIT = Exhibit(
     name="mlx_old_token",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from ...checks.case import Case
-from ...checks.workload import Workload
+from ...checks.case import Case, Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...loops.overlap import AS_OF_0_5_21
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
-from ..points import at
+from ..picture import at
 
 EXHIBIT = Exhibit(
     name="preemption_livelock",

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ...checks.case import Case
+from ...checks.case import Case, Workload
 from ...checks.judge import Finding, Verdict, judge
-from ...checks.overlap.overlap import forwards
-from ...checks.workload import Workload
+from ...checks.overlap import forwards
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig
 from ..exhibit import Exhibit
 from ..patch import Edit
-from ..points import at
+from ..picture import at
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...checks.case import Case
-from ...checks.workload import Workload
+from ...checks.case import Case, Workload
 from ...core import Request, SamplingParams
 from ...devices.cost import SIM_COST
 from ...scheduler import SchedulerConfig

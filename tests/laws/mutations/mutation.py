@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minisched.checks.draw.designs import all_designs
-from minisched.checks.draw.draw import designs_for, draw
+from minisched.checks.draw import all_designs, designs_for, draw
 from minisched.checks.judge import judge
 from minisched.checks.many import LAWS, case_of
 from minisched.museum.patch import Edit, put_in

@@ -1,1 +1,0 @@
-"""What steps cost here, and how well ``sim`` predicts with it: begin at ``calibrate``."""

@@ -1,1 +1,0 @@
-"""The whole measurement of one GPU: begin at ``cuda``."""

@@ -1,1 +1,0 @@
-"""Tokens a second beside the libraries' own generation: begin at ``generation``."""

@@ -1,1 +1,0 @@
-"""How near a step comes to what the machine allows: begin at ``limit``."""

@@ -1,1 +1,0 @@
-"""Questions of the discussion of SGLang #22416, answered by measurement on MLX."""

@@ -1,1 +1,0 @@
-"""What scheduling costs the host, beside others: begin at ``scheduler``, then ``host``."""

@@ -1,1 +1,0 @@
-"""The simulator's speed and its memory: begin at ``simulator``."""

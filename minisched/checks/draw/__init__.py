@@ -1,1 +1,0 @@
-"""Random workloads. Begin with ``draw.py``: one case for a seed, over the product of all axes."""

@@ -1,1 +1,0 @@
-"""Traces of other programs (``torch.profiler``, Nsight Systems). Begin with ``foreign.py``."""

@@ -1,0 +1,481 @@
+"""Log-probabilities: those that the oracle says, of each request, and those of two runs.
+
+What a model computes is the same in every schedule, to the last bit, on each device. Two devices,
+or two libraries, add up a row in another order, or have another exponential: then they agree as far
+as ``OF_HASH`` and ``OF_FLOATS`` say, and in which tokens are the most likely ones.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from ..core import FinishReason, Logprobs, Output, Request, SamplingParams, TokenLogprob
+from ..core.request import Grammar
+from ..grammar import compile_grammar
+from ..models.hash import P, mix
+from ..models.sampling import choose
+from ..models.tokenizer import ByteTokenizer
+from ..trace import Mark, Trace
+from ..trace.events import is_host
+from .case import Workload
+from .identity import tokens_heard
+from .leaks import HeldLease, Ledger, Moment, moments, sides
+from .races import Offence
+
+# -- The truth: one request alone, no cache, no batch, no scheduler. Shares only the hash itself
+#
+# What it gets (``hash_oracle``), how likely all of that was (``logprobs_alone``), and both for a
+# request as a workload has it, which may have to be refused (``alone``).
+
+Refusal = Callable[[Request], str | None]  # why a request has to be refused, in a sentence
+
+
+class Alone(NamedTuple):
+    """What a request comes to where nobody else is: its tokens, and why it ends with the last."""
+
+    tokens: list[int]
+    finish_reason: FinishReason
+    error: str = ""  # why it had to be refused
+
+
+def never(req: Request) -> str | None:
+    """Nobody has to be refused."""
+    return None
+
+
+def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
+    """What a request comes to alone, as the workload's settings have it.
+
+    It has to be refused where ``refusal`` says so, or where no output can follow its grammar.
+    """
+    if problem := refusal(req):
+        return Alone([], FinishReason.ERROR, problem)
+    vocab_size, eos_ids, config = workload.vocab_size, workload.eos_ids, workload.config
+    try:
+        grammar = grammar_of(req, vocab_size, eos_ids)
+    except ValueError as error:
+        return Alone([], FinishReason.ERROR, str(error))
+    return hash_oracle(
+        list(req.prompt), req.params, req.sampling_key, vocab_size, eos_ids, grammar,
+        config.late_penalties, config.late_stop_strings,
+    )  # fmt: skip
+
+
+def tokens_alone(workload: Workload, req: Request, refusal: Refusal = never) -> list[int]:
+    """The tokens of ``alone``; of who gave up, or was in a step that was to fail, the first."""
+    truth = alone(workload, req, refusal).tokens
+    ended_early = req.finish_reason is FinishReason.ABORT or workload.has_failed(req)
+    return truth[: len(req.output_ids)] if ended_early else truth
+
+
+# -- straight from the definitions -----------------------------------------------------------------
+
+
+def hash_logits(tokens: Sequence[int], vocab_size: int) -> list[float]:
+    """What the hash model predicts after ``tokens``, straight from its definition."""
+    lower = upper = 0
+    for position, token in enumerate(tokens):
+        lower += mix(mix(token, position), position)
+        upper += mix(mix(lower % P, position), position)
+    hidden = mix(upper % P, len(tokens))
+    return [mix(hidden, token) * (10 / P) for token in range(vocab_size)]
+
+
+def hash_oracle(
+    prompt: list[int],
+    params: SamplingParams,
+    key: int,
+    vocab_size: int,
+    eos_ids: frozenset[int],
+    grammar: Grammar | None = None,
+    late_penalties: bool = False,
+    late_stop_strings: bool = False,
+) -> Alone:
+    """All of one request; with a grammar, its mask is on the logits of every position.
+
+    What is late does without the newest token. Where the last token that it may have is one that
+    ends it, that is why it ends.
+    """
+    stops = params.stop_token_ids | (frozenset() if params.ignore_eos else eos_ids)
+    output: list[int] = []
+    while len(output) < params.max_new_tokens:
+        tokens, heard = prompt + output, output[:-1] if late_penalties else output
+        logits = penalised(hash_logits(tokens, vocab_size), prompt, heard, params)
+        if grammar is not None:
+            logits = masked(logits, grammar.fill_vocab_mask())
+        output.append(choose(logits, params, key, len(tokens)))
+        if grammar is not None:
+            assert grammar.accept_token(output[-1])
+        if output[-1] in stops or (grammar is not None and grammar.is_terminated):
+            return Alone(output, FinishReason.STOP)
+        if says(output[:-1] if late_stop_strings else output, params.stop):
+            return Alone(output, FinishReason.STOP)
+    return Alone(output, FinishReason.LENGTH)
+
+
+def penalised(
+    logits: list[float], prompt: list[int], output: list[int], params: SamplingParams
+) -> list[float]:
+    """Logits after what a request wants of single tokens, straight from its definition."""
+    changed = []
+    for token, logit in enumerate(logits):
+        if token in prompt or token in output:
+            factor = params.repetition_penalty
+            logit = logit / factor if logit > 0 else logit * factor
+        logit -= params.frequency_penalty * output.count(token)
+        logit -= params.presence_penalty if token in output else 0.0
+        changed.append(logit + params.logit_bias.get(token, 0.0))
+    return changed
+
+
+def says(output: list[int], strings: tuple[str, ...]) -> bool:
+    """Whether the whole output, read as bytes, has one of the strings in it."""
+    text = ByteTokenizer().decode(output)
+    return any(string in text for string in strings)
+
+
+def masked(logits: list[float], mask: bytes) -> list[float]:
+    """Logits of which only the tokens with a bit in the mask can be chosen."""
+    bits = int.from_bytes(mask, "little")
+    return [logit if bits >> token & 1 else -math.inf for token, logit in enumerate(logits)]
+
+
+def grammar_of(req: Request, vocab_size: int, eos_ids: frozenset[int]) -> Grammar | None:
+    """A request's grammar at its start, or None; ValueError where it can't have one."""
+    if not req.params.has_grammar:
+        return None
+    return compile_grammar(req.params, vocab_size, eos_ids, None)
+
+
+def logprobs_alone(req: Request, vocab_size: int) -> tuple[list[TokenLogprob], list[TokenLogprob]]:
+    """How likely a request's prompt, from ``logprob_start_len`` on, and its output were.
+
+    By the model's own logits, whatever its sampling makes of them. Nobody says how likely the first
+    of the prompt's is. Nothing of who wants none.
+    """
+    params, tokens = req.params, [*req.prompt, *req.output_ids]
+    if not params.return_logprob:
+        return [], []
+    first, num_prompt = params.logprob_start_len, len(req.prompt)
+
+    def between(start: int, end: int) -> list[TokenLogprob]:
+        return [
+            logprob_of(hash_logits(tokens[:at], vocab_size), tokens[at], params.top_logprobs_num)
+            for at in range(start, end)
+        ]
+
+    of_prompt = []
+    if first >= 0:
+        of_prompt = [TokenLogprob(None, tokens[first]), *between(first + 1, num_prompt)]
+    return of_prompt, between(num_prompt, len(tokens))
+
+
+def logprob_of(logits: list[float], token: int, top: int) -> TokenLogprob:
+    """A token's log-probability, and the ``top`` most likely ones; of equals the lower id first."""
+    highest = max(logits)
+    norm = highest + math.log(sum(math.exp(logit - highest) for logit in logits))
+    best = sorted(range(len(logits)), key=lambda other: (-logits[other], other))[:top]
+    return TokenLogprob(
+        logits[token] - norm, token, tuple((logits[other] - norm, other) for other in best)
+    )
+
+
+# -- as a run --------------------------------------------------------------------------------------
+
+
+def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
+    """What each request would get alone, as the trace of a run: a baseline no scheduler made.
+
+    Marks ``tokens`` and ``finish`` alone: nobody ran it, so it has neither lanes nor times.
+    ``workload`` is as a run has left it: of who gave up there, or was in a step that failed, the
+    first tokens are asked for, and who is ``refused``, by name, gets none.
+    """
+    marks = list[Mark]()
+    for req in workload.requests:
+        truth = alone(workload, req, lambda req: "refused" if req.name in refused else None)
+        tokens, reason = truth.tokens, truth.finish_reason
+        if req.finish_reason is FinishReason.ABORT or workload.has_failed(req):
+            tokens, reason = tokens[: len(req.output_ids)], req.finish_reason or reason
+        rids, said = " ".join([quote(req.name)] * len(tokens)), " ".join(map(str, tokens))
+        marks.append(Mark("tokens", 0, {"step": 0, "rids": rids, "tokens": said}))
+        marks.append(
+            Mark("finish", 0, {"rid": req.name, "reason": reason.value, "outputs": len(tokens)})
+        )
+    return Trace("oracle", "", "hash", "virtual", (), (), (), tuple(marks))
+
+
+# -- Read from a trace alone: who ended twice, who heard a token behind the end, who read wrongly
+#
+# And whose token was delivered although it was none, or was not delivered (``misdeliveries``).
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A law that a trace by itself shows to be broken: ``ends``, or ``identity`` for a wrong read.
+
+    ``time`` is in nanoseconds; ``slices`` are those in which it happened, as far as is known.
+    """
+
+    law: str
+    rid: str
+    sentence: str
+    time: int = 0
+    slices: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    @property
+    def offence(self) -> Offence:
+        """What a picture of it shows in red."""
+        return Offence(self.slices, self.sentence)
+
+
+class Lives:
+    """Each request's ends so far; one that comes once more under the same name lives again."""
+
+    def __init__(self, trace: Trace, side: str) -> None:
+        self.ends: defaultdict[str, list[tuple[str, Moment]]] = defaultdict(list)
+        self.fresh: set[str] = set()  # ended since a step came back: it may carry the last token
+        self.came: defaultdict[str, list[int]] = defaultdict(list)
+        self.refused: Counter[str] = Counter()  # those of them who came while another one lived
+        for item in trace.slices:
+            is_mine = is_host(item.lane) and item.lane.startswith(f"{side} " if side else "")
+            if is_mine and item.name == "receive":
+                for rid in item.rids:
+                    self.came[rid].append(item.end if trace.clock == "virtual" else item.start)
+
+    def is_over(self, rid: str, time: int) -> bool:
+        """Whether it has ended as often as it has come."""
+        came = bisect_right(self.came[rid], time) - self.refused[rid]
+        return len(self.ends[rid]) >= max(1, came)
+
+    def end(self, rid: str, reason: str, now: Moment) -> Breach | None:
+        """It ends; a breach if it had ended before."""
+        is_over = self.is_over(rid, now.time)
+        self.ends[rid].append((reason, now))
+        if not is_over:
+            if reason != "abort":
+                self.fresh.add(rid)
+            return None
+        first, before = self.ends[rid][-2]
+        story = f"{rid} ended twice: ({first}) {before}, and again ({reason}) {now}"
+        slices = tuple(dict.fromkeys([*before.slices, *now.slices]))
+        return Breach("ends", rid, story, now.time, slices)
+
+    def hear(self, rid: str, step: int, now: Moment) -> Breach | None:
+        """It hears a token; a breach if that comes behind its end."""
+        if rid in self.fresh or not self.is_over(rid, now.time):
+            return None
+        reason, before = self.ends[rid][-1]
+        story = f"{rid} heard a token of step {step} {now}, although it had ended ({reason})"
+        return Breach("ends", rid, f"{story} {before}", now.time, (*before.slices, *now.slices))
+
+
+def find_ends(trace: Trace) -> list[Breach]:
+    """Requests that ended twice, and tokens that came behind an end, in order of time."""
+    found: list[Breach | None] = []
+    for side in sides(trace):
+        lives = Lives(trace, side)
+        for mark, now in moments(trace, side):
+            if mark.name == "finish":
+                found.append(lives.end(str(mark.attrs["rid"]), str(mark.attrs["reason"]), now))
+            elif mark.name == "refused":
+                lives.refused[str(mark.attrs["rid"])] += 1
+            elif mark.name == "tokens":
+                rids = dict.fromkeys(map(unquote, str(mark.attrs["rids"]).split()))
+                found += [lives.hear(rid, int(mark.attrs["step"]), now) for rid in rids]
+                lives.fresh.clear()
+    return sorted(filter(None, found), key=lambda item: item.time)
+
+
+def find_misreads(trace: Trace) -> list[Breach]:
+    """Steps that read another one's future slot, in order of time, also where nobody saw it."""
+    found: list[Breach] = []
+    for side in sides(trace):
+        ledger = Ledger()
+        for mark, now in moments(trace, side):
+            ledger.hear(mark, now)
+        found += [
+            Breach("identity", item.lease.rid if item.lease else "", item.sentence,
+                   item.moment.time, item.moment.slices)
+            for item in ledger.slots.misread
+        ]  # fmt: skip
+    return sorted(found, key=lambda item: item.time)
+
+
+# -- what became of what a step sampled ------------------------------------------------------------
+
+
+class Misdelivery(NamedTuple):
+    """What happened to a step's token of a request, and why it should not have."""
+
+    step: int
+    rid: str
+    sentence: str
+
+
+def misdeliveries(trace: Trace, side: str = "") -> list[Misdelivery]:
+    """Deliveries that are not what was settled when the step was committed, in order.
+
+    A chunk that is not a prompt's last samples no token. A token counts for whoever still has the
+    lease that the step was committed under; where a mark ``stale output`` says so, without.
+    """
+    ledger, found = Ledger(), list[Misdelivery]()
+    stale: set[tuple[str, int]] = set()
+    heard = {(rid, item.step) for rid, items in tokens_heard(trace).items() for item in items}
+    for mark, now in moments(trace, side):
+        of = mark.attrs
+        ledger.hear(mark, now)
+        if mark.name == "stale output":
+            stale.add((str(of["rid"]), int(of["step"])))
+        elif mark.name == "tokens" and int(of["step"]) in ledger.commits:
+            step = int(of["step"])
+            for lease in filter(None, ledger.commits[step]):
+                is_open = lease.closed is None or lease.closed.step == step
+                says = _judged(
+                    step, lease.rid, (lease.rid, step) in heard, lease.row in ledger.chunks[step],
+                    is_open or (lease.rid, step) in stale, lease,
+                )  # fmt: skip
+                found += [Misdelivery(step, lease.rid, says)] if says else []
+    return found
+
+
+def _judged(
+    step: int, rid: str, is_heard: bool, is_chunk: bool, counts: bool, lease: HeldLease
+) -> str:
+    """What is wrong about a delivery, or nothing."""
+    if is_heard and is_chunk:
+        return (
+            f"what step {step} sampled for {rid} was delivered, although that step computed a "
+            "chunk that is not the last of its prompt: such a sample is no token"
+        )
+    if is_heard and not counts and lease.why != "retraction":
+        return (
+            f"the token of step {step} was delivered to {rid}, although {lease.end}: nothing may "
+            "come behind that"
+        )
+    if is_heard and not counts:
+        return (
+            f"the token of step {step} was delivered to {rid}, although {rid} had lost the lease "
+            f"that the step was committed under ({lease.why}): it is computed once more"
+        )
+    if not is_heard and not is_chunk and counts and lease.why not in ("error", "abort"):
+        return (
+            f"step {step} sampled a token for {rid}, which was not delivered, although {rid} "
+            "still had its lease and all of its prompt was computed"
+        )
+    return ""
+
+
+Both = tuple[list[TokenLogprob], list[TokenLogprob]]  # those of a prompt, and of an output
+OF_HASH = {"": 0.0, "torch": 1e-12, "mlx": 1e-6}
+"""By the library of the device's arrays, how far those of ``hash`` may be from the oracle's: its
+logits are exact in float64 everywhere, but the exponential of MLX is that of float32
+(``models/sampling_mlx.py``)."""
+OF_FLOATS = 1e-4
+"""How far those of a Llama in float32 may be from another library's, or another device's."""
+
+
+def find_unlike(
+    told: Iterable[tuple[Request, Sequence[Output]]],
+    vocab_size: int,
+    tolerance: float = 0.0,
+    alone: Callable[[Request, int], Both] = logprobs_alone,
+) -> Iterator[str]:
+    """Who knows, or was told, other log-probabilities than it would be ``alone``.
+
+    Of who gave up, was refused or failed, those of the tokens that it got; the prompt's are heard
+    with the first token, and only those that were computed are known before.
+    """
+    for req, heard in told:
+        if not all(0 <= token < vocab_size for token in req.output_ids):
+            continue  # no token that the model has
+        known = req.input_token_logprobs
+        has_none = bool(req.problem()) or not (req.output_ids or known)
+        of_prompt, of_output = ([], []) if has_none else alone(req, vocab_size)
+        if not req.output_ids:
+            of_prompt = of_prompt[: len(known)]
+        for what, found, truth in (
+            ("prompt", known, of_prompt),
+            ("output", req.output_token_logprobs, of_output),
+        ):
+            if unlike := difference(found, truth, tolerance):
+                yield f"{req.name}'s {what} has {unlike}"
+        number = 0
+        for output in heard:
+            truths = None
+            if output.token is not None:
+                here = of_output[number : number + 1]
+                truths = Logprobs([] if number else of_prompt, here) if here else None
+                number += 1
+            if unlike := difference_heard(output.logprobs, truths, tolerance):
+                yield f"{req.name} heard {unlike} with output {number}"
+
+
+def difference_heard(found: Logprobs | None, truth: Logprobs | None, tolerance: float) -> str:
+    """The first thing about what came with one output that is not as it should be, or nothing."""
+    if found is None or truth is None:
+        return "" if found is truth else f"{found} and not {truth}"
+    pairs = zip(found, truth, strict=True)
+    return next(filter(None, (difference(*pair, tolerance) for pair in pairs)), "")
+
+
+def difference(
+    found: Sequence[TokenLogprob], truth: Sequence[TokenLogprob], tolerance: float
+) -> str:
+    """The first place at which two lists differ, or nothing."""
+    if len(found) != len(truth):
+        return f"{len(found)} log-probabilities and not {len(truth)}"
+    for at, (one, other) in enumerate(zip(found, truth, strict=True)):
+        if not alike(one, other, tolerance):
+            return f"{plain(one)} at place {at} and not {plain(other)}"
+    return ""
+
+
+def alike(one: TokenLogprob, other: TokenLogprob, tolerance: float) -> bool:
+    """Whether two are of the same tokens, and as likely but for a tolerance."""
+    mine, theirs = (
+        [(place.logprob, place.token_id), *place.top_logprobs] for place in (one, other)
+    )
+    if [token for _, token in mine] != [token for _, token in theirs]:
+        return False
+    return all(
+        a == b or (a is not None and b is not None and abs(a - b) <= tolerance)
+        for (a, _), (b, _) in zip(mine, theirs, strict=True)
+    )
+
+
+def plain(place: TokenLogprob) -> str:
+    """A place in few words."""
+    top = f", top {list(place.top_logprobs)}" if place.top_logprobs else ""
+    return f"{place.logprob} for token {place.token_id}{top}"
+
+
+# -- two runs --------------------------------------------------------------------------------------
+
+
+def largest_difference(baseline: Iterable[Request], others: Iterable[Request]) -> float | None:
+    """The largest difference of one token's, up to where tokens differ; None: nobody wants any."""
+    truth = {req.rid: req for req in baseline if req.params.return_logprob}
+    if not truth:
+        return None
+    return max((distance(truth[req.rid], req) for req in others if req.rid in truth), default=0.0)
+
+
+def distance(one: Request, other: Request) -> float:
+    """The largest difference between what two runs of a request gave."""
+    largest = 0.0
+    mine, theirs = ([*req.input_token_logprobs, *req.output_token_logprobs] for req in (one, other))
+    for a, b in zip(mine, theirs, strict=False):
+        if a.token_id != b.token_id:
+            break
+        if a.logprob is not None and b.logprob is not None:
+            largest = max(largest, abs(a.logprob - b.logprob))
+    return largest

@@ -1,1 +1,0 @@
-"""Who may run runs, and nobody goes before their turn. Begin with ``progress.py``."""

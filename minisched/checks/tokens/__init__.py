@@ -1,1 +1,0 @@
-"""Are the tokens right? Begin with ``identity.py``; ``wrong_token.py`` tells why not."""

@@ -1,0 +1,512 @@
+"""What a replay says: the same figures for a table and for JSON."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from time import perf_counter
+from typing import Any, cast
+
+from ..core import Output, Request, SamplingParams, ScheduleBatch
+from ..devices.base import Array, Buffer, Device
+from ..devices.cost import CostModel, Profile
+from ..devices.sim import SimDevice
+from ..devices.vector import Vector
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend, abort_on_interrupt
+from ..engine.metrics import Metrics, Percentiles, RequestMetrics, percentiles
+from ..loops.design import Design, find_loop
+from ..loops.run import drive, fit_config
+from ..models.base import ForwardBatch
+from ..relay import Relay
+from ..relay.registry import RelayShape, make_relay
+from ..scheduler import Scheduler, SchedulerConfig
+from ..trace import Mark, NullRecorder, Recorder, Slice, Trace
+from ..trace.events import Value
+from ..worker import Step, Worker
+from ..worker.worker import COPY, FORWARD, SAMPLE
+from .trace_file import Survey
+
+# -- Settings with which every request of a trace can finish ---------------------------------------
+
+CHUNK = 8192  # what SGLang gives GPUs of this class (cli/presets.py: h100)
+MAX_RUNNING_REQUESTS = 256  # the largest decode batch that it captures as a graph there
+MOST_PAGES = 2**24  # of a pool: the simulation keeps a number for each
+MOST_RUNNING = 2**20
+
+
+def default_settings(survey: Survey, profile: Profile, page_size: int) -> dict[str, int]:
+    """Fields of ``SchedulerConfig`` for a trace on a machine, at a page size.
+
+    The KV pool is what the machine has room for; if that is too small for the longest request, as
+    much as that takes. Admission wants a page beyond what a request needs, and one that stays over.
+    """
+    longest_pages = -(-survey.longest // page_size) + 2
+    kv_pages = max(profile.kv_tokens // page_size, longest_pages)
+    return {
+        "page_size": page_size,
+        "kv_tokens": kv_pages * page_size,
+        "max_running_requests": MAX_RUNNING_REQUESTS,
+        "chunked_prefill_size": -(-CHUNK // page_size) * page_size,
+        "context_len": survey.longest,
+    }
+
+
+def check_size(config: SchedulerConfig) -> None:
+    """Refuse what would fill the memory of the machine that simulates.
+
+    Raises:
+        ValueError: the pool or the number of requests is beyond bounds.
+    """
+    if config.num_pages > MOST_PAGES:
+        raise ValueError(
+            f"the KV pool would have {config.num_pages} pages, but it may have at most "
+            f"{MOST_PAGES}: lower --kv-tokens or raise --page-size."
+        )
+    if config.max_running_requests > MOST_RUNNING:
+        raise ValueError(
+            f"--max-running-requests is {config.max_running_requests}, but it may be at most "
+            f"{MOST_RUNNING}."
+        )
+
+
+# -- How long clients waited, over a run of any length: no request is kept when it has ended -------
+
+EXACT = 1 << 18  # values that are kept as they are: two megabytes
+DIGITS = 4  # of a value beyond that: percentiles are wrong by at most one in two thousand
+
+
+class Sample:
+    """Times of which percentiles are wanted; exact up to ``EXACT`` of them, then to ``DIGITS``."""
+
+    def __init__(self) -> None:
+        self._exact = array("q")
+        self._counted: Counter[int] = Counter()
+
+    def extend(self, values: Iterable[int]) -> None:
+        """Add some."""
+        if not self._counted:
+            self._exact.extend(values)
+            if len(self._exact) <= EXACT:
+                return
+            values, self._exact = self._exact, array("q")
+        self._counted.update(map(rounded, values))
+
+    @property
+    def percentiles(self) -> Percentiles | None:
+        """Nearest rank; None of nothing."""
+        return percentiles_of(self._counted) if self._counted else percentiles(self._exact)
+
+
+def percentiles_of(counted: Counter[int]) -> Percentiles:
+    """The percentiles of values that were counted, at least one."""
+    ordered = sorted(counted)
+    ranks = list(accumulate(counted[value] for value in ordered))
+    wanted = (-(-ranks[-1] * percent // 100) for percent in (50, 90, 99))
+    return Percentiles(*(ordered[bisect_left(ranks, rank)] for rank in wanted))
+
+
+def rounded(value: int) -> int:
+    """A time to its first ``DIGITS`` digits."""
+    unit: int = 10 ** max(0, len(str(value)) - DIGITS)
+    return (value + unit // 2) // unit * unit
+
+
+@dataclass
+class FlatMetrics(Metrics):
+    """The figures of ``Metrics`` from sums and samples; ``ended`` stays empty."""
+
+    ttfts: Sample = field(default_factory=Sample)
+    itls: Sample = field(default_factory=Sample)
+    queues: Sample = field(default_factory=Sample)
+    retracted: int = 0
+    gone_well: int = 0
+
+    def _end(self, req: Request, metrics: RequestMetrics, now: int) -> None:
+        super()._end(req, metrics, now)
+        self.gone_well += super().num_finished
+        self.retracted += super().num_retractions
+        self.ended.clear()
+        self.itls.extend(metrics.itls)
+        self.ttfts.extend(() if metrics.ttft_ns is None else (metrics.ttft_ns,))
+        self.queues.extend(() if metrics.queue_ns is None else (metrics.queue_ns,))
+
+    @property
+    def num_finished(self) -> int:
+        """Requests that got all their tokens."""
+        return self.gone_well
+
+    @property
+    def num_retractions(self) -> int:
+        """How often requests lost their memory."""
+        return self.retracted
+
+    @property
+    def ttft(self) -> Percentiles | None:
+        """Time to first token."""
+        return self.ttfts.percentiles
+
+    @property
+    def itl(self) -> Percentiles | None:
+        """Inter-token latency."""
+        return self.itls.percentiles
+
+    @property
+    def queue(self) -> Percentiles | None:
+        """Time to the first batch."""
+        return self.queues.percentiles
+
+
+# -- A recorder that adds up and keeps nothing, however long the run; another one may hear it too
+
+
+class Tally(NullRecorder):
+    """How long each lane was busy, and when the last slice ended, in nanoseconds.
+
+    Slices of one lane never overlap, so their durations add up. While the host waits it is not
+    busy.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy_ns: Counter[str] = Counter()  # by lane
+        self.end = 0
+
+    def ran(
+        self, slice_id: int, lane: str, name: str, start: int, end: int, /, *label: Any
+    ) -> None:
+        """Add something that ran; no ``Slice`` is made, since nobody keeps it."""
+        self.add(lane, name, start, end)
+
+    def slice(self, item: Slice) -> None:
+        """Add a slice that has ended."""
+        self.add(item.lane, item.name, item.start, item.end)
+
+    def add(self, lane: str, name: str, start: int, end: int) -> None:
+        """Add the time that something took of its lane."""
+        if name != "wait":
+            self.busy_ns[lane] += end - start
+        if end > self.end:
+            self.end = end
+
+
+class RecordedTally(Tally):
+    """Adds up, and hands everything on to a recorder that keeps it, or writes it down."""
+
+    is_on = True
+
+    def __init__(self, into: Recorder) -> None:
+        super().__init__()
+        self.into = into
+
+    def new_id(self) -> int:
+        """An id of the recorder's."""
+        return self.into.new_id()
+
+    ran = Recorder.ran  # as a slice again: it is kept
+
+    def slice(self, item: Slice) -> None:
+        """Add a slice that has ended, and hand it on."""
+        super().slice(item)
+        self.into.line = self.line
+        self.into.slice(item)
+
+    def edge(self, kind: str, src: int, dst: int) -> None:
+        """Hand an edge on."""
+        self.into.edge(kind, src, dst)
+
+    def counter(self, name: str, value: int) -> None:
+        """Hand a number on."""
+        self.into.now = self.now
+        self.into.counter(name, value)
+
+    def mark(self, name: str, **attrs: Value) -> None:
+        """Hand a moment on."""
+        self.keep(Mark(name, self.now(), attrs, self.program.op))
+
+    def keep(self, mark: Mark) -> None:
+        """Hand a moment on that is known already."""
+        self.into.keep(mark)
+
+
+# -- A model that computes nothing: every request says how many tokens it wants, and gets them -----
+
+
+class LengthModel:
+    """For recorded workloads, of which only lengths are known (``models/base.py:Model``).
+
+    A request that is numbered ``seed`` answers with one token over and over: the id
+    ``first_output_id + seed``. No prompt has it, and no other answer, so that nothing is shared
+    which was not shared in the recording. ``context_len``: the longest prompt and answer together.
+    """
+
+    name = "length"
+    dtype = ""
+    pad_to = 1
+    eos_ids: frozenset[int] = frozenset()
+    tokenizer: Any = None
+
+    def __init__(self, first_output_id: int, num_requests: int, context_len: int) -> None:
+        self.first_output_id = first_output_id
+        self.vocab_size = first_output_id + num_requests
+        self.context_len = context_len
+
+    def token(self, params: SamplingParams) -> int:
+        """What a request with these parameters says, at every position."""
+        return self.first_output_id + params.seed
+
+    def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
+        """Nothing: there is no KV."""
+
+    def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> None:
+        """Nothing: there are no logits."""
+
+    def sample(self, logits: Array, batch: ForwardBatch) -> Vector:
+        """Each request's token, [num_reqs]."""
+        return Vector(self.token(params) for params, _, _ in batch.sampling)
+
+
+# -- A worker whose steps take time on the device and next to none on the host that simulates it
+
+
+class LengthWorker(Worker):
+    """Launches the same three ops as ``Worker``, at the same cost, but ships no tokens with them.
+
+    No page table is filled and no id resolved: the length model looks at neither. So a step costs
+    the simulation what its rows cost, not what their prompts would.
+    """
+
+    def __init__(
+        self, device: Device, model: LengthModel, relay: Relay, depth: int, cost: CostModel
+    ) -> None:
+        super().__init__(
+            device, model, relay,
+            num_slots=0, max_running_requests=0, max_len=0, depth=depth, cost=cost, recipe=LENGTHS,
+        )  # fmt: skip
+        self.num_steps = 0
+        self.peak_tokens = 0  # computed in one step: what activations need memory for
+
+    def prepare(self, step: Step, previous: Step | None = None) -> None:
+        """Host: there is nothing to lay out, unless a loop does that by itself."""
+        step.rest.extend(self.recipe)
+        self.ship(step)
+
+    def ship(self, step: Step) -> None:
+        """Host: there is nothing to ship, and nothing that sampling had to know."""
+        step.adjustments = []
+        self.num_steps += 1
+        self.peak_tokens = max(self.peak_tokens, step.batch.size[1])
+
+
+def do_nothing(worker: Worker) -> None:
+    """Device: a forward pass that only takes time."""
+
+
+def sample_rows(worker: Worker, batch: ScheduleBatch) -> Vector:
+    """Device: each row's token, [num_reqs]."""
+    token = cast(LengthModel, worker.model).token
+    return Vector([token(req.params) for req in batch.reqs])
+
+
+def bring_over(worker: Worker, tokens: Vector) -> Vector:
+    """Device: the copy to the host."""
+    return tokens
+
+
+def forward_cost(worker: Worker, step: Step) -> int:
+    """Of the positions that its rows compute."""
+    batch = step.batch
+    return worker.cost.forward_rows(zip(batch.starts, map(len, batch.ids), strict=True))
+
+
+LENGTHS = (
+    replace(FORWARD, run=do_nothing, takes=(), cost=forward_cost, touches=lambda *_: ()),
+    replace(SAMPLE, run=sample_rows, takes=("batch",), touches=lambda *_: ()),
+    replace(COPY, run=bring_over, takes=("next_token_ids",), touches=lambda *_: ()),
+)
+
+
+# -- How a prompt was computed: its chunks, and when each of them ran, read from a recorded run ----
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of one request's prompt, in order; a round is a step with a chunk of it."""
+
+    chunks: tuple[int, ...]  # prompt tokens of each
+    start: int  # virtual nanoseconds: when the first one began on the device
+    end: int  # and the last one ended
+    num_steps: int  # steps that computed for the request, its decodes included; no wasted ones
+
+    @property
+    def mean_ns(self) -> int:
+        """From one round to the next, on average."""
+        return (self.end - self.start) // len(self.chunks)
+
+
+def rounds_of(trace: Trace, rid: str) -> Rounds:
+    """The rounds of a request that was admitted, and never retracted, in a run of ``trace``."""
+    admits = [m for m in trace.marks if m.name == "admit" and m.attrs["rid"] == rid]
+    chunks = tuple(int(mark.attrs["extend_len"]) for mark in admits)
+    steps = [s for s in trace.slices if s.name == "forward" and rid in s.rids]
+    steps.sort(key=lambda item: item.start)
+    wasted = sum(m.name == "wasted row" and m.attrs["rid"] == rid for m in trace.marks)
+    return Rounds(chunks, steps[0].start, steps[len(chunks) - 1].end, len(steps) - wasted)
+
+
+# -- Drives a loop over requests of which only lengths are known, in virtual time ------------------
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run that has ended: what its clients saw, and what it took."""
+
+    loop: str
+    config: SchedulerConfig
+    metrics: Metrics
+    tally: Tally
+    num_steps: int
+    peak_tokens: int  # of one step
+    num_retractions: int
+    host_seconds: float  # real ones
+
+    @property
+    def device_busy(self) -> float:
+        """Share of the time since the first request came in which the forward stream worked."""
+        duration = self.tally.end - (self.metrics.first_arrival or 0)
+        return self.tally.busy_ns["forward"] / duration if duration > 0 else 0.0
+
+
+def play(
+    loop: str,
+    model: LengthModel,
+    requests: Iterator[Request],
+    config: SchedulerConfig,
+    cost: CostModel,
+    on_output: Callable[[Output], None] = lambda output: None,
+    tally: Tally | None = None,
+    metrics: Metrics | None = None,
+) -> Played:
+    """Run requests, read as they arrive, through one loop on a fresh ``sim``.
+
+    With ``FlatMetrics`` it takes no more memory however many there are, if a ``tally`` that
+    records keeps nothing either.
+
+    Raises:
+        ValueError: the loop is unknown, or the requests are not in order of arrival.
+        KeyboardInterrupt: somebody pressed Ctrl-C; the run has ended cleanly all the same.
+    """
+    began = perf_counter()
+    frontend = Frontend(requests, on_output)
+    tally = tally or Tally()
+    engine, worker = make_length_engine(
+        loop, model, config, frontend, cost, tally, metrics or Metrics()
+    )
+    with abort_on_interrupt(frontend):
+        drive(find_loop(loop).start(engine), engine)
+    if frontend.interrupted:
+        raise KeyboardInterrupt
+    scheduler = engine.scheduler
+    return Played(
+        loop,
+        scheduler.config,
+        engine.metrics,
+        tally,
+        worker.num_steps,
+        worker.peak_tokens,
+        scheduler.num_retractions,
+        perf_counter() - began,
+    )
+
+
+def check_replayable(loop: str, spec: Design) -> None:
+    """Whether steps of which only lengths are known take the time that this loop's would.
+
+    Raises:
+        ValueError: they do not; the sentence says why.
+    """
+    why = ""
+    if spec.whole_run is not None:
+        why = "it is two engines"
+    elif spec.relays[0] == "token_pool":
+        why = "its relay copies prompts, and there are none"
+    elif any(op.name == "recv" for op in spec.recipe):
+        why = "it cuts the model into stages, and there is none"
+    if why:
+        raise ValueError(f"loop {loop!r} can't be replayed: {why}; take another, such as overlap.")
+
+
+def make_length_engine(
+    loop: str,
+    model: LengthModel,
+    config: SchedulerConfig,
+    frontend: Frontend,
+    cost: CostModel,
+    tally: Tally,
+    metrics: Metrics,
+) -> tuple[Engine, LengthWorker]:
+    """What ``loops/run.py:make_engine`` makes, but with the worker that ships no tokens.
+
+    Raises:
+        ValueError: the loop is unknown, or is none that can be replayed.
+    """
+    spec = find_loop(loop)
+    check_replayable(loop, spec)
+    simulated, cost = SimDevice(tally), cost.of_loop(loop)
+    simulated.keep_pace(cost.pace)
+    device = cast(Device, simulated)
+    relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
+    config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
+    worker = LengthWorker(device, model, relay, spec.in_flight, cost)
+    scheduler = Scheduler(config, tally)
+    return Engine(scheduler, worker, device, frontend, cost, metrics), worker
+
+
+MILLISECOND = 1e6  # nanoseconds
+
+
+def as_json(run: Played, num_requests: int, profile: str) -> dict[str, Any]:
+    """One replay of ``num_requests`` as a JSON object.
+
+    Times in ``..._ms`` are virtual milliseconds (``null`` where nothing happened), ``makespan_ns``
+    is when the last slice ended, ``device_busy`` a share from 0 to 1 of the time since the first
+    request came in. ``cache_hit_rate`` is the share of the tokens of all admissions that the
+    prefix cache gave. Real are only ``host_seconds``, what the simulation took, and
+    ``requests_per_second``, how many requests it got through in each of them.
+    """
+    metrics, config = run.metrics, run.config
+    return {
+        "requests": num_requests,
+        "finished": metrics.num_finished,
+        "ttft_ms": milliseconds(metrics.ttft),
+        "itl_ms": milliseconds(metrics.itl),
+        "queue_ms": milliseconds(metrics.queue),
+        "cache_hit_rate": metrics.cache_hit_rate,
+        "retractions": run.num_retractions,
+        "device_busy": run.device_busy,
+        "makespan_ns": run.tally.end,
+        "tokens_per_second": metrics.throughput,
+        "steps": run.num_steps,
+        "peak_tokens": run.peak_tokens,
+        "loop": run.loop,
+        "policy": config.schedule_policy,
+        "profile": profile,
+        "kv_tokens": config.num_slots,
+        "page_size": config.page_size,
+        "host_seconds": run.host_seconds,
+        "requests_per_second": num_requests / run.host_seconds if run.host_seconds else 0.0,
+    }
+
+
+def milliseconds(times: Percentiles | None) -> dict[str, float | None]:
+    """Percentiles for JSON."""
+    values = times or (None, None, None)
+    names = Percentiles._fields
+    return {
+        name: None if value is None else value / MILLISECOND
+        for name, value in zip(names, values, strict=True)
+    }
