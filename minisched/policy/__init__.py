@@ -1,9 +1,8 @@
 """Who runs next: admission of prompts, the set of running requests, and who has to give way."""
 
 from .admission import PrefillAdder, PrefillManager
-from .budget import AddReqResult, NewTokenRatio, PrefillBudget
-from .plan import Plan, RunFirst
-from .running import DecodeManager, Retraction, choose_victim
+from .budget import AddReqResult, PrefillBudget
+from .plan import DecodeManager, NewTokenRatio, Plan, Retraction, RunFirst, choose_victim
 from .unified import UnifiedBudget
 from .waiting import SchedulePolicy, WaitingQueue
 

@@ -1,27 +1,20 @@
-"""Admission: which waiting prompts start now, and how much of each."""
+"""Admission: which waiting prompts start now, and how much of each.
+
+``PrefillManager`` asks those who wait, in their order, until one is refused; ``PrefillAdder`` puts
+one after the other into the batch, and says why the next one does not fit (``budget.py``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..core import ChunkedReq, Lease, Request
+from ..core import ChunkedReq, Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
-from .budget import (
-    CLIP_MAX_NEW_TOKENS,
-    AddReqResult,
-    EndsSimulation,
-    NewTokenRatio,
-    PrefillBudget,
-    PromptBudget,
-    RestBudget,
-    refuse,
-)
+from .budget import CLIP_MAX_NEW_TOKENS, AddReqResult, EndsSimulation, PrefillBudget, refuse
 from .rules import Rules
 from .waiting import WaitingQueue
-
-# -- Puts prompts into a batch, one after the other, and records why the next one does not fit -----
 
 
 class PrefillAdder:
@@ -44,9 +37,10 @@ class PrefillAdder:
         It goes on even with no memory to spare, as far as there is any: what it holds comes back
         only once it is done.
         """
-        rem = self.budget.next_chunk()
+        assert req.lease is not None
+        rem, pages = self.budget.next_chunk(), self.leases.available_pages + len(req.lease.pages)
         wanted = req.extend_len if rem is None else min(req.extend_len, rem)
-        extend_len = max(0, min(wanted, self._room(req)))
+        extend_len = max(0, min(wanted, pages * self.budget.page_size - req.computed_len))
         if extend_len:
             self._add(req, extend_len)
         else:
@@ -59,45 +53,24 @@ class PrefillAdder:
         Locking the prefix that it found would take that out of what can be evicted, so that counts,
         too; it is locked only once nothing speaks against it, as being refused is no use of it.
         """
-        keeps_share = self.budget.keeps_share
-        if keeps_share and req.params.ignore_eos and self.leases.cache is None:
-            return self.add_one_req_ignore_eos(req)
         budget = self.budget
         match = self.cache.match_prefix(req)
         hit_len = len(match.pages) * budget.page_size if match else 0
         extend_len = req.asked_len = req.known_len - hit_len
-        to_lock = self.leases.pages_to_lock(match) * budget.page_size
-        if (refusal := self._refusal(req, extend_len, to_lock)) is not None:
-            return refusal
-        return self._start(req, self.leases.open(match, req.rid))
-
-    def add_one_req_ignore_eos(self, req: Request) -> AddReqResult:
-        """The same for one whose end is known, where nothing is cached (the same name in SGLang).
-
-        No share of anybody's tokens is kept back: when each who runs ends, and gives back what it
-        holds, is simulated, and memory must suffice at each of these moments. Its chunk need not
-        end with a page: there is no cache to share it. So it may find a part of a page that the
-        chunk of another prompt has left; the original then cuts both, and forgets the first.
-        """
-        budget, rem = self.budget, self.budget.rem_chunk_tokens
-        req.asked_len = req.known_len
-        paged = budget.ceil_paged_tokens(req.known_len) + budget.page_size
-        left = min(budget.cur_rem_tokens, budget.rem_total_tokens)
-        if paged > left:
-            return self._no_token(req, paged)
-        if self.ends is None:
-            others = [*budget.running, *(added for added, _ in self.can_run_list)]
-            self.ends = EndsSimulation(budget, [req, *others])
+        knows_end = budget.reserves == "ratio" and req.params.ignore_eos and not self.leases.cache
+        if knows_end:
+            refusal = self._refusal_ignore_eos(req)
         else:
-            self.ends.insert(req)
-        if not self.ends.all_fit(budget.cur_rem_tokens - paged):
-            return self._no_token(req, paged)
-        if rem is not None and rem < req.known_len and (rem <= 0 or self.has_chunk):
-            rem = max(0, rem)
-            what = "chunked_prefill_size"
-            return refuse(self.recorder, req, AddReqResult.OTHER, what, req.known_len, rem)
-        req.start(self.leases.open(rid=req.rid))
-        self._add(req, req.extend_len if rem is None else min(req.extend_len, rem))
+            to_lock = self.leases.pages_to_lock(match) * budget.page_size
+            refusal = self._refusal(req, extend_len, to_lock)
+        if refusal is not None:
+            return refusal
+        req.start(self.leases.open(match, req.rid))
+        rem = budget.rem_chunk_tokens
+        if knows_end:  # no cache is there to share its chunk, so that need not end with a page
+            self._add(req, req.extend_len if rem is None else min(req.extend_len, rem))
+        else:
+            self._add(req, budget.cut(req.extend_len))
         return budget.state()
 
     def add_alone(self, req: Request) -> AddReqResult:
@@ -109,10 +82,13 @@ class PrefillAdder:
         is asked again.
         """
         lease = self.leases.open(self.cache.match_prefix(req), req.rid)
-        if not self.budget.cut(req.known_len - lease.settled_len):
+        extend_len = self.budget.cut(req.known_len - lease.settled_len)
+        if not extend_len:
             self.leases.close(lease)
             return self._no_page(req)
-        return self._start(req, lease)
+        req.start(lease)
+        self._add(req, extend_len)
+        return self.budget.state()
 
     def _refusal(self, req: Request, extend_len: int, to_lock: int) -> AddReqResult | None:
         """What speaks against a request that would lock ``to_lock`` tokens more of the cache."""
@@ -126,8 +102,34 @@ class PrefillAdder:
                 self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem_input
             )
         cut_len = budget.cut(extend_len)
-        may_be_cut = not (budget.cuts_first and self.can_run_list)
+        may_be_cut = not (budget.rules.who_is_cut == "first" and self.can_run_list)
         return None if cut_len == extend_len or (cut_len and may_be_cut) else self._no_page(req)
+
+    def _refusal_ignore_eos(self, req: Request) -> AddReqResult | None:
+        """The same for one whose end is known, where nothing is cached.
+
+        SGLang ``PrefillAdder.add_one_req_ignore_eos``. No share of anybody's tokens is kept back:
+        when each who runs ends, and gives back what it holds, is simulated, and memory must suffice
+        at each of these moments. It may find a part of a page that the chunk of another prompt has
+        left; the original then cuts both, and forgets the first.
+        """
+        budget, rem = self.budget, self.budget.rem_chunk_tokens
+        paged = budget.ceil_paged_tokens(req.known_len) + budget.page_size
+        if paged > min(budget.cur_rem_tokens, budget.rem_total_tokens):
+            return self._no_token(req, paged)
+        if self.ends is None:
+            others = [*budget.running, *(added for added, _ in self.can_run_list)]
+            self.ends = EndsSimulation(budget, [req, *others])
+        else:
+            self.ends.insert(req)
+        if not self.ends.all_fit(budget.cur_rem_tokens - paged):
+            return self._no_token(req, paged)
+        if rem is not None and rem < req.known_len and (rem <= 0 or self.has_chunk):
+            need, left = req.known_len, max(0, rem)
+            return refuse(
+                self.recorder, req, AddReqResult.OTHER, "chunked_prefill_size", need, left
+            )
+        return None
 
     def _no_page(self, req: Request) -> AddReqResult:
         need, left = self.budget.page_size, self.budget.rem_chunk_tokens or 0
@@ -136,18 +138,6 @@ class PrefillAdder:
     def _no_token(self, req: Request, need: int) -> AddReqResult:
         left = int(self.budget.rem_total_tokens)
         return refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need, left)
-
-    def _room(self, req: Request) -> int:
-        """Positions by which a started prompt could grow, as far as memory goes."""
-        assert req.lease is not None
-        pages = self.leases.available_pages + len(req.lease.pages)
-        return pages * self.budget.page_size - req.computed_len
-
-    def _start(self, req: Request, lease: Lease) -> AddReqResult:
-        """Let a request begin where its cached prefix ends."""
-        req.start(lease)
-        self._add(req, self.budget.cut(req.extend_len))
-        return self.budget.state()
 
     def _add(self, req: Request, extend_len: int) -> None:
         """Put a request into the batch, and charge for it."""
@@ -167,52 +157,38 @@ class PrefillAdder:
 def preempt_to_schedule(
     req: Request, budget: PrefillBudget, running: Sequence[Request], threshold: int
 ) -> list[Request]:
-    """Who has to go so that ``req`` gets a row: as many as free the tokens that it asks for.
-
-    SGLang ``schedule_policy.py:PrefillAdder.preempt_to_schedule``, which it asks where rows are
-    lacking, and nothing else. Lowest priority first, the newest first among equals, and only those
-    lower by more than ``threshold``; nobody, if they would not do. What counts of a prompt is what
-    was to be computed when it was asked last, which is nothing for one that never was; of a victim
-    only what was kept back for it. A row on its way back is waited for.
-    """
-    if budget.leases.returning:
-        return []
-    short = req.asked_len + min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
-    short_of: float = short - budget.rem_total_tokens
-    victims: list[Request] = []
-    for victim in in_turn(running):
-        if req.priority - victim.priority <= threshold:
-            break
-        victims.append(victim)
-        short_of -= budget.reserve(victim)
-        if short_of <= 0:
-            break
-    return victims if short_of <= 0 else []
-
-
-def preempt_for_memory(
-    req: Request, budget: PrefillBudget, running: Sequence[Request], threshold: int
-) -> list[Request]:
     """Who has to go so that ``req`` can come: all that is needed, or nobody.
 
-    The same order and threshold, but asked for want of memory, too, and with all that a victim
-    gives back. A request that has ended is not among ``running`` any more: its memory is on its way
-    back already (SGLang #18694, #17797), and is waited for rather than taken from somebody else.
+    SGLang ``schedule_policy.py:PrefillAdder.preempt_to_schedule``. Lowest priority first, the
+    newest first among equals, and only those lower by more than ``threshold``; nobody, if they
+    would not do. By rule (``preempt_for``):
+
+    - ``rows``: it is asked where rows are lacking, and nothing else. What counts of a prompt is
+      what was to be computed when it was asked last, which is nothing for one that never was; of a
+      victim only what was kept back for it. A row on its way back is waited for.
+    - ``memory``: asked for want of memory, too, and with all that a victim gives back. A request
+      that has ended is not among ``running`` any more: its memory is on its way back already
+      (SGLang #18694, #17797), and is waited for rather than taken from somebody else.
     """
-    need = req.known_len + budget.new_tokens(req) + budget.page_size
-    need -= budget.leases.pages_returning * budget.page_size
-    short = need + 1 - budget.rem_total_tokens
-    has_row = bool(budget.leases.table.available_size + len(budget.leases.returning))
+    leases, for_memory = budget.leases, budget.rules.preempt_for == "memory"
+    if for_memory:
+        need = req.known_len + budget.new_tokens(req) + budget.page_size + 1
+        short = need - leases.pages_returning * budget.page_size - budget.rem_total_tokens
+    elif leases.returning:
+        return []
+    else:
+        need = req.asked_len + min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        short = need - budget.rem_total_tokens
+    has_row = for_memory and bool(leases.table.available_size + len(leases.returning))
     victims: list[Request] = []
     for victim in in_turn(running):
-        if short <= 0 and has_row:
+        if (short <= 0 and has_row) or req.priority - victim.priority <= threshold:
             break
-        if req.priority - victim.priority <= threshold:
-            return []
         victims.append(victim)
-        given_back = budget.leases.pages_given_back(victim.lease) if victim.lease else 0
-        short -= budget.reserve(victim) + given_back * budget.page_size
         has_row = True
+        short -= budget.reserve(victim)
+        if for_memory and victim.lease:
+            short -= leases.pages_given_back(victim.lease) * budget.page_size
     return victims if short <= 0 and has_row else []
 
 
@@ -222,12 +198,6 @@ def in_turn(running: Sequence[Request]) -> list[Request]:
 
 
 Retract = Callable[[Request], None]
-
-BUDGETS: dict[str, type[PrefillBudget]] = {
-    "ratio": PrefillBudget,
-    "rest": RestBudget,
-    "prompt": PromptBudget,
-}  # by ``Rules.reserves``
 
 
 @dataclass
@@ -242,7 +212,6 @@ class PrefillManager:
     waiting_queue: WaitingQueue
     leases: LeasePool
     cache: PrefixCache
-    new_token_ratio: NewTokenRatio
     recorder: Recorder
     chunk_size: int | None
     max_prefill_tokens: int
@@ -254,6 +223,7 @@ class PrefillManager:
     def schedule_next_batch(
         self,
         running: Sequence[Request],
+        new_token_ratio: float,
         num_mixed_decode_tokens: int = 0,
         retract: Retract = lambda req: None,
     ) -> list[tuple[Request, int]]:
@@ -265,7 +235,14 @@ class PrefillManager:
         if not (self.may_start and self._may_look()):
             return []
         waiting = self.waiting_queue.in_order()
-        adder = self._adder(running, num_mixed_decode_tokens)
+        mixed = num_mixed_decode_tokens
+        budget = PrefillBudget(
+            self.leases, running, new_token_ratio, self.max_prefill_tokens, self.chunk_size, mixed,
+            self.rules,
+        )  # fmt: skip
+        if self.recorder.is_on:
+            self.recorder.mark("budget", mixed_decode_tokens=mixed, **budget.remains())
+        adder = PrefillAdder(budget, self.leases, self.cache, self.recorder)
         if self.chunked_req is not None:
             self._full_at = None  # the batch that had its last chunk has lost a request
             if not adder.add_chunked_req(self.chunked_req.req):
@@ -327,25 +304,6 @@ class PrefillManager:
             self.mark_full()
         return False
 
-    def _adder(self, running: Sequence[Request], num_mixed_decode_tokens: int) -> PrefillAdder:
-        rules = self.rules
-        budget = BUDGETS[rules.reserves](
-            self.leases,
-            running,
-            self.new_token_ratio.current,
-            self.max_prefill_tokens,
-            self.chunk_size,
-            num_mixed_decode_tokens,
-            rules.ignore_eos_reserve == "whole",
-            rules.budget_counts == "tokens",
-            rules.chunk_ends == "anywhere",
-            rules.who_is_cut == "first",
-        )
-        if self.recorder.is_on:
-            mixed = num_mixed_decode_tokens
-            self.recorder.mark("budget", mixed_decode_tokens=mixed, **budget.remains())
-        return PrefillAdder(budget, self.leases, self.cache, self.recorder)
-
     def _admit(self, waiting: Iterator[Request], adder: PrefillAdder, retract: Retract) -> None:
         """Ask one after the other, until somebody is refused or the batch has enough."""
         budget, leases = adder.budget, self.leases
@@ -360,13 +318,8 @@ class PrefillManager:
             by_row = self.rules.preempt_for == "rows"
             may_try = not (needs_row and by_row) or self._make_way(req, adder, retract)
             result = self._try_add(adder, req) if may_try else self._no_row(req)
-            no_token = result is AddReqResult.NO_TOKEN
-            if (
-                no_token
-                and req.lease is None
-                and not by_row
-                and self._make_way(req, adder, retract)
-            ):
+            lacks_memory = result is AddReqResult.NO_TOKEN and req.lease is None
+            if lacks_memory and not by_row and self._make_way(req, adder, retract):
                 result = self._try_add(adder, req)
             if result is AddReqResult.NO_TOKEN:
                 self._refused(adder, is_added=req.lease is not None)
@@ -394,9 +347,8 @@ class PrefillManager:
         """Let running requests make way for an urgent one; whether any did."""
         if self.preemption_threshold is None:
             return False
-        by_row = self.rules.preempt_for == "rows"
-        choose = preempt_to_schedule if by_row else preempt_for_memory
-        victims = choose(req, adder.budget, adder.budget.running, self.preemption_threshold)
+        running, threshold = adder.budget.running, self.preemption_threshold
+        victims = preempt_to_schedule(req, adder.budget, running, threshold)
         for victim in victims:
             adder.budget.gave_way(victim)
             retract(victim)

@@ -10,9 +10,7 @@ from ..trace import Recorder
 from ..trace.events import Value
 from .admission import PrefillManager
 from .budget import AddReqResult, hold_back, refuse
-from .running import DecodeManager, Retraction
-
-Work = list[tuple[Request, int]]
+from .plan import DecodeManager, Plan, Retraction, Work
 
 
 @dataclass
@@ -35,10 +33,8 @@ class UnifiedBudget:
     retraction: Retraction
     leases: LeasePool
     recorder: Recorder
-    newcomer_fits: str = "chunk"
-    chunk_lacks_pages: str = "cut"
 
-    def schedule(self) -> tuple[Work, list[Request], list[int]]:
+    def schedule(self) -> Plan:
         """Prompts, or chunks of them, with tokens to compute of each; who decodes; their drafts."""
         num_retractions = self.retraction.num_retractions
         decodes, draft_lens = self._running()
@@ -53,7 +49,7 @@ class UnifiedBudget:
         else:
             reason = "somebody was preempted or starves, or a prompt is in chunks"
             hold_back(self.recorder, self.prefill.waiting_queue.first(), reason)
-        return prompts, decodes, draft_lens
+        return Plan(prompts, decodes, draft_lens)
 
     def _running(self) -> tuple[list[Request], list[int]]:
         """Those who decode, in the order of their admission, and the drafts that each may carry."""
@@ -111,7 +107,7 @@ class UnifiedBudget:
             return []
         req, lease = chunked.req, chunked.req.lease
         length = min(req.extend_len, left)
-        if self.chunk_lacks_pages == "cut":
+        if self.prefill.rules.chunk_lacks_pages == "cut":
             pages = self.leases.available_pages + len(lease.pages)
             length = min(length, pages * self._size - req.computed_len)
         end = req.computed_len + length
@@ -146,7 +142,7 @@ class UnifiedBudget:
         hit_pages = len(match.pages) if match else 0
         length = min(req.known_len - hit_pages * self._size, left)
         end = hit_pages * self._size + length
-        must_fit = req.known_len if self.newcomer_fits == "sequence" else end
+        must_fit = req.known_len if self.prefill.rules.newcomer_fits == "sequence" else end
         need = max(0, self.leases.allocator.pages_for(must_fit) - hit_pages)
         need, free = need + self.leases.pages_to_lock(match), self.leases.available_pages
         if need > free:

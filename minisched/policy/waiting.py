@@ -182,41 +182,42 @@ class WaitingQueue:
         self.recorder = recorder
         self.old_place = old_place
         self.num_added = 0  # so far
-        self._waiting: OrderedDict[Request, None] = OrderedDict()
-        self._aside: dict[Request, None] = {}  # those with stale output in flight
+        self.waiting: OrderedDict[Request, None] = OrderedDict()
+        self.aside: dict[Request, None] = {}  # those with stale output in flight
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._aside)
+        return len(self.waiting) + len(self.aside)
 
     def __iter__(self) -> Iterator[Request]:
         """In the order of the last pass, then who came since, then those aside."""
-        return iter([*self._waiting, *self._aside])
+        return iter([*self.waiting, *self.aside])
 
     def __contains__(self, req: Request) -> bool:
-        return req in self._waiting or req in self._aside
+        return req in self.waiting or req in self.aside
 
     def add(self, req: Request) -> None:
         """Let a request wait: at the end, unless it had a place and that is kept."""
         if req.num_stale_output_tokens:
-            self._aside[req] = None
+            self.aside[req] = None
             return
-        self._aside.pop(req, None)
+        self.aside.pop(req, None)
         goes_back = self.old_place and req.retractions > 0
         if not goes_back:
             req.order = self.num_added
         self.num_added += 1
-        self._waiting[req] = None
+        self.waiting[req] = None
         if goes_back:
-            self._reorder(sorted(self._waiting, key=lambda req: (self.policy.rank(req), req.order)))
+            by_rank = sorted(self.waiting, key=lambda req: (self.policy.rank(req), req.order))
+            self.waiting = OrderedDict.fromkeys(by_rank)
 
     def first(self) -> Request | None:
         """Who is next, as far as the last pass can tell."""
-        return next(iter(self._waiting), None)
+        return next(iter(self.waiting), None)
 
     def remove(self, req: Request) -> None:
         """Let a request go, if it waits."""
-        self._waiting.pop(req, None)
-        self._aside.pop(req, None)
+        self.waiting.pop(req, None)
+        self.aside.pop(req, None)
 
     def in_order(self) -> Iterator[Request]:
         """One pass: sorted now; who is to be admitted next, while each is taken out before that.
@@ -225,18 +226,17 @@ class WaitingQueue:
         meanwhile waits for the next pass.
         """
         if self.policy.sorts(len(self)):
-            self._reorder(self.policy.sort(list(self._waiting)))
+            self.waiting = OrderedDict.fromkeys(self.policy.sort(list(self.waiting)))
             if self.policy.name in CACHE_AWARE:
-                rids = " ".join(req.rid for req in [*self._waiting][:20])
+                rids = " ".join(req.rid for req in [*self.waiting][:20])
                 self.recorder.mark("queue order", policy=self.policy.name, rids=rids)
-        self.policy.refresh(self._waiting)
-        return self._heads(self.num_added)
+        self.policy.refresh(self.waiting)
+        num_added = self.num_added
 
-    def _heads(self, num_added: int) -> Iterator[Request]:
-        while (req := self.first()) is not None and req.order < num_added:
-            yield req
-            if req in self:
-                return
+        def heads() -> Iterator[Request]:
+            while (req := self.first()) is not None and req.order < num_added:
+                yield req
+                if req in self:
+                    return
 
-    def _reorder(self, ordered: list[Request]) -> None:
-        self._waiting = OrderedDict.fromkeys(ordered)
+        return heads()

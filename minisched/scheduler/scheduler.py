@@ -138,7 +138,7 @@ class Scheduler:
         self.new_token_ratio = NewTokenRatio(config.schedule_conservativeness, recorder)
         self.decode = DecodeManager(config.run_ahead, config.overrun)
         self.prefill = PrefillManager(
-            self.waiting_queue, leases, self.prefix_cache, self.new_token_ratio, recorder,
+            self.waiting_queue, leases, self.prefix_cache, recorder,
             chunk_size=None if chunk == -1 else chunk,
             max_prefill_tokens=config.max_prefill_tokens,
             preemption_threshold=threshold if policy.by_priority else None,
@@ -146,14 +146,15 @@ class Scheduler:
         )  # fmt: skip
         evicts_ahead = rules.evicts == "ahead" and self.tree is not None
         self.evicts_by_page = evicts_ahead and config.page_size > 1
-        self.retraction = Retraction(self.decode, self.prefill, leases, recorder, evicts_ahead)
+        self.retraction = Retraction(
+            self.decode, self.prefill, leases, recorder, self.new_token_ratio, evicts_ahead
+        )
         unified = UnifiedBudget(
-            config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder,
-            rules.newcomer_fits, rules.chunk_lacks_pages,
-        )  # fmt: skip
+            config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder
+        )
         self.run_first = RunFirst(
             rules, config.enable_mixed_chunk, self.decode, self.prefill, self.retraction, leases,
-            unified,
+            unified.schedule,
         )  # fmt: skip
 
     @property

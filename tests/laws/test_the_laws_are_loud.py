@@ -115,7 +115,7 @@ STARVED = a_case(  # five who need a page each step, one who gives up, with page
     "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
     disable_radix_cache=True, rules="minisched",
 )  # fmt: skip
-RETRACTION = "policy.running:Retraction."
+RETRACTION = "policy.plan:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
     "whoever starves starves for ever": (
         STARVED, "progress",
@@ -159,7 +159,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
         a_case(  # their outputs do not fit together
             [request("r0", [1], 8), request("r1", [2], 8)], "serial", kv_tokens=14,
         ), "order",
-        Edit("policy.running:choose_victim", "reversed(list(candidates))", "list(candidates)"),
+        Edit("policy.plan:choose_victim", "reversed(list(candidates))", "list(candidates)"),
     ),
     "a part of a page is kept for whoever comes": (
         a_case(  # who preempts comes with a page at least
@@ -168,8 +168,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             enable_mixed_chunk=True, enable_priority_scheduling=True,
             priority_scheduling_preemption_threshold=0,
         ), "identity",
-        Edit("policy.admission:PrefillAdder.add_alone",
-             "self.budget.cut(req.known_len - lease.settled_len)", "True"),
+        Edit("policy.admission:PrefillAdder.add_alone", "if not extend_len:", "if False:"),
     ),
 }  # fmt: skip
 

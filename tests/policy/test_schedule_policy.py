@@ -14,9 +14,10 @@ from minisched.core import FinishReason, Request, Result, SamplingParams, Schedu
 from minisched.memory import RadixCache
 from minisched.memory.radix_cache import TreeNode
 from minisched.policy import NewTokenRatio, SchedulePolicy, WaitingQueue, choose_victim
-from minisched.policy.admission import preempt_for_memory, preempt_to_schedule
-from minisched.policy.budget import DECAY_STEPS, PrefillBudget
-from minisched.policy.rules import RUN_FIRST
+from minisched.policy.admission import preempt_to_schedule
+from minisched.policy.budget import PrefillBudget
+from minisched.policy.plan import DECAY_STEPS
+from minisched.policy.rules import RUN_FIRST, Rules
 from minisched.policy.waiting import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
@@ -236,14 +237,15 @@ def test_preemption_for_memory_is_all_or_nothing(
     ended.last_step = 1  # launched, and not back
     leases.close(ended)
     new = Request("new", [1] * need, SamplingParams(max_new_tokens=1), priority=priority)
-    budget = PrefillBudget(leases, reqs, ratio, 99, None)
+    rules = Rules(preempt_for="memory")
+    budget = PrefillBudget(leases, reqs, ratio, 99, None, rules=rules)
     short = need + 1 + 1 + 1 - budget.rem_total_tokens - returning
     in_turn = sorted(reqs, key=lambda req: (req.priority, -req.order))
     gains = [running[req.order][1] + budget.reserve(req) for req in in_turn]
     allowed = sum(priority - req.priority > threshold for req in in_turn)
     enough = [n for n in range(len(reqs) + 1) if sum(gains[:n]) >= short]
     expected = enough[0] if enough and enough[0] <= allowed else 0
-    assert preempt_for_memory(new, budget, reqs, threshold) == in_turn[:expected]
+    assert preempt_to_schedule(new, budget, reqs, threshold) == in_turn[:expected]
 
 
 @given(

@@ -83,7 +83,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "policy.running:DecodeManager.schedule_next_batch",
+            "policy.plan:DecodeManager.schedule_next_batch",
             healthy="        for req in self.running_reqs\n",
             bug="        for req in set(self.running_reqs)\n",
         ),

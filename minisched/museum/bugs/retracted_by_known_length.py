@@ -49,7 +49,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "policy.running:Retraction.retract",
+            "policy.plan:Retraction.retract",
             healthy="    req.restart()\n",
             bug="""\
     if lease is not None:
