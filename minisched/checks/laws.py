@@ -18,9 +18,9 @@ from ..engine.metrics import RequestMetrics
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import PrefillScheduler
 from ..trace import Trace
+from ..trace.cells import spans_of
 from ..trace.events import is_host
-from ..trace.program import spans_of, to_text
-from ..trace.recorder import named
+from ..trace.recorder import named, to_text
 from ..worker.pipeline import Stage
 from .case import Workload
 from .leaks import find_leaks, find_unlisted

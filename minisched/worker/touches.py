@@ -19,7 +19,7 @@ from ..models.base import ForwardBatch
 from ..relay import DraftRelay, Relay, RowRelay
 from ..speculative.base import Drafter, Reach
 from ..trace import Program, Touch
-from ..trace.program import Span, span_text
+from ..trace.recorder import span_text
 
 # -- The KV slots that one row of the page table lists, and the text that says which they are ------
 
@@ -33,7 +33,7 @@ class RowSlots:
     def __init__(self) -> None:
         self.slots: list[int] = []
         self._length = 0  # positions whose slots are in the spans
-        self._spans: list[Span] = []
+        self._spans: list[tuple[int, int]] = []
         self._texts: list[str] = []
 
     def replace(self, at: int, slots: Sequence[int]) -> None:
