@@ -19,11 +19,11 @@ from ..devices.cost import NO_COST, CostModel
 from ..scheduler import Scheduler
 from ..worker import Step, Worker
 from ..worker.failure import is_out_of_memory
+from ..worker.recording import Recording
 from ..worker.sampling_info import has_history, missing_history
 from .frontend import AbortReq, FlushCacheReq, Frontend, Message
 from .log import SchedulerLog
 from .metrics import Metrics
-from .recording import Recording
 
 NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while everybody sleeps
 
@@ -153,7 +153,7 @@ class Engine:
             step.error = error
             return
         if phase == "prepare" and not self.worker.gives_every_input:
-            self.recording.tokens_by_host(step, prepare)
+            self.recording.tokens_by_host(step.batch, step.edges, prepare)
 
     def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
         """Launch a step; returns before the device has run it.

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol, cast
 from ..devices.base import Array, Buffer
 from ..models.base import ForwardBatch, Model
 from ..trace import Touch
+from .recording import KV, PAGE_TABLE
 from .step import Recipe, Step, StepOp
-from .touches import KV, PAGE_TABLE
 from .worker import COPY, FORWARD, LOGPROBS, SAMPLE, Worker
 
 

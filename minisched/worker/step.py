@@ -20,8 +20,7 @@ from ..relay.base import Prompts
 from ..trace import Touch
 from .failure import memory_for, reason_of
 from .logprobs import read_logprobs
-from .token_edges import StepEdges
-from .touches import NOTHING, StepTouches
+from .recording import NOTHING, StepEdges, StepTouches
 
 
 class Output(NamedTuple):

@@ -26,8 +26,8 @@ from ..models.base import ForwardBatch, at_starts, without_marks
 from ..relay.base import DraftRelay
 from ..speculative.base import Drafter
 from .logprobs import sampled_logits
+from .recording import StepEdges
 from .step import Output, Recipe, Step, StepOp
-from .token_edges import StepEdges
 from .worker import COPY, FORWARD, LOGPROBS, SAMPLE, Worker
 
 # -- What the host does before such a step is laid out ---------------------------------------------

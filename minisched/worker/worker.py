@@ -30,10 +30,9 @@ from ..relay import Relay, UploadRelay
 from ..relay.base import Prompts
 from ..speculative.base import Drafter
 from .logprobs import compute, sampled_logits
+from .recording import StepEdges, StepTouches, TokenEdges, Touches
 from .sampling_info import make_adjustments, mark_masks
 from .step import Output, OutputRing, Recipe, Step, StepOp, free
-from .token_edges import StepEdges, TokenEdges, is_chained
-from .touches import StepTouches, Touches
 
 # -- What the ops do, on the device ----------------------------------------------------------------
 
@@ -258,7 +257,7 @@ class Worker:
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
         step.flat, step.touches = flat, self.touches.declare(batch, flat)
-        tokens = previous.next_token_ids if previous and is_chained(self.relay) else None
+        tokens = previous.next_token_ids if previous and self.relay.is_chained else None
         step.edges = self.token_edges.lay_out(self.relay, step.batch, batch, flat, tokens)
         # Should the step before fail, this one runs all the same: of those whose tokens are missing
         # nobody is left, and it may have others.
