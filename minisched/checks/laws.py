@@ -77,7 +77,8 @@ class Clients:
         def heard(output: Output) -> None:
             self._tokens[output.rid] += output.token is not None
             self._ends[output.rid] += output.finish_reason is not None
-            on_output(output)
+            if on_output is not None:
+                on_output(output)
 
         def committed(batch: ScheduleBatch) -> None:
             for at, req in enumerate(batch.reqs):

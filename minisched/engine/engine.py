@@ -9,6 +9,7 @@ model says. The names are SGLang's (``managers/scheduler.py``), whose scheduler 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from ..worker.failure import is_out_of_memory
 from ..worker.recording import Recording
 from ..worker.sampling_info import has_history, missing_history
 from .frontend import AbortReq, FlushCacheReq, Frontend, Message
-from .log import SchedulerLog
+from .log import SchedulerLog, logger
 from .metrics import Metrics
 
 NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while everybody sleeps
@@ -51,6 +52,8 @@ class Engine:
 
     def recv_requests(self) -> None:
         """Take in what has arrived."""
+        if not self.frontend.has_news:
+            return
         messages = self.frontend.take(self.device.now())
         if not messages:
             return
@@ -192,6 +195,8 @@ class Engine:
 
     def missing_history(self, batch: ScheduleBatch, steps_ahead: int = 0) -> str:
         """Why a step's sampling has to wait now; see ``worker/sampling_info.py``."""
+        if not batch.has_sampling_extras:
+            return ""
         return missing_history(batch, self.scheduler.config.late_penalties, steps_ahead)
 
     def must_delay_sample(self, batch: ScheduleBatch) -> bool:
@@ -206,7 +211,8 @@ class Engine:
 
     def needs_mask(self, step: Step) -> bool:
         """Whether the host has something to build before a step can be sampled."""
-        return step.adjustments is None and has_history(step.batch)
+        might = step.adjustments is None and step.batch.has_sampling_extras
+        return might and has_history(step.batch)
 
     def update_vocab_mask(
         self, step: Step, newest: Mapping[str, int] = MappingProxyType({})
@@ -249,7 +255,8 @@ class Engine:
             self.device.recorder.edge("result", step.copy_done.slice_id, process)
         self._observe()
         self._stream_output(outputs, label, process)
-        self.log.on_processed(batch, outputs)
+        if logger.isEnabledFor(logging.INFO):
+            self.log.on_processed(batch, outputs)
         return outputs
 
     def _stream_output(
@@ -263,8 +270,9 @@ class Engine:
         self.recording.delivered(outputs, process)
         with self.device.host("output", self.cost.phase("output"), label):
             self.metrics.on_outputs(outputs, self.device.now())
-            for output in outputs:
-                self.frontend.deliver(output)
+            if self.frontend.on_output is not None:
+                for output in outputs:
+                    self.frontend.deliver(output)
 
     # -- when there is nothing to do
 
@@ -296,7 +304,8 @@ class Engine:
     def _scheduled(self, batch: ScheduleBatch | None) -> None:
         """The scheduler has just decided."""
         self._observe()
-        self.log.on_schedule(batch)
+        if logger.isEnabledFor(logging.INFO):
+            self.log.on_schedule(batch)
         if batch:
             self.metrics.on_batch(batch, self.device.now())
 
@@ -308,5 +317,5 @@ class Engine:
             self.device.now(),
             scheduler.num_used_tokens,
             len(scheduler.running_batch),
-            len(scheduler.waiting_queue),
+            scheduler.num_waiting,
         )

@@ -29,7 +29,7 @@ from ..core import FinishReason, NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
 from ..worker import Step
-from ..worker.worker import UPLOAD, with_upload
+from ..worker.recipes import UPLOAD, with_upload
 from .design import design
 
 NOT_THERE = {

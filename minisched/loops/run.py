@@ -32,6 +32,7 @@ from ..speculative.registry import make_drafter, propose_from_history
 from ..trace import Trace
 from ..worker import Worker
 from ..worker.failure import memory_for
+from ..worker.recipes import PLAIN, UPLOAD
 from ..worker.verify import Speculation
 from .design import Design, find_loop, line_of
 
@@ -180,7 +181,8 @@ def wire(
                 "such as 'serial'."
             )
         pins, algorithm = spec.pins, config.speculative_algorithm
-        parts: dict[str, Any] = {"recipe": spec.recipe}
+        needs_upload = isinstance(made, UploadRelay) and spec.recipe is PLAIN
+        parts: dict[str, Any] = {"recipe": UPLOAD if needs_upload else spec.recipe}
         if algorithm:
             drafter = None if algorithm == "NGRAM" else make_drafter(config, device.name, model)
             speculation = Speculation(config.num_draft_tokens, drafter)

@@ -7,7 +7,7 @@ from typing import cast
 
 from ..core import Logprobs, ScheduleBatch, TokenLogprob
 from ..devices.base import Array, Arrays
-from ..models.base import ForwardBatch, LogitModel, LogprobInfo, Model
+from ..models.base import LogitModel, LogprobInfo, Model
 
 
 def compute(
@@ -24,12 +24,9 @@ def compute(
     return cast(LogitModel, model).logprobs(logits, info.logits_at, targets, info.top_logprobs_num)
 
 
-def sampled_logits(xp: Arrays, inputs: ForwardBatch, logits: Array) -> Array:
+def sampled_logits(xp: Arrays, info: LogprobInfo, logits: Array) -> Array:
     """Device: the logits that tokens are sampled from, [num_samples, vocab]."""
-    info = inputs.logprobs
-    if info is None or info.samples_at is None:
-        return logits
-    return xp.rows_at(logits, info.samples_at)
+    return logits if info.samples_at is None else xp.rows_at(logits, info.samples_at)
 
 
 def read_logprobs(

@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol, cast
 from ..devices.base import Array, Buffer
 from ..models.base import ForwardBatch, Model
 from ..trace import Touch
+from .recipes import LOGPROBS
 from .recording import KV, PAGE_TABLE
-from .step import Recipe, Step, StepOp
-from .worker import COPY, FORWARD, LOGPROBS, SAMPLE, Worker
+from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker
 
 
 class LayeredModel(Model, Protocol):

@@ -533,10 +533,10 @@ class Recording:
                 item.source = source, prepare
 
     def _counters(self) -> dict[str, int]:
-        scheduler, queue = self.scheduler, self.scheduler.waiting_queue
+        scheduler = self.scheduler
         cached = scheduler.page_cache.evictable_size if scheduler.page_cache else 0
         return {
-            "waiting": len(queue.waiting) + len(queue.aside),
+            "waiting": scheduler.num_waiting,
             "running": len(scheduler.running_batch),
             "kv used": scheduler.num_used_tokens,
             "kv cached": cached * scheduler.config.page_size,

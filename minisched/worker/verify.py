@@ -26,9 +26,9 @@ from ..models.base import ForwardBatch, at_starts, without_marks
 from ..relay.base import DraftRelay
 from ..speculative.base import Drafter
 from .logprobs import sampled_logits
+from .recipes import LOGPROBS
 from .recording import StepEdges
-from .step import Output, Recipe, Step, StepOp
-from .worker import COPY, FORWARD, LOGPROBS, SAMPLE, Worker
+from .worker import COPY, FORWARD, SAMPLE, Output, Recipe, Step, StepOp, Worker
 
 # -- What the host does before such a step is laid out ---------------------------------------------
 
@@ -195,7 +195,9 @@ def sample(
 ) -> Array:
     """Device: what the target itself chooses at each place, tokens [num_samples]."""
     xp, inputs = worker.device.xp, replace(drafts.moved, adjustments=adjustments)
-    marked = worker.model.sample(sampled_logits(xp, inputs, logits), inputs)
+    if inputs.logprobs is not None:
+        logits = sampled_logits(xp, inputs.logprobs, logits)
+    marked = worker.model.sample(logits, inputs)
     output.on_device[: len(inputs.sampling)] = marked
     return without_marks(xp, marked)
 

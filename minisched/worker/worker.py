@@ -1,40 +1,180 @@
 """The worker: it launches a step's ops and returns before the device has run them.
 
-A plain step (``step.py`` says what a step is) has three ops: ``forward`` (find the input tokens,
-fill the page table, compute logits), ``sample`` (choose tokens, keep them in the relay and in an
-output buffer) and ``copy`` (bring that buffer to the host, on a stream of its own).
+All that is kept of a batch between its commit and its result is in one ``Step``: what was laid out
+of it, handles on what its ops give, what it waits for. What it does on the device is a list of
+``StepOp``, its recipe. A plain step has three: ``forward`` (find the input tokens, fill the page
+table, compute logits), ``sample`` (choose tokens, keep them in the relay and in an output buffer)
+and ``copy`` (bring that buffer to the host, on a stream of its own).
+
 ``Worker.prepare`` lays a step out, ``Worker.launch`` queues its ops, all of them or up to one, and
-``Step.result`` blocks until the copy has run.
+``Step.result`` blocks until the copy has run. What log-probabilities and uploads add is in
+``recipes.py``, drafts in ``verify.py``, stages in ``pipeline.py``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..core import LogitAdjustment, ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
-from ..devices.base import Array, Device, Op, OrNone
+from ..core import LogitAdjustment, ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_batch
+from ..devices.base import Array, Buffer, Device, Label, Op, OrNone
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import (
     ForwardBatch,
     GraphModel,
     Model,
     make_forward_batch,
+    read_marks,
     without_marks,
 )
 from ..relay import Relay, UploadRelay
 from ..relay.base import Prompts
 from ..speculative.base import Drafter
-from .logprobs import compute, sampled_logits
-from .recording import StepEdges, StepTouches, TokenEdges, Touches
+from ..trace import Touch
+from .failure import memory_for, reason_of
+from .logprobs import read_logprobs, sampled_logits
+from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches
 from .sampling_info import make_adjustments, mark_masks
-from .step import Output, OutputRing, Recipe, Step, StepOp, free
 
-# -- What the ops do, on the device ----------------------------------------------------------------
+
+@dataclass(eq=False, repr=False)
+class Step:
+    """A batch on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
+
+    ``batch`` is the step as it was committed; SGLang puts the pair of both into its
+    ``result_queue``. The nine published fields come next; each op gives one and takes others
+    (``StepOp.gives``, ``takes``). A step whose sampling is delayed has neither tokens nor a copy
+    before ``delay_sample_func`` was called.
+    """
+
+    batch: ScheduleBatch
+    logits_output: Op | None = None  # [num_logits, vocab]; of a lost step what stands in for it
+    next_token_ids: Op | None = None  # [num_samples]; ``sample`` leaves them in the relay, too
+    num_accepted_tokens: Op | None = None
+    """With drafts: how many of each row's tokens count, [num_reqs] (SGLang: accept_lens, with their
+    sum under this name). The scheduler takes the rest back."""
+    next_draft_input: Op | None = None  # drafts for the step behind this one, [num_reqs * k]
+    extend_input_len_per_req: Sequence[int] = ()
+    """Positions that each prompt computes here, [num_extend_reqs], where somebody wants
+    log-probabilities: the live requests have moved on when the result is there."""
+    extend_logprob_start_len_per_req: Sequence[int] = ()  # where in each part they begin
+    copy_done: Op | None = None  # the copy to the host: an event, and a handle on what it brings
+    delay_sample_func: Callable[[], None] | None = None
+    """Launches the rest of a step whose sampling is delayed, and None again then (#20697): called
+    when the result before has been processed (``launch_batch_sample_if_needed``)."""
+    future_indices: Array = None  # where the relay keeps each row's newest token, [num_reqs]
+
+    flat: ModelWorkerBatch | None = None  # laid out on the host; None: no relay has bound it yet
+    inputs: ForwardBatch = field(init=False)  # the same on the device, once it is shipped
+    output: Output = field(init=False)  # its pair of buffers
+    num_outputs: int = 0  # integers that it leaves there
+    adjustments: list[LogitAdjustment | None] | None = None
+    """Masks and penalties, [num_samples] or empty; None: nobody has built them yet."""
+    previous: OrNone | None = None  # the tokens that it is built upon, where the relay takes an op
+    prompts: Prompts | None = None  # what the relay copies for it, until that is queued
+    upload: Op | None = None  # that copy
+    hidden: Any = None  # what one stage of a pipeline hands to the next (pipeline.py)
+    drafts: Any = None  # where its rows begin, and what its drafter is told (verify.py)
+    found_logprobs: Op | None = None
+    logprobs: Op | None = None  # their copy (SGLang: part of logits_output)
+    touches: StepTouches = NOTHING  # what its ops will touch, as declared when it was laid out
+    edges: StepEdges | None = None  # whose tokens it takes; None: nothing is recorded
+    rest: deque[StepOp] = field(default_factory=deque)  # ops that are yet to be launched
+    launched: list[Op] = field(default_factory=list)
+    error: Exception | None = None  # of its preparation: it is lost when it is to be launched
+    on_read: Callable[[], None] | None = None  # says in the trace that the host has read the copy
+    _result: Result | None = None  # once somebody has waited for it
+
+    def __post_init__(self) -> None:
+        self.label = Label(self.batch.step, self.batch.mode.value, self.batch.rids)
+
+    def result(self) -> Result:
+        """Block the host until the copy is there. An error comes back as a result; never raises."""
+        if self._result is not None:
+            return self._result
+        try:
+            if self.next_token_ids is None or self.copy_done is None:
+                raise RuntimeError("its sampling was delayed, and nobody has launched it since")
+            values = self.copy_done.synchronize()
+            self.next_token_ids.synchronize()  # done before; raises what the step raised
+            for op in (self.num_accepted_tokens, self.next_draft_input, self.upload):
+                if op is not None:
+                    op.synchronize()  # done before as well
+            if self.on_read is not None:
+                self.on_read()
+            result = self._read(values.tolist())
+            if self.logprobs is not None:
+                places = self.logprobs.synchronize().tolist()
+                lens = self.extend_input_len_per_req, self.extend_logprob_start_len_per_req
+                found = read_logprobs(self.batch, *lens, result.tokens, places)
+                result = replace(result, logprobs=found)
+        except Exception as error:
+            return self.fail(error)
+        self._result = result
+        return result
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known by now that the step has no tokens."""
+        return self._result is not None and bool(self._result.error)
+
+    def fail(self, error: Exception) -> Result:
+        """The step has no tokens; what of it is launched ends before anybody hears of that."""
+        self._result = Result((), f"step {self.batch.step} failed: {reason_of(error)}")
+        for op in self.launched:
+            try:
+                op.synchronize()
+            except Exception as kept:
+                kept.__traceback__ = None  # it names frames, and one of these this step
+        return self._result
+
+    def _read(self, values: list[int]) -> Result:
+        """Tell apart what the copy brought: tokens, and with speculation two more columns."""
+        if self.num_accepted_tokens is None:
+            tokens, nan_samples = read_marks(values)
+            return Result(tokens, nan_samples=nan_samples)
+        num_reqs, num_samples = len(self.batch.reqs), self.batch.num_samples
+        tokens, nan_samples = read_marks(values[:num_samples])
+        drafts = values[num_samples + num_reqs :]
+        accepted = values[num_samples : num_samples + num_reqs]
+        return Result(tokens, "", accepted, drafts, nan_samples=nan_samples)
+
+
+def no_time(worker: Any, step: Step) -> int:
+    """What an op costs that costs nothing."""
+    return 0
+
+
+@dataclass(frozen=True)
+class StepOp:
+    """One op of a step: a function for the device, and what of the step it takes and gives.
+
+    ``run`` is called as ``run(worker, *taken)``. ``takes`` and ``gives`` are fields of ``Step``: of
+    an op that is taken the function gets the value. The stream named by ``awaited_by`` waits for
+    it. ``edge`` is an arrow in the trace: its kind, and the field that it comes from.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    stream: str = "forward"
+    takes: tuple[str, ...] = ()
+    gives: str = ""
+    awaited_by: str = ""
+    edge: tuple[str, str] = ("", "")
+    cost: Callable[[Any, Step], int] = no_time  # nanoseconds on ``sim``
+    touches: Callable[[Any, Step], Sequence[Touch]] = lambda worker, step: ()
+    needs: str = ""  # a field of ``ForwardBatch``: a step in which that is None has no such op
+    place: str = ""  # of a pipeline's stage: what the names of its own memory begin with
+    mode: str = ""  # that its slice shows, if it is not the step's
+
+
+Recipe = tuple[StepOp, ...]
+
+# -- A plain step, on the device -------------------------------------------------------------------
 
 
 def forward(
@@ -62,7 +202,9 @@ def sample(
     xp = worker.device.xp
     if adjustments:
         inputs = replace(inputs, adjustments=adjustments)
-    marked = worker.model.sample(sampled_logits(xp, inputs, logits), inputs)
+    if inputs.logprobs is not None:
+        logits = sampled_logits(xp, inputs.logprobs, logits)
+    marked = worker.model.sample(logits, inputs)
     tokens = without_marks(xp, marked)
     worker.relay.store(dests, tokens)
     output.on_device[: len(inputs.rows)] = marked
@@ -73,34 +215,6 @@ def copy(worker: Worker, output: Output, size: int) -> Array:
     """The first ``size`` integers of the output buffer, on the host."""
     return worker.device.copy_to_host(output.on_host, output.on_device, size)
 
-
-def logprobs(worker: Worker, inputs: ForwardBatch, logits: Array, tokens: Array) -> Array:
-    """How likely each place's token is, [num_places, 1 + 2 * top_logprobs_num]."""
-    return compute(worker.model, worker.device.xp, inputs.logprobs, logits, tokens)
-
-
-def copy_logprobs(worker: Worker, found: Array) -> Array:
-    """The same on the host."""
-    return worker.device.bring_to_host(found)
-
-
-def upload(worker: Worker, prompts: Prompts) -> Array:
-    """What the relay lacks of a step's rows, now in its cells."""
-    relay: Any = worker.relay
-    return relay.write(prompts.cells, prompts.tokens)
-
-
-def fill_table(worker: Worker, flat: ModelWorkerBatch, *, place: str, resolves: bool) -> Array:
-    """Of a lost step, what its forward pass begins with; nobody uses what the relay gives."""
-    table, asarray = worker.page_tables[place], worker.device.xp.asarray
-    if flat.table_index:
-        table[asarray(flat.table_index)] = asarray(flat.table_slots)
-    if resolves:
-        worker.relay.resolve(asarray(flat.input_ids), None)
-    return table[:1]
-
-
-# -- The recipes: which ops a step is made of ------------------------------------------------------
 
 FORWARD = StepOp(
     "forward",
@@ -130,57 +244,69 @@ COPY = StepOp(
     cost=lambda worker, step: worker.cost.copy,
     touches=lambda worker, step: step.output.copied(step.num_outputs),
 )
-LOGPROBS = (
-    StepOp(
-        "logprobs",
-        logprobs,
-        takes=("inputs", "logits_output", "next_token_ids"),
-        gives="found_logprobs",
-        awaited_by="copy",
-        cost=lambda worker, step: worker.cost.logprobs,
-        touches=lambda worker, step: [worker.touches.inputs(step.batch)],
-        when=lambda step: step.inputs.logprobs is not None,
-    ),
-    StepOp(
-        "copy logprobs",
-        copy_logprobs,
-        "copy",
-        takes=("found_logprobs",),
-        gives="logprobs",
-        edge=("copy", "found_logprobs"),
-        cost=lambda worker, step: worker.cost.copy,
-        when=lambda step: step.inputs.logprobs is not None,
-    ),
-)
-PLAIN: Recipe = (FORWARD, SAMPLE, COPY, *LOGPROBS)
 
 
-def with_upload(stream: str) -> Recipe:
-    """A plain step whose prompts are copied to the device, on a stream that the pass waits for.
+# -- Where it leaves what the host shall read ------------------------------------------------------
 
-    mini-sglang ``scheduler/scheduler.py:overlap_loop``: the scheduler has a stream of its own, and
-    ``engine.stream.wait_stream`` orders the step after it. With any relay that is no
-    ``UploadRelay`` there is nothing to copy.
+
+class Output(NamedTuple):
+    """One pair of buffers: where a step leaves what the host shall read, and where it reads it."""
+
+    number: int
+    on_device: Buffer
+    on_host: Buffer
+
+    def left(self, start: int, end: int) -> Touch:
+        """An op leaves the integers from ``start`` to ``end``."""
+        return Touch("write", f"output {self.number}", range(start, end))
+
+    def copied(self, size: int) -> list[Touch]:
+        """The copy brings the first ``size`` integers to the host."""
+        return [
+            Touch("read", f"output {self.number}", range(size)),
+            Touch("write", f"host output {self.number}", range(size)),
+        ]
+
+
+class OutputRing:
+    """A ring of ``depth`` pairs of ``size`` integers each; a step uses the one of its number.
+
+    With ``depth`` steps in flight none overwrites the output of another.
     """
-    copies = StepOp(
-        "upload",
-        upload,
-        stream,
-        takes=("prompts",),
-        gives="upload",
-        awaited_by="forward",
-        cost=lambda worker, step: worker.cost.copy,
-        touches=lambda worker, step: step.prompts.touches if step.prompts else (),
-    )
-    return (copies, *PLAIN)
+
+    def __init__(self, device: Device, size: int, depth: int) -> None:
+        self.buffers: list[Output] = []
+        with memory_for(f"the outputs of {depth} steps in flight", device.name):
+            for i in range(depth):
+                on_device = device.memory(f"output {i}", size)
+                on_host = device.host_memory(f"host output {i}", size)
+                self.buffers.append(Output(i, on_device, on_host))
+        device.recorder.mark("host buffers", count=len(self), size=size)
+
+    def __len__(self) -> int:
+        return len(self.buffers)
+
+    def of(self, step: int) -> Output:
+        """Where a step leaves its output."""
+        return self.buffers[step % len(self)]
 
 
-UPLOAD = with_upload("scheduler")
+# -- The worker ------------------------------------------------------------------------------------
 
 
 def as_committed(worker: Worker, step: Step) -> ScheduleBatch:
     """What is laid out of a plain step: its batch as it is."""
     return step.batch
+
+
+def fill_table(worker: Worker, flat: ModelWorkerBatch, *, place: str, resolves: bool) -> Array:
+    """Of a lost step, what its forward pass begins with; nobody uses what the relay gives."""
+    table, asarray = worker.page_tables[place], worker.device.xp.asarray
+    if flat.table_index:
+        table[asarray(flat.table_index)] = asarray(flat.table_slots)
+    if resolves:
+        worker.relay.resolve(asarray(flat.input_ids), None)
+    return table[:1]
 
 
 class Worker:
@@ -205,7 +331,7 @@ class Worker:
         page_size: int = 1,
         depth: int = 2,
         cost: CostModel = NO_COST,
-        recipe: Recipe = PLAIN,
+        recipe: Recipe = (FORWARD, SAMPLE, COPY),
         pins: int = 0,
         late_penalties: bool = False,
         cuda_graph_max_bs: int | None = None,
@@ -220,8 +346,6 @@ class Worker:
         self.cost: CostModel = cost
         self.begin, self.late_penalties = begin, late_penalties
         self.gives_every_input = isinstance(relay, UploadRelay)  # also what the host knows
-        if self.gives_every_input and recipe is PLAIN:
-            recipe = UPLOAD
         self.recipe, rows = recipe, max_running_requests
         model.allocate(device, num_slots, max_len)
         places = tuple(dict.fromkeys(op.place for op in recipe if op.name == "forward"))
@@ -316,8 +440,11 @@ class Worker:
         while step.rest:
             op = step.rest.popleft()
             if op.gives == "next_token_ids" and step.adjustments is None:
-                self.update_vocab_mask(step)
-            if op.when(step):
+                if step.batch.has_sampling_extras:
+                    self.update_vocab_mask(step)
+                else:
+                    step.adjustments = []
+            if not op.needs or getattr(step.inputs, op.needs) is not None:
                 kind, source = op.edge
                 before = getattr(step, source) if kind else None
                 done = self.queue(step, op)
@@ -384,9 +511,8 @@ class Worker:
         for op in self.recipe:
             if op.name == "forward":
                 fill = partial(fill_table, place=op.place, resolves=is_bound)
-                self.queue(
-                    step, replace(op, name="page table", run=fill, takes=("flat",), cost=free)
-                )
+                free = replace(op, name="page table", run=fill, takes=("flat",), cost=no_time)
+                self.queue(step, free)
         self.device.flush(*step.launched)
         step.fail(error)
         step.error = None  # it names frames, and one of these this step
