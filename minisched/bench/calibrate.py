@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from ..checks.overlap import Interval, union
 from ..core import Request, SamplingParams
-from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, HostCost, MeasuredCost, Pace
+from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, Pace
+from ..devices.profiles import HostCost, MeasuredCost
 from ..loops.run import Run, run_to_end, warm_up
 from ..models.base import Model
 from ..replay.replay import LengthModel

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..devices.cost import DEFAULT_PROFILE, find_profile
+from ..devices.profiles import DEFAULT_PROFILE, find_profile
 from ..replay.replay import LengthModel, default_settings, play
 from ..replay.trace_file import Survey, TraceFile
 from ..scheduler import SchedulerConfig

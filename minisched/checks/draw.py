@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 
 from ..core import Request, SamplingParams
 from ..devices.base import Device
-from ..devices.cost import MICROSECOND, NO_COST, CostModel, HostCost, MeasuredCost
+from ..devices.cost import MICROSECOND, NO_COST, CostModel
+from ..devices.profiles import HostCost, MeasuredCost
 from ..devices.sim import SimDevice
 from ..engine.frontend import Frontend
 from ..loops.design import LOOPS, find_loop

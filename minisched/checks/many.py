@@ -19,7 +19,8 @@ from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 from ..core import FinishReason, Request
-from ..devices.cost import CostModel, MeasuredCost
+from ..devices.cost import CostModel
+from ..devices.profiles import MeasuredCost
 from ..loops.design import LOOPS
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ..policy.rules import RULES, RUN_FIRST

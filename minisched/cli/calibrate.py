@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from ..bench.calibrate import check_model, fit_costs
 from ..bench.figures import machine, versions
-from ..devices.cost import MeasuredCost, Profile, as_json
+from ..devices.profiles import MeasuredCost, Profile, as_json
 from ..devices.registry import open_device
 from ..models.registry import open_model
 from ..trace.files import write_whole

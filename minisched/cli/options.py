@@ -27,7 +27,8 @@ from ..defaults import (
     whole_pages,
     with_room,
 )
-from ..devices.cost import MILLISECOND, PROFILES, CostModel, find_profile
+from ..devices.cost import MILLISECOND, CostModel
+from ..devices.profiles import PROFILES, find_profile
 from ..engine.log import log_to
 from ..loops.design import LOOPS, find_loop
 from ..memory.pool import RULES as FREE_RULES

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..core import Output
-from ..devices.cost import DEFAULT_PROFILE, Profile, find_profile
+from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
 from ..export.native_stream import StreamRecorder
 from ..loops.design import find_loop
 from ..replay import SCENARIOS

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..devices.cost import DEFAULT_PROFILE, PROFILES
+from ..devices.profiles import DEFAULT_PROFILE, PROFILES
 from ..replay import SCENARIOS
 from .exit import exit_with
 from .options import ReportOptions, SchedulerOptions, with_option_groups

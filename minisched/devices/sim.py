@@ -19,13 +19,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from ..trace import Recorder, Touch
-from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, Signal, value_of
+from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, OrNone, Signal, value_of
 from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
-from .vector import Vector, VectorArrays
 
 FINISH, START = 0, 1  # at one instant, ops finish before others start
 Entry = tuple[int, int, int, Action]  # time, FINISH or START, sequence
@@ -168,6 +168,9 @@ class SimDevice(Device):
         """The values: what an op gives is never changed."""
         return values
 
+    def flush(self, *ops: Op) -> None:
+        """Nothing is lazy here."""
+
     def record(self, lane: str, name: str, start: int, label: Label, slice_id: int) -> None:
         """Record a slice that ends now."""
         self.recorder.ran(
@@ -262,10 +265,26 @@ class SimOp(SimEvent, Op):
         self.start = 0
         self.writes: dict[SimMemory, dict[int, int]] = {}
 
+    def synchronize(self) -> Any:
+        """Let time pass until it has ended; its value, or what it raised."""
+        self.device.run_until_done(self)
+        self.program.wait(self.slice_id)
+        if self.error is not None:
+            raise self.error
+        return self.value
+
     def run(self) -> None:
         """Compute the value from memory as it is now; an argument's error is passed on."""
         try:
-            self.value = self.fn(*map(value_of, self.args))
+            taken = [
+                arg.value
+                if type(arg) is SimOp and arg.error is None
+                else arg
+                if not isinstance(arg, (Op, OrNone))
+                else value_of(arg)
+                for arg in self.args
+            ]
+            self.value = self.fn(*taken)
         except Exception as error:
             self.error = error
             self.device.failed.add(self.slice_id)
@@ -345,6 +364,74 @@ class SimStream:
         self.device.record(self.name, op.name, op.start, op.label, op.slice_id)
         op.happen()
         self.advance()
+
+
+# -- Arrays ----------------------------------------------------------------------------------------
+
+
+class Vector(list[int]):
+    """A list whose operators work element by element, as a tensor's do."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """One integer by int, a vector by slice or by a sequence of indices."""
+        if isinstance(index, int):
+            return super().__getitem__(index)
+        if isinstance(index, slice):
+            return Vector(super().__getitem__(index))
+        return Vector(map(super().__getitem__, index))
+
+    def __lt__(self, bound: int) -> list[bool]:  # type: ignore[override]
+        return [value < bound for value in self]
+
+    def __neg__(self) -> Vector:
+        return Vector([-value for value in self])
+
+    def __sub__(self, other: int) -> Vector:
+        return Vector([value - other for value in self])
+
+    def tolist(self) -> list[int]:
+        """A plain list."""
+        return list(self)
+
+
+class VectorArrays:
+    """The array functions of ``devices/base.py:Arrays``, for vectors."""
+
+    def asarray(self, values: Sequence[int]) -> Vector:
+        """A vector of ``values``."""
+        return Vector(values)
+
+    def asarrays(self, *columns: Sequence[int]) -> list[Vector]:
+        """A vector for each."""
+        return [self.asarray(values) for values in columns]
+
+    def where(self, condition: Sequence[bool], a: Vector, b: Vector) -> Vector:
+        """``a`` where the condition holds, else ``b``."""
+        return Vector([x if chosen else y for chosen, x, y in zip(condition, a, b, strict=True)])
+
+    def clamp(self, values: Vector, min: int) -> Vector:
+        """Values below ``min`` raised to it."""
+        return Vector([value if value > min else min for value in values])
+
+    def rows_at(self, matrix: Sequence[list[float]], at: Vector) -> list[list[float]]:
+        """Some rows of logits, in the order of ``at``."""
+        return [matrix[row] for row in at]
+
+    def mask(self, values: Sequence[bool]) -> list[bool]:
+        """The booleans as they are."""
+        return list(values)
+
+    def add(self, a: Vector, b: Vector) -> Vector:
+        """Sums, element by element."""
+        return Vector([x + y for x, y in zip(a, b, strict=True)])
+
+    def count_equal(self, a: Vector, b: Vector, width: int, num_rows: int) -> Vector:
+        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        pairs = list(zip(a, b, strict=True))
+        rows = (pairs[at * width : at * width + width] for at in range(num_rows))
+        return Vector(
+            [1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], row)) for row in rows]
+        )
 
 
 # -- Memory: read as it is when an op starts, changed when the op ends -----------------------------

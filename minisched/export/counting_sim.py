@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..devices.base import Event
-from ..devices.sim import SimDevice, SimEvent, SimMemory, SimOp, SimStream
-from ..devices.vector import Vector, VectorArrays
+from ..devices.sim import SimDevice, SimEvent, SimMemory, SimOp, SimStream, Vector, VectorArrays
 from ..worker import Step
 
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch

@@ -13,7 +13,7 @@ from math import isnan
 from typing import Any
 
 from ..devices.base import Buffer, Device
-from ..devices.vector import Vector
+from ..devices.sim import Vector
 from .base import ForwardBatch
 from .sampling import adjust, choose, logprobs
 

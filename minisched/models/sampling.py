@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..core import LogitAdjustment, SamplingParams
-from ..devices.vector import Vector
+from ..devices.sim import Vector
 
 ROUNDS = 13  # the fewest that the authors publish test vectors for
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in four rounds and the four after them

@@ -24,7 +24,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from ..core import Request, SamplingParams
-from ..devices.cost import Profile
+from ..devices.profiles import Profile
 from ..scheduler import SchedulerConfig
 from ..trace import Recorder, Trace
 from .replay import LengthModel, Played, RecordedTally, Rounds, play, rounds_of

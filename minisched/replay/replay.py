@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from ..core import Output, Request, SamplingParams, ScheduleBatch
 from ..devices.base import Array, Buffer, Device
-from ..devices.cost import CostModel, Profile
-from ..devices.sim import SimDevice
-from ..devices.vector import Vector
+from ..devices.cost import CostModel
+from ..devices.profiles import Profile
+from ..devices.sim import SimDevice, Vector
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics, Percentiles, RequestMetrics, percentiles

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from ..core import Lease, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
-from ..devices.vector import Vector
+from ..devices.sim import Vector
 from ..models.base import ForwardBatch
 from ..trace import Touch
 from .base import Reach

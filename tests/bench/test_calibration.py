@@ -18,11 +18,10 @@ from minisched.bench.calibrate import Load, fit_costs, makespan, observe, predic
 from minisched.checks.laws import check_times
 from minisched.cli.presets import advise
 from minisched.core import Request, SamplingParams
-from minisched.devices.cost import (
-    MILLISECOND,
+from minisched.devices.cost import MILLISECOND, Pace
+from minisched.devices.profiles import (
     HostCost,
     MeasuredCost,
-    Pace,
     Profile,
     as_json,
     from_json,

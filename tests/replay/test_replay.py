@@ -13,15 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason
-from minisched.devices.cost import (
-    H100,
-    LLAMA_8B,
-    PROFILES,
-    SIM_COST,
-    AttentionCost,
-    CostModel,
-    Profile,
-)
+from minisched.devices.cost import SIM_COST, CostModel
+from minisched.devices.profiles import H100, LLAMA_8B, PROFILES, AttentionCost, Profile
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.engine.metrics import Metrics, percentiles

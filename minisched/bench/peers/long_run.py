@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import Request, SamplingParams
-from ...devices.cost import find_profile
+from ...devices.profiles import find_profile
 from ...export.native_stream import StreamRecorder
 from ...replay.replay import FlatMetrics, LengthModel, RecordedTally, play
 from ...scheduler import SchedulerConfig

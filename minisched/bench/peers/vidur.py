@@ -16,7 +16,7 @@ from time import perf_counter
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from ...devices.cost import find_profile
+from ...devices.profiles import find_profile
 from .serve import Answer, serve
 
 PREDICTOR = "vidur.execution_time_predictor"
