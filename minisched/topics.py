@@ -19,7 +19,7 @@ TOPICS = {  # topic -> its code, a module below minisched/
     "lazy_chain": "relay/lazy_chain",
     "placeholder_fill": "relay/placeholder_fill",
     "prev_sampled": "relay/prev_sampled",
-    "generation_batch_result": "worker/step",
+    "generation_batch_result": "worker/worker",
     "grammar_manager": "scheduler/output_processor",
     "serial": "loops/serial",
     "overlap": "loops/overlap",

@@ -11,8 +11,7 @@ from ..engine.engine import Engine
 from ..loops.pd import PrefillEngine
 from ..models.base import ForwardBatch
 from ..worker import Step
-from ..worker.step import StepOp
-from ..worker.worker import COPY
+from ..worker.worker import COPY, StepOp
 from .case import Failure, Workload
 
 # -- A fault: something outside the scheduler that goes wrong once, at a place that can be chosen

@@ -16,7 +16,8 @@ from ..trace import Trace
 from ..trace.events import is_forward
 from ..worker import Worker
 from ..worker.pipeline import recv_tensors
-from ..worker.worker import copy, upload
+from ..worker.upload import upload
+from ..worker.worker import copy
 from .arrow_words import says
 from .lane import Lane, in_order
 from .layout import Arrow, Box, View, boxes_of

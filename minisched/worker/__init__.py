@@ -1,6 +1,5 @@
 """One step on a device: resolve, forward, sample, relay, copy back."""
 
-from .step import Step
-from .worker import Worker
+from .worker import Step, Worker
 
 __all__ = ["Step", "Worker"]

@@ -9,9 +9,8 @@ from typing import NamedTuple, Protocol, cast
 from ..devices.base import Array, Buffer
 from ..models.base import ForwardBatch, Model
 from ..trace import Touch
-from .step import Recipe, Step, StepOp
 from .touches import KV, PAGE_TABLE
-from .worker import COPY, FORWARD, LOGPROBS, SAMPLE, Worker
+from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker
 
 
 class LayeredModel(Model, Protocol):
@@ -65,15 +64,13 @@ def pipeline(stages: int) -> Recipe:
             ops.append(receive)
         is_last = number == stages - 1
         forward = replace(
-            FORWARD, run=stage, stream=f"stage {number}", place=stage.place, edge=("", ""),
+            FORWARD, run=stage, stream=f"stage {number}", place=stage.place,
             takes=("hidden",) if number else ("inputs",), cost=stage.cost, touches=stage.touches,
             gives="logits_output" if is_last else "hidden",
             awaited_by="" if is_last else f"stage {number + 1}",
         )  # fmt: skip
         ops.append(forward)
-    last = f"stage {stages - 1}"
-    found, brought = LOGPROBS
-    return (*ops, replace(SAMPLE, stream=last), COPY, replace(found, stream=last), brought)
+    return (*ops, replace(SAMPLE, stream=f"stage {stages - 1}"), COPY)
 
 
 @dataclass(frozen=True)

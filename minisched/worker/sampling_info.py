@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from types import MappingProxyType
 
 from ..core import LogitAdjustment, Request, Row, SamplingParams, ScheduleBatch
 from ..core.request import Grammar
@@ -52,9 +51,7 @@ def _lacks(row: Row, late_penalties: bool, steps_ahead: int) -> str:
 
 
 def make_adjustments(
-    batch: ScheduleBatch,
-    late_penalties: bool = False,
-    newest: Mapping[str, int] = MappingProxyType({}),
+    batch: ScheduleBatch, recorder: Recorder, late_penalties: bool, newest: Mapping[str, int]
 ) -> list[LogitAdjustment | None]:
     """How each sample's logits are to be changed, [num_samples]; empty if none of them is.
 
@@ -73,6 +70,8 @@ def make_adjustments(
             adjustments += adjust_row(row, num_samples, late_penalties, known)
         else:
             adjustments += [None] * num_samples
+    if recorder.is_on:
+        mark_masks(recorder, batch, adjustments)
     return adjustments
 
 

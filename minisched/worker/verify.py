@@ -15,22 +15,22 @@ front.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from ..core import Lease, LogitAdjustment, ScheduleBatch
+from ..core import Lease, LogitAdjustment, Result, ScheduleBatch
 from ..devices.base import Array, Arrays
-from ..models.base import ForwardBatch, at_starts, without_marks
+from ..models.base import ForwardBatch, at_starts
 from ..relay.base import DraftRelay
 from ..speculative.base import Drafter
-from .logprobs import sampled_logits
-from .step import Output, Recipe, Step, StepOp
+from ..trace import Touch
 from .token_edges import StepEdges
-from .worker import COPY, FORWARD, LOGPROBS, SAMPLE, Worker
+from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker
+from .worker import sample as sample_tokens
 
-# -- What the host does before such a step is laid out ---------------------------------------------
+# -- The host: how a step is laid out, and what it waits for if it must know where rows begin ------
 
 
 @dataclass
@@ -39,21 +39,14 @@ class Drafts:
 
     room: Sequence[int]  # [num_reqs] positions for which each row has memory
     bound: Any  # what its drafter must be told of it
-    inputs: ForwardBatch | None = None  # at the positions where its rows really begin
-
-    @property
-    def moved(self) -> ForwardBatch:
-        """The step as its forward pass has found it."""
-        assert self.inputs is not None
-        return self.inputs
+    inputs: ForwardBatch = field(init=False)  # the step as its forward pass has found it
 
 
 class Speculation:
     """The host's part of it; ``drafter`` is None where the host drafts as well."""
 
     def __init__(self, num_draft_tokens: int, drafter: Drafter | None = None) -> None:
-        self.num_draft_tokens = num_draft_tokens
-        self.drafter = drafter
+        self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
         self.unread = UnreadSteps()
 
     @property
@@ -68,24 +61,20 @@ class Speculation:
 
     def begin(self, worker: Worker, step: Step) -> ScheduleBatch:
         """Host: how a step is laid out; where it builds the ops, once it knows where rows begin."""
-        batch, xp = step.batch, worker.device.xp
+        batch, device = step.batch, worker.device
         known = batch
-        if worker.device.built_by_host:
+        if device.built_by_host:
             if any(batch.start_unknown):
-                worker.device.recorder.mark(
-                    "wait", step=batch.step, reason="speculation", op="forward"
-                )
+                device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
                 known = self.unread.fill(batch)
             self.unread.add(step)
         room = [len(lease.pages) * worker.page_size for lease in batch.leases]
-        step.drafts = Drafts(room, self.drafter.bind(batch, xp) if self.drafter else None)
-        step.num_outputs = batch.num_samples + len(batch.reqs)
+        step.drafts = Drafts(room, self.drafter.bind(batch, device.xp) if self.drafter else None)
+        step.num_outputs = counted(step).stop
         if self.drafter is not None:
             step.num_outputs += len(batch.reqs) * self.num_draft_tokens
         return known
 
-
-# -- What steps in flight have given, for devices on which the next one cannot be built without ----
 
 Input = tuple[int, Sequence[int]]  # where a row goes on, and with which tokens: the last, drafts
 
@@ -143,10 +132,9 @@ def read(step: Step) -> dict[Lease, Input]:
     batch, result = step.batch, step.result()
     if result.num_accepted_tokens is None:
         return {}
-    inputs = step.inputs
+    inputs, given = step.inputs, dict[Lease, Input]()
     k = len(result.drafts) // len(batch.reqs)
     firsts = accumulate(batch.sample_lens, initial=0)
-    given: dict[Lease, Input] = {}
     columns = zip(batch.leases, firsts, result.num_accepted_tokens, strict=False)
     for at, (lease, first, count) in enumerate(columns):
         start = inputs.sampling[first][2] + count - 1
@@ -186,23 +174,17 @@ def resolve_starts(worker: Worker, inputs: ForwardBatch, room: Sequence[int]) ->
     return at_starts(inputs, starts, worker.device.xp)
 
 
-def sample(
-    worker: Worker,
-    logits: Array,
-    drafts: Drafts,
-    adjustments: list[LogitAdjustment | None],
-    output: Output,
-) -> Array:
+Adjustments = list[LogitAdjustment | None] | None
+
+
+def sample(worker: Worker, logits: Array, drafts: Drafts, made: Adjustments, buffer: int) -> Array:
     """Device: what the target itself chooses at each place, tokens [num_samples]."""
-    xp, inputs = worker.device.xp, replace(drafts.moved, adjustments=adjustments)
-    marked = worker.model.sample(sampled_logits(xp, inputs, logits), inputs)
-    output.on_device[: len(inputs.sampling)] = marked
-    return without_marks(xp, marked)
+    return sample_tokens(worker, logits, drafts.inputs, made, None, buffer)
 
 
-def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, output: Output) -> Array:
+def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, buffer: int) -> Array:
     """Device: how many tokens of each row count, [num_reqs]; the relay learns the newest."""
-    inputs, relay, xp = drafts.moved, worker.relay, worker.device.xp
+    inputs, relay, xp = drafts.inputs, worker.relay, worker.device.xp
     accepted = count_accepted(xp, inputs, tokens)
     firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
     at = xp.add(xp.asarray(firsts), accepted) - 1  # each row's newest token
@@ -211,25 +193,20 @@ def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, output: 
         before = xp.asarray([inputs.sampling[first][2] for first in firsts])
         relay.stash_lens(inputs.rows, xp.add(before, accepted))
     start = len(inputs.sampling)
-    output.on_device[start : start + len(inputs.rows)] = accepted
+    worker.outputs[buffer][start : start + len(inputs.rows)] = accepted
     return accepted
 
 
 def draft(
-    drafter: Drafter,
-    worker: Worker,
-    tokens: Array,
-    accepted: Array,
-    drafts: Drafts,
-    output: Output,
+    drafter: Drafter, worker: Worker, tokens: Array, accepted: Array, drafts: Drafts, buffer: int
 ) -> Array:
     """Device: drafts for the step behind this one, [num_reqs * k]."""
-    inputs, relay = drafts.moved, worker.relay
+    inputs, relay = drafts.inputs, worker.relay
     guesses = drafter.draft(inputs, drafts.bound, tokens, accepted, worker.page_table)
     if isinstance(relay, DraftRelay):
         relay.stash_drafts(inputs.rows, guesses)
     start = len(inputs.sampling) + len(inputs.rows)
-    output.on_device[start : start + len(guesses)] = guesses
+    worker.outputs[buffer][start : start + len(guesses)] = guesses
     return guesses
 
 
@@ -253,50 +230,66 @@ def count_accepted(xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:
     return xp.count_equal(drafts, tokens[xp.asarray(target_at)], width, len(inputs.rows))
 
 
-# -- The recipe ------------------------------------------------------------------------------------
+# -- The recipe, and what the copy brings: tokens, how many count, drafts --------------------------
+
+
+def counted(step: Step) -> range:
+    """Where in its output buffer it is said how many tokens count."""
+    return range(step.batch.num_samples, step.batch.num_samples + len(step.batch.reqs))
+
+
+def tell_apart(step: Step, result: Result) -> Result:
+    """Host: the three columns of the copy, which were all read as tokens."""
+    values, counts = result.tokens, counted(step)
+    return replace(
+        result,
+        tokens=values[: counts.start],
+        num_accepted_tokens=values[counts.start : counts.stop],
+        drafts=values[counts.stop :],
+    )
+
+
+def leaves(step: Step, cells: range) -> Touch:
+    """What an op touches that leaves these integers in the step's output buffer."""
+    return Touch("write", f"output {step.buffer}", cells)
 
 
 def verify_recipe(drafter: Drafter | None = None) -> Recipe:
     """Forward, sample, verify, and draft where the device does that; then copy all three."""
     ops = [
-        replace(FORWARD, run=forward, takes=("inputs", "edges", "drafts"), edge=("", "")),
+        replace(FORWARD, run=forward, takes=("inputs", "edges", "drafts")),
         replace(
             SAMPLE,
             run=sample,
-            takes=("logits_output", "drafts", "adjustments", "output"),
+            takes=("logits_output", "drafts", "adjustments", "buffer"),
             awaited_by="",
             cost=lambda worker, step: worker.cost.sample,
             touches=lambda worker, step: [
-                *step.touches.sample, step.output.left(0, step.batch.num_samples),
+                *step.touches.sample, leaves(step, range(counted(step).start)),
             ],
         ),
         StepOp(
             "verify",
             verify,
-            takes=("next_token_ids", "drafts", "future_indices", "output"),
+            takes=("next_token_ids", "drafts", "future_indices", "buffer"),
             gives="num_accepted_tokens",
             awaited_by="copy" if drafter is None else "",
             cost=lambda worker, step: worker.cost.verify,
-            touches=lambda worker, step: [*step.touches.verify, step.output.left(*counted(step))],
+            touches=lambda worker, step: [*step.touches.verify, leaves(step, counted(step))],
         ),
     ]  # fmt: skip
     if drafter is not None:
         drafts = StepOp(
             "draft",
             partial(draft, drafter),
-            takes=("next_token_ids", "num_accepted_tokens", "drafts", "output"),
+            takes=("next_token_ids", "num_accepted_tokens", "drafts", "buffer"),
             gives="next_draft_input",
             awaited_by="copy",
             cost=lambda worker, step: drafter.cost(worker.cost, step.inputs.num_tokens),
             touches=lambda worker, step: [
-                *step.touches.draft, step.output.left(counted(step)[1], step.num_outputs),
+                *step.touches.draft, leaves(step, range(counted(step).stop, step.num_outputs)),
             ],
             mode="draft extend",
         )  # fmt: skip
         ops.append(drafts)
-    return (*ops, replace(COPY, edge=("copy", ops[-1].gives)), *LOGPROBS)
-
-
-def counted(step: Step) -> tuple[int, int]:
-    """Where in its output buffer it is said how many tokens count."""
-    return step.batch.num_samples, step.batch.num_samples + len(step.batch.reqs)
+    return (*ops, replace(COPY, edge=("copy", ops[-1].gives), read=tell_apart))

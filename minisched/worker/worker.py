@@ -1,41 +1,143 @@
 """The worker: it launches a step's ops and returns before the device has run them.
 
-A plain step (``step.py`` says what a step is) has three ops: ``forward`` (find the input tokens,
-fill the page table, compute logits), ``sample`` (choose tokens, keep them in the relay and in an
-output buffer) and ``copy`` (bring that buffer to the host, on a stream of its own).
-``Worker.prepare`` lays a step out, ``Worker.launch`` queues its ops, all of them or up to one, and
-``Step.result`` blocks until the copy has run.
+A step is a batch on its way. What it does on the device is a list of ops, its *recipe*: a plain
+step is ``FORWARD`` (find the input tokens, fill the page table, compute logits), ``SAMPLE``
+(choose tokens, keep them in the relay and in an output buffer) and ``COPY`` (bring that buffer to
+the host, on a stream of its own). An op takes fields of its ``Step`` and gives one, so the data
+flow of a step is what its ops name. ``Worker.prepare`` lays a step out, ``Worker.launch`` queues
+its ops, all of them or up to one, and ``Step.result`` blocks until the copy has run.
+
+Other recipes have more ops, or others: ``upload.py``, ``pipeline.py``, ``verify.py``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
-from ..core import LogitAdjustment, ModelWorkerBatch, ScheduleBatch, get_model_worker_batch
-from ..devices.base import Array, Device, Op, OrNone
+from ..core import LogitAdjustment, ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_batch
+from ..devices.base import Array, Device, Label, Op, OrNone
 from ..devices.cost import NO_COST, CostModel
-from ..models.base import (
-    ForwardBatch,
-    GraphModel,
-    Model,
-    make_forward_batch,
-    without_marks,
-)
+from ..devices.failure import memory_for, reason_of
+from ..models.base import ForwardBatch, Model, make_forward_batch, read_marks, without_marks
 from ..relay import Relay, UploadRelay
 from ..relay.base import Prompts
 from ..speculative.base import Drafter
-from .logprobs import compute, sampled_logits
-from .sampling_info import make_adjustments, mark_masks
-from .step import Output, OutputRing, Recipe, Step, StepOp, free
+from ..trace import Touch
+from .sampling_info import make_adjustments
 from .token_edges import StepEdges, TokenEdges, is_chained
-from .touches import StepTouches, Touches
+from .touches import NOTHING, StepTouches, Touches
 
-# -- What the ops do, on the device ----------------------------------------------------------------
+# -- A step: all that is kept of a batch between its commit and its result -------------------------
+
+
+@dataclass(eq=False, repr=False)
+class Step:
+    """A batch on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
+
+    ``batch`` is the step as it was committed; SGLang puts the pair of both into its
+    ``result_queue``. The nine published fields come next: handles on what its ops give, no value
+    among them. A step whose sampling is delayed has neither tokens nor a copy yet.
+    """
+
+    batch: ScheduleBatch
+    logits_output: Op | None = None  # logits [num_logits, vocab]
+    next_token_ids: Op | None = None  # tokens [num_samples]
+    num_accepted_tokens: Op | None = None  # of each row that count, [num_reqs]; None: no drafts
+    next_draft_input: Op | None = None  # [num_reqs * k]; None: the host drafts, or nobody
+    extend_input_len_per_req: Sequence[int] = ()  # [num_extend_reqs]; if logprobs are wanted, and
+    extend_logprob_start_len_per_req: Sequence[int] = ()  # where in these they begin
+    copy_done: Op | None = None  # the copy to the host, as an event and a handle
+    delay_sample_func: Callable[[], None] | None = None  # launches the rest, once (#20697)
+    future_indices: Array = None  # where the relay keeps each row's token, on the device
+
+    flat: ModelWorkerBatch | None = None  # laid out on the host; None: no relay has bound it yet
+    inputs: ForwardBatch = field(init=False)  # the same on the device, once it is shipped
+    previous: OrNone | None = None  # the tokens that it is built upon, where the relay takes an op
+    adjustments: list[LogitAdjustment | None] | None = None  # masks, penalties; None: not built
+    buffer: int = 0  # which pair of output buffers is its own
+    num_outputs: int = 0  # integers that it leaves there
+    prompts: Prompts | None = None  # what the relay copies to the device for it, until it does
+    upload: Op | None = None  # that copy
+    hidden: Any = None  # what one stage of a pipeline hands to the next
+    drafts: Any = None  # where its rows begin, and what its drafter is told
+    found_logprobs: Op | None = None
+    logprobs: Op | None = None  # their copy (SGLang: part of logits_output)
+    touches: StepTouches = NOTHING  # what its ops will touch, as declared when it was laid out
+    edges: StepEdges | None = None  # whose tokens it takes; None: nothing is recorded
+    rest: deque[StepOp] = field(default_factory=deque)  # ops that are yet to be launched
+    launched: list[Op] = field(default_factory=list)
+    error: Exception | None = None  # of its preparation: it is lost when it is to be launched
+    on_read: Callable[[bool], None] | None = None  # records that the host has read the copy
+    readers: tuple[Callable[[Step, Result], Result], ...] = ()  # of its ops; see StepOp.read
+    _result: Result | None = None  # once somebody has waited for it
+
+    def __post_init__(self) -> None:
+        self.label = Label(self.batch.step, self.batch.mode.value, self.batch.rids)
+
+    def result(self) -> Result:
+        """Block the host until the copy is there. An error comes back as a result; never raises."""
+        if self._result is not None:
+            return self._result
+        try:
+            if self.next_token_ids is None or self.copy_done is None:
+                raise RuntimeError("its sampling was delayed, and nobody has launched it since")
+            values = self.copy_done.synchronize()
+            self.next_token_ids.synchronize()  # done before; raises what the step raised
+            for op in (self.num_accepted_tokens, self.next_draft_input, self.upload):
+                if op is not None:
+                    op.synchronize()  # done before as well
+            if self.on_read is not None:
+                self.on_read(self.upload is not None)
+            tokens, nan_samples = read_marks(values.tolist())
+            result = Result(tokens, nan_samples=nan_samples)
+            for read in self.readers:
+                result = read(self, result)
+        except Exception as error:
+            return self.fail(error)
+        self._result = result
+        return result
+
+    def fail(self, error: Exception) -> Result:
+        """The step has no tokens; what of it is launched ends before anybody hears of that."""
+        self._result = Result((), f"step {self.batch.step} failed: {reason_of(error)}")
+        for op in self.launched:
+            try:
+                op.synchronize()
+            except Exception as kept:
+                kept.__traceback__ = None  # it names frames, and one of these this step
+        return self._result
+
+
+@dataclass(frozen=True)
+class StepOp:
+    """One op of a step: a function for the device, and what of the step it takes and gives.
+
+    ``run`` is called as ``run(worker, *taken)``. ``takes`` and ``gives`` are fields of ``Step``: of
+    an op that is taken the function gets the value. The stream named by ``awaited_by`` waits for
+    it. ``edge`` is an arrow in the trace: its kind, and the field that it comes from.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    stream: str = "forward"
+    takes: tuple[str, ...] = ()
+    gives: str = ""
+    awaited_by: str = ""
+    edge: tuple[str, str] = ("", "")
+    cost: Callable[[Worker, Step], int] = lambda worker, step: 0  # nanoseconds on ``sim``
+    touches: Callable[[Worker, Step], Sequence[Touch]] = lambda worker, step: ()
+    place: str = ""  # of a pipeline's stage: what the names of its own memory begin with
+    mode: str = ""  # that its slice shows, if it is not the step's
+    read: Callable[[Step, Result], Result] | None = None  # host: what it adds to the result
+
+
+Recipe = tuple[StepOp, ...]
+
+# -- The plain recipe: what its three ops do, on the device ----------------------------------------
 
 
 def forward(
@@ -55,143 +157,77 @@ def sample(
     worker: Worker,
     logits: Array,
     inputs: ForwardBatch,
-    adjustments: list[LogitAdjustment | None],
-    dests: Array,
-    output: Output,
+    adjustments: list[LogitAdjustment | None] | None,
+    dests: Array | None,
+    buffer: int,
 ) -> Array:
-    """Tokens [num_reqs], also left in the relay and, marked, in the output buffer."""
-    xp = worker.device.xp
+    """Tokens [num_samples], also left in the relay; in the output buffer those of NaN are marked.
+
+    Where a step carries drafts nobody knows by now which tokens count: ``dests`` is None.
+    """
+    xp, wanted = worker.device.xp, inputs.logprobs
     if adjustments:
         inputs = replace(inputs, adjustments=adjustments)
-    marked = worker.model.sample(sampled_logits(xp, inputs, logits), inputs)
+    if wanted is not None and wanted.samples_at is not None:  # the prompt's logits are there too
+        logits = xp.rows_at(logits, wanted.samples_at)
+    marked = worker.model.sample(logits, inputs)
     tokens = without_marks(xp, marked)
-    worker.relay.store(dests, tokens)
-    output.on_device[: len(inputs.rows)] = marked
+    if dests is not None:
+        worker.relay.store(dests, tokens)
+    worker.outputs[buffer][: len(inputs.sampling)] = marked
     return tokens
 
 
-def copy(worker: Worker, output: Output, size: int) -> Array:
+def copy(worker: Worker, buffer: int, size: int) -> Array:
     """The first ``size`` integers of the output buffer, on the host."""
-    return worker.device.copy_to_host(output.on_host, output.on_device, size)
+    return worker.device.copy_to_host(worker.host_outputs[buffer], worker.outputs[buffer], size)
 
-
-def logprobs(worker: Worker, inputs: ForwardBatch, logits: Array, tokens: Array) -> Array:
-    """How likely each place's token is, [num_places, 1 + 2 * top_logprobs_num]."""
-    return compute(worker.model, worker.device.xp, inputs.logprobs, logits, tokens)
-
-
-def copy_logprobs(worker: Worker, found: Array) -> Array:
-    """The same on the host."""
-    return worker.device.bring_to_host(found)
-
-
-def upload(worker: Worker, prompts: Prompts) -> Array:
-    """What the relay lacks of a step's rows, now in its cells."""
-    relay: Any = worker.relay
-    return relay.write(prompts.cells, prompts.tokens)
-
-
-def fill_table(worker: Worker, flat: ModelWorkerBatch, *, place: str, resolves: bool) -> Array:
-    """Of a lost step, what its forward pass begins with; nobody uses what the relay gives."""
-    table, asarray = worker.page_tables[place], worker.device.xp.asarray
-    if flat.table_index:
-        table[asarray(flat.table_index)] = asarray(flat.table_slots)
-    if resolves:
-        worker.relay.resolve(asarray(flat.input_ids), None)
-    return table[:1]
-
-
-# -- The recipes: which ops a step is made of ------------------------------------------------------
 
 FORWARD = StepOp(
     "forward",
     forward,
     takes=("inputs", "edges", "previous"),
     gives="logits_output",
-    edge=("upload", "upload"),
     cost=lambda worker, step: worker.cost.forward_rows(step.inputs.extents),
     touches=lambda worker, step: step.touches.forward,
 )
 SAMPLE = StepOp(
     "sample",
     sample,
-    takes=("logits_output", "inputs", "adjustments", "future_indices", "output"),
+    takes=("logits_output", "inputs", "adjustments", "future_indices", "buffer"),
     gives="next_token_ids",
     awaited_by="copy",
     cost=lambda worker, step: worker.cost.sample_rows(len(step.batch.reqs)),
-    touches=lambda worker, step: [*step.touches.sample, step.output.left(0, step.num_outputs)],
+    touches=lambda worker, step: [
+        *step.touches.sample,
+        Touch("write", f"output {step.buffer}", range(step.num_outputs)),
+    ],
 )
 COPY = StepOp(
     "copy",
     copy,
     "copy",
-    takes=("output", "num_outputs"),
+    takes=("buffer", "num_outputs"),
     gives="copy_done",
     edge=("copy", "next_token_ids"),
     cost=lambda worker, step: worker.cost.copy,
-    touches=lambda worker, step: step.output.copied(step.num_outputs),
+    touches=lambda worker, step: [
+        Touch("read", f"output {step.buffer}", range(step.num_outputs)),
+        Touch("write", f"host output {step.buffer}", range(step.num_outputs)),
+    ],
 )
-LOGPROBS = (
-    StepOp(
-        "logprobs",
-        logprobs,
-        takes=("inputs", "logits_output", "next_token_ids"),
-        gives="found_logprobs",
-        awaited_by="copy",
-        cost=lambda worker, step: worker.cost.logprobs,
-        touches=lambda worker, step: [worker.touches.inputs(step.batch)],
-        when=lambda step: step.inputs.logprobs is not None,
-    ),
-    StepOp(
-        "copy logprobs",
-        copy_logprobs,
-        "copy",
-        takes=("found_logprobs",),
-        gives="logprobs",
-        edge=("copy", "found_logprobs"),
-        cost=lambda worker, step: worker.cost.copy,
-        when=lambda step: step.inputs.logprobs is not None,
-    ),
-)
-PLAIN: Recipe = (FORWARD, SAMPLE, COPY, *LOGPROBS)
+PLAIN: Recipe = (FORWARD, SAMPLE, COPY)
 
-
-def with_upload(stream: str) -> Recipe:
-    """A plain step whose prompts are copied to the device, on a stream that the pass waits for.
-
-    mini-sglang ``scheduler/scheduler.py:overlap_loop``: the scheduler has a stream of its own, and
-    ``engine.stream.wait_stream`` orders the step after it. With any relay that is no
-    ``UploadRelay`` there is nothing to copy.
-    """
-    copies = StepOp(
-        "upload",
-        upload,
-        stream,
-        takes=("prompts",),
-        gives="upload",
-        awaited_by="forward",
-        cost=lambda worker, step: worker.cost.copy,
-        touches=lambda worker, step: step.prompts.touches if step.prompts else (),
-    )
-    return (copies, *PLAIN)
-
-
-UPLOAD = with_upload("scheduler")
-
-
-def as_committed(worker: Worker, step: Step) -> ScheduleBatch:
-    """What is laid out of a plain step: its batch as it is."""
-    return step.batch
+# -- The worker ------------------------------------------------------------------------------------
 
 
 class Worker:
     """Runs batches on one device with one model and one relay (SGLang ``managers/tp_worker.py``).
 
-    ``recipe`` says which ops a step is. Output buffers come from a ring, one for each of the
-    ``depth`` steps that can be in flight: step N's must not be overwritten before the host has read
-    it. ``pins`` is how many batches stay named at least (0: none; ``record_batch_in_overlap``).
-    Where steps carry drafts, ``begin`` says at which positions and with which tokens one is laid
-    out (``verify.py``).
+    A step is the ops of ``recipe``, and those of ``logprobs`` if somebody wants any. Output buffers
+    are a ring of ``depth`` pairs: with so many steps in flight none overwrites what the host has
+    yet to read. ``pins`` is how many batches stay named at least (0: none). With drafts, ``begin``
+    says at which positions and with which tokens a step is laid out.
     """
 
     def __init__(
@@ -207,34 +243,31 @@ class Worker:
         depth: int = 2,
         cost: CostModel = NO_COST,
         recipe: Recipe = PLAIN,
+        logprobs: Recipe = (),
         pins: int = 0,
         late_penalties: bool = False,
-        cuda_graph_max_bs: int | None = None,
         num_draft_tokens: int = 0,
         drafter: Drafter | None = None,
-        begin: Callable[[Worker, Step], ScheduleBatch] = as_committed,
+        begin: Callable[[Worker, Step], ScheduleBatch] | None = None,
     ) -> None:
-        self.device = device
-        self.model = model
-        self.relay = relay
-        self.max_len, self.page_size, self.depth = max_len, page_size, depth
+        self.device, self.model, self.relay = device, model, relay
         self.cost: CostModel = cost
+        self.max_len, self.page_size, self.depth = max_len, page_size, depth
+        self.recipe, self.logprobs = recipe, logprobs
         self.begin, self.late_penalties = begin, late_penalties
         self.gives_every_input = isinstance(relay, UploadRelay)  # also what the host knows
-        if self.gives_every_input and recipe is PLAIN:
-            recipe = UPLOAD
-        self.recipe, rows = recipe, max_running_requests
         model.allocate(device, num_slots, max_len)
+        rows = max_running_requests
         places = tuple(dict.fromkeys(op.place for op in recipe if op.name == "forward"))
         size = (rows + 1) * max_len
         self.page_tables = {place: device.memory(f"{place}page table", size) for place in places}
-        if isinstance(model, GraphModel):
-            max_bs = rows if cuda_graph_max_bs is None else min(rows, cuda_graph_max_bs)
-            self.page_tables[""] = model.init_cuda_graphs(device, self.page_tables[""], max_bs)
         self.page_table = self.page_tables[places[0]]
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
-        each = 2 + 2 * num_draft_tokens if num_draft_tokens else 1  # integers of a row
-        self.outputs = OutputRing(device, rows * each, depth)
+        size = rows * (2 + 2 * num_draft_tokens if num_draft_tokens else 1)
+        with memory_for(f"the outputs of {depth} steps in flight", device.name):
+            self.outputs = [device.memory(f"output {i}", size) for i in range(depth)]
+            self.host_outputs = [device.host_memory(f"host output {i}", size) for i in range(depth)]
+        device.recorder.mark("host buffers", count=len(self.outputs), size=size)
         self.batch_record_buf = deque[ForwardBatch](maxlen=max(pins, depth) if pins else 0)
         for op in recipe:
             device.stream(op.stream)
@@ -245,6 +278,8 @@ class Worker:
         if drafter is not None:
             drafter.allocate(device, num_slots, rows, max_len)
 
+    # -- prepare a step
+
     def prepare(self, step: Step, previous: Step | None = None) -> None:
         """Host: lay a step out and ship it; ``previous`` is whose tokens it may be built upon."""
         self.lay_out(step, previous)
@@ -252,12 +287,17 @@ class Worker:
 
     def lay_out(self, step: Step, previous: Step | None = None) -> None:
         """Host: number the unknown tokens, lay the batch out flat, say what its ops will touch."""
-        step.output, step.num_outputs = self.outputs.of(step.batch.step), len(step.batch.reqs)
+        batch = step.batch
+        step.buffer, step.num_outputs = batch.step % len(self.outputs), len(batch.reqs)
         step.rest.extend(self.recipe)
-        batch = self.begin(self, step)
+        if self.begin is not None:
+            batch = self.begin(self, step)
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
         step.flat, step.touches = flat, self.touches.declare(batch, flat)
+        if self.touches.program.is_on:
+            read = step.batch.step, step.buffer, step.num_outputs
+            step.on_read = partial(self.touches.read_back, *read)
         tokens = previous.next_token_ids if previous and is_chained(self.relay) else None
         step.edges = self.token_edges.lay_out(self.relay, step.batch, batch, flat, tokens)
         # Should the step before fail, this one runs all the same: of those whose tokens are missing
@@ -272,6 +312,7 @@ class Worker:
         if step.inputs.logprobs is not None:
             step.extend_input_len_per_req = [*map(len, batch.ids[: batch.num_extend_reqs])]
             step.extend_logprob_start_len_per_req = batch.extend_logprob_start_lens
+            step.rest.extend(self.logprobs)
         if step.rest[0].gives == "upload":
             copies = step.rest.popleft()
             if isinstance(self.relay, UploadRelay) and (prompts := self.relay.upload(batch)):
@@ -286,56 +327,44 @@ class Worker:
 
         (SGLang ``managers/scheduler.py:record_batch_in_overlap``.) A tensor made for one stream and
         read on another one belongs to the first: as soon as nobody on the host names it, its memory
-        is handed out again, and the other stream reads what somebody else has written there
-        (#18744, #2070). So the newest batches stay named, and what falls out is as many steps older
-        as there are slots: with two, as in the original, it has ended if the host has seen its
-        result by then, which holds with two steps in flight. With ``depth`` in flight there are
-        ``depth`` slots. Here a step, and on ``cuda`` an op (``devices/cuda.py:CudaOp``), names what
-        it was given by itself, too: the record is how SGLang does it, and a second safety.
+        is handed out again (#18744, #2070). So the newest batches stay named: what falls out has
+        ended, since the host has seen the result of a step that is ``depth`` steps older. (Here a
+        step, and on ``cuda`` an op, names what it was given by itself, too.)
         """
         self.touches.follow(inputs)
         self.batch_record_buf.append(inputs)
 
-    def update_vocab_mask(
-        self, step: Step, newest: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
-        """Host: build what a step may sample, from what is known now (``make_adjustments``).
-
-        (SGLang ``sampling/sampling_batch_info.py:update_regex_vocab_mask``.) Where nobody has asked
-        for it before, it is built when the sampling is launched.
-        """
-        step.adjustments = made = make_adjustments(step.batch, self.late_penalties, newest)
-        if made and self.device.recorder.is_on:
-            mark_masks(self.device.recorder, step.batch, made)
+    # -- launch it
 
     def launch(self, step: Step, upto: str = "", launched_by: int = 0) -> None:
         """Host: queue a step's ops, up to the one that gives ``upto``; a later call goes on there.
 
         Returns at once. ``launched_by`` is the id of the host's slice.
         """
-        edge, step.delay_sample_func = self.device.recorder.edge, None
+        edge, has_extras = self.device.recorder.edge, step.batch.has_sampling_extras
+        step.delay_sample_func = None
         while step.rest:
             op = step.rest.popleft()
-            if op.gives == "next_token_ids" and step.adjustments is None:
+            if op.gives == "next_token_ids" and has_extras and step.adjustments is None:
                 self.update_vocab_mask(step)
-            if op.when(step):
-                kind, source = op.edge
-                before = getattr(step, source) if kind else None
-                done = self.queue(step, op)
-                if launched_by:
-                    edge("launch", launched_by, done.slice_id)
-                    launched_by = 0
-                if op.gives == "logits_output" and step.edges is not None:
-                    self.token_edges.launched(step.edges, done)
-                if before is not None:
-                    edge(kind, before.slice_id, done.slice_id)
+            kind, source = op.edge
+            before = getattr(step, source) if kind else None
+            done = self.queue(step, op)
+            if launched_by:
+                edge("launch", launched_by, done.slice_id)
+                launched_by = 0
+            if op.gives == "logits_output" and step.edges is not None:
+                self.token_edges.launched(step.edges, done)
+            if before is not None:
+                edge(kind, before.slice_id, done.slice_id)
             if op.gives == upto:
                 break
         self.device.flush(*step.launched)
         if step.rest:
             step.delay_sample_func = partial(self.launch, step)
-        else:
-            self._trace(step)
+        elif step.edges is not None and (tokens := step.next_token_ids) and step.copy_done:
+            stored = step.num_accepted_tokens or tokens
+            self.token_edges.sampled(step.edges, tokens, stored, step.copy_done)
 
     def queue(self, step: Step, op: StepOp) -> Op:
         """Host: launch one op, and let the stream that needs it wait for it."""
@@ -347,59 +376,17 @@ class Worker:
         )  # fmt: skip
         if op.awaited_by:
             self.device.stream(op.awaited_by).wait(done)
+        if op.read is not None:
+            step.readers += (op.read,)
         step.launched.append(done)
         setattr(step, op.gives, done)
         return done
 
-    def launch_or_lose(self, step: Step, upto: str = "") -> Step:
-        """The same on a thread of the host: whatever goes wrong there, the step has failed."""
-        try:
-            if step.error is not None:
-                raise step.error
-            if not step.has_failed:
-                self.launch(step, upto)
-        except Exception as error:
-            self.lose(step, error)
-        return step
+    def update_vocab_mask(self, step: Step, newest: Mapping[str, int] | None = None) -> None:
+        """Host: build what a step may sample, from what is known now: masks and penalties.
 
-    def lose(self, step: Step, error: Exception) -> None:
-        """Host: the step has failed before all of it was launched; those behind it go on.
-
-        Its requests may be in a step behind it already, which then reads and writes through cells
-        of the page table that this one was to fill: with what stood there before, it would write
-        into pages that are somebody else's by now. So small ops fill them in the place of its
-        forward pass, and let a relay that counts steps take its turn, unless that pass has.
+        (SGLang ``sampling/sampling_batch_info.py:update_regex_vocab_mask``.) ``newest`` are tokens
+        that only the caller knows yet, by request id.
         """
-        if step.launched:
-            step.fail(error)
-        batch, declared = step.batch, step.touches
-        is_bound = step.flat is not None and step.logits_output is None and step.hidden is None
-        if step.flat is None:  # the relay has not bound it: only its cells of the table are right
-            ids = [0] * sum(map(len, batch.ids))
-            dests = ids[: len(batch.reqs)]
-            step.flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
-            declared = self.touches.undeclared(batch, step.flat)
-        step.touches = StepTouches(self.touches.written(declared))
-        step.edges = step.next_token_ids = step.copy_done = step.delay_sample_func = None
-        step.rest.clear()
-        for op in self.recipe:
-            if op.name == "forward":
-                fill = partial(fill_table, place=op.place, resolves=is_bound)
-                self.queue(
-                    step, replace(op, name="page table", run=fill, takes=("flat",), cost=free)
-                )
-        self.device.flush(*step.launched)
-        step.fail(error)
-        step.error = None  # it names frames, and one of these this step
-
-    def _trace(self, step: Step) -> None:
-        """A step is launched: whose its tokens are, and what to say when the host has read them."""
-        tokens, copy = step.next_token_ids, step.copy_done
-        if step.edges is not None and tokens is not None and copy is not None:
-            stored = step.num_accepted_tokens or tokens
-            self.token_edges.sampled(step.edges, tokens, stored, copy)
-        if self.touches.program.is_on and step.num_outputs:
-            step.on_read = partial(
-                self.touches.read_back, step.batch.step, step.output.number, step.num_outputs,
-                step.upload is not None,
-            )  # fmt: skip
+        recorder, late = self.device.recorder, self.late_penalties
+        step.adjustments = make_adjustments(step.batch, recorder, late, newest or {})

@@ -234,7 +234,11 @@ ONE_SLOT = Edit("worker.worker:Worker.__init__", "max(pins, depth)", "1")
 FREE_AT_ONCE = Edit(
     "memory.pool:lease", "    return lease.last_step <= pool.returned_step\n", "    return True\n"
 )
-ONE_BUFFER = Edit("worker.step:OutputRing.__init__", "range(depth)", "range(1)")
+ONE_BUFFER = Edit(
+    "worker.worker:Worker.__init__",
+    'self.outputs = [device.memory(f"output {i}", size) for i in range(depth)]',
+    'self.outputs = [device.memory("output 0", size)]',
+)
 
 Fact = tuple[str, str, tuple[str, str]]  # kind, memory without numbers, names of what did it
 NO_COPY_WAIT: Fact = ("race", "output", ("sample 1", "copy 1"))
