@@ -6,10 +6,12 @@ request, position) as ever; ``verify``, which counts the drafts that are what wa
 ``draft``, where the device drafts; ``copy``. So a draft never changes a token, it only saves a
 step.
 
-A step that is launched before the one in front of it has come back takes its last token, its
-drafts and its lengths from the relay (``DraftRelay``). Where the ops are built by the host
-(``Device.built_by_host``) lengths must be known at launch: there the host waits for the step in
-front.
+How far a row comes depends on how many drafts count. A step that is launched before the one in
+front of it has come back takes its last token, its drafts and its lengths from the relay
+(``DraftRelay``), on the device. Where the ops are built by the host (CUDA, MLX:
+``Device.built_by_host``) a step's shapes and positions must be numbers when it is launched: there
+the host waits for the step in front. (SGLang keeps the lengths on the device and has CUDA kernels
+that read them there, for upper bounds that the host knows.)
 """
 
 from __future__ import annotations
@@ -20,17 +22,16 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from ..core import Lease, LogitAdjustment, Result, ScheduleBatch
+from ..core import Lease, Result, ScheduleBatch
 from ..devices.base import Array, Arrays
 from ..models.base import ForwardBatch, at_starts
 from ..relay.base import DraftRelay
 from ..speculative.base import Drafter
 from ..trace import Touch
 from .token_edges import StepEdges
-from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker
-from .worker import sample as sample_tokens
+from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker, sample
 
-# -- The host: how a step is laid out, and what it waits for if it must know where rows begin ------
+# -- The host: how a step is laid out, and what it waits for where it builds the ops ---------------
 
 
 @dataclass
@@ -42,12 +43,20 @@ class Drafts:
     inputs: ForwardBatch = field(init=False)  # the step as its forward pass has found it
 
 
+Input = tuple[int, Sequence[int]]  # where a row goes on, and with which tokens: the last, drafts
+
+
 class Speculation:
-    """The host's part of it; ``drafter`` is None where the host drafts as well."""
+    """The host's part of it; ``drafter`` is None where the host drafts as well.
+
+    ``newest`` is the newest step of each row that has memory, where the host builds the ops: the
+    scheduler may not have processed it yet. However many steps are in flight, and whichever of them
+    leave a row out, it is there.
+    """
 
     def __init__(self, num_draft_tokens: int, drafter: Drafter | None = None) -> None:
         self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
-        self.unread = UnreadSteps()
+        self.newest: dict[Lease, Step] = {}
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -66,37 +75,14 @@ class Speculation:
         if device.built_by_host:
             if any(batch.start_unknown):
                 device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
-                known = self.unread.fill(batch)
-            self.unread.add(step)
+                known = self.fill(batch)
+            kept = {lease: of for lease, of in self.newest.items() if not lease.is_released}
+            self.newest = kept | dict.fromkeys(batch.leases, step)
         room = [len(lease.pages) * worker.page_size for lease in batch.leases]
         step.drafts = Drafts(room, self.drafter.bind(batch, device.xp) if self.drafter else None)
-        step.num_outputs = counted(step).stop
-        if self.drafter is not None:
-            step.num_outputs += len(batch.reqs) * self.num_draft_tokens
+        num_drafts = len(batch.reqs) * self.num_draft_tokens if self.drafter is not None else 0
+        step.num_outputs = counts(step).stop + num_drafts
         return known
-
-
-Input = tuple[int, Sequence[int]]  # where a row goes on, and with which tokens: the last, drafts
-
-
-class UnreadSteps:
-    """The newest step of each row that has memory: the scheduler may not have processed it yet.
-
-    Where ops are built by the host (CUDA, MLX), a step's shapes and positions must be numbers when
-    it is launched. With speculation they depend on how many drafts the step in front accepted, so
-    the host waits for that one. (SGLang keeps the lengths on the device and has CUDA kernels that
-    read them there, for upper bounds that the host knows.)
-
-    However many steps are in flight, and whichever of them leave a row out, its newest one is here.
-    """
-
-    def __init__(self) -> None:
-        self.newest: dict[Lease, Step] = {}
-
-    def add(self, step: Step) -> None:
-        """A step is to be launched, with inputs that are all numbers; free rows are forgotten."""
-        kept = {lease: of for lease, of in self.newest.items() if not lease.is_released}
-        self.newest = kept | dict.fromkeys(step.batch.leases, step)
 
     def fill(self, batch: ScheduleBatch) -> ScheduleBatch:
         """Host: ``batch`` with tokens and positions in the place of what was unknown.
@@ -125,10 +111,7 @@ class UnreadSteps:
 
 
 def read(step: Step) -> dict[Lease, Input]:
-    """Host: what a step has given to each of its leases; nothing if it has failed.
-
-    Blocks until it has ended.
-    """
+    """Host: what a step has given to each of its leases, once it has ended; none if it failed."""
     batch, result = step.batch, step.result()
     if result.num_accepted_tokens is None:
         return {}
@@ -174,14 +157,6 @@ def resolve_starts(worker: Worker, inputs: ForwardBatch, room: Sequence[int]) ->
     return at_starts(inputs, starts, worker.device.xp)
 
 
-Adjustments = list[LogitAdjustment | None] | None
-
-
-def sample(worker: Worker, logits: Array, drafts: Drafts, made: Adjustments, buffer: int) -> Array:
-    """Device: what the target itself chooses at each place, tokens [num_samples]."""
-    return sample_tokens(worker, logits, drafts.inputs, made, None, buffer)
-
-
 def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, buffer: int) -> Array:
     """Device: how many tokens of each row count, [num_reqs]; the relay learns the newest."""
     inputs, relay, xp = drafts.inputs, worker.relay, worker.device.xp
@@ -217,41 +192,35 @@ def count_accepted(xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:
     """
     ids, width = inputs.ids, max(inputs.sample_lens) - 1
     ends, samples = accumulate(inputs.extend_lens), accumulate(inputs.sample_lens)
-    draft_at, target_at, is_draft = [], [], []
+    draft_at, target_at, is_draft = list[int](), list[int](), list[bool]()
     for end, sampled, count in zip(ends, samples, inputs.sample_lens, strict=True):
-        for at in range(width):
-            there = at < count - 1
-            is_draft.append(there)
-            draft_at.append(end - count + 1 + at if there else 0)
-            target_at.append(sampled - count + at if there else 0)
-    drafts = xp.where(
-        xp.mask(is_draft), ids[xp.asarray(draft_at)], xp.asarray([-1] * len(draft_at))
-    )
+        padding = [0] * (width - count + 1)  # a row may have fewer drafts than another
+        draft_at += [*range(end - count + 1, end), *padding]
+        target_at += [*range(sampled - count, sampled - 1), *padding]
+        is_draft += [True] * (count - 1) + [False] * len(padding)
+    at, none = xp.asarray(draft_at), xp.asarray([-1] * len(draft_at))
+    drafts = xp.where(xp.mask(is_draft), ids[at], none)
     return xp.count_equal(drafts, tokens[xp.asarray(target_at)], width, len(inputs.rows))
 
 
-# -- The recipe, and what the copy brings: tokens, how many count, drafts --------------------------
+# -- The recipe, and what the host makes of the copy: tokens, how many count, drafts ---------------
 
 
-def counted(step: Step) -> range:
+def counts(step: Step) -> range:
     """Where in its output buffer it is said how many tokens count."""
     return range(step.batch.num_samples, step.batch.num_samples + len(step.batch.reqs))
 
 
+def drafted(step: Step) -> Touch:
+    """What the op touches that leaves its drafts behind that."""
+    return Touch("write", f"output {step.buffer}", range(counts(step).stop, step.num_outputs))
+
+
 def tell_apart(step: Step, result: Result) -> Result:
     """Host: the three columns of the copy, which were all read as tokens."""
-    values, counts = result.tokens, counted(step)
-    return replace(
-        result,
-        tokens=values[: counts.start],
-        num_accepted_tokens=values[counts.start : counts.stop],
-        drafts=values[counts.stop :],
-    )
-
-
-def leaves(step: Step, cells: range) -> Touch:
-    """What an op touches that leaves these integers in the step's output buffer."""
-    return Touch("write", f"output {step.buffer}", cells)
+    values, start, stop = result.tokens, counts(step).start, counts(step).stop
+    accepted, drafts = values[start:stop], values[stop:]
+    return replace(result, tokens=values[:start], num_accepted_tokens=accepted, drafts=drafts)
 
 
 def verify_recipe(drafter: Drafter | None = None) -> Recipe:
@@ -260,13 +229,10 @@ def verify_recipe(drafter: Drafter | None = None) -> Recipe:
         replace(FORWARD, run=forward, takes=("inputs", "edges", "drafts")),
         replace(
             SAMPLE,
-            run=sample,
+            run=lambda worker, logits, drafts, *rest: sample(worker, logits, drafts.inputs, *rest),
             takes=("logits_output", "drafts", "adjustments", "buffer"),
             awaited_by="",
             cost=lambda worker, step: worker.cost.sample,
-            touches=lambda worker, step: [
-                *step.touches.sample, leaves(step, range(counted(step).start)),
-            ],
         ),
         StepOp(
             "verify",
@@ -275,7 +241,9 @@ def verify_recipe(drafter: Drafter | None = None) -> Recipe:
             gives="num_accepted_tokens",
             awaited_by="copy" if drafter is None else "",
             cost=lambda worker, step: worker.cost.verify,
-            touches=lambda worker, step: [*step.touches.verify, leaves(step, counted(step))],
+            touches=lambda worker, step: [
+                *step.touches.verify, Touch("write", f"output {step.buffer}", counts(step)),
+            ],
         ),
     ]  # fmt: skip
     if drafter is not None:
@@ -286,10 +254,8 @@ def verify_recipe(drafter: Drafter | None = None) -> Recipe:
             gives="next_draft_input",
             awaited_by="copy",
             cost=lambda worker, step: drafter.cost(worker.cost, step.inputs.num_tokens),
-            touches=lambda worker, step: [
-                *step.touches.draft, leaves(step, range(counted(step).stop, step.num_outputs)),
-            ],
+            touches=lambda worker, step: [*step.touches.draft, drafted(step)],
             mode="draft extend",
-        )  # fmt: skip
+        )
         ops.append(drafts)
     return (*ops, replace(COPY, edge=("copy", ops[-1].gives), read=tell_apart))

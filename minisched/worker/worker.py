@@ -23,8 +23,7 @@ from ..devices.base import Array, Device, Label, Op, OrNone
 from ..devices.cost import NO_COST, CostModel
 from ..devices.failure import memory_for, reason_of
 from ..models.base import ForwardBatch, Model, make_forward_batch, read_marks, without_marks
-from ..relay import Relay, UploadRelay
-from ..relay.base import Prompts
+from ..relay.base import Prompts, Relay, UploadRelay
 from ..speculative.base import Drafter
 from ..trace import Touch
 from .sampling_info import make_adjustments
@@ -71,7 +70,7 @@ class Step:
     rest: deque[StepOp] = field(default_factory=deque)  # ops that are yet to be launched
     launched: list[Op] = field(default_factory=list)
     error: Exception | None = None  # of its preparation: it is lost when it is to be launched
-    on_read: Callable[[bool], None] | None = None  # records that the host has read the copy
+    on_read: Callable[[int, int, int, bool], None] | None = None  # records that the copy is read
     readers: tuple[Callable[[Step, Result], Result], ...] = ()  # of its ops; see StepOp.read
     _result: Result | None = None  # once somebody has waited for it
 
@@ -91,7 +90,8 @@ class Step:
                 if op is not None:
                     op.synchronize()  # done before as well
             if self.on_read is not None:
-                self.on_read(self.upload is not None)
+                uploaded = self.upload is not None
+                self.on_read(self.batch.step, self.buffer, self.num_outputs, uploaded)
             tokens, nan_samples = read_marks(values.tolist())
             result = Result(tokens, nan_samples=nan_samples)
             for read in self.readers:
@@ -158,13 +158,10 @@ def sample(
     logits: Array,
     inputs: ForwardBatch,
     adjustments: list[LogitAdjustment | None] | None,
-    dests: Array | None,
     buffer: int,
+    dests: Array | None = None,  # None: there are drafts, and nobody knows yet which tokens count
 ) -> Array:
-    """Tokens [num_samples], also left in the relay; in the output buffer those of NaN are marked.
-
-    Where a step carries drafts nobody knows by now which tokens count: ``dests`` is None.
-    """
+    """Tokens [num_samples], also left in the relay and, those of NaN marked, in the output buffer."""
     xp, wanted = worker.device.xp, inputs.logprobs
     if adjustments:
         inputs = replace(inputs, adjustments=adjustments)
@@ -194,13 +191,13 @@ FORWARD = StepOp(
 SAMPLE = StepOp(
     "sample",
     sample,
-    takes=("logits_output", "inputs", "adjustments", "future_indices", "buffer"),
+    takes=("logits_output", "inputs", "adjustments", "buffer", "future_indices"),
     gives="next_token_ids",
     awaited_by="copy",
     cost=lambda worker, step: worker.cost.sample_rows(len(step.batch.reqs)),
     touches=lambda worker, step: [
         *step.touches.sample,
-        Touch("write", f"output {step.buffer}", range(step.num_outputs)),
+        Touch("write", f"output {step.buffer}", range(len(step.inputs.sampling))),
     ],
 )
 COPY = StepOp(
@@ -253,17 +250,16 @@ class Worker:
         self.device, self.model, self.relay = device, model, relay
         self.cost: CostModel = cost
         self.max_len, self.page_size, self.depth = max_len, page_size, depth
-        self.recipe, self.logprobs = recipe, logprobs
-        self.begin, self.late_penalties = begin, late_penalties
+        self.recipe, self.logprobs, self.begin = recipe, logprobs, begin
+        self.late_penalties = late_penalties
         self.gives_every_input = isinstance(relay, UploadRelay)  # also what the host knows
         model.allocate(device, num_slots, max_len)
-        rows = max_running_requests
         places = tuple(dict.fromkeys(op.place for op in recipe if op.name == "forward"))
-        size = (rows + 1) * max_len
+        size = (max_running_requests + 1) * max_len
         self.page_tables = {place: device.memory(f"{place}page table", size) for place in places}
         self.page_table = self.page_tables[places[0]]
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
-        size = rows * (2 + 2 * num_draft_tokens if num_draft_tokens else 1)
+        size = max_running_requests * (2 + 2 * num_draft_tokens if num_draft_tokens else 1)
         with memory_for(f"the outputs of {depth} steps in flight", device.name):
             self.outputs = [device.memory(f"output {i}", size) for i in range(depth)]
             self.host_outputs = [device.host_memory(f"host output {i}", size) for i in range(depth)]
@@ -276,9 +272,7 @@ class Worker:
         )
         self.token_edges = TokenEdges(device)
         if drafter is not None:
-            drafter.allocate(device, num_slots, rows, max_len)
-
-    # -- prepare a step
+            drafter.allocate(device, num_slots, max_running_requests, max_len)
 
     def prepare(self, step: Step, previous: Step | None = None) -> None:
         """Host: lay a step out and ship it; ``previous`` is whose tokens it may be built upon."""
@@ -296,12 +290,10 @@ class Worker:
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
         step.flat, step.touches = flat, self.touches.declare(batch, flat)
         if self.touches.program.is_on:
-            read = step.batch.step, step.buffer, step.num_outputs
-            step.on_read = partial(self.touches.read_back, *read)
+            step.on_read = self.touches.read_back
         tokens = previous.next_token_ids if previous and is_chained(self.relay) else None
         step.edges = self.token_edges.lay_out(self.relay, step.batch, batch, flat, tokens)
-        # Should the step before fail, this one runs all the same: of those whose tokens are missing
-        # nobody is left, and it may have others.
+        # Should that step fail, this one runs all the same: it may have rows of others.
         step.previous = OrNone(tokens) if tokens else None
 
     def ship(self, step: Step) -> None:
@@ -327,14 +319,11 @@ class Worker:
 
         (SGLang ``managers/scheduler.py:record_batch_in_overlap``.) A tensor made for one stream and
         read on another one belongs to the first: as soon as nobody on the host names it, its memory
-        is handed out again (#18744, #2070). So the newest batches stay named: what falls out has
-        ended, since the host has seen the result of a step that is ``depth`` steps older. (Here a
-        step, and on ``cuda`` an op, names what it was given by itself, too.)
+        is handed out again (#18744, #2070). So the newest batches stay named; what falls out has
+        ended, since the host has its result. (Here a step and its ops on ``cuda`` name it, too.)
         """
         self.touches.follow(inputs)
         self.batch_record_buf.append(inputs)
-
-    # -- launch it
 
     def launch(self, step: Step, upto: str = "", launched_by: int = 0) -> None:
         """Host: queue a step's ops, up to the one that gives ``upto``; a later call goes on there.
@@ -383,10 +372,9 @@ class Worker:
         return done
 
     def update_vocab_mask(self, step: Step, newest: Mapping[str, int] | None = None) -> None:
-        """Host: build what a step may sample, from what is known now: masks and penalties.
+        """Host: build its masks and penalties from what is known now (``update_regex_vocab_mask``).
 
-        (SGLang ``sampling/sampling_batch_info.py:update_regex_vocab_mask``.) ``newest`` are tokens
-        that only the caller knows yet, by request id.
+        ``newest`` has a token for each request id of which only the caller knows it.
         """
         recorder, late = self.device.recorder, self.late_penalties
         step.adjustments = make_adjustments(step.batch, recorder, late, newest or {})
