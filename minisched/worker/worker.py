@@ -161,7 +161,7 @@ def sample(
     buffer: int,
     dests: Array | None = None,  # None: there are drafts, and nobody knows yet which tokens count
 ) -> Array:
-    """Tokens [num_samples], also left in the relay and, those of NaN marked, in the output buffer."""
+    """Tokens [num_samples], also left in the relay; and, with marks, in the output buffer."""
     xp, wanted = worker.device.xp, inputs.logprobs
     if adjustments:
         inputs = replace(inputs, adjustments=adjustments)
