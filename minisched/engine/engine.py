@@ -17,9 +17,10 @@ from types import MappingProxyType
 from ..core import ForwardMode, NoBatch, Output, Request, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label
 from ..devices.cost import NO_COST, CostModel
+from ..devices.failure import is_out_of_memory
 from ..scheduler import Scheduler
 from ..worker import Step, Worker
-from ..worker.failure import is_out_of_memory
+from ..worker.failure import lose
 from ..worker.recording import Recording
 from ..worker.sampling_info import has_history, missing_history
 from .frontend import AbortReq, FlushCacheReq, Frontend, Message
@@ -164,7 +165,7 @@ class Engine:
         A mask that nobody has built yet is built between the forward pass and the sampling.
         """
         if step.error is not None:
-            self.worker.lose(step, step.error)
+            lose(self.worker, step, step.error)
             return step
         needs_mask = self.needs_mask(step)
         upto = "logits_output" if delay_sample or needs_mask else ""
@@ -211,8 +212,8 @@ class Engine:
 
     def needs_mask(self, step: Step) -> bool:
         """Whether the host has something to build before a step can be sampled."""
-        might = step.adjustments is None and step.batch.has_sampling_extras
-        return might and has_history(step.batch)
+        batch = step.batch
+        return batch.has_sampling_extras and step.adjustments is None and has_history(batch)
 
     def update_vocab_mask(
         self, step: Step, newest: Mapping[str, int] = MappingProxyType({})

@@ -16,7 +16,7 @@ from ..trace import Trace
 from ..trace.events import is_forward
 from ..worker import Worker
 from ..worker.pipeline import recv_tensors
-from ..worker.recipes import upload
+from ..worker.upload import upload
 from ..worker.worker import copy
 from .arrow_words import says
 from .lane import Lane, in_order

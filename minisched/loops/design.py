@@ -21,8 +21,7 @@ from ..engine.engine import Engine
 from ..engine.metrics import Metrics
 from ..relay.registry import check_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..worker.recipes import PLAIN
-from ..worker.worker import Recipe
+from ..worker.worker import PLAIN, Recipe
 
 Turns = Iterator[ScheduleBatch | NoBatch]
 Loop = TypeVar("Loop", bound=Callable[..., Turns])

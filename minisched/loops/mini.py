@@ -7,7 +7,7 @@ host knows their tokens yet. That is all that overlap needs: ``mini_overlap`` la
 it has seen the tokens of the one before, and processes those while the device runs.
 
 The prompts are copied on the scheduler's stream, beside the engine's stream on which steps run. The
-engine's stream waits for the copies of its step (``worker/worker.py``), and for nothing else. In
+engine's stream waits for the copies of its step (``worker/upload.py``), and for nothing else. In
 ``mini_normal`` all of it is on the engine's stream.
 
 Who runs is decided by mini-sglang's own rules (``policy/rules.py``), which are simpler than
@@ -29,7 +29,7 @@ from ..core import FinishReason, NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
 from ..worker import Step
-from ..worker.recipes import UPLOAD, with_upload
+from ..worker.upload import UPLOAD, with_upload
 from .design import design
 
 NOT_THERE = {

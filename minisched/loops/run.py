@@ -16,13 +16,14 @@ from typing import Any
 from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
 from ..devices.base import Device
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
+from ..devices.failure import memory_for
 from ..devices.registry import open_device
 from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..grammar import compile_grammar
-from ..models.base import Model
+from ..models.base import GraphModel, Model
 from ..models.tokenizer import StopStrings, text_codec_of
 from ..policy.rules import find_rules
 from ..relay import Relay, RowRelay, UploadRelay
@@ -31,9 +32,10 @@ from ..scheduler import Scheduler, SchedulerConfig
 from ..speculative.registry import make_drafter, propose_from_history
 from ..trace import Trace
 from ..worker import Worker
-from ..worker.failure import memory_for
-from ..worker.recipes import PLAIN, UPLOAD
+from ..worker.logprobs import logprob_ops
+from ..worker.upload import UPLOAD
 from ..worker.verify import Speculation
+from ..worker.worker import PLAIN
 from .design import Design, find_loop, line_of
 
 
@@ -181,8 +183,8 @@ def wire(
                 "such as 'serial'."
             )
         pins, algorithm = spec.pins, config.speculative_algorithm
-        needs_upload = isinstance(made, UploadRelay) and spec.recipe is PLAIN
-        parts: dict[str, Any] = {"recipe": UPLOAD if needs_upload else spec.recipe}
+        uploads = spec.recipe is PLAIN and isinstance(made, UploadRelay)
+        parts: dict[str, Any] = {"recipe": UPLOAD if uploads else spec.recipe}
         if algorithm:
             drafter = None if algorithm == "NGRAM" else make_drafter(config, device.name, model)
             speculation = Speculation(config.num_draft_tokens, drafter)
@@ -198,10 +200,15 @@ def wire(
             depth=spec.in_flight,
             cost=cost,
             late_penalties=config.late_penalties,
-            cuda_graph_max_bs=config.cuda_graph_max_bs,
             pins=pins,
+            logprobs=logprob_ops(parts["recipe"]),
             **parts,
         )
+        if isinstance(model, GraphModel):
+            limit = config.cuda_graph_max_bs
+            max_bs = rows if limit is None else min(rows, limit)
+            table = model.init_cuda_graphs(device, worker.page_table, max_bs)
+            worker.page_table = worker.page_tables[""] = table
         scheduler = spec.scheduler(config, device.recorder)
     if algorithm == "NGRAM":
         scheduler.propose = propose_from_history

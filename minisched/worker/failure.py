@@ -1,37 +1,69 @@
-"""Why a step failed, or a run could not begin, in words for who asked for it."""
+"""A step that is lost: it fails before all of it was launched, and those behind it go on.
+
+An op that fails on the device needs nobody: whoever takes its value fails with it. But a step whose
+inputs found no memory, or whose thread went wrong, has ops that nobody launches any more, and its
+requests may be in a step behind it already. That one reads and writes through cells of the page
+table that this one was to fill: with what stood there before, it would write into pages that are
+somebody else's by now. So small ops fill them in the place of the forward pass, and let a relay
+that counts steps take its turn, unless that pass has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
-SAYINGS = ("out of memory", "can't allocate memory", "unable to allocate", "attempting to allocate")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was no memory left; Python, torch and MLX each say it their own way."""
-    if {kind.__name__ for kind in type(error).__mro__} & {"MemoryError", "OutOfMemoryError"}:
-        return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError) and any(words in said for words in SAYINGS)
+from ..core import ModelWorkerBatch, get_model_worker_batch
+from ..devices.base import Array
+from .recording import StepTouches
+from .worker import Step, Worker
 
 
-def reason_of(error: BaseException) -> str:
-    """The first line of what it says, or its name; and that it is about memory, if it is."""
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"out of device memory ({said})" if is_out_of_memory(error) else said
-
-
-@contextmanager
-def memory_for(what: str, device: str) -> Iterator[None]:
-    """Where memory is taken, once for the whole run.
-
-    Raises:
-        ValueError: there is not so much of it.
-    """
+def launch_or_lose(worker: Worker, step: Step, upto: str = "") -> Step:
+    """``launch`` on a thread of the host: whatever goes wrong there, the step has failed."""
     try:
-        yield
+        if step.error is not None:
+            raise step.error
+        if step.rest:
+            worker.launch(step, upto)
     except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ValueError(f"device {device!r} has no memory for {what}; ask for less.") from error
+        lose(worker, step, error)
+    return step
+
+
+def lose(worker: Worker, step: Step, error: Exception) -> None:
+    """Host: the step has failed; launch what stands in for its forward pass."""
+    if step.launched:
+        step.fail(error)
+    batch, declared = step.batch, step.touches
+    is_bound = step.flat is not None and step.logits_output is None and step.hidden is None
+    if step.flat is None:  # the relay has not bound it: only its cells of the table are right
+        ids = [0] * sum(map(len, batch.ids))
+        dests = ids[: len(batch.reqs)]
+        step.flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
+        declared = worker.touches.undeclared(batch, step.flat)
+    step.touches = StepTouches(worker.touches.written(declared))
+    step.edges = step.next_token_ids = step.copy_done = step.delay_sample_func = None
+    step.rest.clear()
+    for op in worker.recipe:
+        if op.name == "forward":
+            fill = partial(fill_table, place=op.place, resolves=is_bound)
+            worker.queue(
+                step,
+                replace(
+                    op, name="page table", run=fill, takes=("flat",), cost=lambda worker, step: 0
+                ),
+            )
+    worker.device.flush(*step.launched)
+    step.fail(error)
+    step.error = None  # it names frames, and one of these this step
+
+
+def fill_table(worker: Worker, flat: ModelWorkerBatch, *, place: str, resolves: bool) -> Array:
+    """Device: what the forward pass begins with; nobody uses what the relay gives."""
+    table, asarray = worker.page_tables[place], worker.device.xp.asarray
+    if flat.table_index:
+        table[asarray(flat.table_index)] = asarray(flat.table_slots)
+    if resolves:
+        worker.relay.resolve(asarray(flat.input_ids), None)
+    return table[:1]

@@ -1,33 +1,27 @@
-"""Pipeline parallelism: a recipe whose forward pass is cut into stages, each on its own stream."""
+"""Pipeline parallelism: a recipe whose forward pass is cut into stages, each on its own stream.
+
+The scheduler hands a batch to stage 0 and to nobody else (vLLM
+``v1/worker/gpu_worker.py:execute_model``, ``--pp``). Each later stage receives it from the one
+before, together with the hidden states: a ``recv`` on its own stream, as NCCL's is, which takes
+``CostModel.recv``. The last stage samples, and the tokens go to the host. Nothing goes back from
+the last stage to the first, so a request waits for the host between two steps.
+
+Every stage takes an equal share of ``CostModel.forward``: it stands for a large model cut evenly.
+The hash model behind it has so few layers that a stage may have none, and only passes on what it
+got.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
-from ..devices.base import Array, Buffer
+from ..devices.base import Array
 from ..models.base import ForwardBatch, Model
+from ..models.hash import HashModel
 from ..trace import Touch
-from .recipes import LOGPROBS
 from .recording import KV, PAGE_TABLE
 from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker
-
-
-class LayeredModel(Model, Protocol):
-    """A model that can be run layer by layer."""
-
-    num_layers: int
-
-    def forward_layer(
-        self, layer: int, batch: ForwardBatch, hidden: Array, page_table: Buffer
-    ) -> Array:
-        """On the device: hidden states [num_tokens] after a layer; the first one takes the ids."""
-        ...
-
-    def compute_logits(self, batch: ForwardBatch, hidden: Array) -> Array:
-        """On the device: logits [num_logits, vocab]."""
-        ...
 
 
 class IntermediateTensors(NamedTuple):
@@ -42,43 +36,12 @@ class IntermediateTensors(NamedTuple):
     error: Exception | None = None
 
 
-def pipeline(stages: int) -> Recipe:
-    """Pipeline parallelism (vLLM ``v1/worker/gpu_worker.py:execute_model``, ``--pp``).
-
-    The scheduler hands a batch to stage 0 and to nobody else. Each later stage receives it from
-    the one before, together with the hidden states: a ``recv`` on its own stream, as NCCL's is,
-    which takes ``CostModel.recv``. The last stage samples, and the tokens go to the host. Nothing
-    goes back from the last stage to the first, so a request waits for the host between two steps.
-
-    Every stage takes an equal share of ``CostModel.forward``: it stands for a large model cut
-    evenly. The hash model behind it has so few layers that a stage may have none, and only passes
-    on what it got.
-    """
-    ops: list[StepOp] = []
-    for number in range(stages):
-        stage = Stage(number, stages)
-        if number:
-            receive = StepOp(
-                "recv", recv_tensors, f"stage {number}", takes=("hidden",), gives="hidden",
-                edge=("recv", "hidden"), cost=lambda worker, step: worker.cost.recv,
-            )  # fmt: skip
-            ops.append(receive)
-        is_last = number == stages - 1
-        forward = replace(
-            FORWARD, run=stage, stream=f"stage {number}", place=stage.place, edge=("", ""),
-            takes=("hidden",) if number else ("inputs",), cost=stage.cost, touches=stage.touches,
-            gives="logits_output" if is_last else "hidden",
-            awaited_by="" if is_last else f"stage {number + 1}",
-        )  # fmt: skip
-        ops.append(forward)
-    last = f"stage {stages - 1}"
-    found, brought = LOGPROBS
-    return (*ops, replace(SAMPLE, stream=last), COPY, replace(found, stream=last), brought)
-
-
 @dataclass(frozen=True)
 class Stage:
-    """One pipeline rank: some layers with their KV, a page table, a stream."""
+    """One pipeline rank: some layers with their KV, a page table, a stream.
+
+    The hash model alone can be run layer by layer.
+    """
 
     number: int
     count: int  # of all stages
@@ -90,7 +53,7 @@ class Stage:
 
     def layers(self, model: Model) -> range:
         """Which of the model's it holds."""
-        return get_pp_indices(cast(LayeredModel, model).num_layers, self.count)[self.number]
+        return get_pp_indices(cast(HashModel, model).num_layers, self.count)[self.number]
 
     def cost(self, worker: Worker, step: Step) -> int:
         """Its share."""
@@ -98,24 +61,22 @@ class Stage:
         return cost * (self.number + 1) // self.count - cost * self.number // self.count
 
     def touches(self, worker: Worker, step: Step) -> list[Touch]:
-        """Its part of what the whole pass touches."""
-        return list(self.part_of(step.touches.forward, bool(self.layers(worker.model))))
-
-    def part_of(self, whole: Sequence[Touch], has_layers: bool) -> Iterator[Touch]:
-        """Of what a forward pass touches: its own page table, and KV if it has a layer."""
-        for touch in whole:
+        """Its part of what the whole pass touches: its own page table, and KV if it has a layer."""
+        has_layers, part = bool(self.layers(worker.model)), list[Touch]()
+        for touch in step.touches.forward:
             if touch.resource not in (PAGE_TABLE, KV):
-                yield touch
+                part.append(touch)
             elif has_layers or (touch.kind, touch.resource) == ("write", PAGE_TABLE):
-                yield touch._replace(resource=self.place + touch.resource)
+                part.append(touch._replace(resource=self.place + touch.resource))
+        return part
 
     def __call__(self, worker: Worker, given: ForwardBatch | IntermediateTensors) -> Array:
         """Device: through the stage's layers; the last one gives logits [num_logits, vocab]."""
         if isinstance(given, ForwardBatch):
             given = IntermediateTensors(given, given.ids)
         batch, hidden, error = given
-        page_table, model = worker.page_tables[self.place], cast(LayeredModel, worker.model)
         is_last = self.number == self.count - 1
+        page_table, model = worker.page_tables[self.place], cast(HashModel, worker.model)
         if len(batch.table_index):
             page_table[batch.table_index] = batch.table_slots
         try:
@@ -135,6 +96,28 @@ class Stage:
 def recv_tensors(worker: Worker, sent: IntermediateTensors) -> IntermediateTensors:
     """Device: take what the stage before has sent (``get_pp_group().recv_tensor_dict``)."""
     return sent
+
+
+def pipeline(stages: int) -> Recipe:
+    """A plain step over so many stages."""
+    ops: list[StepOp] = []
+    for number in range(stages):
+        stage, stream, is_last = Stage(number, stages), f"stage {number}", number == stages - 1
+        if number:
+            receive = StepOp(
+                "recv", recv_tensors, stream, takes=("hidden",), gives="hidden",
+                edge=("recv", "hidden"), cost=lambda worker, step: worker.cost.recv,
+            )  # fmt: skip
+            ops.append(receive)
+        forward = replace(
+            FORWARD, run=stage, stream=stream, place=stage.place,
+            cost=stage.cost, touches=stage.touches,
+            takes=("hidden",) if number else ("inputs",),
+            gives="logits_output" if is_last else "hidden",
+            awaited_by="" if is_last else f"stage {number + 1}",
+        )  # fmt: skip
+        ops.append(forward)
+    return (*ops, replace(SAMPLE, stream=stream), COPY)
 
 
 def get_pp_indices(num_layers: int, pp_size: int) -> list[range]:

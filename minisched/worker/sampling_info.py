@@ -1,15 +1,22 @@
-"""What sampling must know of the tokens before, and whether the host knows them by now."""
+"""What sampling must know of the tokens before: masks of grammars, penalties, and a bias.
+
+A row's mask and penalties need every token before the one that it samples. In an overlapping loop
+the newest of these is still on the device when the step is launched: ``missing_history`` says
+whether its sampling has to wait, and ``make_adjustments`` makes what the logits are changed by when
+it need not. A step whose requests want nothing of the kind never gets here
+(``ScheduleBatch.has_sampling_extras``).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import islice
-from types import MappingProxyType
 
 from ..core import LogitAdjustment, Request, Row, SamplingParams, ScheduleBatch
 from ..core.request import Grammar
 from ..trace import Recorder
+
+# -- Whether the host knows it by now --------------------------------------------------------------
 
 
 def missing_history(
@@ -17,10 +24,9 @@ def missing_history(
 ) -> str:
     """Why the sampling of a step has to wait now: ``grammar``, ``penalty``, or nothing.
 
-    A row's mask and penalties need every token before the one that it samples; with
-    ``late_penalties`` these do without the newest. Rows whose request has ended, or lost its
-    memory, wait for nothing: what they sample is good for nobody. The step must be the newest one
-    that names its requests; or it is asked about one that would come so many steps after it.
+    With ``late_penalties`` these do without the newest token. Rows whose request has ended, or lost
+    its memory, wait for nothing: what they sample is good for nobody. The step must be the newest
+    one that names its requests; or it is asked about one that would come so many steps after it.
     """
     if not has_history(batch):
         return ""
@@ -30,9 +36,9 @@ def missing_history(
 
 def has_history(batch: ScheduleBatch) -> bool:
     """Whether a token that a step samples, and that counts, depends on those before it."""
-    columns = zip(batch.reqs, batch.delivers, strict=True)
     return batch.has_sampling_extras and any(
-        deliver and reads_history(req) for req, deliver in columns
+        deliver and reads_history(req)
+        for req, deliver in zip(batch.reqs, batch.delivers, strict=True)
     )
 
 
@@ -51,10 +57,11 @@ def _lacks(row: Row, late_penalties: bool, steps_ahead: int) -> str:
     return "penalty" if missing > late_penalties else ""
 
 
+# -- What is made of it ----------------------------------------------------------------------------
+
+
 def make_adjustments(
-    batch: ScheduleBatch,
-    late_penalties: bool = False,
-    newest: Mapping[str, int] = MappingProxyType({}),
+    batch: ScheduleBatch, recorder: Recorder, late_penalties: bool, newest: Mapping[str, int]
 ) -> list[LogitAdjustment | None]:
     """How each sample's logits are to be changed, [num_samples]; empty if none of them is.
 
@@ -64,13 +71,17 @@ def make_adjustments(
     Raises:
         RuntimeError: penalties need a token that the host does not know.
     """
-    if not (batch.has_sampling_extras and any(map(needs_adjustment, batch.reqs))):
+    if not any(map(needs_adjustment, batch.reqs)):
         return []
     adjustments: list[LogitAdjustment | None] = []
     for row, num_samples in zip(batch.rows, batch.sample_lens, strict=True):
         if row.req.lease is row.lease and row.deliver and needs_adjustment(row.req):
             known = [newest[row.req.rid]] if row.req.rid in newest else []
-            adjustments += adjust_row(row, num_samples, late_penalties, known)
+            made = adjust_row(row, num_samples, late_penalties, known)
+            adjustments += made
+            if recorder.is_on and row.req.grammar is not None:
+                masks = [item.vocab_mask for item in made if item.vocab_mask is not None]
+                mark_masks(recorder, batch.step, row.req.rid, masks)
         else:
             adjustments += [None] * num_samples
     return adjustments
@@ -82,15 +93,17 @@ def needs_adjustment(req: Request) -> bool:
 
 
 def adjust_row(
-    row: Row, num_samples: int, late: bool = False, newest: Sequence[int] = ()
+    row: Row, num_samples: int, late: bool, newest: Sequence[int]
 ) -> list[LogitAdjustment]:
     """A row's adjustments: one, and one behind each of its drafts, as if it were accepted.
 
-    Drafts that only the device has matter to nobody who did not wait for them.
+    The drafts are its own, or those that came back with the step that drafted them. Drafts that
+    only the device has matter to nobody who did not wait for them.
     """
-    req, params = row.req, row.req.params
-    drafts = drafts_of(row, num_samples - 1)
-    masks = vocab_masks(req.grammar, drafts, newest) + [None] * (num_samples - 1 - len(drafts))
+    req, params, num_drafts = row.req, row.req.params, num_samples - 1
+    own = [token for token in row.ids[len(row.ids) - num_drafts :] if token is not None]
+    drafts = own or req.spec_token_ids[:num_drafts]
+    masks = vocab_masks(req.grammar, drafts, newest) + [None] * (num_drafts - len(drafts))
     output = output_before(row, late, newest) if params.has_penalties else []
     return [
         make_adjustment(params, req.prompt, [*output, *drafts[:at]], masks[at])
@@ -98,7 +111,7 @@ def adjust_row(
     ]
 
 
-def output_before(row: Row, late: bool = False, newest: Sequence[int] = ()) -> list[int]:
+def output_before(row: Row, late: bool, newest: Sequence[int]) -> list[int]:
     """The output up to the first token that a row samples; with ``late`` without the newest.
 
     Raises:
@@ -130,14 +143,8 @@ def make_adjustment(
     )  # fmt: skip
 
 
-def drafts_of(row: Row, count: int) -> list[int]:
-    """A row's drafts: its own, or those that came back with the step that drafted them."""
-    drafts = row.ids[len(row.ids) - count :]
-    return [at for at in drafts if at is not None] or row.req.spec_token_ids[:count]
-
-
 def vocab_masks(
-    grammar: Grammar | None, drafts: Sequence[int], newest: Sequence[int] = ()
+    grammar: Grammar | None, drafts: Sequence[int], newest: Sequence[int]
 ) -> list[bytes | None]:
     """A mask for each place behind ``newest``, [1 + drafts]; None where there is no grammar.
 
@@ -159,14 +166,8 @@ def vocab_masks(
     return masks
 
 
-def mark_masks(
-    recorder: Recorder, batch: ScheduleBatch, made: Sequence[LogitAdjustment | None]
-) -> None:
-    """Mark how many tokens each row's grammar allows, at each place that it samples."""
-    rest = iter(made)
-    for req, num_samples in zip(batch.reqs, batch.sample_lens, strict=True):
-        masks = [item.vocab_mask for item in islice(rest, num_samples) if item is not None]
-        counts = [int.from_bytes(mask, "little").bit_count() for mask in masks if mask is not None]
-        if counts:
-            allowed = " ".join(map(str, counts))
-            recorder.mark("grammar mask", step=batch.step, rid=req.rid, allowed=allowed)
+def mark_masks(recorder: Recorder, step: int, rid: str, masks: Sequence[bytes]) -> None:
+    """Mark how many tokens a row's grammar allows, at each place that it samples."""
+    counts = (int.from_bytes(mask, "little").bit_count() for mask in masks)
+    if allowed := " ".join(map(str, counts)):
+        recorder.mark("grammar mask", step=step, rid=rid, allowed=allowed)

@@ -6,31 +6,32 @@ request, position) as ever; ``verify``, which counts the drafts that are what wa
 ``draft``, where the device drafts; ``copy``. So a draft never changes a token, it only saves a
 step.
 
-A step that is launched before the one in front of it has come back takes its last token, its
-drafts and its lengths from the relay (``DraftRelay``). Where the ops are built by the host
-(``Device.built_by_host``) lengths must be known at launch: there the host waits for the step in
-front.
+How far a row comes depends on how many drafts count. A step that is launched before the one in
+front of it has come back takes its last token, its drafts and its lengths from the relay
+(``DraftRelay``), on the device. Where the ops are built by the host (CUDA, MLX:
+``Device.built_by_host``) a step's shapes and positions must be numbers when it is launched: there
+the host waits for the step in front. (SGLang keeps the lengths on the device and has CUDA kernels
+that read them there, for upper bounds that the host knows.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from ..core import Lease, LogitAdjustment, ScheduleBatch
+from ..core import Lease, Result, ScheduleBatch
 from ..devices.base import Array, Arrays
-from ..models.base import ForwardBatch, at_starts, without_marks
+from ..models.base import ForwardBatch, at_starts
 from ..relay.base import DraftRelay
 from ..speculative.base import Drafter
-from .logprobs import sampled_logits
-from .recipes import LOGPROBS
+from ..trace import Touch
 from .recording import StepEdges
-from .worker import COPY, FORWARD, SAMPLE, Output, Recipe, Step, StepOp, Worker
+from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker, sample
 
-# -- What the host does before such a step is laid out ---------------------------------------------
+# -- The host: how a step is laid out, and what it waits for where it builds the ops ---------------
 
 
 @dataclass
@@ -39,22 +40,23 @@ class Drafts:
 
     room: Sequence[int]  # [num_reqs] positions for which each row has memory
     bound: Any  # what its drafter must be told of it
-    inputs: ForwardBatch | None = None  # at the positions where its rows really begin
+    inputs: ForwardBatch = field(init=False)  # the step as its forward pass has found it
 
-    @property
-    def moved(self) -> ForwardBatch:
-        """The step as its forward pass has found it."""
-        assert self.inputs is not None
-        return self.inputs
+
+Input = tuple[int, Sequence[int]]  # where a row goes on, and with which tokens: the last, drafts
 
 
 class Speculation:
-    """The host's part of it; ``drafter`` is None where the host drafts as well."""
+    """The host's part of it; ``drafter`` is None where the host drafts as well.
+
+    ``newest`` is the newest step of each row that has memory, where the host builds the ops: the
+    scheduler may not have processed it yet. However many steps are in flight, and whichever of them
+    leave a row out, it is there.
+    """
 
     def __init__(self, num_draft_tokens: int, drafter: Drafter | None = None) -> None:
-        self.num_draft_tokens = num_draft_tokens
-        self.drafter = drafter
-        self.unread = UnreadSteps()
+        self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
+        self.newest: dict[Lease, Step] = {}
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -68,46 +70,19 @@ class Speculation:
 
     def begin(self, worker: Worker, step: Step) -> ScheduleBatch:
         """Host: how a step is laid out; where it builds the ops, once it knows where rows begin."""
-        batch, xp = step.batch, worker.device.xp
+        batch, device = step.batch, worker.device
         known = batch
-        if worker.device.built_by_host:
+        if device.built_by_host:
             if any(batch.start_unknown):
-                worker.device.recorder.mark(
-                    "wait", step=batch.step, reason="speculation", op="forward"
-                )
-                known = self.unread.fill(batch)
-            self.unread.add(step)
+                device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
+                known = self.fill(batch)
+            kept = {lease: of for lease, of in self.newest.items() if not lease.is_released}
+            self.newest = kept | dict.fromkeys(batch.leases, step)
         room = [len(lease.pages) * worker.page_size for lease in batch.leases]
-        step.drafts = Drafts(room, self.drafter.bind(batch, xp) if self.drafter else None)
-        step.num_outputs = batch.num_samples + len(batch.reqs)
-        if self.drafter is not None:
-            step.num_outputs += len(batch.reqs) * self.num_draft_tokens
+        step.drafts = Drafts(room, self.drafter.bind(batch, device.xp) if self.drafter else None)
+        num_drafts = len(batch.reqs) * self.num_draft_tokens if self.drafter is not None else 0
+        step.num_outputs = counts(step).stop + num_drafts
         return known
-
-
-# -- What steps in flight have given, for devices on which the next one cannot be built without ----
-
-Input = tuple[int, Sequence[int]]  # where a row goes on, and with which tokens: the last, drafts
-
-
-class UnreadSteps:
-    """The newest step of each row that has memory: the scheduler may not have processed it yet.
-
-    Where ops are built by the host (CUDA, MLX), a step's shapes and positions must be numbers when
-    it is launched. With speculation they depend on how many drafts the step in front accepted, so
-    the host waits for that one. (SGLang keeps the lengths on the device and has CUDA kernels that
-    read them there, for upper bounds that the host knows.)
-
-    However many steps are in flight, and whichever of them leave a row out, its newest one is here.
-    """
-
-    def __init__(self) -> None:
-        self.newest: dict[Lease, Step] = {}
-
-    def add(self, step: Step) -> None:
-        """A step is to be launched, with inputs that are all numbers; free rows are forgotten."""
-        kept = {lease: of for lease, of in self.newest.items() if not lease.is_released}
-        self.newest = kept | dict.fromkeys(step.batch.leases, step)
 
     def fill(self, batch: ScheduleBatch) -> ScheduleBatch:
         """Host: ``batch`` with tokens and positions in the place of what was unknown.
@@ -136,17 +111,13 @@ class UnreadSteps:
 
 
 def read(step: Step) -> dict[Lease, Input]:
-    """Host: what a step has given to each of its leases; nothing if it has failed.
-
-    Blocks until it has ended.
-    """
+    """Host: what a step has given to each of its leases, once it has ended; none if it failed."""
     batch, result = step.batch, step.result()
     if result.num_accepted_tokens is None:
         return {}
-    inputs = step.inputs
+    inputs, given = step.inputs, dict[Lease, Input]()
     k = len(result.drafts) // len(batch.reqs)
     firsts = accumulate(batch.sample_lens, initial=0)
-    given: dict[Lease, Input] = {}
     columns = zip(batch.leases, firsts, result.num_accepted_tokens, strict=False)
     for at, (lease, first, count) in enumerate(columns):
         start = inputs.sampling[first][2] + count - 1
@@ -186,25 +157,9 @@ def resolve_starts(worker: Worker, inputs: ForwardBatch, room: Sequence[int]) ->
     return at_starts(inputs, starts, worker.device.xp)
 
 
-def sample(
-    worker: Worker,
-    logits: Array,
-    drafts: Drafts,
-    adjustments: list[LogitAdjustment | None],
-    output: Output,
-) -> Array:
-    """Device: what the target itself chooses at each place, tokens [num_samples]."""
-    xp, inputs = worker.device.xp, replace(drafts.moved, adjustments=adjustments)
-    if inputs.logprobs is not None:
-        logits = sampled_logits(xp, inputs.logprobs, logits)
-    marked = worker.model.sample(logits, inputs)
-    output.on_device[: len(inputs.sampling)] = marked
-    return without_marks(xp, marked)
-
-
-def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, output: Output) -> Array:
+def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, buffer: int) -> Array:
     """Device: how many tokens of each row count, [num_reqs]; the relay learns the newest."""
-    inputs, relay, xp = drafts.moved, worker.relay, worker.device.xp
+    inputs, relay, xp = drafts.inputs, worker.relay, worker.device.xp
     accepted = count_accepted(xp, inputs, tokens)
     firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
     at = xp.add(xp.asarray(firsts), accepted) - 1  # each row's newest token
@@ -213,25 +168,20 @@ def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, output: 
         before = xp.asarray([inputs.sampling[first][2] for first in firsts])
         relay.stash_lens(inputs.rows, xp.add(before, accepted))
     start = len(inputs.sampling)
-    output.on_device[start : start + len(inputs.rows)] = accepted
+    worker.outputs[buffer][start : start + len(inputs.rows)] = accepted
     return accepted
 
 
 def draft(
-    drafter: Drafter,
-    worker: Worker,
-    tokens: Array,
-    accepted: Array,
-    drafts: Drafts,
-    output: Output,
+    drafter: Drafter, worker: Worker, tokens: Array, accepted: Array, drafts: Drafts, buffer: int
 ) -> Array:
     """Device: drafts for the step behind this one, [num_reqs * k]."""
-    inputs, relay = drafts.moved, worker.relay
+    inputs, relay = drafts.inputs, worker.relay
     guesses = drafter.draft(inputs, drafts.bound, tokens, accepted, worker.page_table)
     if isinstance(relay, DraftRelay):
         relay.stash_drafts(inputs.rows, guesses)
     start = len(inputs.sampling) + len(inputs.rows)
-    output.on_device[start : start + len(guesses)] = guesses
+    worker.outputs[buffer][start : start + len(guesses)] = guesses
     return guesses
 
 
@@ -242,63 +192,70 @@ def count_accepted(xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:
     """
     ids, width = inputs.ids, max(inputs.sample_lens) - 1
     ends, samples = accumulate(inputs.extend_lens), accumulate(inputs.sample_lens)
-    draft_at, target_at, is_draft = [], [], []
+    draft_at, target_at, is_draft = list[int](), list[int](), list[bool]()
     for end, sampled, count in zip(ends, samples, inputs.sample_lens, strict=True):
-        for at in range(width):
-            there = at < count - 1
-            is_draft.append(there)
-            draft_at.append(end - count + 1 + at if there else 0)
-            target_at.append(sampled - count + at if there else 0)
-    drafts = xp.where(
-        xp.mask(is_draft), ids[xp.asarray(draft_at)], xp.asarray([-1] * len(draft_at))
-    )
+        padding = [0] * (width - count + 1)  # a row may have fewer drafts than another
+        draft_at += [*range(end - count + 1, end), *padding]
+        target_at += [*range(sampled - count, sampled - 1), *padding]
+        is_draft += [True] * (count - 1) + [False] * len(padding)
+    at, none = xp.asarray(draft_at), xp.asarray([-1] * len(draft_at))
+    drafts = xp.where(xp.mask(is_draft), ids[at], none)
     return xp.count_equal(drafts, tokens[xp.asarray(target_at)], width, len(inputs.rows))
 
 
-# -- The recipe ------------------------------------------------------------------------------------
+# -- The recipe, and what the host makes of the copy: tokens, how many count, drafts ---------------
+
+
+def counts(step: Step) -> range:
+    """Where in its output buffer it is said how many tokens count."""
+    return range(step.batch.num_samples, step.batch.num_samples + len(step.batch.reqs))
+
+
+def drafted(step: Step) -> Touch:
+    """What the op touches that leaves its drafts behind that."""
+    return Touch("write", f"output {step.buffer}", range(counts(step).stop, step.num_outputs))
+
+
+def tell_apart(step: Step, result: Result) -> Result:
+    """Host: the three columns of the copy, which were all read as tokens."""
+    values, start, stop = result.tokens, counts(step).start, counts(step).stop
+    accepted, drafts = values[start:stop], values[stop:]
+    return replace(result, tokens=values[:start], num_accepted_tokens=accepted, drafts=drafts)
 
 
 def verify_recipe(drafter: Drafter | None = None) -> Recipe:
     """Forward, sample, verify, and draft where the device does that; then copy all three."""
     ops = [
-        replace(FORWARD, run=forward, takes=("inputs", "edges", "drafts"), edge=("", "")),
+        replace(FORWARD, run=forward, takes=("inputs", "edges", "drafts")),
         replace(
             SAMPLE,
-            run=sample,
-            takes=("logits_output", "drafts", "adjustments", "output"),
+            run=lambda worker, logits, drafts, *rest: sample(worker, logits, drafts.inputs, *rest),
+            takes=("logits_output", "drafts", "adjustments", "buffer"),
             awaited_by="",
             cost=lambda worker, step: worker.cost.sample,
-            touches=lambda worker, step: [
-                *step.touches.sample, step.output.left(0, step.batch.num_samples),
-            ],
         ),
         StepOp(
             "verify",
             verify,
-            takes=("next_token_ids", "drafts", "future_indices", "output"),
+            takes=("next_token_ids", "drafts", "future_indices", "buffer"),
             gives="num_accepted_tokens",
             awaited_by="copy" if drafter is None else "",
             cost=lambda worker, step: worker.cost.verify,
-            touches=lambda worker, step: [*step.touches.verify, step.output.left(*counted(step))],
+            touches=lambda worker, step: [
+                *step.touches.verify, Touch("write", f"output {step.buffer}", counts(step)),
+            ],
         ),
     ]  # fmt: skip
     if drafter is not None:
         drafts = StepOp(
             "draft",
             partial(draft, drafter),
-            takes=("next_token_ids", "num_accepted_tokens", "drafts", "output"),
+            takes=("next_token_ids", "num_accepted_tokens", "drafts", "buffer"),
             gives="next_draft_input",
             awaited_by="copy",
             cost=lambda worker, step: drafter.cost(worker.cost, step.inputs.num_tokens),
-            touches=lambda worker, step: [
-                *step.touches.draft, step.output.left(counted(step)[1], step.num_outputs),
-            ],
+            touches=lambda worker, step: [*step.touches.draft, drafted(step)],
             mode="draft extend",
-        )  # fmt: skip
+        )
         ops.append(drafts)
-    return (*ops, replace(COPY, edge=("copy", ops[-1].gives)), *LOGPROBS)
-
-
-def counted(step: Step) -> tuple[int, int]:
-    """Where in its output buffer it is said how many tokens count."""
-    return step.batch.num_samples, step.batch.num_samples + len(step.batch.reqs)
+    return (*ops, replace(COPY, edge=("copy", ops[-1].gives), read=tell_apart))

@@ -34,6 +34,7 @@ from minisched.checks.faults import (
 )
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
+from minisched.devices.failure import is_out_of_memory, reason_of
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import ClientStreams, ReaderStopped
 from minisched.loops.design import LOOPS
@@ -44,7 +45,6 @@ from minisched.models.base import read_marks
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
-from minisched.worker.failure import is_out_of_memory, reason_of
 from tests.support import (
     BACKENDS,
     EVERY_BACKEND,

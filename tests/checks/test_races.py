@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from minisched.trace.cells import cells_of
 
 from minisched.checks.overlap import launches
 from minisched.checks.races import Words, examine, find_races, race_offence
@@ -25,7 +26,6 @@ from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Program, Slice, Touch, Trace
-from minisched.trace.cells import cells_of
 
 README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
 
@@ -234,7 +234,11 @@ ONE_SLOT = Edit("worker.worker:Worker.__init__", "max(pins, depth)", "1")
 FREE_AT_ONCE = Edit(
     "memory.pool:lease", "    return lease.last_step <= pool.returned_step\n", "    return True\n"
 )
-ONE_BUFFER = Edit("worker.worker:OutputRing.__init__", "range(depth)", "range(1)")
+ONE_BUFFER = Edit(
+    "worker.worker:Worker.__init__",
+    'self.outputs = [device.memory(f"output {i}", size) for i in range(depth)]',
+    'self.outputs = [device.memory("output 0", size)]',
+)
 
 Fact = tuple[str, str, tuple[str, str]]  # kind, memory without numbers, names of what did it
 NO_COPY_WAIT: Fact = ("race", "output", ("sample 1", "copy 1"))

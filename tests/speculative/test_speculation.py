@@ -44,7 +44,7 @@ from minisched.speculative.draft_model import check_fits, open_draft_model, open
 from minisched.speculative.lookup import propose
 from minisched.speculative.registry import MAX_N, MIN_N
 from minisched.trace import Recorder
-from minisched.worker.verify import UnreadSteps
+from minisched.worker.verify import Speculation
 from tests.support import EVERY_BACKEND, Workload, hash_model, many, play, tokens
 
 Oracle = Callable[[list[int], int], list[int]]
@@ -283,7 +283,7 @@ def test_a_token_that_no_launched_step_brings_is_an_error_and_never_a_zero() -> 
     batch.reqs, batch.leases = [Request("a", [1], num_draft_tokens=1)], [lease]
     batch.starts, batch.ids, batch.delivers = [1], [(None, None)], [True]
     with pytest.raises(RuntimeError, match=r"step 2 wants a token of 'a' \(row 3\)"):
-        UnreadSteps().fill(batch)
+        Speculation(1).fill(batch)
 
 
 # -- refusals --------------------------------------------------------------------------------------
