@@ -34,6 +34,10 @@ Report = Callable[[str], None]
 Field = Callable[[str], Any]  # one entry of a GGUF file's metadata, by its key
 
 
+class WeightsError(ValueError):
+    """A model cannot be used; the message says why in one sentence."""
+
+
 class FetchError(ValueError):
     """A model could not be brought here; the message says why in one sentence."""
 

@@ -4,11 +4,12 @@ Two layers of integer "attention". A layer's KV at a position is a hash; what a 
 is the sum of hashes of all slots before it, read through the page table. The second layer hashes
 the first one's sums, so a slot that was wrong when it was read spoils everything after it, as it
 does in a real model. A wrong slot, a wrong position, a stale token, a missing chunk: each changes
-the tokens. ``hash_arrays.py`` has the same for torch and MLX.
+the tokens. ``registry.py`` has the same for torch and MLX.
 """
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 from ..devices.base import Buffer, Device
@@ -126,8 +127,13 @@ class HashModel:
         return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: list[list[float]], batch: ForwardBatch) -> Vector:
-        """One token for each row of logits, [num_samples]."""
-        adjusted = adjust(logits, batch.adjustments)
-        return Vector(
-            choose(row, *sampling) for row, sampling in zip(adjusted, batch.sampling, strict=True)
-        )
+        """One token for each row of logits, [num_samples]: if greedy, the first maximum."""
+        if batch.adjustments:
+            logits = adjust(logits, batch.adjustments)
+        tokens = Vector()
+        for row, sampling in zip(logits, batch.sampling, strict=True):
+            if sampling[0].temperature > 0 or isnan(sum(row)):
+                tokens.append(choose(row, *sampling))
+            else:
+                tokens.append(row.index(max(row)))
+        return tokens

@@ -7,7 +7,8 @@ from typing import cast
 
 from ..core import Logprobs, ScheduleBatch, TokenLogprob
 from ..devices.base import Array, Arrays
-from ..models.base import ForwardBatch, LogitModel, LogprobInfo, Model
+from ..models.base import ForwardBatch, LogitModel, Model
+from ..models.sampling import LogprobInfo
 
 
 def compute(

@@ -33,8 +33,7 @@ from minisched.models.fetch import (
     hf_name,
     size_bytes,
 )
-from minisched.models.tokenizer import Tokenizer
-from minisched.models.weights import (
+from minisched.models.llama import (
     INDEX,
     WeightsError,
     check_tensors,
@@ -43,6 +42,7 @@ from minisched.models.weights import (
     weight_files,
     write_tiny_llama,
 )
+from minisched.models.tokenizer import Tokenizer
 from tests.support import LLAMA3
 
 
