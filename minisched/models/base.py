@@ -24,8 +24,8 @@ from .sampling import LogprobInfo, logit_lens_of, make_logprob_info
 class ForwardBatch:
     """One step's input (SGLang ``model_executor/forward_batch_info.py``).
 
-    Tokens lie flat, row after row, padded to a multiple of the model's ``pad_to`` with tokens of
-    row 0 at position 0; a model that asks for padding must not write its KV.
+    Tokens lie flat, row after row, padded to a multiple of ``Model.pad_to`` with tokens of row 0 at
+    position 0, whose KV is not written.
     """
 
     label: Label = on_host()
@@ -178,13 +178,11 @@ class LogitModel(Model, Protocol):
 
 # -- NaN: a token that was sampled where logits are not numbers comes marked, as -1 - token --------
 #
-# To torch a NaN is the largest of all logits, and to ``sampling.py`` too. So the one that was found
-# to be largest tells whether there is any, and nobody looks at the vocabulary twice. (In MLX
-# ``max`` tells, for ``argmax`` has not always done so. SGLang looks for NaN with
-# ``--enable-nan-detection``, and then samples from what is left: ``layers/sampler.py``.) All of
-# this happens on the device, and nobody waits for it: the mark comes to the host with the token.
-# Only the host's copy has it: steps behind are in flight already, and their models must be given a
-# token of the vocabulary.
+# To torch a NaN is the largest of all logits, and to ``sampling.py`` too: the one that was found to
+# be largest tells whether there is any. (SGLang looks for NaN with ``--enable-nan-detection``, and
+# samples from what is left: ``layers/sampler.py``.) All of this happens on the device, and nobody
+# waits for it: the mark comes to the host with the token. Only the host's copy has it: steps behind
+# are in flight already, and their models must be given a token of the vocabulary.
 
 
 def without_marks(xp: Arrays, marked: Array) -> Array:

@@ -54,6 +54,7 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
 # integers times a constant, are the same float64 everywhere.
 
 mix: Any = mix_numbers  # which does the same with int64 arrays, element by element
+Row = tuple[Array, Array, Array]  # its slots, its new positions, and the hidden state at each
 
 
 class HashTorch(HashModel):
@@ -99,9 +100,6 @@ class HashTorch(HashModel):
         from .sampling_torch import sample
 
         return sample(logits, batch)
-
-
-Row = tuple[Array, Array, Array]  # its slots, its new positions, and the hidden state at each
 
 
 class HashMlx(HashModel):
