@@ -29,7 +29,7 @@ from hypothesis import settings
 
 from minisched.cli.app import main
 from minisched.models.fetch import fetch
-from minisched.models.weights import write_tiny_llama
+from minisched.models.llama import write_tiny_llama
 from tests.support import KINDS
 
 os.environ.pop("COLUMNS", None)  # readline sets it for xdist's workers; here nobody looks
@@ -218,7 +218,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random Llama without a tokenizer (``models/weights.py``)."""
+    """A tiny random Llama without a tokenizer (``models/llama.py``)."""
     return write_tiny_llama(tmp_path_factory.mktemp("tiny_llama"))
 
 

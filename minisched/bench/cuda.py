@@ -75,7 +75,7 @@ def write_random_llama(directory: Path, settings: dict[str, Any], device: str = 
     import torch
     from safetensors.torch import save_file
 
-    from ..models.llama_config import LlamaConfig
+    from ..models.llama import LlamaConfig
 
     config = LlamaConfig.from_json(settings, {}, where=str(directory))
     directory.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def write_random_llama(directory: Path, settings: dict[str, Any], device: str = 
 
 def num_parameters(settings: dict[str, Any]) -> int:
     """Weights that every decode step reads: all but the embeddings, of which it reads rows."""
-    from ..models.llama_config import LlamaConfig
+    from ..models.llama import LlamaConfig
 
     config = LlamaConfig.from_json(settings, {}, where="settings")
     sizes = (

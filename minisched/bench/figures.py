@@ -16,8 +16,8 @@ from typing import Any
 
 from ..core import Request, SamplingParams
 from ..models.base import Model
-from ..models.registry import AUTO, open_model
-from ..models.weights import write_tiny_llama
+from ..models.llama import AUTO, write_tiny_llama
+from ..models.registry import open_model
 from ..scheduler import SchedulerConfig
 from ..trace.files import write_whole
 

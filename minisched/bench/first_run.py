@@ -307,9 +307,9 @@ def difference(truth: Run, run: Run) -> str:
 
 def small_llama(folder: Path, graphs: bool = True) -> Any:
     """A random Llama whose logits lie far apart."""
+    from ..models.llama import write_tiny_llama
     from ..models.llama_graphs import LlamaGraphs
     from ..models.llama_torch import LlamaTorch
-    from ..models.weights import write_tiny_llama
 
     cls = LlamaGraphs if graphs else LlamaTorch
     written = write_tiny_llama(folder, vocab=128, hidden=32, intermediate=64)

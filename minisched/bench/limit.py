@@ -23,8 +23,19 @@ import torch
 from torch import Tensor
 
 from ..models.base import Model
-from ..models.llama_torch import LlamaTorch, bytes_each, make_groups, pack, script
-from ..models.llama_torch_layers import ROWS, Group, PagedKV, attend_group, linear, look
+from ..models.llama_torch import (
+    ROWS,
+    Group,
+    LlamaTorch,
+    PagedKV,
+    attend_group,
+    bytes_each,
+    linear,
+    look,
+    make_groups,
+    pack,
+    script,
+)
 from .figures import Case, Figure, Measure, batch_of, figure, interleave
 from .side_by_side import SETTLING, running
 

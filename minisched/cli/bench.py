@@ -20,7 +20,7 @@ from ..bench.scheduler import version_of
 from ..bench.side_by_side import ArmStopped
 from ..devices.registry import MissingExtra, load, open_device
 from ..loops.run import RunStopped
-from ..models.registry import AUTO
+from ..models.llama import AUTO
 from .exit import complain
 from .layout import Fitted
 from .options import SchedulerOptions, WorkloadOptions, make_config
@@ -83,7 +83,7 @@ def check_real_time(workload: WorkloadOptions) -> None:
 
 def find_folder(workload: WorkloadOptions) -> Path:
     """Where the model's weights are, for the library it is compared with."""
-    find_model = load("minisched.models.weights", "find_model", "dev", "bench generation")
+    find_model = load("minisched.models.llama", "find_model", "dev", "bench generation")
     return Path(find_model(workload.model))
 
 

@@ -8,7 +8,8 @@ from ..bench.figures import Figure, not_measured, opened
 from ..bench.overlap import BATCHES, DEVICES, MODELS, make_cells, overlap_figures, ways
 from ..defaults import overlapped_loop
 from ..devices.registry import open_device
-from ..models.registry import AUTO, open_model
+from ..models.llama import AUTO
+from ..models.registry import open_model
 from .bench import BenchCall
 
 

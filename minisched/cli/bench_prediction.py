@@ -7,7 +7,7 @@ from pathlib import Path
 from ..bench.calibrate import check_model
 from ..bench.figures import Figure, not_measured, opened
 from ..bench.prediction import AIM, prediction
-from ..models.registry import AUTO
+from ..models.llama import AUTO
 from .bench import BenchCall, check_real_time, on_devices
 from .options import choose_loops
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..models.registry import AUTO
+from ..models.llama import AUTO
 from .exit import exit_with
 from .options import DTYPE_HELP
 

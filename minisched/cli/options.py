@@ -34,7 +34,8 @@ from ..loops.design import LOOPS, find_loop
 from ..memory.pool import RULES as FREE_RULES
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ..models.base import Model
-from ..models.registry import AUTO, open_model
+from ..models.llama import AUTO
+from ..models.registry import open_model
 from ..policy.rules import RULES
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig

@@ -11,7 +11,7 @@ from ..devices.registry import load, open_device
 from ..engine.frontend import Frontend
 from ..loops.run import Run, drive, run_loop, wire
 from ..models.hash import HashModel
-from ..models.weights import write_tiny_llama
+from ..models.llama import write_tiny_llama
 from ..scheduler import SchedulerConfig
 from .mlx_sketch import SKETCH
 from .recipes.recipe import tokens

@@ -1,12 +1,9 @@
 """A JSON schema or a regex over a model's own tokens, by the library llguidance.
 
-llguidance (MIT) and xgrammar (Apache 2.0) are both well kept, read both kinds, and go back in
-microseconds. llguidance is one wheel of 8 MB without dependencies; xgrammar needs torch,
-transformers and triton, which a run on MLX or ``sim`` would have to install for this alone.
-With SmolLM2's 49152 tokens and the schema of a small object, llguidance 1.9.1 has the vocabulary
-ready after 0.3 s (xgrammar 0.2.8: 2.1 s), the schema after 0.7 ms (33 ms), and a mask after 0.003
-to 1.1 ms (0.001 to 3.6 ms).
-Source: SGLang ``constrained/llguidance_backend.py``.
+It is one wheel of 8 MB without dependencies; xgrammar, which is as good, needs torch, transformers
+and triton. With SmolLM2's 49152 tokens and the schema of a small object, llguidance 1.9.1 has the
+vocabulary ready after 0.3 s (xgrammar 0.2.8: 2.1 s), the schema after 0.7 ms (33 ms), and a mask
+after 0.003 to 1.1 ms (0.001 to 3.6 ms). Source: SGLang ``constrained/llguidance_backend.py``.
 """
 
 from __future__ import annotations
@@ -112,22 +109,17 @@ def tokenizer_info(
     Raises:
         ValueError: the library does not know this kind of tokenizer.
     """
-    if tokenizer is None:
-        tokens, num_text = LLTokenizer("byte"), 256
-    else:
-        tokens, num_text = read(tokenizer.to_json(), vocab_size), vocab_size
-    end = sum(1 << token for token in eos_ids)
-    ends = end | sum(1 << token for token in tokens.eos_tokens)
-    return TokenizerInfo(tokens, (1 << num_text) - 1 & ~ends, end, -(-vocab_size // 32) * 4)
-
-
-def read(tokenizer_json: str, vocab_size: int) -> LLTokenizer:
-    """A tokenizer.json, padded to the model's vocabulary."""
     try:
-        return LLTokenizer(tokenizer_json, n_vocab=vocab_size)
+        if tokenizer is None:
+            tokens, num_text = LLTokenizer("byte"), 256
+        else:
+            tokens, num_text = LLTokenizer(tokenizer.to_json(), n_vocab=vocab_size), vocab_size
     except ValueError as error:
         why = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(f"llguidance can't read this model's tokenizer: {why}.") from error
+    end = sum(1 << token for token in eos_ids)
+    ends = end | sum(1 << token for token in tokens.eos_tokens)
+    return TokenizerInfo(tokens, (1 << num_text) - 1 & ~ends, end, -(-vocab_size // 32) * 4)
 
 
 class LLGuidanceGrammar:
@@ -157,17 +149,15 @@ class LLGuidanceGrammar:
     @property
     def _allowed(self) -> int:
         """The tokens that may come next, as bits."""
-        if self._known is None:
-            self._known = self._ask()
-        return self._known
-
-    def _ask(self) -> int:
         if self._is_over:
             return 0
-        text = int.from_bytes(self._matcher.compute_bitmask(), "little") & self.info.text
-        if self._matcher.is_error():
-            return self.info.text | self.info.end
-        return text | (self.info.end if self._matcher.is_accepting() else 0)
+        if self._known is None:
+            text = int.from_bytes(self._matcher.compute_bitmask(), "little") & self.info.text
+            if self._matcher.is_error():
+                self._known = self.info.text | self.info.end
+            else:
+                self._known = text | (self.info.end if self._matcher.is_accepting() else 0)
+        return self._known
 
     @property
     def is_terminated(self) -> bool:

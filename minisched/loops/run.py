@@ -29,7 +29,8 @@ from ..policy.rules import find_rules
 from ..relay import Relay, RowRelay, UploadRelay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..speculative.registry import make_drafter, propose_from_history
+from ..speculative.draft_model import make_drafter
+from ..speculative.lookup import propose_from_history
 from ..trace import Trace
 from ..worker import Worker
 from ..worker.logprobs import logprob_ops

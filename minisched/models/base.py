@@ -3,30 +3,29 @@
 ``make_forward_batch`` ships a batch: the lists of a ``ModelWorkerBatch`` become a ``ForwardBatch``,
 arrays on the device beside what the host needs to launch. A ``Model`` writes the KV of a step's
 tokens through the page table, gives the logits that are asked for, and samples from them. What is
-sampled where logits are not numbers is *marked*; and a step in which somebody wants
-log-probabilities has a ``LogprobInfo``, which says where its logits belong.
+sampled where logits are not numbers is *marked*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, groupby, repeat
+from itertools import accumulate
 from types import NoneType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..core import ForwardMode, LogitAdjustment, ModelWorkerBatch, SamplingParams
 from ..core.batch import on_device, on_host
-from ..core.logprobs import WantedLogprobs
 from ..devices.base import Array, Arrays, Buffer, Device, Label
+from .sampling import LogprobInfo, logit_lens_of, make_logprob_info
 
 
 @dataclass(frozen=True)
 class ForwardBatch:
     """One step's input (SGLang ``model_executor/forward_batch_info.py``).
 
-    Tokens lie flat, row after row, padded to a multiple of the model's ``pad_to`` with tokens of
-    row 0 at position 0; a model that asks for padding must not write its KV.
+    Tokens lie flat, row after row, padded to a multiple of ``Model.pad_to`` with tokens of row 0 at
+    position 0, whose KV is not written.
     """
 
     label: Label = on_host()
@@ -179,13 +178,11 @@ class LogitModel(Model, Protocol):
 
 # -- NaN: a token that was sampled where logits are not numbers comes marked, as -1 - token --------
 #
-# To torch a NaN is the largest of all logits, and to ``sampling.py`` too. So the one that was found
-# to be largest tells whether there is any, and nobody looks at the vocabulary twice. (In MLX
-# ``max`` tells, for ``argmax`` has not always done so. SGLang looks for NaN with
-# ``--enable-nan-detection``, and then samples from what is left: ``layers/sampler.py``.) All of
-# this happens on the device, and nobody waits for it: the mark comes to the host with the token.
-# Only the host's copy has it: steps behind are in flight already, and their models must be given a
-# token of the vocabulary.
+# To torch a NaN is the largest of all logits, and to ``sampling.py`` too: the one that was found to
+# be largest tells whether there is any. (SGLang looks for NaN with ``--enable-nan-detection``, and
+# samples from what is left: ``layers/sampler.py``.) All of this happens on the device, and nobody
+# waits for it: the mark comes to the host with the token. Only the host's copy has it: steps behind
+# are in flight already, and their models must be given a token of the vocabulary.
 
 
 def without_marks(xp: Arrays, marked: Array) -> Array:
@@ -199,91 +196,3 @@ def read_marks(marked: Sequence[int]) -> tuple[Sequence[int], frozenset[int]]:
         return marked, frozenset()
     places = frozenset(at for at, token in enumerate(marked) if token < 0)
     return [-1 - token if token < 0 else token for token in marked], places
-
-
-# -- Log-probabilities: which of a step's logits say how likely which token is ---------------------
-
-
-@dataclass(frozen=True)
-class LogprobInfo:
-    """What the log-probabilities of a step are made of: a *place* for each, row after row.
-
-    In a row those of the prompt come first, then one for each token that it samples. With prompt
-    log-probabilities there are more logits than samples, and sampling has to take its own.
-    """
-
-    samples_at: Array  # [num_samples] among the logits; None: all of them
-    logits_at: Array  # [num_places] among the logits
-    is_sampled: Array  # [num_places] whether the token is sampled here
-    samples: Array  # [num_places] among the samples, where it is
-    input_ids: Array  # [num_places] the token, where it is the prompt's
-    top_logprobs_num: int  # the most that anybody wants
-
-
-def logit_lens_of(batch: ModelWorkerBatch, wanted: WantedLogprobs) -> list[int]:
-    """Of how many last positions each row gives logits, [num_reqs]: at least where it samples."""
-    lens = batch.sample_lens
-    parts = zip(batch.extend_seq_lens, wanted.extend_logprob_start_lens, lens, strict=False)
-    prompts = [max(length - start, samples) for length, start, samples in parts]
-    return prompts + lens[len(prompts) :]
-
-
-def make_logprob_info(
-    batch: ModelWorkerBatch, wanted: WantedLogprobs, logit_lens: list[int], xp: Arrays
-) -> LogprobInfo:
-    """The places of a batch."""
-    samples_at: list[int] = []
-    places: list[tuple[int, bool, int, int]] = []  # as the fields of LogprobInfo
-    first = 0
-    columns = zip(
-        logit_lens,
-        batch.sample_lens,
-        wanted.top_logprobs_nums,
-        chain(wanted.extend_input_logprob_token_ids, repeat([])),
-        strict=False,
-    )
-    for num_logits, num_samples, top, tokens in columns:
-        end = first + num_logits
-        sampled = range(end - num_samples, end)
-        if top >= 0:
-            places += [(at, False, 0, token) for at, token in enumerate(tokens, first)]
-            places += [(at, True, sample, 0) for sample, at in enumerate(sampled, len(samples_at))]
-        samples_at += sampled
-        first = end
-    logits_at, is_sampled, samples, input_ids = zip(*places, strict=True)
-    return LogprobInfo(
-        xp.asarray(samples_at) if len(samples_at) < first else None,
-        xp.asarray(logits_at),
-        xp.mask(is_sampled),
-        xp.asarray(samples),
-        xp.asarray(input_ids),
-        max(wanted.top_logprobs_nums),
-    )
-
-
-# -- Which rows of a batch attend together: neighbours that compute equally many positions ---------
-
-TOGETHER = 32  # positions; rows that compute more fill a kernel alone, and need the memory
-
-
-class Run(NamedTuple):
-    """Neighbouring rows of a batch with one extent, and where in it their tokens lie."""
-
-    rows: slice  # of the batch's rows
-    tokens: slice  # of the flat batch
-    extend_len: int  # positions that each row computes
-
-
-def equal_extents(extend_lens: Sequence[int]) -> Iterator[Run]:
-    """The runs of a batch, in order: all rows of a decode, and of a verify step with its drafts.
-
-    Rows that compute more than ``TOGETHER`` positions, which only prompts do, attend one by one.
-    """
-    row = token = 0
-    for extend_len, group in groupby(extend_lens):
-        alone = extend_len > TOGETHER
-        count = len(list(group))
-        for size in [1] * count if alone else [count]:
-            end = token + size * extend_len
-            yield Run(slice(row, row + size), slice(token, end), extend_len)
-            row, token = row + size, end

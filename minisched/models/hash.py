@@ -4,7 +4,7 @@ Two layers of integer "attention". A layer's KV at a position is a hash; what a 
 is the sum of hashes of all slots before it, read through the page table. The second layer hashes
 the first one's sums, so a slot that was wrong when it was read spoils everything after it, as it
 does in a real model. A wrong slot, a wrong position, a stale token, a missing chunk: each changes
-the tokens. ``hash_arrays.py`` has the same for torch and MLX.
+the tokens. ``registry.py`` has the same for torch and MLX.
 """
 
 from __future__ import annotations
@@ -27,19 +27,15 @@ LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and to
 def mix(a: int, b: int) -> int:
     """A number in [0, P) that depends on both arguments, each in [0, P).
 
-    Exact everywhere, and no random number: over one argument it is a parabola (mod P), so that of
-    neighbouring values only two are free. What has to be independent is drawn by
-    ``sampling.threefry``.
+    No random number: over one argument it is a parabola (mod P). What has to be independent is
+    drawn by ``sampling.threefry``.
     """
     z = (a * A + b * B + C) % P
     return z * z % P
 
 
 class HashModel:
-    """The hash model on lists of integers (``models/base.py:Model``).
-
-    The default vocabulary is the 256 bytes and an end-of-text token.
-    """
+    """The hash model on lists of integers, by default of the 256 bytes and an end-of-text token."""
 
     name = "hash"
     dtype = ""
@@ -61,9 +57,8 @@ class HashModel:
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Two layers of KV, one integer a slot."""
         self.max_len = max_len
-        self.kv: list[Buffer] = [
-            device.memory(f"kv{layer}", num_slots) for layer in range(NUM_LAYERS)
-        ]
+        layers = range(NUM_LAYERS)
+        self.kv: list[Buffer] = [device.memory(f"kv{layer}", num_slots) for layer in layers]
 
     def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> list[list[float]]:
         """Logits [num_logits, vocab] from exact integers."""
@@ -105,9 +100,8 @@ class HashModel:
     def settle(self, state: Any) -> Any:
         """The states [num_logits] that logits are hashed from: integers, or an array of them.
 
-        A draft model differs from its target in this alone (``speculative/draft_model.py``): of ten
-        states, ``10 - agree`` get logits of their own. Which ones, depends on the state: so a draft
-        depends on every token before it, and is the same on every device.
+        A draft model differs from its target in this alone: of ten states, ``10 - agree`` get
+        logits of their own. So a draft depends on every token before it, and on no device.
         """
         if self.agree == 10:
             return state
@@ -127,11 +121,13 @@ class HashModel:
         return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: list[list[float]], batch: ForwardBatch) -> Vector:
-        """One token for each row of logits, [num_samples]."""
-        if any(batch.adjustments):
+        """One token for each row of logits, [num_samples]: if greedy, the first maximum."""
+        if batch.adjustments:
             logits = adjust(logits, batch.adjustments)
-        tokens = []
+        tokens = Vector()
         for row, sampling in zip(logits, batch.sampling, strict=True):
-            is_plain = sampling[0].temperature <= 0.0 and not isnan(sum(row))
-            tokens.append(row.index(max(row)) if is_plain else choose(row, *sampling))
-        return Vector(tokens)
+            if sampling[0].temperature > 0 or isnan(sum(row)):
+                tokens.append(choose(row, *sampling))
+            else:
+                tokens.append(row.index(max(row)))
+        return tokens

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
 from .base import ForwardBatch
-from .llama_torch import LlamaTorch, bytes_each, make_groups
-from .llama_torch_layers import BLOCK, ROWS
-from .registry import AUTO
+from .llama import AUTO
+from .llama_torch import BLOCK, ROWS, LlamaTorch, bytes_each, make_groups
 
 logger = logging.getLogger("minisched")
 Replay = Callable[[], None]

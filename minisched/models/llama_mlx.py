@@ -21,12 +21,20 @@ from safetensors import safe_open
 
 from ..devices.base import Device
 from ..devices.mlx import evaluate
-from .base import ForwardBatch, Run, equal_extents
-from .llama_config import LlamaConfig, WeightsError
-from .registry import AUTO
+from .base import ForwardBatch
+from .fetch import WeightsError
+from .llama import (
+    AUTO,
+    EMBED,
+    LlamaConfig,
+    Run,
+    choose_dtype,
+    equal_extents,
+    read_config,
+    weight_files,
+)
 from .sampling_mlx import logprobs, sample
 from .tokenizer import Tokenizer
-from .weights import EMBED, choose_dtype, read_config, weight_files
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
@@ -141,7 +149,7 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
     """Every weight in ``dtype``; matrices, [out, in] in files, in the layout that is quickest.
 
     Raises:
-        WeightsError: there is no weights file. Tensors are checked by ``weights.find_model``.
+        WeightsError: there is no weights file. Tensors are checked by ``llama.find_model``.
     """
     raw: dict[str, mx.array] = {}
     for file in weight_files(directory):
@@ -321,7 +329,7 @@ PADDING = 256  # positions: these take as long in all layers as another group do
 def make_groups(
     prefix_lens: Sequence[int], extend_lens: Sequence[int], padding: int | None
 ) -> Iterator[Run]:
-    """Those with one extent (``base.equal_extents``), in groups that look at little in vain.
+    """Those with one extent (``llama.equal_extents``), in groups that look at little in vain.
 
     A group attends as far as its longest row reaches: what its shorter rows read beyond their ends
     is at most ``padding`` positions, all together. None is for a GPU, which is better off with few
@@ -424,7 +432,7 @@ def attend(q: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.
 class LlamaMlx:
     """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
 
-    ``dtype`` is ``auto`` (``weights.choose_dtype``) or one of ``DTYPES``.
+    ``dtype`` is ``auto`` (``llama.choose_dtype``) or one of ``DTYPES``.
 
     Neighbouring rows that compute equally many positions attend together: those that decode, and
     those that verify drafts; on a CPU, where it pays to keep short rows from looking as far as long

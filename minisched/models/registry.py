@@ -1,34 +1,25 @@
-"""Opens a model by name for the device it is to run on."""
+"""Opens a model by name for the device it is to run on; the hash model for torch and MLX is here.
+
+A Llama's file is read only when one is opened, for it imports its library. The hash model's classes
+import theirs as they run.
+"""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
+from ..devices.base import Array, Buffer
 from ..devices.registry import library, load
-from .base import Model
-from .hash import HashModel
-from .hash_arrays import HashMlx, HashTorch
+from .base import ForwardBatch, Model
+from .hash import LOGIT_SCALE, HashModel, P
+from .hash import mix as mix_numbers
+from .llama import AUTO, find_model
 
-AUTO = "auto"
-HASH = {"": HashModel, "torch": HashTorch, "mlx": HashMlx}  # by library of the device's arrays
 LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
     "cuda": ("minisched.models.llama_graphs", "LlamaGraphs", "torch"),
     "mlx": ("minisched.models.llama_mlx", "LlamaMlx", "mlx"),
 }
-
-
-def hash_class(device: str) -> type[HashModel]:
-    """The hash model's class in a device's arrays.
-
-    Raises:
-        MissingExtra: the library is not installed.
-    """
-    extra = library(device)
-    if extra:  # which its forward imports only when it runs
-        wanted_by = f"model 'hash' on device {device!r}"
-        load(f"minisched.models.sampling_{extra}", "sample", extra, wanted_by)
-    return HASH[extra]
 
 
 def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
@@ -54,5 +45,134 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
             f"use --device {' or '.join(LLAMA)}."
         )
     cls = load(*LLAMA[device], f"model {name!r} on device {device!r}")
-    find_model = load("minisched.models.weights", "find_model", LLAMA[device][2], f"model {name!r}")
     return cast(Model, cls(find_model(name), dtype))
+
+
+# -- The hash model on torch tensors and on MLX arrays: the same integers as on lists --------------
+#
+# Every value is below 2**31, so sums and products are exact in int64, and logits, which are hashed
+# integers times a constant, are the same float64 everywhere.
+
+mix: Any = mix_numbers  # which does the same with int64 arrays, element by element
+Row = tuple[Array, Array, Array]  # its slots, its new positions, and the hidden state at each
+
+
+class HashTorch(HashModel):
+    """Equal to ``HashModel`` in every token, greedy or sampled; a whole batch at a time.
+
+    A batch is laid out as [num_reqs, longest]: each row's positions from 0 on, padded to the
+    longest row, or for a longer one where the host only knows how long rows are at most.
+    """
+
+    def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Any:
+        """Logits [num_logits, vocab] in float64, from exact integers."""
+        import torch
+
+        end = batch.positions[batch.last][:, None] + 1  # [num_reqs, 1]
+        row = batch.token_rows[batch.last][:, None]
+        start = end - torch.diff(batch.last + 1, prepend=torch.zeros_like(batch.last[:1]))[:, None]
+        longest = max(p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True))
+        position = torch.arange(longest, device=ids.device)  # [longest]
+        slots = page_table[row * self.max_len + torch.minimum(position, end - 1)]
+        inside, new = position < end, (position >= start) & (position < end)
+
+        lower, upper = self.kv
+        lower[page_table[batch.token_rows * self.max_len + batch.positions]] = mix(
+            ids, batch.positions
+        )
+        below = (mix(lower[slots], position) * inside).cumsum(-1)  # what each position attends to
+        upper[slots * new] = mix(below % P, position)  # the others write to slot 0: padding
+        sums = mix(upper[slots], position).cumsum(-1)
+        at = batch.positions[batch.logits_at]
+        total = sums[torch.searchsorted(batch.last, batch.logits_at), at]
+        state = self.settle(mix(total % P, at + 1))[:, None]
+        hashed = mix(state, torch.arange(self.vocab_size, device=ids.device))
+        return hashed.double() * LOGIT_SCALE
+
+    def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Any:
+        """How likely tokens are, by some of the logits; float64, as these are."""
+        from .sampling_torch import logprobs
+
+        return logprobs(logits, at, tokens, top)
+
+    def sample(self, logits: Array, batch: ForwardBatch) -> Any:
+        """One token for each row of logits, [num_samples]."""
+        from .sampling_torch import sample
+
+        return sample(logits, batch)
+
+
+class HashMlx(HashModel):
+    """Equal to ``HashModel`` in every token, greedy or sampled; lazy all the way, row by row.
+
+    KV is kept in 32 bits and multiplied in 64. Logits are float64, which MLX has on the CPU only,
+    so that is where all of it runs, on a Mac too.
+    """
+
+    def forward(self, batch: ForwardBatch, ids: Array, page_table: Array) -> Array:
+        """Logits [num_logits, vocab] in float64, from exact integers."""
+        import mlx.core as mx
+
+        rows, at = list[Row](), 0
+        with mx.stream(mx.cpu):
+            for row, start, length in zip(
+                batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
+            ):
+                slots = page_table[row * self.max_len : row * self.max_len + start + length]
+                new = slice(at, at + length)
+                positions = batch.positions[new].astype(mx.int64)
+                rows.append((slots, positions, ids[new].astype(mx.int64)))
+                at += length
+            for pool in self.kv:
+                rows = self._attend(pool, rows)
+            states = mx.concatenate([mix(new, positions + 1) for _, positions, new in rows])
+            state = self.settle(states[batch.logits_at])[:, None]
+            tokens = mx.arange(self.vocab_size, dtype=mx.int64)
+            return mix(state, tokens).astype(mx.float64) * LOGIT_SCALE
+
+    def _attend(self, pool: Array, rows: list[Row]) -> list[Row]:
+        """One layer: all rows write their new positions, then each reads up to each of them."""
+        import mlx.core as mx
+
+        for slots, positions, new in rows:
+            pool[slots[positions]] = mix(new, positions).astype(pool.dtype)
+        seen: list[Row] = []
+        for slots, positions, _ in rows:
+            every = mx.arange(slots.size, dtype=mx.int64)
+            sums = mx.cumsum(mix(pool[slots].astype(mx.int64), every))  # [row length]
+            seen.append((slots, positions, sums[positions] % P))
+        return seen
+
+    def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Array:
+        """How likely tokens are, by some of the logits; float64, as these are."""
+        import mlx.core as mx
+
+        from .sampling_mlx import logprobs
+
+        with mx.stream(mx.cpu):
+            return logprobs(logits, at, tokens, top)
+
+    def sample(self, logits: Array, batch: ForwardBatch) -> Array:
+        """One token for each row of logits, [num_samples]."""
+        import mlx.core as mx
+
+        from .sampling_mlx import sample
+
+        with mx.stream(mx.cpu):
+            return sample(logits, batch)
+
+
+HASH = {"": HashModel, "torch": HashTorch, "mlx": HashMlx}  # by library of the device's arrays
+
+
+def hash_class(device: str) -> type[HashModel]:
+    """The hash model's class in a device's arrays.
+
+    Raises:
+        MissingExtra: the library is not installed.
+    """
+    extra = library(device)
+    if extra:  # which its forward imports only when it runs
+        wanted_by = f"model 'hash' on device {device!r}"
+        load(f"minisched.models.sampling_{extra}", "sample", extra, wanted_by)
+    return HASH[extra]

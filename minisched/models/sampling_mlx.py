@@ -1,7 +1,7 @@
-"""Chooses tokens from logits for a whole batch on MLX, as ``sampling.py`` does for one request.
+"""Chooses tokens from logits for a whole batch on MLX: ``sampling_torch.py``'s twin, lazily.
 
-Lazily. The noise comes from exact integers and is then float64. MLX has float64 on the CPU only, so
-draws are made there, on a Mac too; greedy rows stay where the logits are.
+The noise comes from exact integers and is then float64. MLX has float64 on the CPU only, so draws
+are made there, on a Mac too; greedy rows stay where the logits are.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ def sample(logits: mx.array, batch: ForwardBatch) -> mx.array:
 
 
 def choose(logits: mx.array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> mx.array:
-    """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
-
-    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
-    with a logit that is not a number gives -1 - token (``base.py``).
-    """
+    """One token for each row of ``logits`` [num_reqs, vocab], by its (params, key, position)."""
     tokens = mx.argmax(logits, axis=-1).astype(mx.int32)
     is_nan = mx.isnan(mx.max(logits, axis=-1))  # earlier versions' argmax skips NaN (mlx #4274)
     rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
@@ -84,10 +80,7 @@ def column(values: Sequence[float], dtype: mx.Dtype = mx.int64) -> mx.array:
 
 
 def adjust(logits: mx.array, adjustments: Adjustments) -> mx.array:
-    """``logits`` [num_samples, vocab] as the requests want them; the array itself is left alone.
-
-    Logits of 16 bits become float32, which changes no logit, and lets a small penalty count.
-    """
+    """``logits`` [num_samples, vocab] as the requests want them; the array itself is left alone."""
     if not any(adjustments):
         return logits
     logits = logits.astype(mx.float32 if logits.dtype.size < 4 else logits.dtype)  # a new handle
@@ -114,16 +107,12 @@ def unpack(masks: Sequence[bytes]) -> mx.array:
 
 
 # -- Log-probabilities -----------------------------------------------------------------------------
-#
-# ``mx.logsumexp`` adds a row up from one end to the other, which over 49152 tokens is wrong by 3e-4
-# (measured on the CPU, in float32). In blocks the error is some 1e-6; what is left is that of MLX's
-# exponential, which in float64 is no better than in float32.
 
 BLOCK = 256  # tokens that are added up by themselves
 
 
 def logprobs(logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.array:
-    """As ``sampling.logprobs``, [num_places, 1 + 2 * top]; float64 where logits are, or float32."""
+    """[num_places, 1 + 2 * top], in float64 where logits are, else in float32."""
     rows = logits[at]
     if rows.dtype.size < 4:
         rows = rows.astype(mx.float32)
@@ -136,7 +125,12 @@ def logprobs(logits: mx.array, at: mx.array, tokens: mx.array, top: int) -> mx.a
 
 
 def logsumexp(rows: mx.array) -> mx.array:
-    """The logarithm of the sum of exponentials, [num_places, 1], each row by itself."""
+    """The logarithm of the sum of exponentials, [num_places, 1], each row by itself.
+
+    ``mx.logsumexp`` adds a row up from one end to the other, which over 49152 tokens is wrong by
+    3e-4 (measured on the CPU, in float32). In blocks the error is some 1e-6: that of MLX's
+    exponential, which in float64 is no better than in float32.
+    """
     highest = mx.max(rows, axis=-1, keepdims=True)
     weights = mx.pad(mx.exp(rows - highest), [(0, 0), (0, -rows.shape[-1] % BLOCK)])
     sums = mx.sum(weights.reshape(rows.shape[0], -1, BLOCK), axis=-1)
@@ -144,10 +138,7 @@ def logsumexp(rows: mx.array) -> mx.array:
 
 
 def most_likely(rows: mx.array, count: int) -> mx.array:
-    """The ids of the largest logits, [num_places, count], largest first; of equals the lower first.
-
-    ``topk`` says which logits stay, but of equals it takes any; so ids are chosen by themselves.
-    """
+    """As in torch, [num_places, count]."""
     vocab = rows.shape[-1]
     cut = mx.min(mx.topk(rows, count, axis=-1), axis=-1, keepdims=True)
     above, equal = rows > cut, rows == cut

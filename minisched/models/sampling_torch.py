@@ -1,7 +1,8 @@
-"""Chooses tokens from logits for a whole batch on torch, as ``sampling.py`` does for one request.
+"""Chooses tokens from logits for a whole batch on torch: the functions of ``sampling.py``.
 
-On the CPU and on a GPU, and without a word to the host, but for one: a CPU that has looked at too
-few of the most likely tokens looks again.
+They have the same names here, and the same results. On the CPU and on a GPU, and without a word to
+the host, but for one: a CPU that has looked at too few of the most likely tokens looks again.
+``sampling_mlx.py`` is this file's twin.
 """
 
 from __future__ import annotations
@@ -33,11 +34,7 @@ def gumbel(keys: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
 
 
 def choose(logits: Tensor, sampling: Sequence[tuple[SamplingParams, int, int]]) -> Tensor:
-    """One token for each row of ``logits`` [num_reqs, vocab]: the first maximum, or a draw.
-
-    ``sampling`` holds (params, key, position) for each row; a draw depends on nothing else. A row
-    with a logit that is not a number gives -1 - token (``base.py``).
-    """
+    """One token for each row of ``logits`` [num_reqs, vocab], by its (params, key, position)."""
     tokens = logits.argmax(-1)  # to which NaN is the largest
     is_nan = logits.gather(-1, tokens[:, None])[:, 0].isnan()
     rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
@@ -123,14 +120,11 @@ def whole_numbers(scaled: Tensor, best: Tensor) -> Tensor:
 
 
 def adjust(logits: Tensor, adjustments: Adjustments) -> Tensor:
-    """``logits`` [num_samples, vocab] as the requests want them; the tensor itself is left alone.
-
-    Logits of 16 bits become float32, which changes no logit, and lets a small penalty count.
-    """
+    """``logits`` [num_samples, vocab] as requests want them; the tensor itself is left alone."""
     if not any(adjustments):
         return logits
     if logits.element_size() < 4:
-        logits = logits.float()
+        logits = logits.float()  # which changes no logit, and lets a small penalty count
     rows, tokens, *values = changes(adjustments)
     if rows:
         at = ship(rows, logits.device), ship(tokens, logits.device)
@@ -149,7 +143,7 @@ def adjust(logits: Tensor, adjustments: Adjustments) -> Tensor:
 
 
 def unpack(masks: Sequence[bytes], where: torch.device) -> Tensor:
-    """Masks as booleans, [num_masks, 8 * bytes]; bytes travel, bits are made on the device."""
+    """Masks as booleans, [num_masks, 8 * bytes]: bits are made on the device."""
     packed = torch.frombuffer(bytearray(b"".join(masks)), dtype=torch.uint8)
     packed = (packed.pin_memory() if where.type == "cuda" else packed).to(where, non_blocking=True)
     bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=where) & 1
@@ -157,13 +151,14 @@ def unpack(masks: Sequence[bytes], where: torch.device) -> Tensor:
 
 
 # -- Log-probabilities -----------------------------------------------------------------------------
-#
-# ``log_softmax`` treats each row by itself. ``logsumexp`` would not: on the CPU it gives a single
-# long row to several threads, and adds up their parts in another order.
 
 
 def logprobs(logits: Tensor, at: Tensor, tokens: Tensor, top: int) -> Tensor:
-    """As ``sampling.logprobs``, [num_places, 1 + 2 * top]; float64 where logits are, or float32."""
+    """[num_places, 1 + 2 * top], in float64 where logits are, else in float32.
+
+    ``log_softmax`` treats each row by itself. ``logsumexp`` would not: on the CPU it gives a single
+    long row to several threads, and adds up their parts in another order.
+    """
     rows = logits[at]
     if rows.element_size() < 4:
         rows = rows.float()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from .llama_config import WeightsError
+from .fetch import WeightsError
 
 if TYPE_CHECKING:
     import tokenizers

@@ -13,11 +13,15 @@ from typing import Any, cast
 from ..core import ForwardMode, ModelWorkerBatch, SamplingParams, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
+from ..devices.registry import library
 from ..models.base import ForwardBatch, Model, make_forward_batch, without_marks
 from ..models.hash import HashModel
-from ..models.registry import AUTO, hash_class, open_model
+from ..models.llama import AUTO
+from ..models.registry import hash_class, open_model
+from ..scheduler import SchedulerConfig
 from ..trace import Touch
-from .base import Reach
+from .base import Drafter, Reach
+from .lookup import LOOKUPS, MAX_N, MIN_N, LookupDrafter
 
 
 class DraftModel:
@@ -214,7 +218,7 @@ def decode_batch(
     return replace(inputs, ids=drafts[xp.asarray(index)], positions=inside)
 
 
-# -- Which model drafts ----------------------------------------------------------------------------
+# -- Who drafts, and with which model --------------------------------------------------------------
 
 DRAFT_MODELS = (
     "a model's directory or name, 'first_layers:N' for the target's own first N layers, or for the "
@@ -278,3 +282,17 @@ def check_fits(draft: Model, target: Model, context_len: int) -> None:
             f"the draft model {draft.name} has a context of {draft.context_len} tokens, but steps "
             f"reach {context_len}."
         )
+
+
+def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter:
+    """What drafts on the device: ``NGRAM_GPU`` or ``STANDALONE``.
+
+    Raises:
+        ValueError: there is no such draft model, or it does not fit the target.
+    """
+    count = config.num_draft_tokens
+    if config.speculative_algorithm == "NGRAM_GPU":
+        return LookupDrafter(LOOKUPS[library(device)], count, MIN_N, MAX_N)
+    draft = open_draft_model(config.speculative_draft_model_path, device, model)
+    check_fits(draft, model, config.context_len + config.draft_slack)
+    return DraftModel(draft, count)

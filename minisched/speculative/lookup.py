@@ -22,6 +22,13 @@ from ..models.base import ForwardBatch
 from ..trace import Touch
 from .base import Reach
 
+MIN_N, MAX_N = 1, 3  # lengths of the n-grams that are looked up
+
+
+def propose_from_history(tokens: Sequence[int], count: int) -> list[int]:
+    """Host: ``count`` drafts from known tokens, or none (``NGRAM``)."""
+    return propose(tokens, count, MIN_N, MAX_N) if count else []
+
 
 def propose(tokens: Sequence[int], num_draft_tokens: int, min_n: int, max_n: int) -> list[int]:
     """Host: drafts of the tokens behind ``tokens``, ``num_draft_tokens`` of them or none.

@@ -28,8 +28,8 @@ from minisched.bench.overlap import AIM, PROCESS, PYTHON, QUICK, SERIAL, SLEEP, 
 from minisched.bench.peers.peer import Peer, PeerError
 from minisched.bench.side_by_side import Spent, running
 from minisched.devices.thread import ThreadDevice
-from minisched.models.hash_arrays import HashTorch
 from minisched.models.llama_torch import LlamaTorch
+from minisched.models.registry import HashTorch
 
 times = st.floats(0.01, 100.0)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minisched.trace.cells import cells_of
 
 from minisched.checks.overlap import launches
 from minisched.checks.races import Words, examine, find_races, race_offence
@@ -26,6 +25,7 @@ from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Program, Slice, Touch, Trace
+from minisched.trace.cells import cells_of
 
 README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
 

@@ -21,9 +21,9 @@ from minisched.devices import thread as torch_arrays
 from minisched.devices.cuda import PATIENCE, ZERO_LASTS, CudaDevice, CudaStream, GpuClock
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop
-from minisched.models.hash_arrays import HashTorch
 from minisched.models.llama_graphs import LlamaGraphs
 from minisched.models.llama_torch import LlamaTorch
+from minisched.models.registry import HashTorch
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.worker import Worker
 from tests.devices.fake_cuda import Gpu, fake_cuda

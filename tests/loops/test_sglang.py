@@ -47,8 +47,8 @@ from minisched.loops.overlap import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
 from minisched.loops.run import Run, fresh, make_engine, run_loop
 from minisched.models.hash import HashModel
-from minisched.models.hash_arrays import HashMlx
 from minisched.models.llama_mlx import LlamaMlx
+from minisched.models.registry import HashMlx
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.worker import Step

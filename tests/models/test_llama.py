@@ -36,8 +36,16 @@ from minisched.models.llama_mlx import (
     window_of,
 )
 from minisched.models.llama_mlx import logits as mlx_logits
-from minisched.models.llama_torch import DTYPES, LlamaTorch
-from minisched.models.llama_torch_layers import BLOCK, ROWS, Group, PagedKV, llama_step, silu
+from minisched.models.llama_torch import (
+    BLOCK,
+    DTYPES,
+    ROWS,
+    Group,
+    LlamaTorch,
+    PagedKV,
+    llama_step,
+    silu,
+)
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from tests.support import (

@@ -24,8 +24,7 @@ from minisched.engine.frontend import Frontend
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.base import make_forward_batch
 from minisched.models.llama_graphs import LlamaGraphs, rounded, sizes, window_of, windows
-from minisched.models.llama_torch import LlamaTorch
-from minisched.models.llama_torch_layers import BLOCK
+from minisched.models.llama_torch import BLOCK, LlamaTorch
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from tests.devices.fake_cuda import Gpu, fake_cuda

@@ -41,8 +41,7 @@ from minisched.models.registry import open_model
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import ALGORITHMS
 from minisched.speculative.draft_model import check_fits, open_draft_model, open_hash_draft
-from minisched.speculative.lookup import propose
-from minisched.speculative.registry import MAX_N, MIN_N
+from minisched.speculative.lookup import MAX_N, MIN_N, propose
 from minisched.trace import Recorder
 from minisched.worker.verify import Speculation
 from tests.support import EVERY_BACKEND, Workload, hash_model, many, play, tokens

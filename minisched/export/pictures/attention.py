@@ -8,8 +8,8 @@ from ...devices.registry import open_device
 from ...engine.frontend import Frontend
 from ...loops.design import find_loop
 from ...loops.run import make_engine
-from ...models.base import equal_extents
 from ...models.hash import HashModel
+from ...models.llama import equal_extents
 from ...scheduler import SchedulerConfig
 from ..recipes.recipe import tokens
 from ..views.page import EDGE, LEFT, Page
@@ -82,7 +82,7 @@ def attention(batch: ScheduleBatch) -> str:
         "One rule for all: position p of a request attends to its positions 0 to p. A decode is a "
         "chunk of one token.",
         "So extents say where each request begins, not who is a prompt. On the right: the calls "
-        "of models/base.py.",
+        "of models/llama.py.",
     )
     return page.finish()
 
