@@ -12,7 +12,8 @@ from ..memory import BlockPool
 from ..memory.block_pool import Block
 from ..memory.radix_cache import TreeNode
 from ..scheduler import MemoryLeak, Scheduler
-from ..trace.program import is_in, to_text
+from ..trace.cells import is_in
+from ..trace.recorder import to_text
 from .laws import Broken
 from .leaks import Leak, Ledger, Moment, moments, plural, report
 

@@ -18,9 +18,9 @@ from ..engine.metrics import RequestMetrics
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import PrefillScheduler
 from ..trace import Trace
+from ..trace.cells import spans_of
 from ..trace.events import is_host
-from ..trace.program import spans_of, to_text
-from ..trace.recorder import named
+from ..trace.recorder import named, to_text
 from ..worker.pipeline import Stage
 from .case import Workload
 from .leaks import find_leaks, find_unlisted
@@ -77,7 +77,8 @@ class Clients:
         def heard(output: Output) -> None:
             self._tokens[output.rid] += output.token is not None
             self._ends[output.rid] += output.finish_reason is not None
-            on_output(output)
+            if on_output is not None:
+                on_output(output)
 
         def committed(batch: ScheduleBatch) -> None:
             for at, req in enumerate(batch.reqs):

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..trace import Act, Mark, Slice, Trace
+from ..trace.cells import spans_of
 from ..trace.events import is_host, lane_words
-from ..trace.program import spans_of, to_text
+from ..trace.recorder import to_text
 from .races import Offence, Order
 
 # -- When something happened to memory, as a reader would say it: which step, which phase, what time

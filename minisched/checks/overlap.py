@@ -176,7 +176,7 @@ WAIT = "wait"  # a slice of this name only says that its lane was blocked
 class Course:
     """Items by lane, and the slices that ``run`` items are; what was recorded is never changed.
 
-    ``is_ordered`` says whether the trace told what each lane did (``trace/program.py``); if not,
+    ``is_ordered`` says whether the trace told what each lane did (``trace/recorder.py``); if not,
     edges have to do, and some of what held an op back may be missing.
     """
 

@@ -18,8 +18,9 @@ from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 from ..trace import Act, Slice, Trace
+from ..trace.cells import LARGEST, Span, common, is_in, joined, spans_of, without
 from ..trace.events import is_host, lane_words
-from ..trace.program import LARGEST, Span, common, is_in, joined, span_text, spans_of, without
+from ..trace.recorder import span_text
 
 # -- What comes before what in a program, whatever the clock says: Lamport's happens-before --------
 #

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..trace import Act, Mark, Slice, Trace
+from ..trace.cells import cells_of, is_in
 from ..trace.events import is_host
-from ..trace.program import cells_of, is_in
 from .identity import Difference, tokens_heard
 from .leaks import HeldLease, Ledger, SlotRead, moments, numbers
 from .oracle import misdeliveries

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from functools import cached_property
@@ -285,3 +285,21 @@ def wanted_logprobs(batch: ScheduleBatch) -> WantedLogprobs:
 def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
     """The KV slots of pages, in order."""
     return [page * page_size + at for page in pages for at in range(page_size)]
+
+
+class Placeholder(NamedTuple):
+    """A negative id: whose, where in the flat ids, and which."""
+
+    row: int
+    at: int
+    token: int
+
+
+def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[Placeholder]:
+    """The first placeholder of each row that has any."""
+    start = 0
+    for row, width in enumerate(map(len, batch.ids)):
+        at = next((at for at in range(start, start + width) if ids[at] < 0), -1)
+        if at >= 0:
+            yield Placeholder(row, at, ids[at])
+        start += width

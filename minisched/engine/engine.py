@@ -9,6 +9,7 @@ model says. The names are SGLang's (``managers/scheduler.py``), whose scheduler 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,11 +21,11 @@ from ..devices.failure import is_out_of_memory
 from ..scheduler import Scheduler
 from ..worker import Step, Worker
 from ..worker.failure import lose
+from ..worker.recording import Recording
 from ..worker.sampling_info import has_history, missing_history
 from .frontend import AbortReq, FlushCacheReq, Frontend, Message
-from .log import SchedulerLog
+from .log import SchedulerLog, logger
 from .metrics import Metrics
-from .recording import Recording
 
 NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while everybody sleeps
 
@@ -52,6 +53,8 @@ class Engine:
 
     def recv_requests(self) -> None:
         """Take in what has arrived."""
+        if not self.frontend.has_news:
+            return
         messages = self.frontend.take(self.device.now())
         if not messages:
             return
@@ -154,7 +157,7 @@ class Engine:
             step.error = error
             return
         if phase == "prepare" and not self.worker.gives_every_input:
-            self.recording.tokens_by_host(step, prepare)
+            self.recording.tokens_by_host(step.batch, step.edges, prepare)
 
     def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
         """Launch a step; returns before the device has run it.
@@ -209,8 +212,8 @@ class Engine:
 
     def needs_mask(self, step: Step) -> bool:
         """Whether the host has something to build before a step can be sampled."""
-        batch = step.batch
-        return batch.has_sampling_extras and step.adjustments is None and has_history(batch)
+        might = step.adjustments is None and step.batch.has_sampling_extras
+        return might and has_history(step.batch)
 
     def update_vocab_mask(
         self, step: Step, newest: Mapping[str, int] = MappingProxyType({})
@@ -253,7 +256,8 @@ class Engine:
             self.device.recorder.edge("result", step.copy_done.slice_id, process)
         self._observe()
         self._stream_output(outputs, label, process)
-        self.log.on_processed(batch, outputs)
+        if logger.isEnabledFor(logging.INFO):
+            self.log.on_processed(batch, outputs)
         return outputs
 
     def _stream_output(
@@ -267,8 +271,9 @@ class Engine:
         self.recording.delivered(outputs, process)
         with self.device.host("output", self.cost.phase("output"), label):
             self.metrics.on_outputs(outputs, self.device.now())
-            for output in outputs:
-                self.frontend.deliver(output)
+            if self.frontend.on_output is not None:
+                for output in outputs:
+                    self.frontend.deliver(output)
 
     # -- when there is nothing to do
 
@@ -300,7 +305,8 @@ class Engine:
     def _scheduled(self, batch: ScheduleBatch | None) -> None:
         """The scheduler has just decided."""
         self._observe()
-        self.log.on_schedule(batch)
+        if logger.isEnabledFor(logging.INFO):
+            self.log.on_schedule(batch)
         if batch:
             self.metrics.on_batch(batch, self.device.now())
 
@@ -312,5 +318,5 @@ class Engine:
             self.device.now(),
             scheduler.num_used_tokens,
             len(scheduler.running_batch),
-            len(scheduler.waiting_queue),
+            scheduler.num_waiting,
         )

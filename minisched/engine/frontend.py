@@ -63,11 +63,12 @@ class Frontend:
     def __init__(
         self,
         requests: Iterable[Request] = (),
-        on_output: Callable[[Output], None] = lambda output: None,
+        on_output: Callable[[Output], None] | None = None,
     ) -> None:
         self.on_output = on_output
         self.now: Callable[[], int] = lambda: 0
         self.interrupted = False
+        self.has_news = True  # whether a look may find anything, now or later
         self._gave_up = False  # everybody has been aborted since the interrupt
         self._unread: dict[str, AbortReq | None] = {}  # live, but no reader; None: aborted by now
         self._said: deque[Message] = deque()  # takes effect at the next look
@@ -83,7 +84,7 @@ class Frontend:
         if not isinstance(request, Request):
             raise TypeError(f"{shown(request)} was sent, but it must be a Request.")
         request.arrival_time = self.now()
-        self._said.append(request)
+        self._say(request)
 
     def deliver(self, output: Output) -> None:
         """Let a client hear. One that fails to is told nothing more, and its request is aborted.
@@ -96,6 +97,7 @@ class Frontend:
             if output.finish_reason:
                 del self._unread[output.rid]
             return
+        assert self.on_output is not None
         try:
             self.on_output(output)
         except Exception as error:  # a client's code; the loop must not end with it
@@ -104,6 +106,7 @@ class Frontend:
                 self._unread[output.rid] = AbortReq(
                     output.rid, error=f"its reader is gone ({why})."
                 )
+                self.has_news = True
 
     def abort(self, rid: str, at: int | None = None) -> None:
         """Give a request up, now or at a time on the device's clock: whoever has the id then.
@@ -116,18 +119,24 @@ class Frontend:
                 "is a text, at a whole number of nanoseconds, or None for now."
             )
         if at is None:
-            self._said.append(AbortReq(rid))
+            self._say(AbortReq(rid))
         else:
             self._num_timed += 1
             heapq.heappush(self._timed_aborts, (at, self._num_timed, rid))
+            self.has_news = True
 
     def flush_cache(self) -> None:
         """Ask for every cached prefix to be forgotten."""
-        self._said.append(FlushCacheReq())
+        self._say(FlushCacheReq())
+
+    def _say(self, message: Message) -> None:
+        """It takes effect at the next look; whoever says it may be on another thread."""
+        self._said.append(message)
+        self.has_news = True
 
     def interrupt(self) -> None:
         """Give everything up. What has not arrived is sent and aborted; a stream is left unread."""
-        self.interrupted = True
+        self.interrupted = self.has_news = True
 
     def take(self, now: int) -> list[Message]:
         """Everything that has come by ``now``, in order of time; what comes later costs nothing.
@@ -137,6 +146,7 @@ class Frontend:
         Raises:
             ValueError: the stream of requests goes back in time.
         """
+        self.has_news = False  # first: what is said from now on says so again
         messages: list[Message] = []
         while self._next is not None and (arrival := arrival_of(self._next)) <= now:
             messages += self._aborts_before(arrival)
@@ -148,6 +158,8 @@ class Frontend:
         self._unread = dict.fromkeys(self._unread)
         if self.interrupted and (messages or not self._gave_up):
             messages += self._give_up()
+        if self._next is not None or self._timed_aborts or self.interrupted:
+            self.has_news = True
         return messages
 
     @property

@@ -22,7 +22,7 @@ class SchedulerLog:
     """One line for each prefill batch, one for every ``decode_log_interval`` decode batches.
 
     SGLang ``managers/scheduler_metrics_mixin.py``. Each record carries ``device_ns``, the time on
-    the device's clock. Nothing is computed or formatted unless INFO is enabled.
+    the device's clock. The engine asks for none unless INFO is enabled.
     """
 
     def __init__(self, scheduler: Scheduler, now: Callable[[], int]) -> None:
@@ -50,8 +50,6 @@ class SchedulerLog:
 
     def on_schedule(self, batch: ScheduleBatch | None) -> None:
         """The scheduler has just decided: retractions, and the prompts of a new batch."""
-        if not logger.isEnabledFor(logging.INFO):
-            return
         prompts = batch.rows[: batch.num_extend_reqs] if batch and batch.num_extend_reqs else ()
         self._retracted()
         self._new_token_ratio = self.scheduler.new_token_ratio.current
@@ -60,7 +58,7 @@ class SchedulerLog:
 
     def on_processed(self, batch: ScheduleBatch, outputs: Sequence[Output]) -> None:
         """A batch has come back, and this was heard of it."""
-        if batch.mode is ForwardMode.EXTEND or not logger.isEnabledFor(logging.INFO):
+        if batch.mode is ForwardMode.EXTEND:
             return
         self._num_decodes += 1
         self._num_generated_tokens += sum(output.token is not None for output in outputs)

@@ -16,7 +16,7 @@ UNITS = {  # counter -> (what it is called, its unit)
     "active memory": ("active memory", "bytes"),
     "cache memory": ("cache memory", "bytes"),
 }
-THOUSANDTHS = frozenset({"new token ratio"})  # are recorded in these (``engine/recording.py``)
+THOUSANDTHS = frozenset({"new token ratio"})  # are recorded in these (``worker/recording.py``)
 
 
 class Counted(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..trace import Act
-from ..trace.program import spans_of
+from ..trace.cells import spans_of
 
 KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
 TOUCHES = ("read", "write", "free")

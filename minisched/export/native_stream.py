@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from ..trace import Counter, Edge, Mark, NullProgram, Recorder, Slice
+from ..trace import Counter, Edge, Mark, Program, Recorder, Slice
 from ..trace.files import WholeFile
 from .native import FORMAT, VERSION, line_of
 
@@ -28,7 +28,7 @@ class StreamRecorder(Recorder):
 
     def __init__(self, path: Path, loop: str, device: str, model: str) -> None:
         super().__init__()
-        self.program = NullProgram()
+        self.program = Program(self.new_id, is_on=False)
         self._whole = WholeFile(path)
         self._file = self._whole.file
         about = {"loop": loop, "device": device, "model": model, "clock": "virtual"}

@@ -36,8 +36,8 @@ from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
 from ..worker import Step
 from ..worker.failure import launch_or_lose, lose
+from ..worker.recording import INPUTS
 from ..worker.sampling_info import has_history
-from ..worker.touches import INPUTS
 from .design import design
 
 MINDIE_REFUSES = {
@@ -198,7 +198,7 @@ class PluginManager:
             self.engine.worker.lay_out(step)
             assert step.flat is not None
             step.flat = self.context.join_context(batch, step.flat)
-        self.engine.recording.tokens_by_host(step, prepare)
+        self.engine.recording.tokens_by_host(step.batch, step.edges, prepare)
         return step
 
     def get(self) -> ModelOutput | None:

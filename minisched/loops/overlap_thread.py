@@ -141,7 +141,7 @@ class TpModelWorkerClient:
             took = cost.phase("prepare", *batch.size)
             with self.device.host("prepare", took, step.label) as prepare:
                 self.worker.lay_out(step)  # unknown tokens get their numbers
-            engine.recording.tokens_by_host(step, prepare)
+            engine.recording.tokens_by_host(step.batch, step.edges, prepare)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

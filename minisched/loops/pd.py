@@ -40,7 +40,7 @@ from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
 from ..trace.recorder import SideRecorder
 from ..worker import Step
-from ..worker.touches import KV
+from ..worker.recording import KV
 from .design import Design, Turns, design, line_of
 from .overlap import NO_LOOKUP, launch_batch_sample_if_needed
 from .run import wire

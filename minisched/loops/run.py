@@ -183,8 +183,8 @@ def wire(
                 "such as 'serial'."
             )
         pins, algorithm = spec.pins, config.speculative_algorithm
-        uploads = spec.recipe is PLAIN and isinstance(made, UploadRelay)
-        parts: dict[str, Any] = {"recipe": UPLOAD if uploads else spec.recipe}
+        needs_upload = isinstance(made, UploadRelay) and spec.recipe is PLAIN
+        parts: dict[str, Any] = {"recipe": UPLOAD if needs_upload else spec.recipe}
         if algorithm:
             drafter = None if algorithm == "NGRAM" else make_drafter(config, device.name, model)
             speculation = Speculation(config.num_draft_tokens, drafter)

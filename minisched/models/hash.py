@@ -9,6 +9,7 @@ the tokens. ``hash_arrays.py`` has the same for torch and MLX.
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 from ..devices.base import Buffer, Device
@@ -127,7 +128,10 @@ class HashModel:
 
     def sample(self, logits: list[list[float]], batch: ForwardBatch) -> Vector:
         """One token for each row of logits, [num_samples]."""
-        adjusted = adjust(logits, batch.adjustments)
-        return Vector(
-            choose(row, *sampling) for row, sampling in zip(adjusted, batch.sampling, strict=True)
-        )
+        if any(batch.adjustments):
+            logits = adjust(logits, batch.adjustments)
+        tokens = []
+        for row, sampling in zip(logits, batch.sampling, strict=True):
+            is_plain = sampling[0].temperature <= 0.0 and not isnan(sum(row))
+            tokens.append(row.index(max(row)) if is_plain else choose(row, *sampling))
+        return Vector(tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..core import ScheduleBatch
@@ -22,6 +22,7 @@ class Relay(Protocol):
     run_ahead: bool  # whether a step may be launched on tokens the host does not know
     most_in_flight: int | None = None  # steps, where one may leave out a request; None: any number
     kept_in: Buffer | None = None  # the device's memory in which tokens wait; None: in none
+    is_chained: bool = False  # a step takes the value of an op before it, and no cell of that
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
@@ -50,24 +51,6 @@ class Relay(Protocol):
     def writes(self, batch: ScheduleBatch, dests: list[int]) -> Sequence[Touch]:
         """Host: what ``store`` will touch, given what ``bind`` gave."""
         return []
-
-
-class Placeholder(NamedTuple):
-    """A negative id: whose, where in the flat ids, and which."""
-
-    row: int
-    at: int
-    token: int
-
-
-def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[Placeholder]:
-    """The first placeholder of each row that has any."""
-    start = 0
-    for row, width in enumerate(map(len, batch.ids)):
-        at = next((at for at in range(start, start + width) if ids[at] < 0), -1)
-        if at >= 0:
-            yield Placeholder(row, at, ids[at])
-        start += width
 
 
 @runtime_checkable

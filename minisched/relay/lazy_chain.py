@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..core import ScheduleBatch
+from ..core.batch import placeholders
 from ..devices.base import Array, Device
-from .base import Relay, placeholders
+from .base import Relay
 
 
 class LazyChain(Relay):
@@ -18,6 +19,7 @@ class LazyChain(Relay):
 
     name = "chain"
     run_ahead = True
+    is_chained = True
 
     def __init__(self, device: Device, max_running_requests: int = 0) -> None:
         self.xp = device.xp

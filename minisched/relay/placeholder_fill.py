@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core import ModelWorkerBatch, ScheduleBatch
+from ..core.batch import placeholders
 from ..devices.base import WRONG_TOKEN, Array, Device
 from ..trace import Recorder, Touch
-from .base import Relay, placeholders
+from .base import Relay
 
 PLACEHOLDER_TOKEN = -1
 

@@ -6,9 +6,10 @@ from collections import deque
 from typing import NamedTuple
 
 from ..core import ScheduleBatch
+from ..core.batch import placeholders
 from ..devices.base import Array, Device
 from ..trace import Touch
-from .base import placeholders
+from .base import Relay
 
 UNKNOWN = -1  # what the CPU copy holds where only the device knows the token
 MOST_IN_FLIGHT = 2
@@ -28,7 +29,7 @@ class InputPlan(NamedTuple):
     sources: Array = None
 
 
-class PrevSampled:
+class PrevSampled(Relay):
     """vLLM ``v1/worker/gpu_model_runner.py:_prepare_input_ids`` and ``gpu_input_batch.py``.
 
     ``bind`` writes -1 to the CPU copy of the ids for every token that the host lacks, looks its

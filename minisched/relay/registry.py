@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from ..devices.base import Device
 from .base import HostTrip, Relay
-from .future_map import FutureMapPool, FutureMapRing
+from .future_map import FutureMapRing
+from .future_map_pool import FutureMapPool
 from .lazy_chain import LazyChain
 from .placeholder_fill import FillDevice, FillHost
 from .prev_sampled import PrevSampled

@@ -7,15 +7,15 @@ one position further; the next step finds it there, because it comes later on th
 from __future__ import annotations
 
 from ..core import Lease, ScheduleBatch
-from ..core.batch import Row
+from ..core.batch import Row, placeholders
 from ..devices.base import Array, Device
 from ..trace import Touch
-from .base import Prompts, placeholders
+from .base import Prompts, Relay
 
 DUMP = 0  # a cell of row 0, which is nobody's: samples that mean nothing go there
 
 
-class TokenPool:
+class TokenPool(Relay):
     """``token_pool[table_idx, pos]`` (mini-sglang ``scheduler/table.py:TableManager``).
 
     Prompts come from the host on the scheduler's stream, with whatever else a row needs that has
@@ -30,7 +30,6 @@ class TokenPool:
 
     name = "token_pool"
     run_ahead = True
-    most_in_flight: int | None = None
 
     def __init__(self, device: Device, max_running_requests: int, max_len: int) -> None:
         self.xp = device.xp

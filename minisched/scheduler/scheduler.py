@@ -163,6 +163,11 @@ class Scheduler:
         return self.leases.launched_step
 
     @property
+    def num_waiting(self) -> int:
+        """Requests in the waiting queue."""
+        return len(self.waiting_queue.waiting) + len(self.waiting_queue.aside)
+
+    @property
     def batches_in_flight(self) -> int:
         """Steps committed that have not come back."""
         return self.leases.launched_step - self.leases.returned_step

@@ -1,15 +1,13 @@
 """One event schema and one recorder, for every loop on every device."""
 
-from .events import Counter, Edge, Mark, Slice, Trace
-from .program import Act, NullProgram, Program, Touch
-from .recorder import NullRecorder, Recorder
+from .events import Act, Counter, Edge, Mark, Slice, Trace
+from .recorder import NullRecorder, Program, Recorder, Touch
 
 __all__ = [
     "Act",
     "Counter",
     "Edge",
     "Mark",
-    "NullProgram",
     "NullRecorder",
     "Program",
     "Recorder",

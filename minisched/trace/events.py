@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .program import Act
-
 # -- Which side a lane is on: its name says so -----------------------------------------------------
 #
 # ``host`` is the scheduler's process. Further host lanes end in ``host`` (a second scheduler, such
@@ -110,6 +108,29 @@ class Mark:
     name: str
     time: int
     attrs: dict[str, Value] = field(default_factory=dict)
+    during: int = 0
+
+
+# Nobody changes an act. It is not frozen, because making it would then take 20 times as long.
+@dataclass(unsafe_hash=True, slots=True)
+class Act:
+    """One thing that a lane did; a lane's acts are in its program order.
+
+    ``kind`` is one of: ``launch`` (it queued op ``op``), ``begin`` and ``end`` (of an op, on the
+    lane that runs it), ``wait`` (it goes on only after op or signal ``op`` has ended, or was
+    said), ``say`` (of a signal), ``read``, ``write`` and ``free`` (cells ``at`` of ``resource``;
+    nobody may touch what is freed any more). ``op`` is the id of a slice, or of a signal; of what
+    the host touches, the slice in which it did. ``rid`` is the request that it was done for.
+    ``during`` is the newest slice of a thread of the host when it launched, waited or said; on a
+    virtual clock, where a slice's work becomes true at its end, what comes after that end.
+    """
+
+    lane: str
+    kind: str
+    op: int
+    resource: str = ""
+    at: str = ""  # cells, as "3-7 9"
+    rid: str = ""
     during: int = 0
 
 

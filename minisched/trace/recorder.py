@@ -1,14 +1,21 @@
-"""Collects events while a run goes on; threads may record at the same time."""
+"""Collects what a run leaves while it goes on; threads may record at the same time.
+
+A ``Recorder`` keeps when things ran and why: slices, edges, counters and marks. Its ``Program``
+keeps what had to come before what, and who touched which memory. Where nobody wants either, a
+``NullRecorder`` stands in their place.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from operator import index
+from typing import Any, NamedTuple
 
-from .events import Counter, Edge, Mark, Slice, Trace, Value
-from .program import NullProgram, Program
+from .events import Act, Counter, Edge, Mark, Slice, Trace, Value
 
 
 class Recorder:
@@ -106,7 +113,7 @@ class NullRecorder(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.program = NullProgram()
+        self.program = Program(self.new_id, is_on=False)
 
     def slice(self, item: Slice) -> None:
         """Nothing."""
@@ -124,6 +131,187 @@ class NullRecorder(Recorder):
         """Nothing."""
 
 
+# -- What each lane did -------------------------------------------------------------------------
+
+
+class Touch(NamedTuple):
+    """What an op will do to some cells of a resource, declared when it is launched.
+
+    ``cells`` may be given as text, as an ``Act`` has them; that is not looked at here.
+    """
+
+    kind: str  # read, write or free
+    resource: str
+    cells: Iterable[int] | str
+    rid: str = ""
+
+
+class Program:
+    """What each lane did, in its own order: who started whom, waited for whom, and touched what.
+
+    Slices say when something ran; a program says what had to come before what, whatever the clock.
+    It is what races are found from (``checks/races.py``). A stream runs in order, so its part is
+    known when it is launched: nothing has to be asked of the device. Which lane acts is known by
+    its thread; a stream's acts are named for it.
+
+    ``is_on`` says whether anything is kept, so whether it is worth working out what is touched. One
+    ``side`` of two puts its acts among those of the ``whole``, under its own name.
+    """
+
+    def __init__(
+        self,
+        new_id: Callable[[], int],
+        is_on: bool = True,
+        side: str = "",
+        whole: Program | None = None,
+    ) -> None:
+        self.acts: list[Act] = whole.acts if whole else []
+        self.new_id = new_id
+        self.is_on = is_on
+        self.side = side
+        self._here = threading.local()
+
+    @property
+    def lane(self) -> str:
+        """The lane of this thread; empty for one whose acts were recorded by who launched it."""
+        return getattr(self._here, "lane", "host")
+
+    @property
+    def op(self) -> int:
+        """The slice or call that this thread is in."""
+        return getattr(self._here, "op", 0)
+
+    def enter(self, lane: str, op: int = 0) -> None:
+        """This thread acts for a lane from now on, and is in one of its slices."""
+        self._here.lane, self._here.op = lane, op
+
+    def launch(
+        self, lane: str, op: int, args: Iterable[Any] = (), touches: Iterable[Touch] = ()
+    ) -> None:
+        """This lane launches an op on a stream; what the op takes from others is read there.
+
+        Raises:
+            ValueError: a touch has cells that are none; one sentence.
+        """
+        if not self.is_on:
+            return
+        self._act(self.lane, "launch", op, during=self.op)
+        self._act(lane, "begin", op)
+        for given in args:
+            if source := getattr(given, "slice_id", 0):
+                self._act(lane, "read", op, "value", str(source))
+        self._touch(lane, op, touches)
+        self._act(lane, "end", op)
+
+    def call(self, op: int) -> None:
+        """This lane queues a call for a thread of the host, which will say what it does."""
+        self._act(self.lane, "launch", op, during=self.op)
+
+    @contextmanager
+    def inside(self, lane: str, op: int) -> Iterator[None]:
+        """This thread runs a call, on a thread's lane."""
+        with self.acting(lane, op):
+            self._act(lane, "begin", op)
+            try:
+                yield
+            finally:
+                self._act(lane, "end", op)
+
+    @contextmanager
+    def acting(self, lane: str, op: int) -> Iterator[None]:
+        """This thread acts for another lane for a while, in one of its slices."""
+        before = self.lane, self.op
+        self.enter(lane, op)
+        try:
+            yield
+        finally:
+            self.enter(*before)
+
+    def wait(self, op: int, lane: str = "") -> None:
+        """A lane, by default this one, goes on only after an op has ended or a signal was said."""
+        if op:
+            self._act(lane or self.lane, "wait", op, during=0 if lane else self.op)
+
+    def say(self, signal: int) -> None:
+        """This lane says a signal."""
+        self._act(self.lane, "say", signal, during=self.op)
+
+    def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
+        """This lane touches cells itself.
+
+        Raises:
+            ValueError: these are no cells; one sentence.
+        """
+        if self.is_on:
+            self._touch(self.lane, self.op, [Touch(kind, resource, cells, rid)])
+
+    def _touch(self, lane: str, op: int, touches: Iterable[Touch]) -> None:
+        side, lane = self.side, named(self.side, lane)
+        for kind, resource, cells, rid in touches:
+            try:
+                at = to_text(cells)
+            except ValueError as error:
+                who = f"an op on the lane {lane!r} says that it does a {kind} of {resource!r}"
+                raise ValueError(f"{who}, but {error}") from None
+            if at:
+                self.acts.append(Act(lane, kind, op, named(side, resource), at, rid))
+
+    def _act(
+        self,
+        lane: str,
+        kind: str,
+        op: int,
+        resource: str = "",
+        at: str = "",
+        rid: str = "",
+        during: int = 0,
+    ) -> None:
+        if lane and self.is_on:
+            lane, resource = named(self.side, lane), named(self.side, resource)
+            self.acts.append(Act(lane, kind, op, resource, at, rid, during))
+
+
+def to_text(cells: Iterable[int] | str) -> str:
+    """Cells in order, each once, as spans: ``3-7 9``. What is text already is not looked at.
+
+    Raises:
+        ValueError: one is no whole number, or below 0; one sentence.
+    """
+    if isinstance(cells, str):
+        return cells
+    if isinstance(cells, list) and len(cells) == 1:
+        return span_text(cells[0], cells[0])
+    if isinstance(cells, range) and cells.step == 1:
+        return span_text(cells[0], cells[-1]) if cells else ""
+    try:
+        in_order = sorted(set(cells))
+    except TypeError:
+        raise ValueError(f"{cells!r:.40} are no cells: they are whole numbers from 0 on.") from None
+    spans: list[list[int]] = []
+    for cell in in_order:
+        if spans and cell == spans[-1][1] + 1:
+            spans[-1][1] = cell
+        else:
+            spans.append([cell, cell])
+    return " ".join(span_text(first, last) for first, last in spans)
+
+
+def span_text(first: int, last: int) -> str:
+    """One span: ``3-7``, or ``9``.
+
+    Raises:
+        ValueError: one of them is no whole number, or below 0.
+    """
+    try:
+        first, last = index(first), index(last)
+    except TypeError:
+        wrong = last if isinstance(first, int) else first
+        raise ValueError(f"{wrong!r:.40} is no cell: cells are whole numbers from 0 on.") from None
+    if first < 0:
+        raise ValueError(f"{first} is no cell: cells are whole numbers from 0 on.")
+    return str(first) if first == last else f"{first}-{last}"
+
+
 # -- Two schedulers in one trace: each side records under its own name -----------------------------
 
 SHARED = ("kv transfer", "value")  # lanes and resources that belong to no side
@@ -131,20 +319,7 @@ SHARED = ("kv transfer", "value")  # lanes and resources that belong to no side
 
 def named(side: str, name: str) -> str:
     """A lane or a resource of one side, as the whole run calls it; nothing stays nothing."""
-    return name if name in SHARED or not name else f"{side} {name}"
-
-
-class SideProgram(Program):
-    """What one side's lanes do goes into the program of the whole run, under the side's names."""
-
-    def __init__(self, whole: Program, side: str) -> None:
-        super().__init__(whole.new_id)
-        self.side = side
-        self.acts = whole.acts
-
-    def named(self, name: str) -> str:
-        """With the side's name in front."""
-        return named(self.side, name)
+    return f"{side} {name}" if side and name and name not in SHARED else name
 
 
 class SideRecorder(Recorder):
@@ -159,8 +334,7 @@ class SideRecorder(Recorder):
         self.whole = whole
         self.side = side
         self.is_on = whole.is_on
-        kept = whole.program
-        self.program = SideProgram(kept, side) if kept.is_on else NullProgram()
+        self.program = Program(whole.new_id, whole.program.is_on, side, whole.program)
 
     def new_id(self) -> int:
         """An id that is the whole run's only one."""

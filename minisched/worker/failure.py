@@ -15,7 +15,7 @@ from functools import partial
 
 from ..core import ModelWorkerBatch, get_model_worker_batch
 from ..devices.base import Array
-from .touches import StepTouches
+from .recording import StepTouches
 from .worker import Step, Worker
 
 

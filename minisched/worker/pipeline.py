@@ -20,7 +20,7 @@ from ..devices.base import Array
 from ..models.base import ForwardBatch, Model
 from ..models.hash import HashModel
 from ..trace import Touch
-from .touches import KV, PAGE_TABLE
+from .recording import KV, PAGE_TABLE
 from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker
 
 

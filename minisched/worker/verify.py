@@ -28,7 +28,7 @@ from ..models.base import ForwardBatch, at_starts
 from ..relay.base import DraftRelay
 from ..speculative.base import Drafter
 from ..trace import Touch
-from .token_edges import StepEdges
+from .recording import StepEdges
 from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker, sample
 
 # -- The host: how a step is laid out, and what it waits for where it builds the ops ---------------

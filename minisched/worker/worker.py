@@ -26,9 +26,8 @@ from ..models.base import ForwardBatch, Model, make_forward_batch, read_marks, w
 from ..relay.base import Prompts, Relay, UploadRelay
 from ..speculative.base import Drafter
 from ..trace import Touch
+from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches
 from .sampling_info import make_adjustments
-from .token_edges import StepEdges, TokenEdges, is_chained
-from .touches import NOTHING, StepTouches, Touches
 
 # -- A step: all that is kept of a batch between its commit and its result -------------------------
 
@@ -291,7 +290,7 @@ class Worker:
         step.flat, step.touches = flat, self.touches.declare(batch, flat)
         if self.touches.program.is_on:
             step.on_read = self.touches.read_back
-        tokens = previous.next_token_ids if previous and is_chained(self.relay) else None
+        tokens = previous.next_token_ids if previous and self.relay.is_chained else None
         step.edges = self.token_edges.lay_out(self.relay, step.batch, batch, flat, tokens)
         # Should that step fail, this one runs all the same: it may have rows of others.
         step.previous = OrNone(tokens) if tokens else None

@@ -25,7 +25,7 @@ from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Program, Slice, Touch, Trace
-from minisched.trace.program import cells_of
+from minisched.trace.cells import cells_of
 
 README = Path(__file__).resolve().parents[2] / "traces" / "README.md"
 

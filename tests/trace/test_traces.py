@@ -24,8 +24,9 @@ from minisched.export.native_program import check_program
 from minisched.memory.pool import RULES
 from minisched.models.hash import HashModel
 from minisched.replay.trace_file import BLOCK, MOST_TOKENS, Arrival, BlockPrompt, TraceFile
+from minisched.trace.cells import common, joined, spans_of, without
 from minisched.trace.events import is_host
-from minisched.trace.program import common, joined, spans_of, to_text, without
+from minisched.trace.recorder import to_text
 from tests.support import LOOP_OPTIONS, VOCAB, Workload, many, play, workloads
 
 # -- cells as text ---------------------------------------------------------------------------------

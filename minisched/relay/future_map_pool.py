@@ -1,0 +1,126 @@
+"""The pool-indexed FutureMap: one cell for each row, and with speculation its drafts and length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core import ScheduleBatch
+from ..devices.base import Array, Device
+from ..trace import Touch
+from .future_map import FutureMap
+
+
+class FutureMapPool(FutureMap):
+    """The pool-indexed form that replaced the ring (SGLang ``overlap_utils.py`` since #25862).
+
+    A request's cell is its row in the request table (``req_pool_idx``), row 0 being padding:
+    nothing to allocate, nothing to lap. ``stash`` runs on the forward stream, behind the sampling.
+    The original gathers every row of a decode; here a token that the host knows is sent as itself.
+
+    With speculation (``num_draft_tokens``) the host does not know how many tokens a step accepts,
+    so lengths lie on the device too, by row (``new_seq_lens_buf``), and the drafts for the next
+    step behind the tokens, ``num_draft_tokens`` cells a row.
+
+    With ``debug`` (the original's ``_DEBUG_ASSERT``, on in its CI) a gather without a stash since
+    the last one is an error: the buffer starts with -1, and a gather takes what it reads away. The
+    original asserts on the device; here the host looks, and so waits for a real device.
+    """
+
+    name = "pool"
+
+    def __init__(
+        self,
+        device: Device,
+        max_running_requests: int,
+        num_draft_tokens: int = 0,
+        debug: bool = False,
+    ) -> None:
+        super().__init__(device)
+        self.debug = debug
+        self.num_rows, self.num_draft_tokens = max_running_requests + 1, num_draft_tokens
+        size = self.num_rows * (1 + num_draft_tokens)
+        self.kept_in = self.output_tokens_buf = device.memory("future map", size)
+        if num_draft_tokens:
+            self.new_seq_lens_buf = device.memory("new seq lens", self.num_rows)
+        if debug:
+            self.output_tokens_buf[:size] = self.xp.asarray([-1] * size)
+
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
+        """Unknown ids become minus their row; the destination is the row.
+
+        The trace is told of tokens alone: drafts are no future slots of a step's own.
+        """
+        ids = [
+            -self.cell(row.lease.row, at) if token is None else token
+            for row in batch.rows
+            for at, token in enumerate(row.ids)
+        ]
+        rows = [row.lease.row for row in batch.rows]
+        self.record(batch, [token for token in ids if -token < self.num_rows], rows)
+        return ids, rows
+
+    def resolve(self, ids: Array, previous: Array | None) -> Array:
+        """Real tokens in place of the placeholders."""
+        return self.resolve_forward_inputs(ids)
+
+    def store(self, dests: Array, tokens: Array) -> None:
+        """Keep this step's tokens."""
+        self.stash(dests, tokens)
+
+    def cell(self, row: int, draft: int) -> int:
+        """Where a row's newest token is (``draft`` 0), or one of its drafts (from 1 on)."""
+        return row if not draft else self.num_rows + row * self.num_draft_tokens + draft - 1
+
+    def start_of(self, rows: Sequence[int]) -> Array:
+        """The position of each row's newest token, [num_reqs]."""
+        return self.new_seq_lens_buf[self.xp.asarray(rows)] - 1
+
+    def stash_lens(self, rows: Sequence[int], seq_lens: Array) -> None:
+        """Write how many tokens each row has now, [num_reqs]."""
+        self.new_seq_lens_buf[self.xp.asarray(rows)] = seq_lens
+
+    def stash_drafts(self, rows: Sequence[int], drafts: Array) -> None:
+        """Write each row's drafts, [num_reqs * num_draft_tokens], behind the tokens."""
+        self.output_tokens_buf[self.xp.asarray(self.draft_cells(rows))] = drafts
+
+    def touch_lens(self, kind: str, rows: Sequence[int]) -> Touch:
+        """The rows' lengths."""
+        return Touch(kind, "new seq lens", rows)
+
+    def touch_drafts(self, rows: Sequence[int]) -> Touch:
+        """The cells of the rows' drafts."""
+        return Touch("write", "future map", self.draft_cells(rows))
+
+    def of_row(self, row: int, length: int) -> list[tuple[str, Sequence[int]]]:
+        """Its token and its drafts, and how long it is."""
+        cells = [row, *self.draft_cells([row])]
+        return [("future map", cells), ("new seq lens", [row] if self.num_draft_tokens else [])]
+
+    def draft_cells(self, rows: Sequence[int]) -> list[int]:
+        """Where the rows' drafts are, [num_reqs * num_draft_tokens]."""
+        return [self.cell(row, at) for row in rows for at in range(1, self.num_draft_tokens + 1)]
+
+    def resolve_forward_inputs(self, ids: Array) -> Array:
+        """Gather: what the rows hold, in place of the negative ids."""
+        tokens = self.look_up(self.output_tokens_buf, ids)
+        if self.debug:
+            self.assert_nonneg_and_invalidate(tokens, ids)
+        return tokens
+
+    def stash(self, future_indices: Array, tokens: Array) -> None:
+        """Write the sampled tokens, [num_reqs], to their rows."""
+        self.output_tokens_buf[future_indices] = tokens
+
+    def assert_nonneg_and_invalidate(self, tokens: Array, ids: Array) -> None:
+        """No gathered token is -1; those gathered are -1 from now on.
+
+        Raises:
+            RuntimeError: a row was gathered twice, or before anything was stashed in it.
+        """
+        pairs = zip(ids.tolist(), tokens.tolist(), strict=True)
+        lost = [-cell for cell, token in pairs if token < 0]
+        if lost:
+            raise RuntimeError(f"rows {lost} were gathered, but nothing was stashed there before")
+        self.output_tokens_buf[self.xp.clamp(-ids, min=0)] = self.xp.asarray([-1] * len(ids))

@@ -1,0 +1,544 @@
+"""What of a step goes into the trace beside its slices, where anybody keeps it.
+
+- ``Touches``: what its ops touch of memory that others touch too, declared when they are launched.
+  From here the race check (``checks/races.py``) knows it on every device; on ``sim`` a test holds
+  what is declared against what is touched.
+- ``TokenEdges``: whose token each row took. The arrows follow the data, also where it went astray.
+- ``Recording``: what the engine's phases leave: counters, waits, what clients hear, and the tokens
+  that came over the host.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, compress
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from ..core import Lease, ModelWorkerBatch, Output, Request, Row, ScheduleBatch
+from ..core.batch import placeholders, slots_of
+from ..devices.base import NO_LABEL, Array, Device, Label, Op, OrNone
+from ..devices.sim import SimMemory
+from ..models.base import ForwardBatch
+from ..relay import DraftRelay, Relay, RowRelay
+from ..scheduler import Scheduler
+from ..speculative.base import Drafter, Reach
+from ..trace import Program, Slice, Touch
+from ..trace.recorder import span_text
+
+# -- What its ops touch ----------------------------------------------------------------------------
+
+KV, PAGE_TABLE, INPUTS, PINNED = "kv", "page table", "inputs", "pinned"
+
+
+class RowSlots:
+    """Slots by position. A row reads them all in every step, and gets a few more in each.
+
+    So the spans of the first ones are kept, each with its text.
+    """
+
+    def __init__(self) -> None:
+        self.slots: list[int] = []
+        self._length = 0  # positions whose slots are in the spans
+        self._spans: list[tuple[int, int]] = []
+        self._texts: list[str] = []
+
+    def replace(self, at: int, slots: Sequence[int]) -> None:
+        """List other slots from position ``at`` on, and nothing behind them."""
+        self.slots[at:] = slots
+        if at < self._length:
+            self._forget()
+
+    def up_to(self, end: int) -> str:
+        """The slots of the first ``end`` positions, as text."""
+        if end < self._length:
+            self._forget()
+        for slot in self.slots[self._length : end]:
+            self._add(slot)
+        self._length = end
+        return " ".join(self._texts)
+
+    def _forget(self) -> None:
+        self._length, self._spans, self._texts = 0, [], []
+
+    def _add(self, slot: int) -> None:
+        """Put a slot among the spans, which it may lengthen or join."""
+        first = last = slot
+        begin = end = bisect(self._spans, (slot, slot))
+        if any(one <= slot <= other for one, other in self._spans[max(0, begin - 1) : end + 1]):
+            return  # a row that lists a slot twice is a bug for others to tell
+        if begin and self._spans[begin - 1][1] == slot - 1:
+            begin, first = begin - 1, self._spans[begin - 1][0]
+        if end < len(self._spans) and self._spans[end][0] == slot + 1:
+            end, last = end + 1, self._spans[end][1]
+        self._spans[begin:end] = [(first, last)]
+        self._texts[begin:end] = [span_text(first, last)]
+
+
+class StepTouches(NamedTuple):
+    """What the ops of one step touch; ``verify`` and ``draft`` are those of a step with drafts."""
+
+    forward: Sequence[Touch] = ()
+    sample: Sequence[Touch] = ()
+    verify: Sequence[Touch] = ()
+    draft: Sequence[Touch] = ()
+
+
+NOTHING = StepTouches()
+
+
+class Touches:
+    """Says what each step's ops will touch, as soon as it is laid out.
+
+    From what the device's page table lists by then: when a thread of the host launches the step,
+    the scheduler may have taken a request's pages back. ``places`` are the devices that the model
+    is cut over; each has a page table and KV of its own.
+
+    Where steps carry drafts (``num_draft_tokens``) it says what they touch at most: a row whose
+    drafts before it are in flight may begin anywhere in what was reserved for it. All of that
+    counts as written; so does what it may read there, which the steps before it wrote.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        relay: Relay,
+        max_len: int,
+        page_size: int,
+        places: Sequence[str] = ("",),
+        num_draft_tokens: int = 0,
+        drafter: Drafter | None = None,
+    ) -> None:
+        self.program = program
+        self.relay = relay
+        self.max_len = max_len
+        self.page_size = page_size
+        self.places = places
+        self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
+        self.table = defaultdict[int, RowSlots](RowSlots)  # what the device's page table lists
+
+    def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
+        """Host: a step is laid out; its arrays (``inputs``, one cell for each step) are written.
+
+        What each of its ops will touch; nothing where nobody keeps it.
+        """
+        if not self.program.is_on:
+            return NOTHING
+        self.program.touch("write", INPUTS, [batch.step])
+        self._list_pages(batch)
+        inputs = self.inputs(batch)
+        forward = [inputs, *self.relay.reads(batch, flat.input_ids), *self.memory(batch, flat)]
+        sample = [inputs, *self.relay.writes(batch, flat.dests)]
+        if not self.num_draft_tokens:
+            return StepTouches(forward, sample)
+        verify, draft, rows = sample, [inputs], flat.req_pool_indices
+        if isinstance(self.relay, DraftRelay):
+            hidden = list(compress(rows, flat.start_unknown))
+            forward.append(self.relay.touch_lens("read", hidden))
+            verify.append(self.relay.touch_lens("write", rows))
+            draft.append(self.relay.touch_drafts(rows))
+        if self.drafter is not None:
+            draft += self.drafter.touches([
+                self.reach(row, index < batch.num_extend_reqs)
+                for index, row in enumerate(batch.rows)
+            ])  # fmt: skip
+        return StepTouches(forward, [inputs], verify, draft)
+
+    def undeclared(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
+        """Host: what a step would have touched that was lost before it was laid out.
+
+        Its pages are listed all the same, and the step behind it takes its tokens from where this
+        one would have left them.
+        """
+        if not self.program.is_on:
+            return NOTHING
+        self._list_pages(batch)
+        return StepTouches([*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)])
+
+    def written(self, whole: StepTouches) -> list[Touch]:
+        """All that a step may have written that was not launched as a whole.
+
+        What it reads is nobody's: the relay's cells may lack what the lost step was to send there.
+        """
+        return [touch for touch in chain.from_iterable(whole) if touch.kind != "read"]
+
+    def follow(self, inputs: ForwardBatch) -> None:
+        """Host: when the last name of a step's inputs goes, their memory may be handed out again.
+
+        What the device still has to do with them is no name: an op is given a copy of the batch.
+        """
+        if self.program.is_on:
+            freed = ("free", INPUTS, [inputs.label.step])
+            weakref.finalize(inputs, self.program.touch, *freed).atexit = False
+
+    def inputs(self, batch: ScheduleBatch) -> Touch:
+        """What every op reads that is given the step's arrays."""
+        return Touch("read", INPUTS, [batch.step])
+
+    def read_back(self, step: int, buffer: int, size: int, uploaded: bool) -> None:
+        """Host: the copy is read; what the step's upload was given can go."""
+        self.program.touch("read", f"host output {buffer}", range(size))
+        if uploaded:
+            self.program.touch("free", PINNED, [step])
+
+    def free_pages(self, pages: Sequence[int], lease: Lease | None) -> None:
+        """Host: pages are taken back: nobody may touch them any more."""
+        if not self.program.is_on:
+            return
+        for place in self.places:
+            slots, rid = slots_of(pages, self.page_size), lease.rid if lease else ""
+            self.program.touch("free", place + KV, slots, rid)
+
+    def free_row(self, lease: Lease) -> None:
+        """Host: a row is taken back, and what the relay keeps for it."""
+        if not self.program.is_on:
+            return
+        length = len(lease.pages) * self.page_size
+        cells = range(lease.row * self.max_len, lease.row * self.max_len + length)
+        for place in self.places:
+            self.program.touch("free", place + PAGE_TABLE, cells, lease.rid)
+        if isinstance(self.relay, RowRelay):
+            for resource, of_row in self.relay.of_row(lease.row, length):
+                self.program.touch("free", resource, of_row, lease.rid)
+
+    def memory(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> Iterator[Touch]:
+        """The page table's rows, and the KV slots that they list.
+
+        In a pass all rows write before any reads, so a row may read what one behind it writes
+        (rule ``prompt_pages`` "scheduled"): that is said last.
+        """
+        if flat.table_index:
+            yield Touch("write", PAGE_TABLE, flat.table_index)
+        to_come = self._written(batch.rows[1:]) if batch.num_extend_reqs else Counter[int]()
+        late: list[Touch] = []
+        for at, row in enumerate(batch.rows):
+            cell, rid, end = row.lease.row * self.max_len, row.req.rid, self.end_of(row)
+            listed = self.table[row.lease.row]
+            yield Touch("read", PAGE_TABLE, range(cell, cell + end), rid)
+            read = Touch("read", KV, listed.up_to(row.start), rid)
+            if to_come and not to_come.keys().isdisjoint(listed.slots[: row.start]):
+                late.append(read)
+            else:
+                yield read
+            yield Touch("write", KV, listed.slots[row.start : end], rid)
+            if at + 1 >= batch.num_extend_reqs:
+                to_come.clear()  # a row that decodes was admitted in an earlier step
+            to_come -= self._written(batch.rows[at + 1 : at + 2]) if to_come else Counter()
+        yield from late
+
+    def _written(self, rows: Sequence[Row]) -> Counter[int]:
+        """The KV slots that these compute."""
+        slots = (self.table[row.lease.row].slots[row.start : self.end_of(row)] for row in rows)
+        return Counter(chain.from_iterable(slots))
+
+    def end_of(self, row: Row) -> int:
+        """One past the last position that a row may compute."""
+        if self.num_draft_tokens and None in row.ids:
+            return len(self.table[row.lease.row].slots)
+        return row.end
+
+    def reach(self, row: Row, is_prompt: bool) -> Reach:
+        """Where a row's positions may lie."""
+        at, end = row.lease.row, self.end_of(row)
+        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at].slots)
+
+    def _list_pages(self, batch: ScheduleBatch) -> None:
+        """Follow what the step writes to the page table."""
+        for at, (pages_at, pages) in batch.new_pages.items():
+            listed = self.table[batch.leases[at].row]
+            listed.replace(pages_at * self.page_size, slots_of(pages, self.page_size))
+
+
+# -- Whose token each row took ---------------------------------------------------------------------
+
+
+class Made(NamedTuple):
+    """A token that a step has sampled: by which op, and in which cell of the relay it is kept."""
+
+    lease: Lease
+    op: int  # slice id
+    cell: int
+    brought_by: int  # slice id of the copy to the host
+    value: Any = None  # (op, place among its tokens), where a virtual clock lets one look
+
+
+@dataclass
+class Input:
+    """Where the unknown token of one row comes from; ``at`` is its place in the flat ids."""
+
+    row: int
+    at: int
+    cell: int | None  # of the relay; None: the relay will not look for it
+    is_old: bool  # the host does not know it, and has sent another one in its place
+    known: int | None  # what it is, if the host knows it
+    needs: Made | None = None  # the newest token of the row's lease
+    source: tuple[int, int] = (0, 0)  # slice ids of the host's arrow
+
+
+@dataclass
+class StepEdges:
+    """What the recorder of edges keeps of one step, from when it is laid out until it has run."""
+
+    batch: ScheduleBatch
+    dests: list[int]
+    inputs: list[Input]
+    memory: SimMemory | None  # the relay's, where it can be asked who wrote it
+    before: Op | None  # whose value it takes, if the relay keeps none
+    filled: dict[int, tuple[int, int]] = field(default_factory=dict)  # row -> op and cell
+    forward: int = 0  # slice id of its pass, where a virtual clock lets one look at what that took
+
+    def fill(self, rows: Mapping[int, int], copy: Op | None) -> None:
+        """Host: it has written tokens that ``copy`` brought into rows of this step."""
+        if copy is not None:
+            self.filled |= {row: (copy.slice_id, place) for row, place in rows.items()}
+
+
+class TokenEdges:
+    """Records the edge ``token`` from the op whose token a step's forward pass really takes.
+
+    On the simulated device the memory of the relay knows who wrote each cell, and what the forward
+    pass made of it is compared when it runs. On a wall clock it is the relay's own binding: which
+    cell was given to whom when, in the order of launches. Where nothing was taken there is no edge.
+    A row that takes anything but the newest token of its lease gets a mark ``wrong token``, with
+    the arrow's two slices and, where they are known, both tokens.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.recorder = device.recorder
+        self.is_virtual = device.clock == "virtual"
+        self.newest: dict[int, Made] = {}  # by row of the request table
+        self.kept: dict[int, int] = {}  # cell of the relay -> the op whose token is kept there
+        self.stored_for: dict[int, int] = {}  # of a step with drafts: verify -> sample
+
+    def lay_out(
+        self,
+        relay: Relay,
+        batch: ScheduleBatch,
+        known: ScheduleBatch,
+        flat: ModelWorkerBatch,
+        before: Op | None,
+    ) -> StepEdges | None:
+        """Host: the relay has bound a step; note which of its inputs are not the host's.
+
+        It was bound as ``known``: that is ``batch``, unless the host has waited for the steps in
+        front and written their tokens into rows. None where nothing is recorded.
+        """
+        if not self.recorder.is_on:
+            return None
+        memory = relay.kept_in if isinstance(relay.kept_in, SimMemory) else None
+        if memory is not None:
+            memory.follow()
+        cells, ids = relay.takes(known, flat.input_ids), flat.input_ids
+        negative = {row: at for row, at, _ in placeholders(known, ids)}
+        inputs, start = [], 0
+        for row, tokens in enumerate(known.ids):
+            if row in cells or None in tokens:
+                at = negative.get(row, start + len(tokens) - 1)
+                inputs.append(Input(row, at, cells.get(row), ids[at] >= 0, tokens[at - start]))
+            start += len(tokens)
+        dests = flat.dests or list(range(len(known.reqs)))
+        edges = StepEdges(batch, dests, inputs, memory, before)
+        for row, is_hidden in enumerate(batch.start_unknown if known is not batch else ()):
+            if is_hidden and (made := self._newest(batch.leases[row])):
+                edges.filled[row] = made.brought_by, made.cell
+        return edges
+
+    def launched(self, edges: StepEdges, forward: Op) -> None:
+        """Host: the forward pass is queued."""
+        batch = edges.batch
+        for item in edges.inputs:
+            item.needs = self._newest(batch.leases[item.row])
+        for row, (op, cell) in edges.filled.items():
+            needs = self._newest(batch.leases[row])
+            self.recorder.edge("token", op, forward.slice_id)
+            if needs is None or (needs.brought_by, needs.cell) != (op, cell):
+                self._wrong(batch, row, op, forward.slice_id)
+        edges.inputs = [item for item in edges.inputs if item.row not in edges.filled]
+        if self.is_virtual:
+            edges.forward = forward.slice_id
+            return
+        for item in edges.inputs:
+            if item.cell is not None:
+                before = edges.before
+                source = before.slice_id if before is not None else self.kept.get(item.cell, 0)
+                self._draw(batch, item, source, forward.slice_id)
+            else:
+                self._wrong(batch, item.row, item.source[0], item.source[1] or forward.slice_id)
+
+    def took(self, edges: StepEdges, ids: Array) -> None:
+        """Device: the relay has resolved a step's inputs; on a virtual clock one may look at them.
+
+        ``ids`` is what the model will be given.
+        """
+        forward, before, memory = edges.forward, edges.before, edges.memory
+        for item in edges.inputs if forward else ():
+            got = int(ids[item.at])
+            found, source = None, 0
+            if before is not None and item.cell is not None:
+                tokens, source = OrNone(before).value, before.slice_id
+                found = tokens[item.cell] if tokens is not None else None
+            elif memory is not None and item.cell is not None:
+                found, source = memory.values[item.cell], memory.writers.get(item.cell, 0)
+            if item.cell is None:
+                self._compare(edges.batch, item, item.source[0], item.source[1] or forward, got)
+            else:
+                self._draw(edges.batch, item, source if got == found else 0, forward, got)
+
+    def sampled(self, edges: StepEdges, tokens: Op, stored: Op, copy: Op) -> None:
+        """Host: sampling is queued; ``stored`` is the op that leaves the tokens in the relay."""
+        can_look = self.is_virtual and stored is tokens
+        if stored is not tokens:
+            self.stored_for[stored.slice_id] = tokens.slice_id
+        for place, (lease, cell) in enumerate(zip(edges.batch.leases, edges.dests, strict=True)):
+            value = (tokens, place) if can_look else None
+            made = Made(lease, tokens.slice_id, cell, copy.slice_id, value)
+            self.newest[lease.row], self.kept[cell] = made, tokens.slice_id
+
+    def _newest(self, lease: Lease) -> Made | None:
+        made = self.newest.get(lease.row)
+        return made if made is not None and made.lease is lease else None
+
+    def _draw(
+        self, batch: ScheduleBatch, item: Input, source: int, forward: int, got: int | None = None
+    ) -> None:
+        """The edge of one row, if it took anything, and the mark if that was wrong."""
+        source = self.stored_for.get(source, source)
+        if source:
+            self.recorder.edge("token", source, forward)
+        self._compare(batch, item, source, forward, got)
+
+    def _compare(
+        self, batch: ScheduleBatch, item: Input, source: int, reader: int, got: int | None
+    ) -> None:
+        """A mark if this is not the newest token of the lease: by its value, or else by its place.
+
+        Not if that one was never made, for then the row is nobody's any more.
+        """
+        needs, made = item.known, item.needs
+        if made is not None and made.value is not None:
+            op, place = made.value
+            if op.error is not None:
+                return
+            needs = int(op.value[place]) if op.done else None
+        is_right = made is not None and (source, item.cell) == (made.op, made.cell)
+        if got is not None and needs is not None:
+            is_right = got == needs
+        if not is_right:
+            self._wrong(batch, item.row, source, reader, got, needs)
+
+    def _wrong(
+        self,
+        batch: ScheduleBatch,
+        row: int,
+        source: int,
+        reader: int,
+        got: int | None = None,
+        needs: int | None = None,
+    ) -> None:
+        values = {"got": got, "needs": needs} if None not in (got, needs) else {}
+        self.recorder.mark(
+            "wrong token", step=batch.step, rid=batch.rids[row], source=source, reader=reader,
+            **values,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+# -- What the engine's phases leave ----------------------------------------------------------------
+
+
+@dataclass
+class Recording:
+    """Nothing is read or written where the device's recorder keeps nothing."""
+
+    scheduler: Scheduler
+    device: Device
+    delivered_by: dict[str, int] = field(default_factory=dict)  # live request -> process slice id,
+    known_by: dict[str, int] = field(default_factory=dict)  # also when a step has taken the token
+    counted: dict[str, int] = field(default_factory=dict)  # counters as they were recorded last
+
+    def arrival(self, messages: Iterable[object]) -> Label:
+        """Whose coming a receive slice belongs to."""
+        if not self.device.recorder.is_on:
+            return NO_LABEL
+        return Label(rids=tuple(item.name for item in messages if isinstance(item, Request)))
+
+    def count(self) -> None:
+        """Record the counters that have changed."""
+        recorder = self.device.recorder
+        if not recorder.is_on:
+            return
+        for name, value in self._counters().items():
+            if self.counted.get(name) != value:
+                self.counted[name] = value
+                recorder.counter(name, value)
+
+    def wait(self, start: int, label: Label) -> None:
+        """A slice for the time since ``start``, in which the host was blocked: it is not work."""
+        recorder, end = self.device.recorder, self.device.now()
+        if end > start:
+            wait = Slice(
+                recorder.new_id(), "host", "wait", start, end, label.step, label.mode, label.rids
+            )
+            recorder.slice(wait)
+
+    def must_wait(self, batch: ScheduleBatch, reason: str, op: str) -> None:
+        """Mark that an op of a step has to wait, and for what (``checks/causes.py``)."""
+        self.device.recorder.mark("wait", step=batch.step, reason=reason, op=op)
+
+    def tokens(self, step: int, outputs: Iterable[Output]) -> None:
+        """Mark that a step has come back, and which tokens clients hear because of it.
+
+        ``tokens`` are in the order of ``rids``, in which spaces are ``%20``; both are empty if
+        nobody hears any. Step 0 stands for what another scheduler has computed (``pd``). By these
+        marks two files can be compared (``checks/identity.py``); with eight requests one
+        has 140 bytes, a sixtieth of what the file has for a step.
+        """
+        recorder = self.device.recorder
+        if not recorder.is_on:
+            return
+        heard = [output for output in outputs if output.token is not None]
+        if step or heard:
+            tokens = " ".join(str(output.token) for output in heard)
+            rids = " ".join(quote(output.rid) for output in heard)
+            recorder.mark("tokens", step=step, rids=rids, tokens=tokens)
+
+    def delivered(self, outputs: Iterable[Output], process: int) -> None:
+        """Remember which process slice gave each live request its newest token."""
+        if not self.device.recorder.is_on:
+            return
+        for output in (output for output in outputs if not output.namesake):
+            if output.finish_reason:
+                self.delivered_by.pop(output.rid, None)
+                self.known_by.pop(output.rid, None)
+            else:
+                self.delivered_by[output.rid] = self.known_by[output.rid] = process
+
+    def tokens_by_host(self, batch: ScheduleBatch, edges: StepEdges | None, prepare: int) -> None:
+        """An edge to ``prepare`` for each row whose input tokens came over the host.
+
+        Of the rows with a token that is not the host's some are given an old one of its.
+        """
+        edge, others = self.device.recorder.edge, edges.inputs if edges else []
+        elsewhere = {item.row for item in others}
+        for at, row in enumerate(batch.rows if self.delivered_by else ()):
+            is_known = None not in row.ids and at not in elsewhere
+            if is_known and row.req.rid in self.delivered_by:
+                edge("token", self.delivered_by.pop(row.req.rid), prepare)
+        for item in others:
+            if item.is_old and (source := self.known_by.get(batch.rids[item.row], 0)):
+                edge("token", source, prepare)
+                item.source = source, prepare
+
+    def _counters(self) -> dict[str, int]:
+        scheduler = self.scheduler
+        cached = scheduler.page_cache.evictable_size if scheduler.page_cache else 0
+        return {
+            "waiting": scheduler.num_waiting,
+            "running": len(scheduler.running_batch),
+            "kv used": scheduler.num_used_tokens,
+            "kv cached": cached * scheduler.config.page_size,
+            "new token ratio": round(1000 * scheduler.new_token_ratio.current),
+        }
