@@ -10,13 +10,12 @@ that counts steps take its turn, unless that pass has.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from ..core import ModelWorkerBatch, get_model_worker_batch
 from ..devices.base import Array
 from .recording import StepTouches
-from .worker import Step, Worker
+from .worker import Step, StepOp, Worker
 
 
 def launch_or_lose(worker: Worker, step: Step, upto: str = "") -> Step:
@@ -48,12 +47,10 @@ def lose(worker: Worker, step: Step, error: Exception) -> None:
     for op in worker.recipe:
         if op.name == "forward":
             fill = partial(fill_table, place=op.place, resolves=is_bound)
-            worker.queue(
-                step,
-                replace(
-                    op, name="page table", run=fill, takes=("flat",), cost=lambda worker, step: 0
-                ),
-            )
+            worker.queue(step, StepOp(
+                "page table", fill, op.stream, takes=("flat",), gives=op.gives,
+                awaited_by=op.awaited_by, touches=op.touches,
+            ))  # fmt: skip
     worker.device.flush(*step.launched)
     step.fail(error)
     step.error = None  # it names frames, and one of these this step

@@ -211,11 +211,6 @@ def counts(step: Step) -> range:
     return range(step.batch.num_samples, step.batch.num_samples + len(step.batch.reqs))
 
 
-def drafted(step: Step) -> Touch:
-    """What the op touches that leaves its drafts behind that."""
-    return Touch("write", f"output {step.buffer}", range(counts(step).stop, step.num_outputs))
-
-
 def tell_apart(step: Step, result: Result) -> Result:
     """Host: the three columns of the copy, which were all read as tokens."""
     values, start, stop = result.tokens, counts(step).start, counts(step).stop
@@ -242,10 +237,11 @@ def verify_recipe(drafter: Drafter | None = None) -> Recipe:
             awaited_by="copy" if drafter is None else "",
             cost=lambda worker, step: worker.cost.verify,
             touches=lambda worker, step: [
-                *step.touches.verify, Touch("write", f"output {step.buffer}", counts(step)),
+                *step.touches.verify,
+                Touch("write", f"output {step.buffer}", counts(step)),
             ],
         ),
-    ]  # fmt: skip
+    ]
     if drafter is not None:
         drafts = StepOp(
             "draft",
@@ -254,7 +250,10 @@ def verify_recipe(drafter: Drafter | None = None) -> Recipe:
             gives="next_draft_input",
             awaited_by="copy",
             cost=lambda worker, step: drafter.cost(worker.cost, step.inputs.num_tokens),
-            touches=lambda worker, step: [*step.touches.draft, drafted(step)],
+            touches=lambda worker, step: [
+                *step.touches.draft,
+                Touch("write", f"output {step.buffer}", range(counts(step).stop, step.num_outputs)),
+            ],
             mode="draft extend",
         )
         ops.append(drafts)

@@ -46,8 +46,8 @@ class Step:
     next_token_ids: Op | None = None  # tokens [num_samples]
     num_accepted_tokens: Op | None = None  # of each row that count, [num_reqs]; None: no drafts
     next_draft_input: Op | None = None  # [num_reqs * k]; None: the host drafts, or nobody
-    extend_input_len_per_req: Sequence[int] = ()  # [num_extend_reqs]; if logprobs are wanted, and
-    extend_logprob_start_len_per_req: Sequence[int] = ()  # where in these they begin
+    extend_input_len_per_req: Sequence[int] = ()  # [num_extend_reqs], if logprobs are wanted
+    extend_logprob_start_len_per_req: Sequence[int] = ()  # where in each prompt's part they begin
     copy_done: Op | None = None  # the copy to the host, as an event and a handle
     delay_sample_func: Callable[[], None] | None = None  # launches the rest, once (#20697)
     future_indices: Array = None  # where the relay keeps each row's token, on the device
