@@ -30,7 +30,7 @@ from ..relay import Relay, RowRelay, UploadRelay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
 from ..speculative.draft_model import make_drafter
-from ..speculative.lookup import propose_from_history
+from ..speculative.lookup import propose
 from ..trace import Trace
 from ..worker import Worker
 from ..worker.logprobs import logprob_ops
@@ -212,7 +212,7 @@ def wire(
             worker.page_table = worker.page_tables[""] = table
         scheduler = spec.scheduler(config, device.recorder)
     if algorithm == "NGRAM":
-        scheduler.propose = propose_from_history
+        scheduler.propose = propose
     if config.in_force.free_rule == "lease":  # under the others what is freed may still be written
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row

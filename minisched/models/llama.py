@@ -38,9 +38,11 @@ HUB_FILES = [
 def find_model(name_or_dir: str | Path) -> Path:
     """The checked directory of a fetched model, of a path, or of a Hugging Face id ``org/name``.
 
-    A Hugging Face id is downloaded (or taken from the hub's cache). Raises WeightsError where
-    there is no such model, or where its directory is not a whole Llama; FetchError where a
-    fetched one has lost a file.
+    A Hugging Face id is downloaded (or taken from the hub's cache).
+
+    Raises:
+        WeightsError: there is no such model, or its directory is not a whole Llama.
+        FetchError: a fetched one has lost a file.
     """
     name = str(name_or_dir)
     if name in SOURCES:
@@ -64,11 +66,9 @@ def find_model(name_or_dir: str | Path) -> Path:
 
 def read_config(directory: Path) -> LlamaConfig:
     """config.json, with the end-of-text ids of generation_config.json where there is one."""
-    config = _json(directory, "config.json")
-    generation: dict[str, Any] = {}
-    if (directory / "generation_config.json").is_file():
-        generation = _json(directory, "generation_config.json")
-    return LlamaConfig.from_json(config, generation, where=str(directory))
+    more = "generation_config.json"
+    generation = _json(directory, more) if (directory / more).is_file() else {}
+    return LlamaConfig.from_json(_json(directory, "config.json"), generation, str(directory))
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -86,18 +86,15 @@ def weight_files(directory: Path) -> list[Path]:
 def choose_dtype(directory: Path, wanted: str, known: Mapping[str, object], library: str) -> str:
     """The name of the dtype to compute in: ``wanted``, or for ``auto`` the checkpoint's own.
 
-    That is the embeddings' dtype in the files. bfloat16 stays bfloat16, and everything else is
-    float32: float16, every number of which float32 has, and float64. (vLLM and SGLang read it in
-    config.json, keep float16, and make float16 of float32; that doesn't hold here, where auto means
-    the same on every device.)
+    That is the embeddings' dtype in the files: bfloat16 stays bfloat16, everything else is float32.
+    (vLLM and SGLang read it in config.json, keep float16, and make float16 of float32; here auto
+    means the same on every device.)
 
     Raises:
         ValueError: ``wanted`` is neither ``auto`` nor ``known`` to the library.
     """
     if wanted == AUTO:
-        shapes_and_types = (_header(file) for file in weight_files(directory))
-        own = next(found[EMBED][1] for found in shapes_and_types if EMBED in found)
-        return "bfloat16" if own == "BF16" else "float32"
+        return "bfloat16" if _headers(directory)[EMBED][1] == "BF16" else "float32"
     if wanted not in known:
         names = ", ".join([AUTO, *known])
         raise ValueError(f"dtype is {wanted!r}, but with {library} it must be one of {names}.")
@@ -106,9 +103,7 @@ def choose_dtype(directory: Path, wanted: str, known: Mapping[str, object], libr
 
 def check_tensors(directory: Path, config: LlamaConfig) -> None:
     """Raise WeightsError at the first tensor that is missing, misshapen or not of floats."""
-    found: dict[str, tuple[tuple[int, ...], str]] = {}
-    for file in weight_files(directory):
-        found |= _header(file)
+    found = _headers(directory)
     for name, shape in config.tensor_shapes():
         if name not in found:
             raise WeightsError(f"{directory} lacks the tensor {name}.")
@@ -124,18 +119,22 @@ def check_tensors(directory: Path, config: LlamaConfig) -> None:
             )
 
 
-def _header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of each tensor in one file; the library checks that the file is whole."""
+def _headers(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of each tensor; the library checks that the files are whole."""
     from safetensors import SafetensorError, safe_open
 
-    if not file.is_file():
-        raise WeightsError(f"{file.parent} lacks {file.name}.")
-    try:
-        with safe_open(file, framework="np") as tensors:
-            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-            return {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{file} is not a whole safetensors file ({error}).") from error
+    found = {}
+    for file in weight_files(directory):
+        if not file.is_file():
+            raise WeightsError(f"{directory} lacks {file.name}.")
+        try:
+            with safe_open(file, framework="np") as tensors:
+                for name in tensors.keys():  # noqa: SIM118
+                    part = tensors.get_slice(name)
+                    found[name] = tuple(part.get_shape()), part.get_dtype()
+        except (SafetensorError, OSError) as error:
+            raise WeightsError(f"{file} is not a whole safetensors file ({error}).") from error
+    return found
 
 
 def _json(directory: Path, file: str) -> dict[str, Any]:
@@ -245,13 +244,13 @@ class LlamaConfig:
     ) -> LlamaConfig:
         """From config.json and generation_config.json (empty if there is none) in ``where``.
 
-        Defaults are transformers' (``LlamaConfig``, ``Qwen2Config``, ``Qwen3Config``). Raises
-        WeightsError for another model type, for an unsupported setting, and for a value out of
-        range.
+        Defaults are transformers' (``LlamaConfig``, ``Qwen2Config``, ``Qwen3Config``).
+
+        Raises:
+            WeightsError: another model type, an unsupported setting, or a value out of range.
         """
         read = _Reader(config, f"{where}/config.json")
         kind = read.model_type()
-        read.refuse_unsupported()
         sizes = {name: read.count(name) for name in SIZES}
         heads = sizes["num_attention_heads"]
         context, kv_heads, head_dim = MODEL_TYPES[kind]
@@ -325,22 +324,19 @@ class _Reader:
     where: str
 
     def model_type(self) -> str:
-        """One of ``MODEL_TYPES``."""
+        """One of ``MODEL_TYPES``, with nothing on that is not built here."""
         kind = self.config.get("model_type")
         if not isinstance(kind, str) or kind not in MODEL_TYPES:
             known = " and ".join(", ".join(map(repr, MODEL_TYPES)).rsplit(", ", 1))
             raise WeightsError(f"{self.where}: model_type is {kind!r}; only {known} are supported.")
-        return kind
-
-    def refuse_unsupported(self) -> None:
-        """Raise where a setting is on that is not built here."""
         for name, allowed in UNSUPPORTED.items():
             if (value := self.config.get(name, allowed[0])) not in allowed:
                 raise WeightsError(f"{self.where}: {name} {value!r} is not supported.")
         types = self.config.get("layer_types") or []
-        for kind in types if isinstance(types, list) else [types]:
-            if kind != "full_attention":
-                raise WeightsError(f"{self.where}: a layer of type {kind!r} is not supported.")
+        for layer in types if isinstance(types, list) else [types]:
+            if layer != "full_attention":
+                raise WeightsError(f"{self.where}: a layer of type {layer!r} is not supported.")
+        return kind
 
     def rope(self) -> _Reader:
         """A reader of ``rope_scaling``, or what newer files call ``rope_parameters``."""
@@ -416,9 +412,7 @@ class _Reader:
         return frozenset(ids)
 
     def _value(self, name: str, default: Any) -> Any:
-        value = self.config.get(name)
-        if value is None:
-            value = default
+        value = default if self.config.get(name) is None else self.config[name]
         if value is None:
             raise WeightsError(f"{self.where}: {name} is missing.")
         return value
@@ -483,14 +477,16 @@ def write_tiny_llama(
 ) -> Path:
     """Write config.json and model.safetensors (float32) and give the directory.
 
-    The numbers come from numpy and depend on ``seed`` alone, so torch and MLX load the same ones.
-    Each is of a normal distribution, times its part's entry in SCALE: a matrix [out, in] has std
-    1 / sqrt(in), a bias ``BIAS``. The head is not tied to the embeddings: with random weights a
-    tied head makes every sequence repeat one token, and a test over it could not fail.
-    ``more`` of config.json, such as ``model_type`` or ``rope_scaling``, takes the place of what is
-    there; norms are random then: as ones, they and their places could be mistaken for each other.
-    ``intermediate`` must be a multiple of 32: otherwise torch's SiLU on the CPU is not
-    batch-invariant. Raises ValueError for that, WeightsError for sizes that do not fit together.
+    The numbers depend on ``seed`` alone, and are of a normal distribution, times their part's entry
+    in SCALE: a matrix [out, in] has std 1 / sqrt(in), a bias ``BIAS``. The head is not tied to the
+    embeddings: with random weights that makes every sequence repeat one token. ``more`` of
+    config.json takes the place of what is there; norms are random then, so that none can be
+    mistaken for another.
+
+    Raises:
+        WeightsError: sizes do not fit together.
+        ValueError: ``intermediate`` is no multiple of 32, without which torch's SiLU on the CPU is
+            not batch-invariant.
     """
     import numpy as np
     from safetensors.numpy import save_file

@@ -26,7 +26,7 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
     """``hash``, ``smollm2``, a directory with a model in Hugging Face's form, or a hub id.
 
     ``dtype`` is what a real model computes in: ``auto``, which is the checkpoint's own on every
-    device (``weights.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
+    device (``llama.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
 
     Raises:
         ValueError: the model is unknown, not fetched or incomplete; the device can't run it, or not

@@ -124,10 +124,9 @@ class StreamDecoder:
     """Gives the text that each new token adds, never half a character.
 
     What is pushed, then ``finish``, adds up to ``decode`` of all ids. Text that ends in U+FFFD is
-    held back, since the next token may complete it, and so is text that is not settled. Only the
-    tokens since the last emitted text, and those before it that may change how they read, are
-    decoded again. Source: SGLang ``managers/detokenizer_manager.py`` (``surr_offset`` and
-    ``read_offset``; it gives a run of bytes that a later one spoils as it read before).
+    held back, since the next token may complete it, and so is text that is not settled. Only what
+    is new is decoded again, in its context. Source: SGLang ``managers/detokenizer_manager.py``
+    (``surr_offset`` and ``read_offset``).
     """
 
     def __init__(self, tokenizer: TextCodec) -> None:
@@ -168,10 +167,9 @@ class StopStrings:
     """Whether an output's text has a stop string in it, asked after every token.
 
     A string that was not there before ends in the newest text, so only a tail is kept: the text of
-    tokens that no later one can change, as far back as the longest string may begin. (SGLang
-    ``schedule_batch.py:Req.tail_str`` decodes the last ``stop_str_max_len + 1`` tokens instead;
-    where the model spells a string with more tokens than the tokenizer would, that is too few.
-    vLLM ``v1/engine/detokenizer.py:check_stop_strings`` searches as far back as here.)
+    tokens that no later one can change, as far back as the longest string may begin, as in vLLM
+    ``v1/engine/detokenizer.py:check_stop_strings``. (SGLang ``schedule_batch.py:Req.tail_str``
+    decodes the last ``stop_str_max_len + 1`` tokens, which may be too few.)
 
     ``late``: the newest token is left out, so that the end comes one token later. In vLLM the
     detokenizer is another process than the engine, which goes on until an abort reaches it.

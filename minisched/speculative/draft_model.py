@@ -1,7 +1,6 @@
-"""``STANDALONE``: a second, cheaper model guesses what the target will say.
+"""Who drafts (``make_drafter``): of ``STANDALONE`` a second, cheaper model, which is told here.
 
-``DraftModel`` runs it behind each step of the target, on batches that are made of that step. Which
-model it is, its path says (``open_draft_model``).
+``DraftModel`` runs it behind each step of the target, on batches made of that step.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..models.registry import hash_class, open_model
 from ..scheduler import SchedulerConfig
 from ..trace import Touch
 from .base import Drafter, Reach
-from .lookup import LOOKUPS, MAX_N, MIN_N, LookupDrafter
+from .lookup import LOOKUPS, LookupDrafter
 
 
 class DraftModel:
@@ -30,13 +29,12 @@ class DraftModel:
     It has KV memory of its own and uses the target's slots. Behind each step of the target it runs
     once over what the step has settled, which gives the first draft, and then decodes: k forward
     passes for k drafts, greedily. SGLang starts a step with the decodes; here they end it, so that
-    drafts of every kind are there at the same moment, and the host can have them.
+    the host can have drafts of every kind at the same moment.
 
     Drafts lie past the end of what the target has slots for. SGLang allocates more there; here the
     draft model has k *spare slots* for each row, and a page table of its own that says so. What is
-    in them is computed again, in its real slot, as soon as the target gets there: a run begins at
-    the last token that was settled before. (In SGLang's draft KV each token stands one position
-    early and the first is missing, as EAGLE wants it; so its drafter never equals its target.)
+    in them is computed again, in its real slot, as soon as the target gets there. (In SGLang's
+    draft KV each token stands one position early, as EAGLE wants it.)
     """
 
     def __init__(self, model: Model, num_draft_tokens: int) -> None:
@@ -68,16 +66,14 @@ class DraftModel:
         page_table: Buffer,
     ) -> Array:
         """Device: the k tokens behind each row's newest, [num_reqs * k]."""
-        xp, pad_to = self.xp, self.model.pad_to
+        xp = self.xp
         self._map_slots(batch, page_table)
-        drafts = self._run(extend_batch(batch, tokens, num_accepted, xp, pad_to))
+        drafts = self._run(self._extend_batch(batch, tokens, num_accepted))
         num_reqs, k = len(batch.rows), self.num_draft_tokens
         for nth in range(1, k + 1):
             self.drafts[xp.asarray(range(nth - 1, num_reqs * k, k))] = drafts
             if bound and nth < k:
-                drafts = self._run(
-                    decode_batch(batch, nth, drafts, num_accepted, xp, pad_to, self.limit)
-                )
+                drafts = self._run(self._decode_batch(batch, nth, drafts, num_accepted))
         return self.drafts[xp.asarray(range(num_reqs * k))]
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
@@ -113,10 +109,7 @@ class DraftModel:
         """The target's slots up to each row's end, and behind it the row's spare ones."""
         if len(batch.table_index):
             self.page_table[batch.table_index] = batch.table_slots
-        real: list[int] = []
-        cells: list[int] = []
-        slots: list[int] = []
-        k = self.num_draft_tokens
+        real, cells, slots, k = list[int](), list[int](), list[int](), self.num_draft_tokens
         for row, start, length in zip(
             batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
         ):
@@ -129,93 +122,76 @@ class DraftModel:
         self.page_table[index] = page_table[index]
         self.page_table[self.xp.asarray(cells)] = self.xp.asarray(slots)
 
+    def _batch(
+        self, step: ForwardBatch, mode: ForwardMode, prefix_lens: list[int], extend_lens: list[int]
+    ) -> ForwardBatch:
+        """The step's rows at other positions, with one greedy token a row."""
+        num_reqs = len(step.rows)
+        flat = ModelWorkerBatch(
+            step=step.label.step,
+            forward_mode=mode,
+            rids=step.label.rids,
+            input_ids=[0] * sum(extend_lens),
+            dests=[],
+            req_pool_indices=step.rows,
+            extend_prefix_lens=prefix_lens,
+            extend_seq_lens=extend_lens,
+            sample_lens=[1] * num_reqs,
+            sampling_info=[(SamplingParams(), 0, 0)] * num_reqs,
+            start_unknown=[False] * num_reqs,
+            table_index=[],
+            table_slots=[],
+        )
+        return make_forward_batch(flat, self.xp, self.model.pad_to)
 
-# -- The batches that a draft model runs, made of the step that its target has just run ------------
+    def _extend_batch(self, step: ForwardBatch, tokens: Array, num_accepted: Array) -> ForwardBatch:
+        """DRAFT_EXTEND: what each row has settled, with logits after its newest token.
 
+        A row that computed inputs at p .. p + e - 1 and chose g tokens, of which a count, now runs
+        over p .. p + e: its inputs up to the first that was sampled after (a whole prompt, or only
+        the last token where the others were drafts), and then the g tokens. Those behind the a-th
+        are rejected and only there to fill the shape; no logits are taken after them.
+        """
+        xp, lens = self.xp, [length + 1 for length in step.extend_lens]
+        inputs = self._batch(step, ForwardMode.DRAFT_EXTEND, step.prefix_lens, lens)
+        is_chosen = list[bool]()  # [num_tokens] one of the g tokens, not an input of the step
+        at_id, at_token = list[int](), list[int]()
+        settled = list[int]()  # [num_reqs] where the last input is that was sampled after
+        first = token = 0
+        for length, count in zip(step.extend_lens, step.sample_lens, strict=True):
+            given = length - count + 1
+            settled.append(len(at_id) + given - 1)
+            is_chosen += [False] * given + [True] * count
+            at_id += [*range(first, first + given), *[0] * count]
+            at_token += [*[0] * given, *range(token, token + count)]
+            first, token = first + length, token + count
+        padding = [0] * (len(inputs.ids) - len(at_id))
+        ids = xp.where(
+            xp.mask(is_chosen + [False] * len(padding)),
+            tokens[xp.asarray(at_token + padding)],
+            step.ids[xp.asarray(at_id + padding)],
+        )
+        return replace(inputs, ids=ids, logits_at=xp.add(xp.asarray(settled), num_accepted))
 
-def draft_batch(
-    step: ForwardBatch,
-    mode: ForwardMode,
-    prefix_lens: list[int],
-    extend_lens: list[int],
-    xp: Arrays,
-    pad_to: int,
-) -> ForwardBatch:
-    """The step's rows at other positions, with one greedy token a row."""
-    num_reqs = len(step.rows)
-    flat = ModelWorkerBatch(
-        step=step.label.step,
-        forward_mode=mode,
-        rids=step.label.rids,
-        input_ids=[0] * sum(extend_lens),
-        dests=[],
-        req_pool_indices=step.rows,
-        extend_prefix_lens=prefix_lens,
-        extend_seq_lens=extend_lens,
-        sample_lens=[1] * num_reqs,
-        sampling_info=[(SamplingParams(), 0, 0)] * num_reqs,
-        start_unknown=[False] * num_reqs,
-        table_index=[],
-        table_slots=[],
-    )
-    return make_forward_batch(flat, xp, pad_to)
+    def _decode_batch(
+        self, step: ForwardBatch, nth: int, drafts: Array, num_accepted: Array
+    ) -> ForwardBatch:
+        """DECODE: each row's ``nth`` draft (from 1 on), ``nth`` behind its newest token.
 
-
-def extend_batch(
-    step: ForwardBatch, tokens: Array, num_accepted: Array, xp: Arrays, pad_to: int
-) -> ForwardBatch:
-    """DRAFT_EXTEND: what each row has settled, with logits after its newest token.
-
-    A row that computed inputs at p .. p + e - 1 and chose g tokens, of which a count, now runs
-    over p .. p + e: its inputs up to the first that was sampled after (a whole prompt, or only
-    the last token where the others were drafts), and then the g tokens. Those behind the a-th are
-    rejected and only there to fill the shape; no logits are taken after them.
-    """
-    lens = [length + 1 for length in step.extend_lens]
-    inputs = draft_batch(step, ForwardMode.DRAFT_EXTEND, step.prefix_lens, lens, xp, pad_to)
-    is_chosen: list[bool] = []  # [num_tokens] one of the g tokens, not an input of the step
-    at_id: list[int] = []
-    at_token: list[int] = []
-    settled: list[int] = []  # [num_reqs] where the last input is that was sampled after
-    first = token = 0
-    for length, count in zip(step.extend_lens, step.sample_lens, strict=True):
-        given = length - count + 1
-        settled.append(len(at_id) + given - 1)
-        is_chosen += [False] * given + [True] * count
-        at_id += [*range(first, first + given), *[0] * count]
-        at_token += [*[0] * given, *range(token, token + count)]
-        first, token = first + length, token + count
-    padding = [0] * (len(inputs.ids) - len(at_id))
-    ids = xp.where(
-        xp.mask(is_chosen + [False] * len(padding)),
-        tokens[xp.asarray(at_token + padding)],
-        step.ids[xp.asarray(at_id + padding)],
-    )
-    return replace(inputs, ids=ids, logits_at=xp.add(xp.asarray(settled), num_accepted))
-
-
-def decode_batch(
-    step: ForwardBatch,
-    nth: int,
-    drafts: Array,
-    num_accepted: Array,
-    xp: Arrays,
-    pad_to: int,
-    limit: int,
-) -> ForwardBatch:
-    """DECODE: each row's ``nth`` draft (from 1 on), which stands ``nth`` behind its newest token.
-
-    Only the device knows where that is; the host knows how far it can be. ``limit`` is where
-    positions end: a draft there or beyond will never be verified, and stays at the last one.
-    """
-    columns = list(zip(step.prefix_lens, step.extend_lens, step.sample_lens, strict=True))
-    at_most = [min(start + length + nth, limit - 1) for start, length, _ in columns]
-    inputs = draft_batch(step, ForwardMode.DECODE, at_most, [1] * len(columns), xp, pad_to)
-    index = [*range(len(columns)), *[0] * (-len(columns) % pad_to)]  # padded with the first row
-    before = [start + length - count + nth for start, length, count in columns]
-    positions = xp.add(xp.asarray([before[at] for at in index]), num_accepted[xp.asarray(index)])
-    inside = xp.where(positions < limit, positions, xp.asarray([limit - 1] * len(index)))
-    return replace(inputs, ids=drafts[xp.asarray(index)], positions=inside)
+        Only the device knows where that is; the host knows how far it can be. A draft at ``limit``,
+        where positions end, or beyond will never be verified, and stays at the last one.
+        """
+        xp, limit = self.xp, self.limit
+        columns = list(zip(step.prefix_lens, step.extend_lens, step.sample_lens, strict=True))
+        at_most = [min(start + length + nth, limit - 1) for start, length, _ in columns]
+        inputs = self._batch(step, ForwardMode.DECODE, at_most, [1] * len(columns))
+        before = [start + length - count + nth for start, length, count in columns]
+        padding = [0] * (-len(columns) % self.model.pad_to)  # with the first row
+        index = [*range(len(columns)), *padding]
+        rows = xp.asarray(index)
+        positions = xp.add(xp.asarray([before[at] for at in index]), num_accepted[rows])
+        inside = xp.where(positions < limit, positions, xp.asarray([limit - 1] * len(index)))
+        return replace(inputs, ids=drafts[rows], positions=inside)
 
 
 # -- Who drafts, and with which model --------------------------------------------------------------
@@ -236,13 +212,11 @@ def open_draft_model(path: str, device: str, target: Any) -> Model:
     if not path:
         raise ValueError(f"STANDALONE needs a draft model: {DRAFT_MODELS}.")
     if kind == "first_layers":
+        said = f"the draft model is {path!r}"
         if not hasattr(target, "first_layers"):
-            raise ValueError(f"the draft model is {path!r}, but {target.name} can't be cut in two.")
+            raise ValueError(f"{said}, but {target.name} can't be cut in two.")
         if not (number.isdecimal() and 1 <= int(number) <= target.num_layers):
-            raise ValueError(
-                f"the draft model is {path!r}, but {target.name} has layers 1 to "
-                f"{target.num_layers}."
-            )
+            raise ValueError(f"{said}, but {target.name} has layers 1 to {target.num_layers}.")
         return cast(Model, target.first_layers(int(number)))
     if kind == "hash" and isinstance(target, HashModel):
         if number and not number.isdecimal():
@@ -267,11 +241,7 @@ def open_hash_draft(device: str, target: HashModel, agree: int = 7) -> HashModel
 
 
 def check_fits(draft: Model, target: Model, context_len: int) -> None:
-    """Whether a draft model can draft for a target.
-
-    Raises:
-        ValueError: it has another vocabulary, or too short a context.
-    """
+    """Raise ValueError where a draft has another vocabulary, or too short a context."""
     if draft.vocab_size != target.vocab_size:
         raise ValueError(
             f"the draft model {draft.name} has a vocabulary of {draft.vocab_size} tokens and the "
@@ -292,7 +262,7 @@ def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter:
     """
     count = config.num_draft_tokens
     if config.speculative_algorithm == "NGRAM_GPU":
-        return LookupDrafter(LOOKUPS[library(device)], count, MIN_N, MAX_N)
+        return LookupDrafter(LOOKUPS[library(device)], count)
     draft = open_draft_model(config.speculative_draft_model_path, device, model)
     check_fits(draft, model, config.context_len + config.draft_slack)
     return DraftModel(draft, count)

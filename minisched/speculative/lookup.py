@@ -13,6 +13,7 @@ and looks up every row at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..core import Lease, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
@@ -25,22 +26,17 @@ from .base import Reach
 MIN_N, MAX_N = 1, 3  # lengths of the n-grams that are looked up
 
 
-def propose_from_history(tokens: Sequence[int], count: int) -> list[int]:
-    """Host: ``count`` drafts from known tokens, or none (``NGRAM``)."""
-    return propose(tokens, count, MIN_N, MAX_N) if count else []
+def propose(tokens: Sequence[int], count: int) -> list[int]:
+    """Host (``NGRAM``): ``count`` drafts of the tokens behind ``tokens``, or none.
 
-
-def propose(tokens: Sequence[int], num_draft_tokens: int, min_n: int, max_n: int) -> list[int]:
-    """Host: drafts of the tokens behind ``tokens``, ``num_draft_tokens`` of them or none.
-
-    None where no suffix of ``min_n`` to ``max_n`` tokens occurred before.
+    None where no suffix of ``MIN_N`` to ``MAX_N`` tokens occurred before.
     """
     length = len(tokens)
-    for n in range(min(max_n, length - 1), min_n - 1, -1):
+    for n in range(min(MAX_N, length - 1), MIN_N - 1, -1) if count else ():
         suffix = tokens[length - n :]
         for start in range(length - n - 1, -1, -1):
             if tokens[start : start + n] == suffix:
-                return follow(tokens, length - n - start, num_draft_tokens)
+                return follow(tokens, length - n - start, count)
     return []
 
 
@@ -50,15 +46,9 @@ def follow(tokens: Sequence[int], distance: int, count: int) -> list[int]:
 
 
 def lookup(
-    history: Buffer,
-    max_len: int,
-    rows: Sequence[int],
-    lengths: Vector,
-    num_draft_tokens: int,
-    min_n: int,
-    max_n: int,
+    history: Buffer, max_len: int, rows: Sequence[int], lengths: Vector, count: int
 ) -> Vector:
-    """Device (``sim``): drafts for every row, [num_reqs * num_draft_tokens].
+    """Device (``sim``): ``count`` drafts for every row, [num_reqs * count].
 
     ``history[row * max_len + position]`` is a token, ``lengths`` [num_reqs] (at least 1) says how
     many each of ``rows`` has. Where nothing is found, the last token is drafted again and again:
@@ -67,69 +57,57 @@ def lookup(
     drafts = Vector()
     for row, length in zip(rows, lengths, strict=True):
         tokens = history[row * max_len : row * max_len + length]
-        drafts += propose(tokens, num_draft_tokens, min_n, max_n) or follow(
-            tokens, 1, num_draft_tokens
-        )
+        drafts += propose(tokens, count) or follow(tokens, 1, count)
     return drafts
 
 
 def lookup_torch(
-    history: Array,
-    max_len: int,
-    rows: Sequence[int],
-    lengths: Array,
-    num_draft_tokens: int,
-    min_n: int,
-    max_n: int,
+    history: Array, max_len: int, rows: Sequence[int], lengths: Array, count: int
 ) -> Array:
-    """The same drafts on torch tensors, every row at once (vLLM ``ngram_proposer_gpu.py``)."""
+    """The same drafts on torch tensors, every row at once."""
     import torch
 
     from ..devices.thread import ship
 
-    tokens = history.view(-1, max_len)[ship(rows, history.device)]  # [num_reqs, max_len]
-    last = lengths[:, None] - 1
-    at = torch.arange(max_len, device=history.device)  # an occurrence is known by where it ends
-    alike = at < last
-    num_alike = torch.zeros_like(tokens)  # tokens up to ``at`` that are as those up to the last
-    for back in range(max_n):
-        same = tokens.roll(back, -1) == tokens.gather(-1, (last - back).clamp(min=0))
-        alike = alike & same & (at >= back)
-        num_alike += alike
-    score = torch.where(num_alike >= min_n, num_alike * max_len + at, -1)
-    best, end = score.max(-1, keepdim=True)
-    distance = torch.where(best >= 0, last - end, 1)  # found nothing: the last token once more
-    ahead = torch.arange(num_draft_tokens, device=history.device)
-    return tokens.gather(-1, last + 1 - distance + ahead % distance).flatten()
+    tokens = history.view(-1, max_len)[ship(rows, history.device)]
+    at, ahead = (torch.arange(size, device=history.device) for size in (max_len, count))
+    return lookup_at_once(torch, torch.take_along_dim, tokens, lengths, at, ahead)
 
 
 def lookup_mlx(
-    history: Array,
-    max_len: int,
-    rows: Sequence[int],
-    lengths: Array,
-    num_draft_tokens: int,
-    min_n: int,
-    max_n: int,
+    history: Array, max_len: int, rows: Sequence[int], lengths: Array, count: int
 ) -> Array:
     """The same drafts on MLX arrays, lazily."""
     import mlx.core as mx
 
-    tokens = history.reshape(-1, max_len)[mx.array(list(rows))]  # [num_reqs, max_len]
+    tokens = history.reshape(-1, max_len)[mx.array(list(rows))]
+    at, ahead = mx.arange(max_len), mx.arange(count)
+    return lookup_at_once(mx, mx.take_along_axis, tokens, lengths, at, ahead)
+
+
+def lookup_at_once(
+    library: Any,
+    take: Callable[[Array, Array, int], Array],
+    tokens: Array,
+    lengths: Array,
+    at: Array,
+    ahead: Array,
+) -> Array:
+    """Drafts from histories ``tokens`` [num_reqs, max_len], by what both libraries call the same.
+
+    ``at`` [max_len] and ``ahead`` [count] are counted from 0.
+    """
     last = lengths[:, None] - 1
-    at = mx.arange(max_len)  # an occurrence is known by where it ends
-    alike = at < last
-    num_alike = mx.zeros_like(tokens)  # tokens up to ``at`` that are as those up to the last
-    for back in range(max_n):
-        suffix = mx.take_along_axis(tokens, mx.maximum(last - back, 0), axis=-1)
-        alike = alike & (mx.roll(tokens, back, -1) == suffix) & (at >= back)
+    alike = at < last  # an occurrence is known by where it ends
+    num_alike = tokens * 0  # tokens up to ``at`` that are as those up to the last
+    for back in range(MAX_N):
+        suffix = take(tokens, library.clip(last - back, 0, None), -1)
+        alike = alike & (library.roll(tokens, back, -1) == suffix) & (at >= back)
         num_alike = num_alike + alike
-    score = mx.where(num_alike >= min_n, num_alike * max_len + at, -1)
-    end = mx.argmax(score, axis=-1, keepdims=True)
-    found = mx.take_along_axis(score, end, axis=-1) >= 0
-    distance = mx.where(found, last - end.astype(last.dtype), 1)  # else the last token once more
-    ahead = mx.arange(num_draft_tokens) % distance
-    return mx.take_along_axis(tokens, last + 1 - distance + ahead, axis=-1).flatten()
+    score = library.where(num_alike >= MIN_N, num_alike * len(at) + at, -1)
+    end = library.argmax(score, -1, True)
+    distance = library.where(take(score, end, -1) >= 0, last - end, 1)  # else the last token again
+    return take(tokens, last + 1 - distance + ahead % distance, -1).flatten()
 
 
 LOOKUPS = {"": lookup, "torch": lookup_torch, "mlx": lookup_mlx}  # by library of the arrays
@@ -147,12 +125,9 @@ class LookupDrafter:
     they pass through the steps; only of a prefix that the radix cache gave the host sends a copy.
     """
 
-    def __init__(
-        self, lookup: Callable[..., Array], num_draft_tokens: int, min_n: int, max_n: int
-    ) -> None:
+    def __init__(self, lookup: Callable[..., Array], num_draft_tokens: int) -> None:
         self.lookup = lookup
         self.num_draft_tokens = num_draft_tokens
-        self.sizes = min_n, max_n
         self.filled_for: dict[int, Lease] = {}  # row -> whose tokens its history is
 
     def allocate(
@@ -193,12 +168,18 @@ class LookupDrafter:
             self.history[cells] = cached
         ends = [p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True)]
         firsts = [end - n + 1 for end, n in zip(ends, batch.sample_lens, strict=True)]
-        self._write(batch.rows, batch.prefix_lens, ends, batch.ids[: batch.num_tokens])
-        self._write(batch.rows, firsts, [end + 1 for end in ends], tokens)
+        for starts, stops, written in (
+            (batch.prefix_lens, ends, batch.ids[: batch.num_tokens]),
+            (firsts, [end + 1 for end in ends], tokens),
+        ):
+            places = [
+                row * self.max_len + position
+                for row, start, stop in zip(batch.rows, starts, stops, strict=True)
+                for position in range(start, stop)
+            ]
+            self.history[self.xp.asarray(places)] = written
         lengths = self.xp.add(self.xp.asarray(firsts), num_accepted)
-        return self.lookup(
-            self.history, self.max_len, batch.rows, lengths, self.num_draft_tokens, *self.sizes
-        )
+        return self.lookup(self.history, self.max_len, batch.rows, lengths, self.num_draft_tokens)
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
         """The rows' histories up to what was chosen last; of a new row all of it is written."""
@@ -214,11 +195,3 @@ class LookupDrafter:
     def cost(self, cost: CostModel, num_tokens: int) -> int:
         """Nanoseconds on ``sim``: one lookup."""
         return cost.draft
-
-    def _write(self, rows: list[int], starts: list[int], ends: list[int], tokens: Array) -> None:
-        cells = [
-            row * self.max_len + position
-            for row, start, end in zip(rows, starts, ends, strict=True)
-            for position in range(start, end)
-        ]
-        self.history[self.xp.asarray(cells)] = tokens

@@ -81,17 +81,16 @@ def alone(model: Model, device: Device) -> Oracle:
 histories = st.integers(1, 3).flatmap(  # letters in the alphabet
     lambda letters: st.lists(st.integers(0, letters - 1), min_size=1, max_size=24)
 )
-sizes = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(lambda n: (n[0], n[0] + n[1]))
 
 
-@given(history=histories, count=st.integers(1, 6), ns=sizes)
+@given(history=histories, count=st.integers(1, 6))
 def test_a_lookup_finds_the_longest_suffix_and_its_latest_occurrence(
-    history: list[int], count: int, ns: tuple[int, int]
+    history: list[int], count: int
 ) -> None:
     length = len(history)
     occurrences = [
         (n, start)
-        for n in range(ns[0], ns[1] + 1)
+        for n in range(MIN_N, MAX_N + 1)
         for start in range(length - n)
         if history[start : start + n] == history[length - n :]
     ]
@@ -100,7 +99,7 @@ def test_a_lookup_finds_the_longest_suffix_and_its_latest_occurrence(
         n, start = max(occurrences)
         for at in range(start + n, start + n + count):
             text.append(text[at])  # what followed, and then what was drafted
-    assert propose(history, count, *ns) == text[length:]
+    assert propose(history, count) == text[length:]
 
 
 # -- drafts are of the settled tokens alone --------------------------------------------------------
@@ -154,7 +153,7 @@ def test_drafts_are_what_a_drafter_says_of_the_settled_tokens_alone(
 
 
 def looked_up(text: list[int], count: int) -> list[int]:
-    return propose(text, count, MIN_N, MAX_N) or [text[-1]] * count
+    return propose(text, count) or [text[-1]] * count
 
 
 @pytest.fixture(scope="module", params=["thread", "mlx"])
