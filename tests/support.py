@@ -598,7 +598,7 @@ def check_books(scheduler: Scheduler) -> None:
     check_step(scheduler)
     chunked = scheduler.prefill.chunked_req
     places: list[Request] = [*scheduler.waiting_queue, *scheduler.running_batch]
-    places += [chunked.req] if chunked else []
+    places += [chunked] if chunked else []
     assert Counter(places) == Counter(scheduler.live.values())
     assert all(req.lease is None for req in scheduler.waiting_queue)
     assert all(req.lease is not None for req in scheduler.running_batch)

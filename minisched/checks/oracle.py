@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from ..core import FinishReason, Logprobs, Output, Request, SamplingParams, TokenLogprob
-from ..core.request import Grammar
+from ..core.sampling import Grammar
 from ..grammar import compile_grammar
 from ..models.hash import P, mix
 from ..models.sampling import choose

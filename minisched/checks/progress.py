@@ -105,7 +105,7 @@ class Before:
         self.reach = {req: (req.reach_with(0), req.next_draft_len) for req in self.ready}
         holders = [*live, *self.running]
         self.pages = {req.lease: len(req.lease.pages) for req in holders if req.lease}
-        self.chunked = chunked.req if chunked else None
+        self.chunked = chunked
         self.ratio = scheduler.new_token_ratio.current
         self.kept = {req: kept_back(req, self.ratio, config) for req in self.running}
         self.changes = changes_of(scheduler)
@@ -780,7 +780,7 @@ def not_the_one(
     rules = scheduler.config.in_force
     chunked, running = scheduler.prefill.chunked_req, scheduler.running_batch
     if chunked is not None:
-        named, rule = chunked.req, "whose prompt is in chunks"
+        named, rule = chunked, "whose prompt is in chunks"
     elif reason == "unified":
         named, rule = max(running, key=order.index), "the newest"
     elif scheduler.config.in_force.victim == "newest":
@@ -794,9 +794,9 @@ def not_the_one(
         yield f"{victim}, but the rule names {named.rid}, {rule}"
     leases = scheduler.leases
     need = sum(leases.pages_lacking(req.lease, req.reach) for req in ready if req.lease)
-    if chunked is not None and chunked.req.lease and rules.chunk_lacks_pages == "preempt":
-        left = min(chunked.req.extend_len, scheduler.config.prefill_budget - len(ready))
-        need += leases.pages_lacking(chunked.req.lease, chunked.req.computed_len + left)
+    if chunked is not None and chunked.lease and rules.chunk_lacks_pages == "preempt":
+        left = min(chunked.extend_len, scheduler.config.prefill_budget - len(ready))
+        need += leases.pages_lacking(chunked.lease, chunked.computed_len + left)
     if need <= leases.available_pages + leases.pages_returning:
         yield (
             f"{victim}, when the next step needs {need} pages: {leases.available_pages} can be had "
@@ -1079,7 +1079,7 @@ class Watched:
     def _lost_sight_of(self) -> Iterator[str]:
         scheduler, chunked = self.scheduler, self.scheduler.prefill.chunked_req
         known = {*scheduler.waiting_queue, *scheduler.running_batch}
-        known |= {chunked.req} if chunked else set()
+        known |= {chunked} if chunked else set()
         if isinstance(scheduler, PrefillScheduler):
             known |= {*scheduler.bootstrap_queue.values()}
         if isinstance(scheduler, DecodeScheduler):

@@ -11,11 +11,10 @@ from .batch import (
     get_model_worker_batch,
 )
 from .logprobs import Logprobs, TokenLogprob, WantedLogprobs
-from .request import ChunkedReq, FinishReason, Lease, Request
+from .request import FinishReason, Lease, Request
 from .sampling import LogitAdjustment, SamplingParams
 
 __all__ = [
-    "ChunkedReq",
     "FinishReason",
     "ForwardMode",
     "Lease",

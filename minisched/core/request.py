@@ -1,4 +1,17 @@
-"""A request, and a prompt that is only partly computed."""
+"""A request and the memory it holds: the first file to read.
+
+A request is a prompt and what has been said behind it. To be computed it needs a *lease*: a row of
+the request table and pages of KV memory. What matters for overlap are its lengths. The host commits
+a step before it knows the token of the one before, so it counts tokens that it does not have yet::
+
+    prompt      output_ids    in flight
+    1 2 3 4 5   7 9 2         ?
+                      |       |
+              known_len = 8   device_len = 9: so many tokens will exist
+
+``computed_len`` says of how many positions the KV is written, or will be by what is launched. What
+lies between it and ``device_len`` is what the next step computes.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +20,12 @@ from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from .logprobs import TokenLogprob
 from .sampling import (
     REQUEST_KINDS,
+    Grammar,
     SamplingParams,
     is_text,
     is_whole,
@@ -47,38 +61,6 @@ class Lease:
     is_spoiled: bool = False  # a step that failed was to write what it reads or has shared
     is_released: bool = False  # nobody may read or write its row and pages any more
     future_slot: int = 0  # where a ring FutureMap keeps its newest token
-
-
-# -- What the scheduler asks of a grammar: how far one request's output has come in it -------------
-
-
-class Grammar(Protocol):
-    """One request's state in its grammar (SGLang ``constrained/base_grammar_backend.py``).
-
-    The mask for the next token needs the last one: this is why sampling has to wait for history.
-    The bit of a token is set exactly where ``accept_token`` takes it. An end-of-text token is
-    allowed exactly where the grammar accepts an end; after it nothing is.
-    """
-
-    @property
-    def is_terminated(self) -> bool:
-        """Whether the output is complete and no more text can follow.
-
-        Never before its first token: even the empty text needs an end-of-text token to say so.
-        """
-        ...
-
-    def accept_token(self, token: int) -> bool:
-        """Go on by one token; False, and nothing changes, where it is not allowed."""
-        ...
-
-    def fill_vocab_mask(self) -> bytes:
-        """Which tokens may come next: bit i % 8 of byte i // 8; ceil(vocab / 32) * 4 bytes."""
-        ...
-
-    def rollback(self, num_tokens: int) -> None:
-        """Take back the last tokens that were accepted, as far as there are any."""
-        ...
 
 
 class FinishReason(Enum):
@@ -249,27 +231,3 @@ class Request:
         self.num_draft_tokens_in_flight, self.spec_token_ids = 0, []
         self.num_stale_output_tokens = self.num_in_flight_tokens  # with what was stale already
         self.retractions += 1
-
-
-@dataclass(frozen=True, eq=False)
-class ChunkedReq:
-    """A request whose prompt is only partly committed (mini-sglang ``scheduler/prefill.py``).
-
-    It keeps its place at the head of the queue. It never decodes, and the token that its step
-    samples is skipped: the row of a chunk is launched with ``deliver=False``.
-    """
-
-    req: Request
-
-    @property
-    def can_decode(self) -> bool:
-        """Never: the prompt has to be finished first."""
-        return False
-
-    def append_host(self, token: int) -> None:
-        """Refused: a chunk's sample means nothing.
-
-        Raises:
-            RuntimeError: always.
-        """
-        raise RuntimeError(f"token {token} is not {self.req.rid}'s: its prompt is not done yet")

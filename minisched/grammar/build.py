@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..core import SamplingParams
-from ..core.request import Grammar
+from ..core.sampling import Grammar
 from ..devices.registry import load
 from ..models.base import Tokenizer
 from .regex import BYTES, Beyond, Chars, Either, Part, Repeat, Then, parse, shown

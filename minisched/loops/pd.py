@@ -38,7 +38,7 @@ from ..engine.metrics import Metrics
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
-from ..trace.recorder import SideRecorder
+from ..trace.sides import SideRecorder
 from ..worker import Step
 from ..worker.recording import KV
 from .design import Design, Turns, design, line_of

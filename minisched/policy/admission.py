@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..core import ChunkedReq, Request
+from ..core import Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
 from .budget import CLIP_MAX_NEW_TOKENS, AddReqResult, EndsSimulation, PrefillBudget, refuse
@@ -217,7 +217,7 @@ class PrefillManager:
     max_prefill_tokens: int
     preemption_threshold: int | None = None
     rules: Rules = field(default_factory=Rules)
-    chunked_req: ChunkedReq | None = None
+    chunked_req: Request | None = None
     _full_at: tuple[int, ...] | None = field(default=None, init=False)
 
     def schedule_next_batch(
@@ -245,7 +245,7 @@ class PrefillManager:
         adder = PrefillAdder(budget, self.leases, self.cache, self.recorder)
         if self.chunked_req is not None:
             self._full_at = None  # the batch that had its last chunk has lost a request
-            if not adder.add_chunked_req(self.chunked_req.req):
+            if not adder.add_chunked_req(self.chunked_req):
                 self.chunked_req = None
         self._admit(waiting, adder, retract)
         return adder.can_run_list
@@ -276,7 +276,7 @@ class PrefillManager:
         self.cache.begin(req.lease)
         self.waiting_queue.remove(req)
         if extend_len < req.extend_len:
-            self.chunked_req = ChunkedReq(req)
+            self.chunked_req = req
 
     def remove_req(self, req: Request) -> None:
         """Drop one request, wherever it waits."""
@@ -284,7 +284,7 @@ class PrefillManager:
             self.waiting_queue.remove(req)
             if self.rules.ask_again == "changed":
                 self._full_at = None  # those behind it may be luckier
-        if self.chunked_req is not None and self.chunked_req.req is req:
+        if self.chunked_req is req:
             self.chunked_req = None
 
     def _changes(self) -> tuple[int, ...]:

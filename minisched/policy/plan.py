@@ -303,7 +303,7 @@ class Retraction:
                 break
             if self.evicts_ahead:
                 self.leases.make_free(short + self.leases.available_pages)
-            victim = chunked.req if chunked else self.choose_victim()
+            victim = chunked or self.choose_victim()
             self.retract(victim, "memory")
             retracted = True
             reqs = [req for req in reqs if req is not victim]

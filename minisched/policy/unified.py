@@ -81,8 +81,8 @@ class UnifiedBudget:
             if short <= self.leases.pages_returning:
                 return False  # they come back by themselves
             newest = self.decode.newest
-            if chunked is not None and chunked.req.lease is not None:
-                newest = chunked.req
+            if chunked is not None and chunked.lease is not None:
+                newest = chunked
             elif list(self.decode.running_reqs) == [req]:
                 self.retraction.wait([req])
                 return False
@@ -103,9 +103,9 @@ class UnifiedBudget:
     def _chunked(self, left: int) -> Work:
         """Go on with the one prompt that has started, as far as budget and memory go."""
         chunked = self.prefill.chunked_req
-        if chunked is None or chunked.req.lease is None:
+        if chunked is None or chunked.lease is None:
             return []
-        req, lease = chunked.req, chunked.req.lease
+        req, lease = chunked, chunked.lease
         length = min(req.extend_len, left)
         if self.prefill.rules.chunk_lacks_pages == "cut":
             pages = self.leases.available_pages + len(lease.pages)

@@ -20,7 +20,7 @@ from ..core import (
     TokenLogprob,
 )
 from ..core.logprobs import next_logprob_at
-from ..core.request import Grammar
+from ..core.sampling import Grammar
 from ..memory import PrefixCache
 from ..policy import Retraction
 from ..trace import Recorder

@@ -267,7 +267,7 @@ class Scheduler:
         if self.retraction.starved and not (self.batches_in_flight and self.decode.running_reqs):
             self.retraction.starved = False
         if (chunked := self.prefill.chunked_req) is not None:
-            self.prefix_cache.cache_chunk(chunked.req)
+            self.prefix_cache.cache_chunk(chunked)
         plan = self.run_first.plan()
         if plan.prompts or plan.decodes:
             return self.commit(plan)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..core import LogitAdjustment, Request, Row, SamplingParams, ScheduleBatch
-from ..core.request import Grammar
+from ..core.sampling import Grammar
 from ..trace import Recorder
 
 # -- Whether the host knows it by now --------------------------------------------------------------

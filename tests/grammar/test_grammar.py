@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from minisched.core import SamplingParams
-from minisched.core.request import Grammar
+from minisched.core.sampling import Grammar
 from minisched.devices import registry
 from minisched.grammar import compile_grammar
 from minisched.grammar.build import MAX_POSITIONS, MAX_STATES, NO, TokenGrammar, build

@@ -40,7 +40,7 @@ EXHIBIT = Exhibit(
         Edit(
             "scheduler.scheduler:Scheduler.process",
             healthy="        elif deliver:\n",
-            bug="        elif getattr(self.prefill.chunked_req, 'req', None) is not req:\n",
+            bug="        elif self.prefill.chunked_req is not req:\n",
         ),
     ),
     points_at=at(
