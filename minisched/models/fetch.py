@@ -267,8 +267,8 @@ CONTROL_TOKEN = 3  # in ``tokenizer.ggml.token_type``: a token that is never tex
 def write_tokenizer(directory: Path, field: Field, max_length: int) -> None:
     """Write both files. ``field`` looks up an entry of the GGUF file's metadata.
 
-    The split is SmolLM's: digits one by one, then GPT-2's words (llama.cpp ``llama-vocab.cpp``,
-    ``LLAMA_VOCAB_PRE_TYPE_SMOLLM``); the tokens are byte-level BPE.
+    The split is SmolLM's: digits one by one, then GPT-2's words; the tokens are byte-level BPE.
+    (llama.cpp ``llama-vocab.cpp``, ``LLAMA_VOCAB_PRE_TYPE_SMOLLM``.)
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 

@@ -195,9 +195,8 @@ SIZES = (
 class RopeScaling:
     """How rotary frequencies are stretched, for texts longer than the first training's.
 
-    All by ``factor`` (``linear``); or those of long waves by it and those of short ones not at all,
-    with a slope between (``llama3``): short is what turns more than ``high_freq_factor`` times
-    within ``original_len`` positions, long what turns less than ``low_freq_factor`` times.
+    All by ``factor`` (``linear``); or (``llama3``) those that turn less than ``low_freq_factor``
+    times within ``original_len`` positions, and with a slope up to ``high_freq_factor`` times.
     """
 
     factor: float

@@ -53,11 +53,10 @@ class CudaGraphRunner:
 
     A graph has fixed shapes and reads fixed addresses. So ids, positions and rows are copied to
     where it reads them, the page table is the one that the worker writes, and attention looks at a
-    window whose length is a power of two blocks. There is a graph for each rounded number of rows
-    and each window; a step takes the next larger one, where it is padded with tokens of row 0 at
-    position 0: they read and write slot 0, which is nobody's.
-
-    Where a capture fails there are no graphs, and ``failure`` says why.
+    window of a power of two blocks. There is a graph for each rounded number of rows and each
+    window; a step takes the next larger one, padded with tokens of row 0 at position 0: they read
+    and write slot 0, which is nobody's. Where a capture fails there are no graphs, and ``failure``
+    says why.
     """
 
     def __init__(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from time import perf_counter
@@ -48,7 +47,7 @@ TIMINGS = 3  # of which the shortest counts
 
 
 class Layout(NamedTuple):
-    """How matrices lie: turned over or as files have them, and whether once more in tiles."""
+    """How matrices lie: turned over, and once more in tiles."""
 
     turned: bool
     tiled: bool = False
@@ -91,28 +90,26 @@ def in_tiles(weight: mx.array) -> mx.array:
 def quickest(weight: mx.array) -> Layout:
     """The layout for all matrices, by what one row times the largest, [out, in], takes in each.
 
-    The plain BLAS of the stock Linux wheel adds vectors where matrices are turned over, instead of
-    multiplying vectors to a number each: half the time, the same bits. OpenBLAS would take one and
-    a half times as long, and wants tiles. On a GPU nothing is timed, so that two processes compute
-    the same.
+    The plain BLAS of the stock Linux wheel takes half the time for matrices that are turned over,
+    with the same bits; OpenBLAS one and a half times as long, and wants tiles. On a GPU nothing is
+    timed, so that two processes compute the same.
     """
     if mx.default_device().type == mx.DeviceType.gpu:
         return Layout(turned=True)
     row = mx.ones((1, weight.shape[1]), weight.dtype)
-    as_filed, turned = seconds(row, weight.T), seconds(row, mx.contiguous(weight.T))
-    tiled = seconds(row, in_tiles(weight[: weight.shape[0] // TILE * TILE]))
+
+    def seconds(matrix: mx.array) -> float:
+        evaluate(row, matrix)
+        taken = []
+        for _ in range(TIMINGS):
+            start = perf_counter()
+            evaluate(row @ matrix)
+            taken.append(perf_counter() - start)
+        return min(taken)
+
+    as_filed, turned = seconds(weight.T), seconds(mx.contiguous(weight.T))
+    tiled = seconds(in_tiles(weight[: weight.shape[0] // TILE * TILE]))
     return Layout(turned < as_filed, tiled < WORTH * min(as_filed, turned))
-
-
-def seconds(row: mx.array, matrix: mx.array) -> float:
-    """How long the product takes."""
-    evaluate(row, matrix)
-    taken = []
-    for _ in range(TIMINGS):
-        start = perf_counter()
-        evaluate(row @ matrix)
-        taken.append(perf_counter() - start)
-    return min(taken)
 
 
 # -- Weights ---------------------------------------------------------------------------------------
@@ -186,10 +183,9 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
             qk_norm=qk_norm(at) if config.qk_norm else None,
         )
 
-    embed = raw[EMBED]
     cos, sin = rope_tables(config, dtype)
     weights = LlamaWeights(
-        embed=embed,
+        embed=raw[EMBED],
         layers=[layer(index) for index in range(config.num_hidden_layers)],
         final_norm=raw["model.norm.weight"],
         head=matrix(head),
@@ -236,14 +232,11 @@ def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.arra
 
 # -- A paged KV cache, and which of its slots a step writes and reads ------------------------------
 #
-# SGLang's MLX backend has a cache for each request, which a step copies into a batch; mlx-lm has a
-# batch, which is copied when a request comes or goes. Pages are gathered by each step, and stay
-# where they are. ``minisched bench mlx`` measures the three, and lessons/site/docs/mlx_caches.md
-# says which is good for what.
+# SGLang's MLX backend has a cache for each request, mlx-lm one for a batch; here pages are gathered
+# by each step. lessons/site/docs/mlx_caches.md says which is good for what.
 
 
-@dataclass(frozen=True)
-class NewTokens:
+class NewTokens(NamedTuple):
     """Where a step's tokens go, and how their queries and keys are turned; shared by all layers."""
 
     write: mx.array  # [tokens] KV slots
@@ -251,8 +244,7 @@ class NewTokens:
     sin: mx.array  # [tokens, 1, d] with the sign that each half needs
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Which positions some rows of equal extent attend to; shared by all layers.
 
     The window covers the longest row, and the mask hides what a row lacks: position j is seen by a
@@ -262,12 +254,6 @@ class Window:
 
     read: mx.array  # [2 * kv_heads, rows, width] heads of KV slots: where the window's numbers lie
     mask: mx.array  # [rows, 1, extent, width] booleans
-
-    @property
-    def num_tokens(self) -> int:
-        """New tokens of all rows."""
-        rows, _, extent, _ = self.mask.shape
-        return rows * extent
 
 
 def new_tokens(slots: mx.array, positions: mx.array, rope: tuple[mx.array, mx.array]) -> NewTokens:
@@ -303,8 +289,7 @@ def window_of(
 class PagedCache:
     """One layer's keys and values, side by side: [num_slots, 2 * kv_heads, head_dim].
 
-    A step writes both at once, and reads both at once, heads first: so each head of a row is a
-    matrix that BLAS takes as it lies.
+    Read heads first, each head of a row is a matrix that BLAS takes as it lies.
     """
 
     def __init__(self, num_slots: int, kv_heads: int, head_dim: int, dtype: mx.Dtype) -> None:
@@ -332,8 +317,7 @@ def make_groups(
     """Those with one extent (``llama.equal_extents``), in groups that look at little in vain.
 
     A group attends as far as its longest row reaches: what its shorter rows read beyond their ends
-    is at most ``padding`` positions, all together. None is for a GPU, which is better off with few
-    large groups. The bits are the same.
+    is at most ``padding`` positions, all together. None is for a GPU, which wants few large groups.
     """
     for run in equal_extents(extend_lens):
         if padding is None:
@@ -404,7 +388,8 @@ def attention(
     one, two = mx.split(qk, 2, axis=-1)  # the halves of a head, turned against each other
     turned = qk * new.cos + mx.concatenate([two, one], axis=-1) * new.sin
     cache.write(new, turned[:, heads:], qkv[:, heads + kv_heads :])
-    ends = list(accumulate(window.num_tokens for window in windows))
+    counts = (window.mask.shape[0] * window.mask.shape[2] for window in windows)
+    ends = list(accumulate(counts))  # of the windows' tokens: rows times extent
     queries = mx.split(turned[:, :heads] * d**-0.5, ends[:-1])
     pairs = zip(queries, windows, strict=True)
     return mx.concatenate([attend(q, *cache.read(window), window.mask) for q, window in pairs])
@@ -433,11 +418,6 @@ class LlamaMlx:
     """A Llama from a directory in Hugging Face's form (``models/base.py:Model``).
 
     ``dtype`` is ``auto`` (``llama.choose_dtype``) or one of ``DTYPES``.
-
-    Neighbouring rows that compute equally many positions attend together: those that decode, and
-    those that verify drafts; on a CPU, where it pays to keep short rows from looking as far as long
-    ones, those of near length. A long prompt attends by itself (in SGLang's MLX runner it runs by
-    itself).
 
     On the CPU, with the kernels of the stock Linux wheel, logits do not depend on the batch or on
     chunks, not by a bit. On Metal, or with another BLAS, they do.

@@ -230,8 +230,7 @@ def llama_step(
 def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compile a function so that it runs without the interpreter lock; shapes stay free.
 
-    torch calls this deprecated in favour of ``torch.compile``, whose step is twice as slow on the
-    CPU and takes half a minute to compile.
+    (``torch.compile``, which torch prefers, makes a step twice as slow on the CPU.)
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -258,10 +257,10 @@ def make_groups(
 ) -> list[Group]:
     """How rows attend: those with one extent together (``llama.equal_extents``).
 
-    On a processor with caches only so many attend at once that what they gather and compute stays
-    in one; ``bytes_each`` are those of a position's KV. None is for a GPU, which is better off with
-    few large groups. Each group looks as far as its longest row, or its part of a prompt, reaches;
-    further, where the host only knows how long a row is at most. The bits are the same.
+    On a CPU only so many attend at once that what they gather and compute stays in a cache;
+    ``bytes_each`` are those of a position's KV. None is for a GPU, which wants few large groups.
+    Each looks as far as its longest row, or its part of a prompt, reaches, as far as the host
+    knows. The bits are the same.
     """
     groups: list[Group] = []
 
@@ -300,11 +299,13 @@ def read_weights(
     Raises:
         WeightsError: there is no weights file. Tensors are checked by ``llama.find_model``.
     """
-    keep = pack if packed else plain
     raw: dict[str, Tensor] = {}
     for file in weight_files(directory):
         raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+
+    def keep(weight: Tensor) -> Tensor:
+        return pack(weight) if packed else weight
 
     def joined(kind: str, *parts: str, there: bool = True) -> list[Any]:
         """For each layer its parts' weights or biases in one, [sum of output sizes, ...]; None."""
@@ -356,11 +357,6 @@ def pack(weight: Tensor) -> Tensor:
     return packed
 
 
-def plain(weight: Tensor) -> Tensor:
-    """A matrix [out, in] in the order in which it was read."""
-    return weight.to_dense() if weight.is_mkldnn else weight
-
-
 def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
     """The weights on a device: packed on the CPU, plain elsewhere, and there a tied head once."""
     if where.type == "cpu":
@@ -372,7 +368,9 @@ def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
     def move(weight: Any) -> Any:
         if isinstance(weight, list):
             return [move(part) for part in weight]
-        return plain(weight).to(where) if isinstance(weight, Tensor) else weight
+        if not isinstance(weight, Tensor):
+            return weight
+        return (weight.to_dense() if weight.is_mkldnn else weight).to(where)
 
     moved = LlamaWeights(*map(move, weights))
     return moved._replace(head=moved.embed) if weights.head is weights.embed else moved
@@ -389,11 +387,9 @@ class LlamaTorch:
     ``dtype`` is ``auto`` (``llama.choose_dtype``) or one of ``DTYPES``.
 
     ``scripted`` makes a step one ``torch.jit.script`` call, which needs the interpreter lock only
-    to begin and to end. Without it every tensor operation asks for the lock anew, and a Python
-    thread beside it hides almost nothing. The bits are the same. It is for the CPU alone: on a GPU
-    it compiles kernels of its own, which compute other last bits from the second call on.
-
-    ``packed`` puts the weights in the order of the CPU's library as they are read, and not later.
+    to begin and to end: otherwise a Python thread beside it hides almost nothing. It is for the CPU
+    alone: on a GPU it compiles kernels of its own, which compute other last bits. ``packed`` puts
+    the weights in the order of the CPU's library as they are read, and not later.
 
     Raises:
         ValueError: ``dtype`` is unknown, or the directory does not hold a Llama.

@@ -2,10 +2,9 @@
 
 A draw is a function of (seed, request, position) alone, never of the batch, so that every
 schedule samples the same tokens. It is a Gumbel-max draw: noise for each token, then the maximum.
-The noise of different tokens has to be independent, so it comes from a counter-based generator of
-the literature: Threefry-2x32, the block cipher Threefish with fewer and smaller words (Salmon,
-Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and
-xors only, so it is exact on every device.
+The noise comes from a counter-based generator, Threefry-2x32 (Salmon, Moraes, Dror and Shaw,
+"Parallel random numbers: as easy as 1, 2, 3", SC 2011), which adds, rotates and xors only, so it is
+exact on every device.
 
 Top-p adds up probabilities, and a sum of floats depends on its order, which is another in each
 library, and on a GPU another for each shape. So they are whole numbers, of ``UNIT`` for the most
@@ -112,8 +111,7 @@ def choose(logits: Sequence[float], params: SamplingParams, key: int, position: 
 # -- Penalties, biases and masks: what changes logits before a token is chosen ---------------------
 #
 # Few tokens are penalised, so few logits are touched. The products are made here, on the host, in
-# float64. What is left are single operations on single logits, and these have one result each (IEEE
-# 754): the same bits in every batch, and for float64 on every device.
+# float64; what is left are single operations on single logits: the same bits in every batch.
 
 Adjustments = Sequence[LogitAdjustment | None]  # [num_samples], or empty: nothing is adjusted
 NEVER = float("-inf")  # the logit of a token that may not come next
@@ -189,7 +187,7 @@ def vocab_masks(adjustments: Adjustments, vocab_size: int) -> dict[int, bytes]:
     return masks
 
 
-# -- Log-probabilities -----------------------------------------------------------------------------
+# -- Log-probabilities: how likely tokens are, and which of a step's logits say it -----------------
 #
 # ``core/logprobs.py`` says what they are. A row's numbers depend on the row alone: neither on the
 # batch, nor on how many of the most likely tokens others want. Ids travel as floats (float32 holds
@@ -214,7 +212,6 @@ def logprobs(
     return Vector(rows)
 
 
-# -- Log-probabilities: which of a step's logits say how likely which token is ---------------------
 @dataclass(frozen=True)
 class LogprobInfo:
     """What the log-probabilities of a step are made of: a *place* for each, row after row.
