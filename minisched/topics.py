@@ -12,7 +12,7 @@ TOPICS = {  # topic -> its code, a module below minisched/
     "prefill": "policy/admission",
     "decode": "policy/plan",
     "retraction": "policy/plan",
-    "mixed_chunk": "policy/plan",
+    "mixed_chunk": "policy/admission",
     "unified": "policy/unified",
     "future_map": "relay/future_map",
     "token_pool": "relay/token_pool",

@@ -1,43 +1,26 @@
-"""What one step runs: requests with their leases, frozen when the step was committed."""
+"""What one step runs: requests with their leases, frozen when the step was committed.
+
+By the time a step's result is there, the scheduler has moved on: a request may have ended, lost its
+memory, or be in two steps more. So a batch keeps what was true when it was committed, and nobody
+asks a live request later. It takes three forms. The scheduler makes a ``ScheduleBatch``, which
+names requests; the worker lays it out flat, as a ``ModelWorkerBatch``, in which there are only
+numbers; and of that a ``ForwardBatch`` (``models/base.py``) is made, arrays on the device. What
+comes back is a ``Result``, and what clients hear of it are ``Output``s.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from types import NoneType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from .logprobs import Logprobs, WantedLogprobs
 from .request import FinishReason, Lease, Request
+from .residence import on_host
 from .sampling import SamplingParams
-
-# -- Where a batch's field lives, and what shape it has: said in the field itself ------------------
-
-
-class Residence(NamedTuple):
-    """``where`` is host or device; ``shape`` is ``[num_reqs]`` and the like, or ``one``."""
-
-    where: str
-    shape: str
-
-
-def on_host(shape: str = "one", factory: Any = MISSING, default: Any = MISSING) -> Any:
-    """A dataclass field that the scheduler's process owns."""
-    residence = {"residence": Residence("host", shape)}
-    return field(default=default, default_factory=factory, metadata=residence)
-
-
-def on_device(shape: str) -> Any:
-    """A dataclass field that only ops on the device may read."""
-    return field(metadata={"residence": Residence("device", shape)})
-
-
-def residences(batch_type: Any) -> dict[str, Residence]:
-    """Every field of a batch's class with its residence."""
-    every: tuple[Field[Any], ...] = fields(batch_type)
-    return {item.name: item.metadata["residence"] for item in every}
 
 
 class ForwardMode(Enum):

@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
 from ..core import ForwardMode, LogitAdjustment, ModelWorkerBatch, SamplingParams
-from ..core.batch import on_device, on_host
+from ..core.residence import on_device, on_host
 from ..devices.base import Array, Arrays, Buffer, Device, Label
 from .sampling import LogprobInfo, logit_lens_of, make_logprob_info
 

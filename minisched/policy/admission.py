@@ -371,3 +371,25 @@ class PrefillManager:
         if result is AddReqResult.NO_TOKEN and may_come:
             return adder.add_alone(req)
         return result
+
+
+# -- Those who decode beside prompts ---------------------------------------------------------------
+
+
+def mix_with_running(
+    prompts: list[tuple[Request, int]], running: list[Request], leases: LeasePool
+) -> list[Request]:
+    """The running requests to add to a prefill batch, with an extend length of 1 each.
+
+    SGLang ``schedule_batch.py:ScheduleBatch.mix_with_running``. Nobody, if any of all these wants
+    log-probabilities, or if memory does not reach for all: then the prompts run alone, and the
+    next decode step sees to it.
+    """
+    work = [*prompts, *((req, 1) for req in running)]
+    need = sum(
+        leases.pages_lacking(req.lease, req.computed_len + length)
+        for req, length in work
+        if req.lease is not None
+    )
+    wants_logprobs = any(req.params.return_logprob for req, _ in work)
+    return [] if need > leases.available_pages or wants_logprobs else running

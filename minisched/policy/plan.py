@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from ..core import Request
 from ..memory import LeasePool
 from ..trace import Recorder
-from .admission import PrefillManager
+from .admission import PrefillManager, mix_with_running
 from .budget import hold_back
 from .rules import Rules
 
@@ -102,23 +102,6 @@ class RunFirst:
 
     def _hold_back(self, reason: str) -> None:
         hold_back(self.retraction.recorder, self.prefill.waiting_queue.first(), reason)
-
-
-def mix_with_running(prompts: Work, running: list[Request], leases: LeasePool) -> list[Request]:
-    """The running requests to add to a prefill batch, with an extend length of 1 each.
-
-    SGLang ``schedule_batch.py:ScheduleBatch.mix_with_running``. Nobody, if any of all these wants
-    log-probabilities, or if memory does not reach for all: then the prompts run alone, and the
-    next decode step sees to it.
-    """
-    work = [*prompts, *((req, 1) for req in running)]
-    need = sum(
-        leases.pages_lacking(req.lease, req.computed_len + length)
-        for req, length in work
-        if req.lease is not None
-    )
-    wants_logprobs = any(req.params.return_logprob for req, _ in work)
-    return [] if need > leases.available_pages or wants_logprobs else running
 
 
 # -- Those who decode -----------------------------------------------------------------------------
