@@ -29,7 +29,7 @@ TOPICS = {  # topic -> its code, a module below minisched/
     "mlx_async": "loops/mlx_async",
     "vllm_step": "loops/vllm",
     "vllm_batch_queue": "loops/vllm",
-    "vllm_pp": "loops/vllm",
+    "vllm_pp": "loops/vllm_pp",
     "mindie_plugin": "loops/mindie_plugin",
     "mindie_placeholder": "loops/mindie_placeholder",
     "mindie_dual": "loops/mindie_placeholder",

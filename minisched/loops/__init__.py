@@ -11,8 +11,9 @@ nothing else registers them.
 ``overlap_thread``      how SGLang overlapped before: a second thread launches
 ``mini``                mini-sglang's two loops, with a token pool
 ``mlx_async``           SGLang's loop for MLX: a lazy graph is built upon one not yet evaluated
-``vllm``                vLLM's engine core: step by step, with a batch queue, with async
-                        scheduling, over pipeline stages
+``vllm``                vLLM's engine core: step by step, and with a batch queue
+``vllm_async``          vLLM's async scheduling: on placeholders for tokens in flight
+``vllm_pp``             vLLM over the stages of a pipeline
 ``mindie_plugin``       MindIE's Python plugin: a call answers with the step before
 ``mindie_placeholder``  MindIE's C++ scheduler, which counts placeholders; both layers as one
                         stack; and one pipeline in place of the two
@@ -31,6 +32,8 @@ from . import overlap_thread
 from . import mini
 from . import mlx_async
 from . import vllm
+from . import vllm_async
+from . import vllm_pp
 from . import mindie_plugin
 from . import mindie_placeholder
 from . import multi_step

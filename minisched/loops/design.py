@@ -57,6 +57,7 @@ class Design:
     pins: int = 0  # steps whose arrays stay named after their launch; none, if nobody goes on
     refuses: Mapping[str, str] = field(default_factory=dict)
     scheduler: Callable[..., Scheduler] = Scheduler
+    begins: Callable[[Engine, int], None] | None = None  # before its first turn; of steps in flight
     engine: Callable[..., Engine] = Engine
     whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
     lanes: Mapping[str, Callable[..., Turns]] = field(
@@ -86,6 +87,8 @@ class Design:
                 f"{engine.worker.depth} steps in flight; the engine has to be made with the "
                 "options that its loop is started with."
             )
+        if self.begins is not None:
+            self.begins(engine, chosen.in_flight)
         return self.run(engine, **chosen.options)
 
     def refusals(self, relay: str) -> dict[str, str]:

@@ -2,16 +2,9 @@
 
 ``vllm_step`` waits for every step. ``vllm_batch_queue`` keeps a queue of launched batches: as long
 as it has room, the next batch is scheduled and launched (that is *filling*), and only then does the
-host block on the oldest one (*harvesting*). One loop serves two ends, by what it may schedule:
-
-- ``vllm_pp2``, ``vllm_pp4``: every token comes over the host, so no request is in two batches at
-  once. The queue is as deep as a pipeline has stages, and each stage works on other requests.
-- ``vllm_async``: async scheduling. A relay brings tokens to the next step on the device, so a
-  request may be scheduled again with an *output placeholder* for the token in flight, which is
-  replaced when the result comes (``vllm_async.py``). Two batches are then two steps of the same
-  requests, and the host's work is hidden behind the device, as in ``overlap``.
-
-``vllm_batch_queue`` itself is both loops' body, with one stage and without placeholders.
+host block on the oldest one (*harvesting*). One loop serves two ends, by what it may schedule: the
+next batch is of other requests, where each stage of a pipeline has one (``vllm_pp.py``), or it is
+the next step of the same ones, whose tokens are still in flight (``vllm_async.py``).
 
 In all of them sampling is a call of its own (#26866), because only it needs a grammar's mask, which
 the host builds while the forward pass runs. A request that is preempted keeps the outputs of steps
@@ -22,13 +15,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
-from ..scheduler.config import ALGORITHMS
 from ..worker import Step
-from ..worker.pipeline import pipeline
 from .design import design
 
 STALE = {"keep_stale_outputs": True}
@@ -82,51 +72,9 @@ def update_from_output(engine: Engine, pending: Step) -> None:
     engine.process_result(pending, result)
 
 
-# -- vLLM's batch queue: several steps in flight, for async scheduling and for pipelines -----------
+# -- vLLM's batch queue: several steps in flight ---------------------------------------------------
 
 
-def over_stages(stages: int) -> dict[str, Any]:
-    """The design over so many pipeline stages; follows ``v1/worker/gpu_worker.py``.
-
-    ``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is
-    busy all the time only if every stage has a batch, and no request may be in two of them, since
-    its next token is known when the last stage has sampled it. In steady state a step takes
-    ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
-    host; the latency is that of all stages, the copy and the host, and a single request pays all
-    of it for every token. Requests that come together share a batch, and leave the other stages
-    idle.
-    """
-    return {
-        "follows": "vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
-        "depth": stages,
-        "options": {"depth": stages},
-        "recipe": pipeline(stages),
-        "refuses": {
-            "other relays": "every token over the host: its first stage reads before the last one "
-            "has sampled",
-            "real devices": "its stages are streams of the simulated device, which alone has a "
-            "model cut into layers",
-            **dict.fromkeys(
-                ALGORITHMS,
-                "drafts are made behind the last stage, and the first one would have to get them; "
-                "vLLM does not combine them (docs/features/speculative_decoding; of late EAGLE 3 "
-                "alone)",
-            ),
-        },
-    }
-
-
-@design("vllm_pp4", **over_stages(4))
-@design("vllm_pp2", **over_stages(2))
-@design(
-    "vllm_async",
-    follows="vLLM v1/core/sched/async_scheduler.py, with step_with_batch_queue",
-    relays=("prev_sampled", "pool", "token_pool", "ring", "fill_device"),
-    refuses={
-        "NGRAM": "async scheduling leaves the newest tokens on the device, so vLLM takes only "
-        "drafters that run there: EAGLE, MTP, a draft model, ngram_gpu (config/vllm.py)"
-    },
-)
 @design(
     follows="vLLM v1/engine/core.py:EngineCore.step_with_batch_queue",
     relays=("host",),

@@ -16,7 +16,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.loops.multi_step import NUM_STEPS
 from minisched.loops.run import Run, run_loop
-from minisched.loops.vllm_async import is_length_foreseen, settled_tokens
+from minisched.loops.vllm_async import is_length_foreseen
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
@@ -100,9 +100,12 @@ def test_computed_less_placeholders_is_settled_and_a_length_is_foreseen_by_them(
 
     def look(engine: Engine) -> None:
         for req in engine.scheduler.running_batch:
-            assert settled_tokens(req) == req.known_len - 1
-            assert req.lease is not None and req.lease.settled_len <= req.known_len - 1
-            foreseen = not engine.scheduler.decode.may_run(req)
+            settled = req.computed_len - req.num_output_placeholders
+            assert settled == req.known_len - 1
+            assert req.lease is not None and req.lease.settled_len <= settled
+            foreseen = req.device_len >= req.max_device_len
+            asked = engine.scheduler.decode.ends_in_flight
+            assert asked is (is_length_foreseen if depth <= 2 else None)
             assert foreseen or not is_length_foreseen(req), "theirs never stops before ours"
             apart.append(foreseen and not is_length_foreseen(req))
 
